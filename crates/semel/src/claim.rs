@@ -1,0 +1,165 @@
+//! The right to run: identifiers of one grant, and the lease that guards every later write.
+//!
+//! What a caller holds is `executor::Claim`; this room has the plain
+//! values behind it, which stores persist.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use ulid::Ulid;
+
+use crate::clock;
+use crate::key::{Digest, hex};
+
+/// A ULID given to a key when it is first granted and kept across takeovers and retries.
+///
+/// Resources created under a claim take their id from it, so a takeover cannot mint a second one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OperationId([u8; 16]);
+
+impl OperationId {
+    /// A new one, from the time and 80 random bits.
+    pub fn generate() -> Self {
+        let millis = clock::system_now().as_micros().unsigned_abs() / 1_000;
+        let mut tail = [0; 16];
+        fill_random(&mut tail[6..]);
+        Self(Ulid::from_parts(millis, u128::from_be_bytes(tail)).to_bytes())
+    }
+
+    /// The 16 bytes, big endian.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// Reads the stored form; `None` unless it is 16 bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Some(Self(bytes.try_into().ok()?))
+    }
+}
+
+/// Upper-case Crockford base32, 26 characters.
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Ulid::from_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OperationId({self})")
+    }
+}
+
+impl Serialize for OperationId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for OperationId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let ulid = Ulid::from_string(&text).map_err(serde::de::Error::custom)?;
+        Ok(Self(ulid.to_bytes()))
+    }
+}
+
+/// 128 random bits that name one grant. Answers "was that write mine?" after a lost reply.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttemptId([u8; 16]);
+
+impl AttemptId {
+    /// A new one.
+    pub fn generate() -> Self {
+        let mut bytes = [0; 16];
+        fill_random(&mut bytes);
+        Self(bytes)
+    }
+
+    /// The 16 bytes.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// Reads the stored form; `None` unless it is 16 bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Some(Self(bytes.try_into().ok()?))
+    }
+}
+
+impl fmt::Debug for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AttemptId({})", hex(&self.0[..4]))
+    }
+}
+
+/// Grows with every grant on a key; hand it to a downstream that can refuse older ones.
+///
+/// It is the larger of the previous fence + 1 and the store's clock in microseconds, so it keeps
+/// growing even after the record was swept and the key is used anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Fence(pub u64);
+
+impl Fence {
+    /// The stored form.
+    pub fn as_i64(self) -> i64 {
+        i64::try_from(self.0).unwrap_or(i64::MAX)
+    }
+
+    /// From the stored form; negative values do not occur and read as zero.
+    pub fn from_i64(stored: i64) -> Self {
+        Self(u64::try_from(stored).unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why a claim was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// There was no record, or it had expired.
+    Fresh,
+    /// An earlier attempt failed and its retry is due.
+    AfterFailure,
+    /// An earlier attempt let its lease lapse: it crashed, hung or lost its store.
+    Takeover,
+}
+
+/// The condition of every write after a grant: this key, this fence, this attempt, still running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Whose record.
+    pub digest: Digest,
+    /// The fence of the grant.
+    pub fence: Fence,
+    /// The grant.
+    pub attempt_id: AttemptId,
+}
+
+fn fill_random(bytes: &mut [u8]) {
+    // Without randomness two attempts could share an id and each believe the other's write is its
+    // own; there is no safe way on, and no operating system we run on ever fails here.
+    getrandom::fill(bytes).expect("the operating system provides randomness");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_id_is_a_ulid_and_survives_json() {
+        let id = OperationId::generate();
+        let text = id.to_string();
+        assert_eq!(text.len(), 26);
+        let json = serde_json::to_string(&id).expect("json");
+        assert_eq!(
+            serde_json::from_str::<OperationId>(&json).expect("ulid"),
+            id
+        );
+        assert_ne!(OperationId::generate(), id);
+    }
+}

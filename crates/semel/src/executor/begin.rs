@@ -1,0 +1,338 @@
+//! Asking for a claim: open, judge, and write the verdict where it changes the record.
+//!
+//! A lost reply needs no special road. The attempt id is drawn once per call, so asking again after
+//! an ambiguous step either finds a record that carries it (the step did happen: the claim is ours)
+//! or finds out what is there instead.
+
+use std::time::{Duration, Instant};
+
+use super::Inner;
+use super::command::Order;
+use crate::claim::{AttemptId, Lease, OperationId, Origin};
+use crate::clock::monotonic;
+use crate::judge::{Verdict, judge};
+use crate::measure;
+use crate::outcome::ErrorText;
+use crate::record::{Record, State};
+use crate::store::{Change, Draft, Ending, Error, ErrorKind, Opened, Result, Store, Swapped};
+
+/// Lost races in a row after which the key counts as held by somebody.
+const ROUNDS: u32 = 6;
+/// How long a lost reply is looked into before the caller is told that the store failed.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A claim, before anybody may touch it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    pub(super) lease: Lease,
+    pub(super) operation_id: OperationId,
+    pub(super) attempt: u32,
+    pub(super) origin: Origin,
+    /// Ask the verifier first.
+    pub(super) verify: bool,
+    /// When the grant was asked for.
+    pub(super) since: Instant,
+}
+
+/// What asking for a claim came to.
+pub(super) enum Begun {
+    Granted(Grant),
+    /// Any verdict but a grant, with the record that it was given on.
+    Answered {
+        verdict: Verdict,
+        record: Option<Box<Record>>,
+        as_of: Instant,
+    },
+}
+
+impl Begun {
+    pub(super) fn running() -> Self {
+        let verdict = Verdict::Running {
+            lease_remaining: None,
+        };
+        Begun::Answered {
+            verdict,
+            record: None,
+            as_of: monotonic(),
+        }
+    }
+}
+
+/// What one round of open and judge leads to.
+pub(super) enum Step {
+    Done(Begun),
+    /// The verdict changes the record: this is to be written over the version that was judged.
+    Write {
+        record: Box<Record>,
+        change: Change,
+        then: Verdict,
+    },
+}
+
+impl<S: Store> Inner<S> {
+    /// Claims the key of `order`, or says why not.
+    pub(super) async fn begin(&self, order: &Order) -> Result<Begun> {
+        match self.in_flight.judge(order) {
+            Some(verdict) => Ok(Begun::Answered {
+                verdict,
+                record: None,
+                as_of: monotonic(),
+            }),
+            None => self.begin_unheld(order).await,
+        }
+    }
+
+    /// [`begin`](Self::begin) for a caller who holds the key in this process.
+    pub(super) async fn begin_unheld(&self, order: &Order) -> Result<Begun> {
+        let since = monotonic();
+        let mut draft = self.draft(order);
+        let (mut lost, mut doubt) = (0, None);
+        loop {
+            match self.round(order, &mut draft, since).await {
+                Ok(Some(begun)) => {
+                    measure::begin_took(since.elapsed());
+                    return Ok(begun);
+                }
+                Ok(None) if lost == ROUNDS => return Ok(Begun::running()),
+                Ok(None) => {
+                    lost += 1;
+                    pause(Duration::from_micros(200 << lost)).await;
+                }
+                Err(error) => {
+                    measure::store_failed(&error);
+                    #[cfg(feature = "testing")]
+                    if crate::testing::sabotaged(crate::testing::Guard::Ambiguity) {
+                        draft.attempt_id = AttemptId::generate();
+                        continue;
+                    }
+                    let ambiguous = error.kind() == ErrorKind::Ambiguous;
+                    // An answer that nothing happened settles nothing while an earlier step is
+                    // still in doubt.
+                    if !ambiguous && (doubt.is_none() || error.kind() != ErrorKind::Unavailable) {
+                        return Err(error);
+                    }
+                    let since = *doubt.get_or_insert_with(monotonic);
+                    if since.elapsed() >= PATIENCE.min(order.policy.lease / 2) {
+                        self.release_orphan(order, draft.attempt_id);
+                        return Err(error.with_kind(ErrorKind::Ambiguous));
+                    }
+                    pause(Duration::from_millis(20)).await;
+                }
+            }
+        }
+    }
+
+    /// One try; `None` means that a race was lost.
+    async fn round(
+        &self,
+        order: &Order,
+        draft: &mut Draft,
+        since: Instant,
+    ) -> Result<Option<Begun>> {
+        let opened = self.store.open(draft).await?;
+        match self.judge_opened(order, draft, opened, since) {
+            Step::Done(begun) => Ok(Some(begun)),
+            Step::Write {
+                record,
+                change,
+                then,
+            } => {
+                let swapped = self
+                    .store
+                    .swap(&order.key, record.version(), &change)
+                    .await?;
+                Ok(conclude(draft, record, then, swapped, since))
+            }
+        }
+    }
+
+    /// What an opened key means for this order. Fills the draft of a re-grant.
+    pub(super) fn judge_opened(
+        &self,
+        order: &Order,
+        draft: &mut Draft,
+        opened: Opened,
+        since: Instant,
+    ) -> Step {
+        let (record, now) = match opened {
+            Opened::Inserted { fence } => {
+                let lease = lease_of(draft, fence);
+                return Step::Done(Begun::Granted(grant(draft, lease, Origin::Fresh, since)));
+            }
+            Opened::Contended => return Step::Done(Begun::running()),
+            Opened::Existing { record, now } => (record, now),
+        };
+        if record.attempt_id == draft.attempt_id && record.state == State::Running {
+            // Our own write, whose reply was lost.
+            let origin = if record.attempt == 1 {
+                Origin::Fresh
+            } else {
+                Origin::Takeover
+            };
+            draft.operation_id = record.operation_id;
+            draft.attempt = record.attempt;
+            let lease = record.lease(draft.key.digest());
+            return Step::Done(Begun::Granted(grant(draft, lease, origin, since)));
+        }
+        let verdict = judge(Some(&record), &order.request(), now);
+        let change = match &verdict {
+            Verdict::Granted(grant) => {
+                draft.attempt = grant.attempt;
+                match grant.operation_id {
+                    Some(operation_id) => {
+                        draft.operation_id = operation_id;
+                        Change::Regrant(draft.clone())
+                    }
+                    None => Change::Replace(draft.clone()),
+                }
+            }
+            Verdict::Bury { error } => Change::End(Ending::Dead {
+                error: error.clone(),
+            }),
+            Verdict::Suspend { error } => Change::End(Ending::Uncertain {
+                error: error.clone(),
+            }),
+            Verdict::Mismatch
+            | Verdict::Completed { .. }
+            | Verdict::Running { .. }
+            | Verdict::Backoff { .. }
+            | Verdict::FailedFinal { .. }
+            | Verdict::Dead { .. }
+            | Verdict::Uncertain { .. } => {
+                return Step::Done(Begun::Answered {
+                    verdict,
+                    record: Some(record),
+                    as_of: since,
+                });
+            }
+        };
+        Step::Write {
+            record,
+            change,
+            then: verdict,
+        }
+    }
+
+    /// A claim as this process would write it for `order`.
+    pub(super) fn draft(&self, order: &Order) -> Draft {
+        Draft {
+            key: order.key.clone(),
+            fingerprint: order.fingerprint,
+            operation_id: OperationId::generate(),
+            attempt_id: AttemptId::generate(),
+            attempt: 1,
+            owner: self.owner.clone(),
+            lease: order.policy.lease,
+            on_crash: order.policy.on_crash,
+            keep: order.policy.keep,
+        }
+    }
+
+    /// A claim that may have been granted to a caller who was told of a failure: nothing ran under
+    /// it, so it is given back as soon as the store answers, instead of blocking the key until its
+    /// lease lapses.
+    fn release_orphan(&self, order: &Order, attempt_id: AttemptId) {
+        let (store, key, lease) = (self.store.clone(), order.key.clone(), order.policy.lease);
+        let keep = order.policy.keep;
+        self.tasks.spawn(async move {
+            let since = monotonic();
+            while since.elapsed() < lease {
+                pause(Duration::from_millis(100)).await;
+                let Ok(peeked) = store.peek(&key).await else {
+                    continue;
+                };
+                let Some(record) = peeked.map(|p| p.record) else {
+                    return;
+                };
+                if record.attempt_id != attempt_id || record.state != State::Running {
+                    return;
+                }
+                let ending = if record.attempt == 1 {
+                    Ending::Removed
+                } else {
+                    // An earlier attempt's operation id must survive.
+                    let error = ErrorText::new("the claim's reply was lost; nothing ran");
+                    Ending::Failed {
+                        error,
+                        retry_after: Some(Duration::ZERO),
+                        keep,
+                    }
+                };
+                if store
+                    .settle(&record.lease(key.digest()), &ending)
+                    .await
+                    .is_ok()
+                {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// What a written (or lost) verdict means.
+pub(super) fn conclude(
+    draft: &Draft,
+    record: Box<Record>,
+    then: Verdict,
+    swapped: Swapped,
+    since: Instant,
+) -> Option<Begun> {
+    let Swapped::Done { fence } = swapped else {
+        return None;
+    };
+    let verdict = match then {
+        Verdict::Granted(judged) => {
+            let lease = lease_of(draft, fence);
+            let verify = judged.verify;
+            return Some(Begun::Granted(Grant {
+                verify,
+                ..grant(draft, lease, judged.origin, since)
+            }));
+        }
+        Verdict::Bury { error } => Verdict::Dead { error },
+        Verdict::Suspend { error } => Verdict::Uncertain { error },
+        answered @ (Verdict::Mismatch
+        | Verdict::Completed { .. }
+        | Verdict::Running { .. }
+        | Verdict::Backoff { .. }
+        | Verdict::FailedFinal { .. }
+        | Verdict::Dead { .. }
+        | Verdict::Uncertain { .. }) => answered,
+    };
+    Some(Begun::Answered {
+        verdict,
+        record: Some(record),
+        as_of: since,
+    })
+}
+
+fn lease_of(draft: &Draft, fence: crate::claim::Fence) -> Lease {
+    Lease {
+        digest: draft.key.digest(),
+        fence,
+        attempt_id: draft.attempt_id,
+    }
+}
+
+fn grant(draft: &Draft, lease: Lease, origin: Origin, since: Instant) -> Grant {
+    Grant {
+        lease,
+        operation_id: draft.operation_id,
+        attempt: draft.attempt,
+        origin,
+        verify: false,
+        since,
+    }
+}
+
+/// Sleeps about `span`: a herd that lost one race must not run the next one in step.
+pub(super) async fn pause(span: Duration) {
+    let jitter = 0.5 + fastrand::f64();
+    tokio::time::sleep(span.mul_f64(jitter)).await;
+}
+
+/// Whether asking again may help.
+pub(super) fn transient(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
+}

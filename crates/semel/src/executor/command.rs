@@ -1,0 +1,217 @@
+//! What a caller asks for: a key, what the request looks like, and how this operation behaves.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Context;
+use crate::fingerprint::Fingerprint;
+use crate::judge;
+use crate::key::Key;
+use crate::outcome::Outcome;
+use crate::policy::{InvalidPolicy, OnCrash, OnFailure, Policy, Wait, Woken};
+use crate::store::BoxFuture;
+
+/// What a verifier found out about a crashed attempt.
+#[derive(Clone, Debug)]
+pub enum Verification {
+    /// It happened, and this is its answer: it is recorded, and nothing runs.
+    Done(Outcome),
+    /// It did not happen: the work runs.
+    NotDone,
+    /// Cannot be told: the record turns Uncertain.
+    Unknown,
+}
+
+pub(super) type Verifier = Arc<dyn Fn(Context) -> BoxFuture<'static, Verification> + Send + Sync>;
+
+/// An operation to be done once. Settings left out are the executor's.
+///
+/// ```
+/// use std::time::Duration;
+/// use semel::{Command, Fingerprint, Key, OnFailure, Wait};
+///
+/// let key = Key::command("acme", "ORDER_CREATE", "k-1")?;
+/// let command = Command::new(key)
+///     .fingerprint(Fingerprint::of_body(br#"{"sku":"A-1"}"#))
+///     .wait(Wait::UpTo(Duration::from_secs(2)))
+///     .on_failure(OnFailure::backoff());
+/// # Ok::<(), semel::InvalidKey>(())
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Command {
+    key: Key,
+    fingerprint: Fingerprint,
+    keep: Option<Duration>,
+    lease: Option<Duration>,
+    work_timeout: Option<Duration>,
+    wait: Option<Wait>,
+    woken: Option<Woken>,
+    on_failure: Option<OnFailure>,
+    on_crash: Option<OnCrash>,
+    max_attempts: Option<u32>,
+    max_outcome: Option<usize>,
+    claim_first: bool,
+    verifier: Option<Verifier>,
+}
+
+impl Command {
+    /// The operation of `key`, matching any request.
+    pub fn new(key: Key) -> Self {
+        Self {
+            key,
+            fingerprint: Fingerprint::none(),
+            keep: None,
+            lease: None,
+            work_timeout: None,
+            wait: None,
+            woken: None,
+            on_failure: None,
+            on_crash: None,
+            max_attempts: None,
+            max_outcome: None,
+            claim_first: false,
+            verifier: None,
+        }
+    }
+
+    /// What makes a repeat the same request. Default: anything is.
+    pub fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
+        self.fingerprint = fingerprint;
+        self
+    }
+
+    /// See [`Policy::keep`].
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.keep = Some(keep);
+        self
+    }
+
+    /// See [`Policy::lease`].
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// See [`Policy::work_timeout`].
+    pub fn work_timeout(mut self, limit: Duration) -> Self {
+        self.work_timeout = Some(limit);
+        self
+    }
+
+    /// See [`Policy::wait`].
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// See [`Policy::woken`].
+    pub fn woken(mut self, woken: Woken) -> Self {
+        self.woken = Some(woken);
+        self
+    }
+
+    /// See [`Policy::on_failure`].
+    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_failure = Some(on_failure);
+        self
+    }
+
+    /// See [`Policy::on_crash`]; for [`OnCrash::Verify`] use [`Command::verify`].
+    pub fn on_crash(mut self, on_crash: OnCrash) -> Self {
+        self.on_crash = Some(on_crash);
+        self
+    }
+
+    /// See [`Policy::max_attempts`].
+    pub fn max_attempts(mut self, max: u32) -> Self {
+        self.max_attempts = Some(max);
+        self
+    }
+
+    /// See [`Policy::max_outcome`].
+    pub fn max_outcome(mut self, bytes: usize) -> Self {
+        self.max_outcome = Some(bytes);
+        self
+    }
+
+    /// In a transaction: commit the claim before the work starts. Costs one commit more; needed for
+    /// what must survive a crash of the work (crash policies, attempts across crashes, downstream
+    /// keys). Claims outside transactions always come first.
+    pub fn claim_first(mut self) -> Self {
+        self.claim_first = true;
+        self
+    }
+
+    /// After a crash, asks `verifier` whether it happened before running it again.
+    pub fn verify<F, Fut>(mut self, verifier: F) -> Self
+    where
+        F: Fn(Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Verification> + Send + 'static,
+    {
+        self.on_crash = Some(OnCrash::Verify);
+        self.verifier = Some(Arc::new(move |context| Box::pin(verifier(context))));
+        self
+    }
+
+    /// The key.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// This command with every setting filled in.
+    pub(super) fn resolve(self, defaults: &Policy) -> Result<Order, InvalidPolicy> {
+        let policy = Policy {
+            keep: self.keep.unwrap_or(defaults.keep),
+            lease: self.lease.unwrap_or(defaults.lease),
+            work_timeout: self.work_timeout.or(defaults.work_timeout),
+            wait: self.wait.unwrap_or(defaults.wait),
+            woken: self.woken.unwrap_or(defaults.woken),
+            on_failure: self.on_failure.unwrap_or(defaults.on_failure),
+            on_crash: self.on_crash.unwrap_or(defaults.on_crash),
+            max_attempts: self.max_attempts.or(defaults.max_attempts),
+            max_outcome: self.max_outcome.unwrap_or(defaults.max_outcome),
+        };
+        policy.check()?;
+        if policy.on_crash == OnCrash::Verify && self.verifier.is_none() {
+            return Err(InvalidPolicy::NoVerifier);
+        }
+        Ok(Order {
+            key: self.key,
+            fingerprint: self.fingerprint,
+            policy,
+            claim_first: self.claim_first,
+            verifier: self.verifier,
+        })
+    }
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Command")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A command with every setting filled in and checked.
+#[derive(Clone)]
+pub(super) struct Order {
+    pub(super) key: Key,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) policy: Policy,
+    pub(super) claim_first: bool,
+    pub(super) verifier: Option<Verifier>,
+}
+
+impl Order {
+    /// The question to the judge.
+    pub(super) fn request(&self) -> judge::Request {
+        judge::Request {
+            fingerprint: self.fingerprint,
+            max_attempts: self.policy.max_attempts,
+            can_verify: self.verifier.is_some(),
+        }
+    }
+}

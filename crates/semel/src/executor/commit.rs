@@ -1,0 +1,263 @@
+//! The last step of a transaction: commit, find out whether a commit took place, or record a
+//! failure after the rollback.
+
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use super::Inner;
+use super::begin::{Begun, Grant, pause};
+use super::codec::Codec;
+use super::command::Order;
+use super::execution::{Error, Execution};
+use super::finish::receipt;
+use super::run::failpoint;
+use super::settle::{Ended, failure};
+use crate::clock::monotonic;
+use crate::outcome::ErrorText;
+use crate::record::State;
+use crate::store::{self, Ending, ErrorKind, TransactionalStore};
+
+/// How long a commit whose reply was lost is looked into.
+const DOUBT: Duration = Duration::from_secs(10);
+
+/// Where the work of a transaction stands.
+pub(super) enum Worked<S: TransactionalStore, T, E> {
+    /// The outcome is in the transaction; only the commit is missing.
+    Ready {
+        value: T,
+        ending: Ending,
+        transaction: S::Transaction,
+    },
+    /// Rolled back.
+    Failed(Failure<E>),
+}
+
+/// Why nothing is committed.
+pub(super) enum Failure<E> {
+    Work(E),
+    Panicked(String),
+    TimedOut(Duration),
+    Escaped,
+    Aborted,
+    Lost,
+    Result(Error),
+    Store(store::Error),
+}
+
+impl<E: Display> Failure<E> {
+    /// What the failure is recorded as. `None` where the work did not fail: nothing ran to its end,
+    /// or the store is the one in trouble, and the rollback left no trace.
+    pub(super) fn blame(&self) -> Option<String> {
+        match self {
+            Failure::Work(_) | Failure::Panicked(_) | Failure::TimedOut(_) | Failure::Escaped => {
+                Some(self.to_string())
+            }
+            Failure::Aborted | Failure::Lost | Failure::Result(_) | Failure::Store(_) => None,
+        }
+    }
+}
+
+impl<E: Display> Display for Failure<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Work(error) => error.fmt(f),
+            Failure::Panicked(message) => write!(f, "the work panicked: {message}"),
+            Failure::TimedOut(limit) => write!(f, "the work took longer than {limit:?}"),
+            Failure::Escaped => f.write_str("the transaction's unit escaped the work"),
+            Failure::Aborted => f.write_str("the attempt was stopped by a shutdown"),
+            Failure::Lost => f.write_str("the claim was lost"),
+            Failure::Result(error) => error.fmt(f),
+            Failure::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E> From<Failure<E>> for Error<E> {
+    fn from(failure: Failure<E>) -> Self {
+        match failure {
+            Failure::Work(error) => Error::Work(error),
+            Failure::Panicked(message) => Error::Panicked { message },
+            Failure::TimedOut(limit) => Error::WorkTimeout { limit },
+            Failure::Escaped => Error::Escaped,
+            Failure::Aborted => Error::Closed,
+            Failure::Lost => Error::ClaimLost,
+            Failure::Result(error) => error.widen(),
+            Failure::Store(error) => error.into(),
+        }
+    }
+}
+
+impl<S: TransactionalStore> Inner<S> {
+    /// Commits, or records the failure after the rollback.
+    pub(super) async fn finish_one_commit<C: Codec<T>, T, E: Display>(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        worked: Worked<S, T, E>,
+    ) -> Result<Execution<T>, Error<E>> {
+        let (value, ending, transaction) = match worked {
+            Worked::Ready {
+                value,
+                ending,
+                transaction,
+            } => (value, ending, transaction),
+            Worked::Failed(failed) => {
+                if let Some(text) = failed.blame() {
+                    self.record_failure(order, grant, &text).await;
+                }
+                return Err(failed.into());
+            }
+        };
+        let as_of = monotonic();
+        failpoint("commit.before");
+        if let Err(error) = self.store.commit(transaction).await {
+            match self.resolve_commit(order, grant, error).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    let lost = "the connection broke during commit; nothing was committed";
+                    return Err(store::Error::new(ErrorKind::Unavailable, "commit", lost).into());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        failpoint("commit.after");
+        let receipt = receipt(grant, true);
+        self.share(order, ending, receipt, as_of);
+        Ok(Execution::Executed { value, receipt })
+    }
+
+    /// Whether a commit whose reply was lost took place.
+    ///
+    /// A record that carries our attempt says yes. Its absence says nothing while the server may
+    /// still be at it: only a claim of the same key, which cannot be granted beside an uncommitted
+    /// one, proves that nothing was committed.
+    async fn resolve_commit(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        error: store::Error,
+    ) -> store::Result<bool> {
+        crate::measure::store_failed(&error);
+        if error.kind() != ErrorKind::Ambiguous {
+            return Err(error);
+        }
+        let since = monotonic();
+        while since.elapsed() < DOUBT {
+            if let Ok(Some(found)) = self.store.peek(&order.key).await
+                && found.record.attempt_id == grant.lease.attempt_id
+            {
+                return Ok(found.record.state == State::Succeeded);
+            }
+            if let Ok(mut probe) = self.store.begin().await {
+                let begun = self.begin_in(S::connection(&mut probe), order).await;
+                self.store.rollback(probe).await;
+                match begun {
+                    Ok(Begun::Granted(_)) => return Ok(false),
+                    // Still at it, or somebody else is: look again.
+                    Ok(Begun::Answered { .. }) | Err(_) => {}
+                }
+            }
+            pause(Duration::from_millis(50)).await;
+        }
+        Err(error)
+    }
+
+    /// A failure of one-commit work, recorded after its rollback: a claim of its own, ended at once.
+    async fn record_failure(&self, order: &Order, grant: &Grant, text: &str) {
+        let ending = failure(order, grant.attempt, text);
+        let fresh = grant.attempt == 1;
+        if fresh && ending == Ending::Removed {
+            self.moved(&order.key);
+            return;
+        }
+        #[cfg(feature = "testing")]
+        if crate::testing::sabotaged(crate::testing::Guard::FailureAfterRollback) {
+            return;
+        }
+        // The key is still ours in this process; `begin` would answer that it is in flight.
+        match self.begin_unheld(order).await {
+            Ok(Begun::Granted(again)) => {
+                let ended = self
+                    .settle(&order.key, &again.lease, &ending, order.policy.lease)
+                    .await;
+                if let Ended::Unrecorded(cause) = ended {
+                    tracing::warn!(key = ?order.key, %cause, "a failure could not be recorded");
+                    crate::measure::unrecorded();
+                }
+            }
+            Ok(Begun::Answered { .. }) => {}
+            Err(cause) => {
+                tracing::warn!(key = ?order.key, %cause, "a failure could not be recorded");
+                crate::measure::unrecorded();
+            }
+        }
+        self.moved(&order.key);
+    }
+
+    pub(super) async fn finish_claimed<C: Codec<T>, T, E: Display>(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        worked: Worked<S, T, E>,
+    ) -> Result<Execution<T>, Error<E>> {
+        let (value, ending, transaction) = match worked {
+            Worked::Ready {
+                value,
+                ending,
+                transaction,
+            } => (value, ending, transaction),
+            Worked::Failed(Failure::Lost) => {
+                return self.after_loss::<C, T, E>(order, Error::ClaimLost).await;
+            }
+            Worked::Failed(Failure::Aborted) => {
+                self.give_back(order, grant).await;
+                return Err(Error::Closed);
+            }
+            Worked::Failed(failed) => {
+                let text = failed.to_string();
+                return self
+                    .fail::<C, T, E>(order, grant, &text, failed.into())
+                    .await;
+            }
+        };
+        let as_of = monotonic();
+        failpoint("commit.before");
+        if let Err(error) = self.store.commit(transaction).await {
+            if error.kind() != ErrorKind::Ambiguous {
+                return Err(error.into());
+            }
+            // A settle of our own waits for the commit in doubt, and then either finds the claim
+            // ended by it or ends the claim as a failure.
+            let text = ErrorText::new("the connection broke during commit; nothing was committed");
+            let failed = Ending::Failed {
+                error: text,
+                retry_after: Some(Duration::ZERO),
+                keep: order.policy.keep,
+            };
+            match self
+                .settle(&order.key, &grant.lease, &failed, order.policy.lease)
+                .await
+            {
+                Ended::Recorded => {
+                    self.moved(&order.key);
+                    return Err(error.with_kind(ErrorKind::Unavailable).into());
+                }
+                Ended::Unrecorded(_) => return Err(error.into()),
+                Ended::Lost => {
+                    let found = self.store.peek(&order.key).await.ok().flatten();
+                    let ours = |found: &store::Peeked| {
+                        found.record.attempt_id == grant.lease.attempt_id
+                            && found.record.state == State::Succeeded
+                    };
+                    if !found.as_ref().is_some_and(ours) {
+                        return self.after_loss::<C, T, E>(order, Error::ClaimLost).await;
+                    }
+                }
+            }
+        }
+        failpoint("commit.after");
+        let receipt = receipt(grant, true);
+        self.share(order, ending, receipt, as_of);
+        Ok(Execution::Executed { value, receipt })
+    }
+}

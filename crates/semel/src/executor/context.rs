@@ -1,0 +1,85 @@
+//! What the work knows about the claim that it runs under.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use crate::claim::{Fence, OperationId, Origin};
+use crate::key::{Key, hex};
+use crate::outcome::Reference;
+
+/// Handed to the work. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Context {
+    pub(super) key: Key,
+    pub(super) operation_id: OperationId,
+    pub(super) attempt: u32,
+    pub(super) fence: Fence,
+    pub(super) origin: Origin,
+    pub(super) cancelled: CancellationToken,
+    pub(super) reference: Arc<Mutex<Option<Reference>>>,
+}
+
+impl Context {
+    /// The key of the operation.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Larger than that of every earlier grant on this key. Hand it to a downstream that can refuse
+    /// writes with an older one.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// Names the operation; the same in every retry and takeover.
+    pub fn operation_id(&self) -> OperationId {
+        self.operation_id
+    }
+
+    /// Which execution this is, counted from 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Why this claim was granted.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// An idempotency key for a call to somebody else: 32 hex digits, the same in every retry and
+    /// takeover of this operation, different for each `step`.
+    pub fn downstream_key(&self, step: &str) -> String {
+        let mut hash = Sha256::new();
+        hash.update(b"semel/downstream/1\0");
+        hash.update(self.operation_id.to_bytes());
+        hash.update(step.as_bytes());
+        hex(&hash.finalize()[..16])
+    }
+
+    /// Whether the work should stop: its claim was lost, its time is up, or the executor shuts down.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
+    }
+
+    /// Ends when the work should stop.
+    pub async fn cancelled(&self) {
+        self.cancelled.cancelled().await;
+    }
+
+    /// Names what the work made; stored with the outcome, indexed and searchable.
+    pub fn refer_to(&self, reference: Reference) {
+        *self
+            .reference
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(reference);
+    }
+
+    pub(super) fn take_reference(&self) -> Option<Reference> {
+        self.reference
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}

@@ -1,0 +1,195 @@
+//! What becomes of a claim when its work has ended.
+
+use std::time::{Duration, Instant};
+
+use super::begin::Grant;
+use super::codec::{Codec, Unencodable};
+use super::command::Order;
+use super::execution::{Error, Execution, Receipt};
+use super::run::failpoint;
+use super::settle::{Ended, failure};
+use super::{Context, Inner};
+use crate::clock::monotonic;
+use crate::judge::{Verdict, judge};
+use crate::measure;
+use crate::outcome::{ErrorText, Outcome, Recorded};
+use crate::policy::OnCrash;
+use crate::record::Record;
+use crate::store::{Ending, Store};
+
+impl<S: Store> Inner<S> {
+    pub(super) async fn succeed<C: Codec<T>, T, E>(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        context: &Context,
+        value: T,
+    ) -> Result<Execution<T>, Error<E>> {
+        let max = order.policy.max_outcome;
+        // The work ran: whatever is wrong with its result, it must not run again.
+        let (outcome, value) = match C::encode(value) {
+            Ok((outcome, value)) => match with_reference(outcome, context) {
+                whole if whole.size() <= max => (Recorded::Whole(whole), value),
+                large => (
+                    Recorded::Omitted {
+                        bytes: large.size() as u64,
+                    },
+                    value,
+                ),
+            },
+            Err(Unencodable { value, reason }) => {
+                tracing::error!(key = ?order.key, reason, "a result cannot be stored; it cannot be replayed");
+                (Recorded::Omitted { bytes: 0 }, value)
+            }
+        };
+        let ending = Ending::Succeeded {
+            outcome,
+            keep: order.policy.keep,
+        };
+        let as_of = monotonic();
+        failpoint("settle.before");
+        let ended = self
+            .settle(&order.key, &grant.lease, &ending, order.policy.lease)
+            .await;
+        failpoint("settle.after");
+        match ended {
+            Ended::Recorded => {
+                let receipt = receipt(grant, true);
+                self.share(order, ending, receipt, as_of);
+                Ok(Execution::Executed { value, receipt })
+            }
+            Ended::Lost => self.after_loss::<C, T, E>(order, Error::ClaimLost).await,
+            Ended::Unrecorded(error) => {
+                tracing::error!(key = ?order.key, %error, "the work ran, but its answer is not recorded");
+                measure::unrecorded();
+                Ok(Execution::Executed {
+                    value,
+                    receipt: receipt(grant, false),
+                })
+            }
+        }
+    }
+
+    /// After an ending was recorded: remembers its answer here, then wakes whoever waits for it.
+    pub(super) fn share(&self, order: &Order, ending: Ending, receipt: Receipt, as_of: Instant) {
+        if let Ending::Succeeded {
+            outcome: Recorded::Whole(outcome),
+            keep,
+        } = ending
+        {
+            let (key, fingerprint) = (&order.key, order.fingerprint);
+            self.replays
+                .insert(key, fingerprint, &outcome, receipt, (as_of, keep));
+        }
+        self.moved(&order.key);
+    }
+
+    pub(super) async fn fail<C: Codec<T>, T, E>(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        text: &str,
+        error: Error<E>,
+    ) -> Result<Execution<T>, Error<E>> {
+        let ending = failure(order, grant.attempt, text);
+        failpoint("fail.before");
+        match self
+            .settle(&order.key, &grant.lease, &ending, order.policy.lease)
+            .await
+        {
+            Ended::Recorded => {
+                self.moved(&order.key);
+                Err(error)
+            }
+            Ended::Lost => self.after_loss::<C, T, E>(order, error).await,
+            Ended::Unrecorded(cause) => {
+                tracing::warn!(key = ?order.key, %cause, "a failure could not be recorded");
+                measure::unrecorded();
+                Err(error)
+            }
+        }
+    }
+
+    /// The claim was lost while the work ran: whoever has it now may have the answer.
+    pub(super) async fn after_loss<C: Codec<T>, T, E>(
+        &self,
+        order: &Order,
+        otherwise: Error<E>,
+    ) -> Result<Execution<T>, Error<E>> {
+        measure::lease_lost();
+        let as_of = monotonic();
+        let Ok(Some(found)) = self.store.peek(&order.key).await else {
+            return Err(otherwise);
+        };
+        match judge(Some(&found.record), &order.request(), found.now) {
+            verdict @ (Verdict::Completed { .. } | Verdict::Running { .. }) => self
+                .answer::<C, T>(order, verdict, Some(Box::new(found.record)), as_of, None)
+                .map_err(Error::widen),
+            Verdict::Granted(_)
+            | Verdict::Bury { .. }
+            | Verdict::Suspend { .. }
+            | Verdict::Mismatch
+            | Verdict::Backoff { .. }
+            | Verdict::FailedFinal { .. }
+            | Verdict::Dead { .. }
+            | Verdict::Uncertain { .. } => Err(otherwise),
+        }
+    }
+
+    /// Ends the claim of work that shutdown has dropped. What it did so far is unknown, so the
+    /// operation keeps its id, and a policy that asks for care gets it.
+    pub(super) async fn give_back(&self, order: &Order, grant: &Grant) {
+        let error = ErrorText::new("the attempt was stopped by a shutdown");
+        let ending = match order.policy.on_crash {
+            OnCrash::Rerun => Ending::Failed {
+                error,
+                retry_after: Some(Duration::ZERO),
+                keep: order.policy.keep,
+            },
+            OnCrash::Hold => Ending::Uncertain { error },
+            // The lease lapses, and the next caller asks its verifier.
+            OnCrash::Verify => return,
+        };
+        let _ = self
+            .settle(&order.key, &grant.lease, &ending, Duration::from_secs(2))
+            .await;
+        self.moved(&order.key);
+    }
+}
+
+pub(super) fn with_reference(outcome: Outcome, context: &Context) -> Outcome {
+    match context.take_reference() {
+        Some(reference) => outcome.with_reference(reference),
+        None => outcome,
+    }
+}
+
+pub(super) fn receipt(grant: &Grant, recorded: bool) -> Receipt {
+    let Grant {
+        operation_id,
+        attempt,
+        lease,
+        ..
+    } = *grant;
+    Receipt {
+        operation_id,
+        attempt,
+        fence: lease.fence,
+        recorded,
+    }
+}
+
+pub(super) fn receipt_of(record: &Record) -> Receipt {
+    let Record {
+        operation_id,
+        attempt,
+        fence,
+        ..
+    } = *record;
+    Receipt {
+        operation_id,
+        attempt,
+        fence,
+        recorded: true,
+    }
+}

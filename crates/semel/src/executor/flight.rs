@@ -1,0 +1,70 @@
+//! Keys that an open transaction of this process holds.
+//!
+//! Such a claim is invisible to the store until it commits. Asking here first costs nothing, never
+//! waits on a row, and still tells a different request from a repeat.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::command::Order;
+use crate::fingerprint::Fingerprint;
+use crate::judge::Verdict;
+use crate::key::Digest;
+
+type Held = HashMap<Digest, Fingerprint>;
+
+/// The keys held. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct InFlight(Arc<Mutex<Held>>);
+
+impl InFlight {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the holder's presence means for `order`; `None` if nobody here holds its key.
+    pub(super) fn judge(&self, order: &Order) -> Option<Verdict> {
+        let held = self.lock();
+        let holder = held.get(&order.key.digest())?;
+        Some(if holder.accepts(&order.fingerprint) {
+            Verdict::Running {
+                lease_remaining: None,
+            }
+        } else {
+            Verdict::Mismatch
+        })
+    }
+
+    /// Holds the key of `order` until the hold is dropped, or says what the present holder means.
+    pub(super) fn hold(&self, order: &Order) -> Result<Hold, Verdict> {
+        if let Some(verdict) = self.judge(order) {
+            return Err(verdict);
+        }
+        let digest = order.key.digest();
+        // Two callers may both have found the key free: the first to get here has it.
+        match self.lock().entry(digest) {
+            std::collections::hash_map::Entry::Occupied(_) => Err(Verdict::Running {
+                lease_remaining: None,
+            }),
+            std::collections::hash_map::Entry::Vacant(free) => {
+                free.insert(order.fingerprint);
+                Ok(Hold {
+                    keys: self.clone(),
+                    digest,
+                })
+            }
+        }
+    }
+}
+
+/// A key held by an open transaction of this process.
+pub(super) struct Hold {
+    keys: InFlight,
+    digest: Digest,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.keys.lock().remove(&self.digest);
+    }
+}

@@ -1,0 +1,236 @@
+//! Claims in the caller's own hands, where no closure fits: claim, do the work, settle.
+//!
+//! The claim is renewed while its value lives. Dropping it unsettled stops the renewal and nothing
+//! else: work that may still run is never given back, so the lease lapses and the crash policy
+//! decides.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::begin::{Begun, Grant};
+use super::codec::Plain;
+use super::command::{Command, Order};
+use super::execution::{Error, Execution, Receipt};
+use super::finish::{receipt, with_reference};
+use super::heartbeat::Beat;
+use super::settle::{Ended, failure};
+use super::{Context, Executor, Inner};
+use crate::clock::monotonic;
+use crate::key::Key;
+use crate::outcome::{Outcome, Recorded};
+use crate::store::{self, Ending, Peeked, Store};
+
+/// What asking for a claim came to.
+#[derive(Debug)]
+#[must_use]
+pub enum Claimed<S: Store> {
+    /// It is the caller's: do the work, then settle it.
+    Granted(Claim<S>),
+    /// It is done; this is the answer.
+    Completed {
+        /// The answer.
+        outcome: Outcome,
+        /// How it came about.
+        receipt: Receipt,
+    },
+    /// Somebody is at it.
+    InProgress {
+        /// How long the holder's lease still runs, where it is known.
+        lease_remaining: Option<Duration>,
+    },
+}
+
+/// The right to run, and the duty to settle. Not `Clone`: settling twice does not compile.
+#[must_use = "a claim that is not settled blocks its key until its lease lapses"]
+pub struct Claim<S: Store> {
+    inner: Arc<Inner<S>>,
+    order: Arc<Order>,
+    grant: Grant,
+    context: Context,
+    /// Renews the lease; absent where an open transaction is the lease.
+    beat: Option<Beat>,
+}
+
+impl<S: Store> fmt::Debug for Claim<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim")
+            .field("key", &self.order.key)
+            .field("attempt", &self.grant.attempt)
+            .field("fence", &self.grant.lease.fence)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A settling that the store did not take. The claim comes back: try again, or let it lapse.
+pub struct Unsettled<S: Store> {
+    /// The claim, still renewed.
+    pub claim: Claim<S>,
+    /// Why.
+    pub error: store::Error,
+}
+
+impl<S: Store> fmt::Debug for Unsettled<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unsettled")
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Store> fmt::Display for Unsettled<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the claim could not be settled: {}", self.error)
+    }
+}
+
+impl<S: Store> std::error::Error for Unsettled<S> {}
+
+impl<S: Store> Claim<S> {
+    pub(super) fn new(
+        inner: &Arc<Inner<S>>,
+        order: Arc<Order>,
+        grant: Grant,
+        renewed: bool,
+    ) -> Self {
+        let context = inner.context(&order, &grant);
+        let beat = renewed.then(|| inner.keep_alive(&order, &grant, &context));
+        Self {
+            inner: Arc::clone(inner),
+            order,
+            grant,
+            context,
+            beat,
+        }
+    }
+
+    /// What the work may know: fence, operation id, downstream keys, cancellation.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Whether the attempt before this one crashed and its command wants it verified first.
+    pub fn wants_verification(&self) -> bool {
+        self.grant.verify
+    }
+
+    pub(super) fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    pub(super) fn order(&self) -> &Arc<Order> {
+        &self.order
+    }
+
+    /// Records the answer. Every repeat is answered with it.
+    ///
+    /// # Errors
+    /// [`Unsettled`] if the store did not take it. `Ok(None)` means that the claim was lost.
+    pub async fn complete(self, outcome: Outcome) -> Result<Option<Receipt>, Unsettled<S>> {
+        let outcome = with_reference(outcome, &self.context);
+        let outcome = match outcome.size() {
+            size if size > self.order.policy.max_outcome => {
+                Recorded::Omitted { bytes: size as u64 }
+            }
+            _ => Recorded::Whole(outcome),
+        };
+        let keep = self.order.policy.keep;
+        self.end(Ending::Succeeded { outcome, keep }).await
+    }
+
+    /// Records a failure, by the command's policy.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete).
+    pub async fn fail(self, error: &str) -> Result<Option<Receipt>, Unsettled<S>> {
+        let ending = failure(&self.order, self.grant.attempt, error);
+        self.end(ending).await
+    }
+
+    /// Gives the key back, as if it had never been claimed.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete).
+    pub async fn release(self) -> Result<Option<Receipt>, Unsettled<S>> {
+        self.end(Ending::Removed).await
+    }
+
+    async fn end(self, ending: Ending) -> Result<Option<Receipt>, Unsettled<S>> {
+        let as_of = monotonic();
+        let (key, patience) = (&self.order.key, self.order.policy.lease);
+        match self
+            .inner
+            .settle(key, &self.grant.lease, &ending, patience)
+            .await
+        {
+            Ended::Recorded => {
+                let receipt = receipt(&self.grant, true);
+                self.inner.share(&self.order, ending, receipt, as_of);
+                drop(self.beat);
+                Ok(Some(receipt))
+            }
+            Ended::Lost => Ok(None),
+            Ended::Unrecorded(error) => Err(Unsettled { claim: self, error }),
+        }
+    }
+}
+
+impl<S: Store> Executor<S> {
+    /// Asks for the claim of `command` without running anything.
+    ///
+    /// # Errors
+    /// See [`Error`]: everything that [`run`](Self::run) would answer before running.
+    pub async fn claim(&self, command: Command) -> Result<Claimed<S>, Error> {
+        let order = self.0.accept(command)?;
+        if self.0.closing.is_cancelled() {
+            return Err(Error::Closed);
+        }
+        // In a task of its own: a caller who leaves now must not strand a claim that the store has
+        // already granted. Nothing ran under it, so it is given back.
+        let (reply, asked) = tokio::sync::oneshot::channel();
+        let (inner, wanted) = (Arc::clone(&self.0), Arc::clone(&order));
+        self.0.attempts.spawn(async move {
+            let claimed = match inner.begin(&wanted).await {
+                Ok(Begun::Granted(grant)) => Ok(Ok(Claim::new(&inner, wanted, grant, true))),
+                Ok(Begun::Answered {
+                    verdict,
+                    record,
+                    as_of,
+                }) => Ok(Err((verdict, record, as_of))),
+                Err(error) => Err(error),
+            };
+            if let Err(Ok(Ok(unwanted))) = reply.send(claimed) {
+                let _ = unwanted.release().await;
+            }
+        });
+        let answered = match asked.await {
+            Ok(Ok(Ok(claim))) => return Ok(Claimed::Granted(claim)),
+            Ok(Ok(Err(answered))) => answered,
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => return Err(Error::Closed),
+        };
+        let (verdict, record, as_of) = answered;
+        match self
+            .0
+            .answer::<Plain, Outcome>(&order, verdict, record, as_of, None)?
+        {
+            Execution::Executed { value, receipt } | Execution::Replayed { value, receipt } => {
+                Ok(Claimed::Completed {
+                    outcome: value,
+                    receipt,
+                })
+            }
+            Execution::InProgress {
+                lease_remaining, ..
+            } => Ok(Claimed::InProgress { lease_remaining }),
+        }
+    }
+
+    /// The record of `key` as it stands, expired or not; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the store fails.
+    pub async fn peek(&self, key: &Key) -> Result<Option<Peeked>, Error> {
+        Ok(self.0.store.peek(key).await?)
+    }
+}

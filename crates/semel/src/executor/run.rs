@@ -1,0 +1,350 @@
+//! Running work under a claim, and what to tell the caller.
+//!
+//! The attempt is a task of its own from the first byte sent to the store: a caller who leaves, a
+//! timeout above us or a closed connection neither cancels it nor strands its claim.
+
+use std::any::Any;
+use std::fmt::Display;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+
+use super::begin::{Begun, Grant};
+use super::codec::Codec;
+use super::command::Order;
+use super::execution::{Error, Execution, label};
+use super::finish::receipt_of;
+use super::wait::Waiting;
+use super::{Context, Inner};
+use crate::judge::Verdict;
+use crate::key::Key;
+use crate::measure;
+use crate::outcome::Recorded;
+use crate::policy::Wait;
+use crate::record::{Record, State};
+use crate::store::{Peeked, Store};
+
+/// What one attempt came to. Work that did not run comes back.
+pub(super) enum Attempted<W, T, E> {
+    Finished(Result<Execution<T>, Error<E>>),
+    Answered {
+        verdict: Verdict,
+        record: Option<Box<Record>>,
+        as_of: Instant,
+        work: W,
+    },
+}
+
+/// How the work itself ended.
+pub(super) enum Ran<T, E> {
+    Finished(Result<T, E>),
+    Panicked(String),
+    TimedOut(Duration),
+    /// Shutdown dropped it: it is no longer running.
+    Aborted,
+}
+
+impl<S: Store> Inner<S> {
+    /// Attempts until there is an answer or the wait is over.
+    pub(super) async fn drive<C, W, T, E, A, Fut>(
+        self: &Arc<Self>,
+        order: Arc<Order>,
+        mut work: W,
+        attempt: A,
+    ) -> Result<Execution<T>, Error<E>>
+    where
+        C: Codec<T>,
+        A: Fn(Arc<Self>, Arc<Order>, W) -> Fut,
+        Fut: Future<Output = Attempted<W, T, E>> + Send + 'static,
+        W: Send + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let kind = order.key.kind();
+        let mut waiting = Waiting::new(self, &order);
+        let result = loop {
+            if let Some(answer) = self.replay::<C, T>(&order) {
+                break answer.map_err(Error::widen);
+            }
+            if self.closing.is_cancelled() {
+                break Err(Error::Closed);
+            }
+            let task = attempt(Arc::clone(self), Arc::clone(&order), work);
+            let (verdict, record, as_of) = match self.detached(task).await {
+                Some(Attempted::Finished(result)) => break result,
+                Some(Attempted::Answered {
+                    verdict,
+                    record,
+                    as_of,
+                    work: unused,
+                }) => {
+                    work = unused;
+                    (verdict, record, as_of)
+                }
+                // The runtime is going down, or our own code panicked: say so, claim nothing.
+                None => break Err(Error::Closed),
+            };
+            let running = matches!(verdict, Verdict::Running { .. });
+            if running && waiting.again(self, &order).await {
+                match waiting.reported(self, &order).await {
+                    Some(failed) => break Err(failed.widen()),
+                    None => continue,
+                }
+            }
+            let waited = running.then(|| waiting.since.elapsed());
+            break self
+                .answer::<C, T>(&order, verdict, record, as_of, waited)
+                .map_err(Error::widen);
+        };
+        measure::executed(kind, label(&result));
+        result
+    }
+
+    /// Runs `task` where nobody but us can cancel it.
+    async fn detached<O: Send + 'static>(
+        &self,
+        task: impl Future<Output = O> + Send + 'static,
+    ) -> Option<O> {
+        #[cfg(feature = "testing")]
+        if crate::testing::sabotaged(crate::testing::Guard::Spawn) {
+            return Some(task.await);
+        }
+        self.attempts.spawn(task).await.ok()
+    }
+
+    /// Answers from this process's memory, where it has the answer.
+    fn replay<C: Codec<T>, T>(&self, order: &Order) -> Option<Result<Execution<T>, Error>> {
+        let replay = self.replays.get(&order.key)?;
+        if !replay.fingerprint.accepts(&order.fingerprint) {
+            return Some(Err(Error::Mismatch));
+        }
+        Some(match C::decode(&replay.outcome) {
+            Ok(value) => Ok(Execution::Replayed {
+                value,
+                receipt: replay.receipt,
+            }),
+            Err(reason) => Err(Error::Decode { reason }),
+        })
+    }
+
+    /// Keeps a settled record's answer for repeats in this process.
+    pub(super) fn remember(&self, key: &Key, found: &Peeked, as_of: Instant) {
+        let Peeked { record, now } = found;
+        if let (State::Succeeded, Some(Recorded::Whole(outcome)), Some(left)) = (
+            record.state,
+            &record.outcome,
+            record.expires_at.and_then(|at| at.remaining(*now)),
+        ) {
+            let receipt = receipt_of(record);
+            self.replays
+                .insert(key, record.fingerprint, outcome, receipt, (as_of, left));
+        }
+    }
+
+    /// What a verdict other than a grant means for the caller.
+    pub(super) fn answer<C: Codec<T>, T>(
+        &self,
+        order: &Order,
+        verdict: Verdict,
+        record: Option<Box<Record>>,
+        as_of: Instant,
+        waited: Option<Duration>,
+    ) -> Result<Execution<T>, Error> {
+        match verdict {
+            Verdict::Completed {
+                outcome: Recorded::Omitted { bytes },
+                ..
+            } => Err(Error::ResultUnavailable { bytes }),
+            Verdict::Completed {
+                outcome: Recorded::Whole(outcome),
+                fresh_for,
+            } => {
+                let record = record.expect("a completed verdict was given on a record");
+                let (fingerprint, receipt) = (record.fingerprint, receipt_of(&record));
+                let age = (as_of, fresh_for);
+                self.replays
+                    .insert(&order.key, fingerprint, &outcome, receipt, age);
+                let value = C::decode(&outcome).map_err(|reason| Error::Decode { reason })?;
+                Ok(Execution::Replayed { value, receipt })
+            }
+            Verdict::Running { lease_remaining } => match (order.policy.wait, waited) {
+                (Wait::Deadline(_), Some(waited)) => Err(Error::WaitTimeout { waited }),
+                _ => Ok(Execution::InProgress {
+                    operation_id: record.map(|record| record.operation_id),
+                    lease_remaining,
+                }),
+            },
+            Verdict::Mismatch => Err(Error::Mismatch),
+            Verdict::Backoff {
+                retry_after,
+                attempt,
+                error,
+            } => Err(Error::Backoff {
+                retry_after,
+                attempt,
+                error,
+            }),
+            Verdict::FailedFinal { error } => Err(Error::FailedFinal { error }),
+            Verdict::Dead { error } | Verdict::Bury { error } => Err(Error::Dead { error }),
+            Verdict::Uncertain { error } | Verdict::Suspend { error } => {
+                Err(Error::Uncertain { error })
+            }
+            Verdict::Granted(_) => Err(Error::ClaimLost),
+        }
+    }
+
+    /// One attempt of fenced work: claim, run, settle.
+    pub(super) async fn attempt<C, T, E, F, Fut>(
+        self: Arc<Self>,
+        order: Arc<Order>,
+        work: F,
+    ) -> Attempted<F, T, E>
+    where
+        C: Codec<T>,
+        F: FnOnce(Context) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
+        E: Display,
+    {
+        failpoint("begin.before");
+        let begun = match self.begin(&order).await {
+            Ok(begun) => begun,
+            Err(error) => return Attempted::Finished(Err(error.into())),
+        };
+        failpoint("begin.after");
+        match begun {
+            Begun::Answered {
+                verdict,
+                record,
+                as_of,
+            } => Attempted::Answered {
+                verdict,
+                record,
+                as_of,
+                work,
+            },
+            Begun::Granted(grant) => {
+                Attempted::Finished(self.perform::<C, T, E, F, Fut>(&order, &grant, work).await)
+            }
+        }
+    }
+
+    async fn perform<C, T, E, F, Fut>(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        work: F,
+    ) -> Result<Execution<T>, Error<E>>
+    where
+        C: Codec<T>,
+        F: FnOnce(Context) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: Display,
+    {
+        let context = self.context(order, grant);
+        let _beat = self.keep_alive(order, grant, &context);
+        if let Some(answer) = self.verify::<C, T>(order, grant, &context).await {
+            return answer.map_err(Error::widen);
+        }
+        let limit = order.policy.work_timeout;
+        let ran = self
+            .supervise(&context, limit, async { work(context.clone()).await })
+            .await;
+        failpoint("work.after");
+        match ran {
+            Ran::Finished(Ok(value)) => {
+                self.succeed::<C, T, E>(order, grant, &context, value).await
+            }
+            Ran::Finished(Err(error)) => {
+                let text = error.to_string();
+                self.fail::<C, T, E>(order, grant, &text, Error::Work(error))
+                    .await
+            }
+            Ran::Panicked(message) => {
+                let text = format!("the work panicked: {message}");
+                self.fail::<C, T, E>(order, grant, &text, Error::Panicked { message })
+                    .await
+            }
+            Ran::TimedOut(limit) => {
+                let error = Error::WorkTimeout { limit };
+                self.fail::<C, T, E>(
+                    order,
+                    grant,
+                    &format!("{}", Error::<E>::WorkTimeout { limit }),
+                    error,
+                )
+                .await
+            }
+            Ran::Aborted => {
+                self.give_back(order, grant).await;
+                Err(Error::Closed)
+            }
+        }
+    }
+
+    /// What the work will know.
+    pub(super) fn context(&self, order: &Order, grant: &Grant) -> Context {
+        Context {
+            key: order.key.clone(),
+            operation_id: grant.operation_id,
+            attempt: grant.attempt,
+            fence: grant.lease.fence,
+            origin: grant.origin,
+            cancelled: self.closing.child_token(),
+            reference: Arc::default(),
+        }
+    }
+
+    pub(super) fn keep_alive(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        context: &Context,
+    ) -> super::heartbeat::Beat {
+        let (length, lost) = (order.policy.lease, context.cancelled.clone());
+        self.heartbeat.start(grant.lease, length, grant.since, lost)
+    }
+
+    /// Runs the work to its end, its limit, or the executor's.
+    pub(super) async fn supervise<T, E>(
+        &self,
+        context: &Context,
+        limit: Option<Duration>,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Ran<T, E> {
+        let work = AssertUnwindSafe(work).catch_unwind();
+        let over = async {
+            match limit {
+                Some(limit) => tokio::time::sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            ran = work => match ran {
+                Ok(result) => Ran::Finished(result),
+                Err(panic) => Ran::Panicked(words(panic.as_ref())),
+            },
+            () = over => {
+                context.cancelled.cancel();
+                Ran::TimedOut(limit.unwrap_or_default())
+            }
+            () = self.abort.cancelled() => Ran::Aborted,
+        }
+    }
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a value that is not text".to_owned())
+}
+
+/// A point where crash tests end the process.
+pub(super) fn failpoint(name: &str) {
+    #[cfg(feature = "testing")]
+    crate::testing::failpoint(name);
+    let _ = name;
+}

@@ -1,0 +1,104 @@
+//! Ending a claim: once, under its fence, whatever the network does.
+
+use std::time::Duration;
+
+use super::Inner;
+use super::begin::{pause, transient};
+use super::command::Order;
+use crate::claim::Lease;
+use crate::clock::monotonic;
+use crate::judge::exceeded;
+use crate::key::Key;
+use crate::measure;
+use crate::outcome::ErrorText;
+use crate::policy::OnFailure;
+use crate::record::State;
+use crate::store::{Ending, Error, ErrorKind, Settled, Store};
+
+/// What came of an ending.
+pub(super) enum Ended {
+    /// The ledger has it.
+    Recorded,
+    /// The claim was somebody else's by then.
+    Lost,
+    /// The store did not take it before the lease ended.
+    Unrecorded(Error),
+}
+
+impl<S: Store> Inner<S> {
+    /// Writes the ending of a claim. Retries until a lease's length has passed: the heartbeat keeps
+    /// the claim alive meanwhile, and after that the crash policy decides.
+    pub(super) async fn settle(
+        &self,
+        key: &Key,
+        lease: &Lease,
+        ending: &Ending,
+        patience: Duration,
+    ) -> Ended {
+        let since = monotonic();
+        let mut doubt = false;
+        let mut wait = Duration::from_millis(10);
+        loop {
+            match self.store.settle(lease, ending).await {
+                Ok(Settled::Done) => return Ended::Recorded,
+                Ok(Settled::Lost) if !doubt => return Ended::Lost,
+                // An earlier try may have been the one that ended it.
+                Ok(Settled::Lost) => match self.store.peek(key).await {
+                    Ok(None) if *ending == Ending::Removed => return Ended::Recorded,
+                    Ok(None) => return Ended::Lost,
+                    Ok(Some(found)) => {
+                        let ours = found.record.attempt_id == lease.attempt_id;
+                        if ours && found.record.state != State::Running {
+                            return Ended::Recorded;
+                        }
+                        return Ended::Lost;
+                    }
+                    Err(error) if !transient(&error) => return Ended::Unrecorded(error),
+                    Err(_) => {}
+                },
+                Err(error) => {
+                    measure::store_failed(&error);
+                    if !transient(&error) || since.elapsed() >= patience {
+                        return Ended::Unrecorded(error);
+                    }
+                    doubt |= error.kind() == ErrorKind::Ambiguous;
+                    #[cfg(feature = "testing")]
+                    if crate::testing::sabotaged(crate::testing::Guard::Ambiguity) {
+                        doubt = false;
+                    }
+                }
+            }
+            if since.elapsed() >= patience {
+                let unclear = "the reply was lost and the record could not be read again";
+                return Ended::Unrecorded(Error::new(ErrorKind::Ambiguous, "settle", unclear));
+            }
+            pause(wait).await;
+            wait = (wait * 2).min(Duration::from_millis(500));
+        }
+    }
+
+    /// Wakes everybody who waits for this key, here and elsewhere.
+    pub(super) fn moved(&self, key: &Key) {
+        self.waiters.wake(key.digest().hint());
+        self.store.announce(key.digest().hint());
+    }
+}
+
+/// What a failure leaves behind, by the order's policy.
+pub(super) fn failure(order: &Order, attempt: u32, error: &str) -> Ending {
+    let error = ErrorText::new(error);
+    let policy = &order.policy;
+    if let Some(max) = policy.max_attempts.filter(|max| attempt >= *max) {
+        return Ending::Dead {
+            error: exceeded(max, &error),
+        };
+    }
+    match policy.on_failure {
+        OnFailure::Release => Ending::Removed,
+        OnFailure::Retry | OnFailure::Backoff { .. } | OnFailure::Keep => Ending::Failed {
+            error,
+            retry_after: policy.on_failure.delay(attempt),
+            keep: policy.keep,
+        },
+    }
+}

@@ -1,0 +1,409 @@
+//! Work whose writes are in the store's own database: claim, effects and outcome in one commit.
+//!
+//! The open transaction is the lease. It is never renewed, nobody waits on its row, and a crash
+//! leaves no trace. What must survive a crash asks for `.claim_first()`: the claim is committed
+//! before the work, and the completion rides in the work's transaction under the fence.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::begin::{Begun, Grant, Step, conclude};
+use super::codec::{Codec, Json, Plain};
+use super::command::{Command, Order};
+use super::commit::{Failure, Worked};
+use super::execution::{Error, Execution};
+use super::finish::with_reference;
+use super::manual::{Claim, Claimed};
+use super::run::{Attempted, Ran, failpoint};
+use super::unit::Unit;
+use super::{Context, Executor, Inner};
+use crate::clock::monotonic;
+use crate::judge::Verdict;
+use crate::outcome::{Outcome, Recorded};
+use crate::policy::{InvalidPolicy, OnCrash};
+use crate::store::{self, Ending, Settled, TransactionalStore};
+
+impl<S: TransactionalStore> Executor<S> {
+    /// Does `work` exactly once: its writes, the claim and the outcome are one commit.
+    ///
+    /// An error, a panic or an escaped unit rolls everything back, and the failure is recorded
+    /// afterwards, in a transaction of its own. A caller who leaves changes nothing.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn transact<T, E, F, Fut>(
+        &self,
+        command: Command,
+        work: F,
+    ) -> Result<Execution<T>, Error<E>>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        E: Display + Send + 'static,
+        F: FnOnce(Unit<S>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let order = self.0.accept(command).map_err(Error::widen)?;
+        match order.policy.on_crash {
+            OnCrash::Hold | OnCrash::Verify if !order.claim_first => {
+                return Err(InvalidPolicy::NeedsClaimFirst(order.policy.on_crash).into());
+            }
+            OnCrash::Rerun | OnCrash::Hold | OnCrash::Verify => {}
+        }
+        let attempt = Inner::attempt_transact::<Json, T, E, F, Fut>;
+        self.0
+            .drive::<Json, _, _, _, _, _>(order, work, attempt)
+            .await
+    }
+
+    /// Claims inside the caller's own transaction: the claim becomes visible, and the work counts
+    /// as done, with the caller's commit. Settle with [`settle_in`](Self::settle_in) on the same
+    /// connection before committing. Nothing waits for a rival.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction) asks for the whole transaction again.
+    pub async fn open_in(
+        &self,
+        connection: &mut S::Connection,
+        command: Command,
+    ) -> Result<Claimed<S>, Error> {
+        let order = self.0.accept(command)?;
+        match self.0.begin_in(connection, &order).await? {
+            Begun::Granted(grant) => Ok(Claimed::Granted(Claim::new(&self.0, order, grant, false))),
+            Begun::Answered {
+                verdict,
+                record,
+                as_of,
+            } => {
+                let answer = self
+                    .0
+                    .answer::<Plain, Outcome>(&order, verdict, record, as_of, None)?;
+                Ok(match answer {
+                    Execution::Executed {
+                        value: outcome,
+                        receipt,
+                    }
+                    | Execution::Replayed {
+                        value: outcome,
+                        receipt,
+                    } => Claimed::Completed { outcome, receipt },
+                    Execution::InProgress {
+                        lease_remaining, ..
+                    } => Claimed::InProgress { lease_remaining },
+                })
+            }
+        }
+    }
+
+    /// Records the outcome of a claim inside the caller's own transaction.
+    ///
+    /// # Errors
+    /// [`Error::ClaimLost`]: roll back. [`Error::ResultTooLarge`]: nothing was written.
+    pub async fn settle_in(
+        &self,
+        connection: &mut S::Connection,
+        claim: Claim<S>,
+        outcome: Outcome,
+    ) -> Result<(), Error> {
+        let max = claim.order().policy.max_outcome;
+        let outcome = with_reference(outcome, claim.context());
+        if outcome.size() > max {
+            return Err(Error::ResultTooLarge {
+                bytes: outcome.size(),
+                max,
+            });
+        }
+        let keep = claim.order().policy.keep;
+        let ending = Ending::Succeeded {
+            outcome: Recorded::Whole(outcome),
+            keep,
+        };
+        match self
+            .0
+            .store
+            .settle_in(connection, &claim.grant().lease, &ending)
+            .await?
+        {
+            Settled::Done => Ok(()),
+            Settled::Lost => Err(Error::ClaimLost),
+        }
+    }
+}
+
+impl<S: TransactionalStore> Inner<S> {
+    /// [`begin`](Inner::begin) inside a transaction. One try: inside a transaction there is nothing
+    /// to wait for that could become visible.
+    pub(super) async fn begin_in(
+        &self,
+        connection: &mut S::Connection,
+        order: &Order,
+    ) -> store::Result<Begun> {
+        let since = monotonic();
+        let mut draft = self.draft(order);
+        let opened = self.store.open_in(connection, &draft).await?;
+        match self.judge_opened(order, &mut draft, opened, since) {
+            Step::Done(begun) => Ok(begun),
+            Step::Write {
+                record,
+                change,
+                then,
+            } => {
+                let version = record.version();
+                let swapped = self
+                    .store
+                    .swap_in(connection, &order.key, version, &change)
+                    .await?;
+                let begun = conclude(&draft, record, then, swapped, since);
+                Ok(begun.unwrap_or_else(Begun::running))
+            }
+        }
+    }
+
+    async fn attempt_transact<C, T, E, F, Fut>(
+        self: Arc<Self>,
+        order: Arc<Order>,
+        work: F,
+    ) -> Attempted<F, T, E>
+    where
+        C: Codec<T>,
+        F: FnOnce(Unit<S>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
+        E: Display,
+    {
+        let _hold = match self.in_flight.hold(&order) {
+            Ok(hold) => hold,
+            Err(verdict) => {
+                return Attempted::Answered {
+                    verdict,
+                    record: None,
+                    as_of: monotonic(),
+                    work,
+                };
+            }
+        };
+        failpoint("begin.before");
+        if order.claim_first {
+            return self.attempt_claimed::<C, T, E, F, Fut>(&order, work).await;
+        }
+        let mut transaction = match self.store.begin().await {
+            Ok(transaction) => transaction,
+            Err(error) => return Attempted::Finished(Err(error.into())),
+        };
+        let begun = match self.begin_in(S::connection(&mut transaction), &order).await {
+            Ok(begun) => begun,
+            Err(error) => {
+                self.store.rollback(transaction).await;
+                return Attempted::Finished(Err(error.into()));
+            }
+        };
+        failpoint("begin.after");
+        match begun {
+            Begun::Granted(grant) => {
+                let ran = self
+                    .work::<C, T, E, F, Fut>(&order, &grant, transaction, work)
+                    .await;
+                Attempted::Finished(self.finish_one_commit::<C, T, E>(&order, &grant, ran).await)
+            }
+            // Given up or suspended in this transaction: that must be kept.
+            Begun::Answered {
+                verdict: verdict @ (Verdict::Dead { .. } | Verdict::Uncertain { .. }),
+                record,
+                as_of,
+            } => {
+                let _ = self.store.commit(transaction).await;
+                Attempted::Answered {
+                    verdict,
+                    record,
+                    as_of,
+                    work,
+                }
+            }
+            Begun::Answered {
+                verdict,
+                record,
+                as_of,
+            } => {
+                self.store.rollback(transaction).await;
+                Attempted::Answered {
+                    verdict,
+                    record,
+                    as_of,
+                    work,
+                }
+            }
+        }
+    }
+
+    /// Runs the work with its unit and puts its result into the transaction. Everything that is not
+    /// ready to commit comes back rolled back.
+    async fn work<C, T, E, F, Fut>(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        transaction: S::Transaction,
+        work: F,
+    ) -> Worked<S, T, E>
+    where
+        C: Codec<T>,
+        F: FnOnce(Unit<S>) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: Display,
+    {
+        let context = self.context(order, grant);
+        let _beat = order
+            .claim_first
+            .then(|| self.keep_alive(order, grant, &context));
+        let home = Arc::new(Mutex::new(None));
+        let unit = Unit {
+            transaction: Some(transaction),
+            home: Arc::clone(&home),
+            context: context.clone(),
+            durable: order.claim_first,
+        };
+        let store_limit = self.store.work_limit(order.policy.lease);
+        let limit = order
+            .policy
+            .work_timeout
+            .into_iter()
+            .chain(store_limit)
+            .min();
+        let ran = self
+            .supervise(&context, limit, async { work(unit).await })
+            .await;
+        failpoint("work.after");
+        let back = home.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let value = match (ran, back) {
+            (Ran::Finished(Ok(value)), Some(transaction)) => Ok((value, transaction)),
+            (Ran::Finished(Ok(_)), None) => Err((Failure::Escaped, None)),
+            (Ran::Finished(Err(error)), back) => Err((Failure::Work(error), back)),
+            (Ran::Panicked(message), back) => Err((Failure::Panicked(message), back)),
+            (Ran::TimedOut(limit), back) => Err((Failure::TimedOut(limit), back)),
+            (Ran::Aborted, back) => Err((Failure::Aborted, back)),
+        };
+        let (value, mut transaction) = match value {
+            Ok(done) => done,
+            Err((failure, back)) => {
+                self.undo(order, grant, failure.blame(), back).await;
+                return Worked::Failed(failure);
+            }
+        };
+        let (outcome, value) = match self.encode_whole::<C, T>(order, &context, value) {
+            Ok(done) => done,
+            Err(error) => {
+                self.store.rollback(transaction).await;
+                return Worked::Failed(Failure::Result(error));
+            }
+        };
+        let ending = Ending::Succeeded {
+            outcome: Recorded::Whole(outcome),
+            keep: order.policy.keep,
+        };
+        failpoint("settle.before");
+        let connection = S::connection(&mut transaction);
+        match self
+            .store
+            .settle_in(connection, &grant.lease, &ending)
+            .await
+        {
+            Ok(Settled::Done) => Worked::Ready {
+                value,
+                ending,
+                transaction,
+            },
+            Ok(Settled::Lost) => {
+                self.store.rollback(transaction).await;
+                Worked::Failed(Failure::Lost)
+            }
+            Err(error) => {
+                self.store.rollback(transaction).await;
+                Worked::Failed(Failure::Store(error))
+            }
+        }
+    }
+
+    /// Rolls back. Nothing of the failure may be written before that: it would go with the rest.
+    async fn undo(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        blame: Option<String>,
+        back: Option<S::Transaction>,
+    ) {
+        let Some(mut transaction) = back else { return };
+        #[cfg(feature = "testing")]
+        if crate::testing::sabotaged(crate::testing::Guard::FailureAfterRollback) {
+            let ending = super::settle::failure(order, grant.attempt, &blame.unwrap_or_default());
+            let connection = S::connection(&mut transaction);
+            let _ = self
+                .store
+                .settle_in(connection, &grant.lease, &ending)
+                .await;
+            return self.store.rollback(transaction).await;
+        }
+        let _ = (order, grant, blame, S::connection(&mut transaction));
+        self.store.rollback(transaction).await;
+    }
+
+    /// The result as it will be stored. Larger than the limit is refused: nothing is committed yet.
+    fn encode_whole<C: Codec<T>, T>(
+        &self,
+        order: &Order,
+        context: &Context,
+        value: T,
+    ) -> Result<(Outcome, T), Error> {
+        let max = order.policy.max_outcome;
+        let (outcome, value) = C::encode(value).map_err(|failed| Error::Encode {
+            reason: failed.reason,
+        })?;
+        let outcome = with_reference(outcome, context);
+        match outcome.size() {
+            bytes if bytes > max => Err(Error::ResultTooLarge { bytes, max }),
+            _ => Ok((outcome, value)),
+        }
+    }
+
+    /// Work under a committed claim: the completion rides in the work's transaction.
+    async fn attempt_claimed<C, T, E, F, Fut>(&self, order: &Order, work: F) -> Attempted<F, T, E>
+    where
+        C: Codec<T>,
+        F: FnOnce(Unit<S>) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: Display,
+    {
+        let grant = match self.begin_unheld(order).await {
+            Ok(Begun::Granted(grant)) => grant,
+            Ok(Begun::Answered {
+                verdict,
+                record,
+                as_of,
+            }) => {
+                return Attempted::Answered {
+                    verdict,
+                    record,
+                    as_of,
+                    work,
+                };
+            }
+            Err(error) => return Attempted::Finished(Err(error.into())),
+        };
+        failpoint("begin.after");
+        let context = self.context(order, &grant);
+        let beat = self.keep_alive(order, &grant, &context);
+        if let Some(answer) = self.verify::<C, T>(order, &grant, &context).await {
+            return Attempted::Finished(answer.map_err(Error::widen));
+        }
+        let worked = match self.store.begin().await {
+            Ok(transaction) => {
+                self.work::<C, T, E, F, Fut>(order, &grant, transaction, work)
+                    .await
+            }
+            Err(error) => Worked::Failed(Failure::Store(error)),
+        };
+        let finished = self.finish_claimed::<C, T, E>(order, &grant, worked).await;
+        drop(beat);
+        Attempted::Finished(finished)
+    }
+}

@@ -1,0 +1,82 @@
+//! Asking whether a crashed attempt happened, before anything runs again.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
+
+use super::begin::Grant;
+use super::codec::Codec;
+use super::command::{Order, Verification};
+use super::execution::{Error, Execution};
+use super::finish::receipt;
+use super::settle::Ended;
+use super::{Context, Inner};
+use crate::outcome::{ErrorText, Recorded};
+use crate::store::{Ending, Store};
+
+impl<S: Store> Inner<S> {
+    /// Asks the verifier of a crashed attempt. `None` means: run the work.
+    pub(super) async fn verify<C: Codec<T>, T>(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        context: &Context,
+    ) -> Option<Result<Execution<T>, Error>> {
+        let verifier = order.verifier.as_ref().filter(|_| grant.verify)?;
+        let asked = AssertUnwindSafe(verifier(context.clone()))
+            .catch_unwind()
+            .await;
+        let patience = order.policy.lease;
+        let (ending, answer) = match asked.unwrap_or(Verification::Unknown) {
+            Verification::NotDone => {
+                // The crashed attempt may have been the last that was allowed.
+                let max = order
+                    .policy
+                    .max_attempts
+                    .filter(|max| grant.attempt > *max)?;
+                let error = crate::judge::exceeded(max, &ErrorText::new("the attempt crashed"));
+                (
+                    Ending::Dead {
+                        error: error.clone(),
+                    },
+                    Err(Error::Dead { error }),
+                )
+            }
+            Verification::Unknown => {
+                let error = ErrorText::new("the verifier could not tell whether it happened");
+                (
+                    Ending::Uncertain {
+                        error: error.clone(),
+                    },
+                    Err(Error::Uncertain { error }),
+                )
+            }
+            Verification::Done(outcome) => {
+                let (keep, receipt) = (order.policy.keep, receipt(grant, true));
+                let answer = C::decode(&outcome)
+                    .map(|value| Execution::Replayed { value, receipt })
+                    .map_err(|reason| Error::Decode { reason });
+                (
+                    Ending::Succeeded {
+                        outcome: Recorded::Whole(outcome),
+                        keep,
+                    },
+                    answer,
+                )
+            }
+        };
+        Some(
+            match self
+                .settle(&order.key, &grant.lease, &ending, patience)
+                .await
+            {
+                Ended::Recorded => {
+                    self.moved(&order.key);
+                    answer
+                }
+                Ended::Lost => Err(Error::ClaimLost),
+                Ended::Unrecorded(error) => Err(error.into()),
+            },
+        )
+    }
+}

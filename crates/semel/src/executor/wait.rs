@@ -1,0 +1,275 @@
+//! Waiting for somebody else's answer.
+//!
+//! However many wait for a key, one watch looks at the store. It is woken in-process when a claim of
+//! this executor ends, across processes where the store carries wake-ups, and otherwise looks by
+//! itself, 50 ms at first and doubling to 500 ms, with jitter.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+
+use super::Inner;
+use super::begin::pause;
+use super::command::Order;
+use super::execution::Error;
+use crate::clock::monotonic;
+use crate::key::{Hint, Key};
+use crate::measure;
+use crate::outcome::ErrorText;
+use crate::policy::{Wait, Woken};
+use crate::record::State;
+use crate::store::{Peeked, Store};
+
+/// How often a watch looks by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Polling {
+    /// First. Default 50 ms.
+    pub first: Duration,
+    /// Doubling to this. Default 500 ms.
+    pub max: Duration,
+}
+
+impl Default for Polling {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(50),
+            max: Duration::from_millis(500),
+        }
+    }
+}
+
+/// Everybody of this executor who waits.
+#[derive(Default)]
+pub(super) struct Waiters {
+    watches: Mutex<Watches>,
+    listening: AtomicBool,
+}
+
+/// The watch of each key, with the number of places at it.
+type Watches = HashMap<Hint, (Arc<Watch>, usize)>;
+
+#[derive(Default)]
+struct Watch {
+    /// Counts what may have been an end of the claim.
+    moved: watch::Sender<u64>,
+    /// Makes the poller look now.
+    nudge: Notify,
+    polled: AtomicBool,
+    deserted: AtomicBool,
+}
+
+impl Waiters {
+    fn lock(&self) -> MutexGuard<'_, Watches> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whoever waits for this key that its claim has ended.
+    pub(super) fn wake(&self, hint: Hint) {
+        if let Some((watch, _)) = self.lock().get(&hint) {
+            watch.moved.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Makes the watch of this key look at the store at once: the word came from outside.
+    fn nudge(&self, hint: Hint) {
+        if let Some((watch, _)) = self.lock().get(&hint) {
+            watch.nudge.notify_one();
+        }
+    }
+
+    fn nudge_all(&self) {
+        for (watch, _) in self.lock().values() {
+            watch.nudge.notify_one();
+        }
+    }
+}
+
+/// One waiter's place. Taken before the record is read, so that no end can slip in between.
+struct Place<S: Store> {
+    inner: Arc<Inner<S>>,
+    key: Key,
+    watch: Arc<Watch>,
+    moved: watch::Receiver<u64>,
+}
+
+impl<S: Store> Place<S> {
+    fn take(inner: &Arc<Inner<S>>, key: &Key) -> Self {
+        let mut watches = inner.waiters.lock();
+        let (watch, places) = watches.entry(key.digest().hint()).or_default();
+        *places += 1;
+        let (watch, moved) = (Arc::clone(watch), watch.moved.subscribe());
+        drop(watches);
+        Self {
+            inner: Arc::clone(inner),
+            key: key.clone(),
+            watch,
+            moved,
+        }
+    }
+
+    /// Waits until the claim may have ended, at most `limit`. `false` means that time is up.
+    async fn wait(&mut self, limit: Duration) -> bool {
+        if !self.watch.polled.swap(true, Ordering::SeqCst) {
+            let (inner, watch) = (Arc::downgrade(&self.inner), Arc::downgrade(&self.watch));
+            self.inner
+                .tasks
+                .spawn(poll(inner, watch, self.key.clone(), self.inner.polling));
+        }
+        self.inner.listen_once();
+        matches!(
+            tokio::time::timeout(limit, self.moved.changed()).await,
+            Ok(Ok(()))
+        )
+    }
+}
+
+impl<S: Store> Drop for Place<S> {
+    fn drop(&mut self) {
+        let mut watches = self.inner.waiters.lock();
+        let hint = self.key.digest().hint();
+        let Some((_, places)) = watches.get_mut(&hint) else {
+            return;
+        };
+        *places -= 1;
+        if *places == 0 {
+            watches.remove(&hint);
+            self.watch.deserted.store(true, Ordering::SeqCst);
+            self.watch.nudge.notify_one();
+        }
+    }
+}
+
+/// Looks at the record until its claim has ended or nobody waits any more.
+async fn poll<S: Store>(inner: Weak<Inner<S>>, watch: Weak<Watch>, key: Key, polling: Polling) {
+    let mut span = polling.first;
+    loop {
+        let Some(held) = watch.upgrade() else { return };
+        let nudged = tokio::select! {
+            () = held.nudge.notified() => true,
+            () = pause(span) => false,
+        };
+        if held.deserted.load(Ordering::SeqCst) {
+            return;
+        }
+        if !nudged {
+            span = (span * 2).min(polling.max);
+        }
+        let Some(inner) = inner.upgrade() else { return };
+        let as_of = monotonic();
+        let Ok(peeked) = inner.store.peek(&key).await else {
+            continue;
+        };
+        if let Some(found) = &peeked {
+            if found.record.held(found.now) {
+                continue;
+            }
+            // One look answers every waiter: they find the outcome in the replay cache.
+            inner.remember(&key, found, as_of);
+        }
+        // No record may be a claim in somebody's open transaction: let the waiters ask, and go on.
+        held.moved.send_modify(|count| *count += 1);
+    }
+}
+
+impl<S: Store> Inner<S> {
+    /// Starts carrying wake-ups from other processes, the first time anybody waits.
+    fn listen_once(self: &Arc<Self>) {
+        if !self.waiters.listening.swap(true, Ordering::SeqCst) {
+            self.tasks.spawn(listen(Arc::downgrade(self)));
+        }
+    }
+}
+
+async fn listen<S: Store>(inner: Weak<Inner<S>>) {
+    loop {
+        let Some(strong) = inner.upgrade() else {
+            return;
+        };
+        let (store, closing) = (Arc::clone(&strong.store), strong.closing.clone());
+        drop(strong);
+        let mut listener = match store.listen().await {
+            Ok(Some(listener)) => listener,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(%error, "no wake-ups from other processes; polling goes on");
+                pause(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        drop(store);
+        // What ended before the listener was there was not heard.
+        if let Some(strong) = inner.upgrade() {
+            strong.waiters.nudge_all();
+        }
+        loop {
+            let heard = tokio::select! {
+                heard = listener.next() => heard,
+                () = closing.cancelled() => return,
+            };
+            let (Ok(hint), Some(strong)) = (heard, inner.upgrade()) else {
+                break;
+            };
+            strong.waiters.nudge(hint);
+        }
+        pause(Duration::from_millis(200)).await;
+    }
+}
+
+/// A caller's wait for somebody else's answer.
+pub(super) struct Waiting<S: Store> {
+    place: Option<Place<S>>,
+    pub(super) since: Instant,
+}
+
+impl<S: Store> Waiting<S> {
+    pub(super) fn new(inner: &Arc<Inner<S>>, order: &Order) -> Self {
+        let place = (order.policy.wait != Wait::No).then(|| Place::take(inner, &order.key));
+        Self {
+            place,
+            since: monotonic(),
+        }
+    }
+
+    /// Waits for the claim to end; `false` if the wait is over.
+    pub(super) async fn again(&mut self, inner: &Inner<S>, order: &Order) -> bool {
+        let Some(place) = &mut self.place else {
+            return false;
+        };
+        let left = order
+            .policy
+            .wait
+            .limit()
+            .saturating_sub(self.since.elapsed());
+        let woken = tokio::select! {
+            woken = place.wait(left) => woken,
+            () = inner.closing.cancelled() => false,
+        };
+        measure::waited(self.since.elapsed());
+        woken
+    }
+
+    /// Under [`Woken::Report`]: the holder's failure, if that is what ended the wait.
+    pub(super) async fn reported(&self, inner: &Inner<S>, order: &Order) -> Option<Error> {
+        if order.policy.woken != Woken::Report {
+            return None;
+        }
+        let found = inner.store.peek(&order.key).await.ok()?;
+        let gone = || ErrorText::new("the holder gave the key back without an answer");
+        let Some(Peeked { record, now }) = found else {
+            return Some(Error::HolderFailed {
+                error: gone(),
+                attempt: 0,
+            });
+        };
+        let failed = match record.state {
+            State::Succeeded => false,
+            State::Running => !record.held(now),
+            State::Failed | State::Dead | State::Uncertain => true,
+        };
+        let (error, attempt) = (record.error.unwrap_or_else(gone), record.attempt);
+        failed.then_some(Error::HolderFailed { error, attempt })
+    }
+}

@@ -1,0 +1,208 @@
+//! What makes two requests "the same": a versioned SHA-256.
+//!
+//! JSON is canonicalised (RFC 8785) first, so that member order and white space do not matter. JSON
+//! that cannot survive canonicalisation unchanged (duplicate members, integers beyond 2^53, numbers
+//! that do not round-trip, lone surrogates) is hashed from its raw bytes instead: two different
+//! amounts must never share a fingerprint because a parser rounded them.
+
+mod ijson;
+
+use std::fmt;
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::key::hex;
+
+/// How a fingerprint was made. Stored in front of the hash, so that two ways never compare equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+enum Scheme {
+    Json = 1,
+    Raw = 2,
+    Opaque = 3,
+    Given = 4,
+}
+
+/// What makes two requests under one key the same request.
+///
+/// ```
+/// use semel::Fingerprint;
+///
+/// let one = Fingerprint::of_body(br#"{"sku":"A-1","amount":100}"#);
+/// let two = Fingerprint::of_body(br#"{ "amount": 100.0, "sku": "A-1" }"#);
+/// assert_eq!(one, two);
+/// assert!(!one.accepts(&Fingerprint::of_body(br#"{"sku":"A-1","amount":101}"#)));
+/// assert!(one.accepts(&Fingerprint::none()));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(Option<[u8; 33]>);
+
+impl Fingerprint {
+    /// Matches anything: the key alone decides.
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// Of the fields that influence the result, through their JSON form.
+    ///
+    /// # Errors
+    /// [`InvalidFingerprint::Unserializable`] if `fields` has no JSON form.
+    pub fn of<T: Serialize + ?Sized>(fields: &T) -> Result<Self, InvalidFingerprint> {
+        let json = serde_json::to_vec(fields).map_err(InvalidFingerprint::Unserializable)?;
+        Ok(Self::of_body(&json))
+    }
+
+    /// Of a whole body: as canonical JSON where it is I-JSON, of its raw bytes otherwise.
+    pub fn of_body(body: &[u8]) -> Self {
+        match ijson::canonical(body) {
+            Some(canonical) => Self::hash(Scheme::Json, &canonical),
+            None => Self::hash(Scheme::Raw, body),
+        }
+    }
+
+    /// Of raw bytes, with no canonical form.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self::hash(Scheme::Raw, bytes)
+    }
+
+    /// Of a short text that stands for the request: an event's type, a document's version.
+    pub fn opaque(text: &str) -> Self {
+        Self::hash(Scheme::Opaque, text.as_bytes())
+    }
+
+    /// A SHA-256 that the caller computed: 64 hex digits of either case.
+    ///
+    /// # Errors
+    /// [`InvalidFingerprint::NotHex`] if it is not 64 hex digits.
+    pub fn from_hex(text: &str) -> Result<Self, InvalidFingerprint> {
+        let digits = text.as_bytes();
+        if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(InvalidFingerprint::NotHex { len: text.len() });
+        }
+        let nibble = |digit: u8| match digit {
+            b'0'..=b'9' => digit - b'0',
+            _ => (digit | 0x20) - b'a' + 10,
+        };
+        let mut stored = [Scheme::Given as u8; 33];
+        for (byte, pair) in stored[1..].iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = nibble(pair[0]) << 4 | nibble(pair[1]);
+        }
+        Ok(Self(Some(stored)))
+    }
+
+    fn hash(scheme: Scheme, bytes: &[u8]) -> Self {
+        let mut stored = [scheme as u8; 33];
+        stored[1..].copy_from_slice(&Sha256::digest(bytes));
+        Self(Some(stored))
+    }
+
+    /// Whether a request with fingerprint `other` is the same request.
+    pub fn accepts(&self, other: &Fingerprint) -> bool {
+        match (&self.0, &other.0) {
+            (Some(mine), Some(theirs)) => mine == theirs,
+            (None, _) | (_, None) => true,
+        }
+    }
+
+    /// The stored form: empty for [`Fingerprint::none`], else the scheme and 32 bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |stored| stored)
+    }
+
+    /// Reads the stored form; `None` if it is of neither length. A scheme that this version does
+    /// not know is kept: it equals nothing but itself.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        match bytes.len() {
+            0 => Some(Self(None)),
+            _ => Some(Self(Some(bytes.try_into().ok()?))),
+        }
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("Fingerprint(none)"),
+            Some(stored) => write!(f, "Fingerprint({}:{}…)", stored[0], hex(&stored[1..5])),
+        }
+    }
+}
+
+/// Why a fingerprint could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidFingerprint {
+    /// Not 64 hex digits.
+    #[error("a request hash must be 64 hex digits (SHA-256), got {len} bytes that are not")]
+    NotHex {
+        /// Length of what was given, in bytes.
+        len: usize,
+    },
+    /// The fields have no JSON form.
+    #[error("the fields of a fingerprint cannot be written as JSON")]
+    Unserializable(#[source] serde_json::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_of_either_case_is_one_fingerprint_and_bad_hex_is_refused() {
+        let lower = "ab".repeat(32);
+        let parsed = Fingerprint::from_hex(&lower).expect("hex");
+        assert_eq!(
+            parsed,
+            Fingerprint::from_hex(&lower.to_uppercase()).expect("hex")
+        );
+        for bad in ["", "ab", &"zz".repeat(32), &"a".repeat(63), &"é".repeat(32)] {
+            assert!(matches!(
+                Fingerprint::from_hex(bad),
+                Err(InvalidFingerprint::NotHex { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn schemes_never_meet() {
+        let text = "1";
+        assert_ne!(
+            Fingerprint::opaque(text),
+            Fingerprint::of_bytes(text.as_bytes())
+        );
+        assert_ne!(
+            Fingerprint::of_body(text.as_bytes()),
+            Fingerprint::of_bytes(text.as_bytes())
+        );
+    }
+
+    #[test]
+    fn the_stored_form_reads_back() {
+        for fp in [
+            Fingerprint::none(),
+            Fingerprint::opaque("x"),
+            Fingerprint::of_body(b"{}"),
+        ] {
+            assert_eq!(Fingerprint::from_bytes(fp.as_bytes()), Some(fp));
+        }
+        assert_eq!(Fingerprint::from_bytes(&[1, 2]), None);
+    }
+
+    #[test]
+    fn chosen_fields_of_a_struct_ignore_their_order() {
+        #[derive(Serialize)]
+        struct One<'a> {
+            sku: &'a str,
+            amount: u64,
+        }
+        let by_struct = Fingerprint::of(&One {
+            sku: "A",
+            amount: 5,
+        })
+        .expect("json");
+        assert_eq!(
+            by_struct,
+            Fingerprint::of_body(br#"{"amount":5,"sku":"A"}"#)
+        );
+    }
+}

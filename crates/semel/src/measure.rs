@@ -1,0 +1,41 @@
+//! What is counted. Names and labels in one place; labels never carry keys or ids.
+
+use std::time::Duration;
+
+use metrics::{counter, histogram};
+
+use crate::key::Kind;
+use crate::store;
+
+pub(crate) fn executed(kind: Kind, outcome: &'static str) {
+    counter!("semel_executions_total", "kind" => kind.name(), "outcome" => outcome).increment(1);
+}
+
+pub(crate) fn begin_took(span: Duration) {
+    histogram!("semel_begin_seconds").record(span.as_secs_f64());
+}
+
+pub(crate) fn waited(span: Duration) {
+    histogram!("semel_wait_seconds").record(span.as_secs_f64());
+}
+
+pub(crate) fn lease_lost() {
+    counter!("semel_lease_lost_total").increment(1);
+}
+
+pub(crate) fn renew_failed() {
+    counter!("semel_renew_failures_total").increment(1);
+}
+
+pub(crate) fn unrecorded() {
+    counter!("semel_unrecorded_total").increment(1);
+}
+
+pub(crate) fn store_failed(error: &store::Error) {
+    let (operation, kind) = (error.operation(), error.kind().name());
+    counter!("semel_store_errors_total", "operation" => operation, "kind" => kind).increment(1);
+}
+
+pub(crate) fn swept(removed: u32) {
+    counter!("semel_sweep_deleted_total").increment(u64::from(removed));
+}

@@ -1,0 +1,172 @@
+//! What an operator may do to records: list, resolve, send round again, discard.
+//!
+//! Every verb reads a record and writes over the very version it read; a record that moved meanwhile
+//! is left alone and said so. Stores have the verbs; on an executor they also refresh what its
+//! process remembers.
+
+use std::future::Future;
+use std::time::Duration;
+
+use crate::executor::Executor;
+use crate::key::Key;
+use crate::outcome::{ErrorText, Outcome, Recorded};
+use crate::record::State;
+use crate::store::{
+    Change, Cursor, Ending, Error, ErrorKind, Filter, Inspect, Page, Result, Swapped,
+};
+
+/// What came of an operator's verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Operated {
+    /// Written.
+    Done,
+    /// There is no record of this key.
+    Missing,
+    /// The record is in a state that the verb does not apply to.
+    Refused {
+        /// The state.
+        state: State,
+    },
+    /// The record moved while the verb looked at it: look again.
+    Moved,
+}
+
+/// How an uncertain operation is resolved.
+#[derive(Clone, Debug)]
+pub enum Resolution {
+    /// It happened: repeats are answered with this.
+    Happened {
+        /// The answer.
+        outcome: Outcome,
+        /// How long it is kept.
+        keep: Duration,
+    },
+    /// It did not happen: the next caller runs it.
+    DidNotHappen,
+}
+
+/// An operator's verbs.
+pub trait Operate: Sync {
+    /// Where the records are.
+    type Ledger: Inspect;
+
+    /// The store that the verbs work on.
+    fn ledger(&self) -> &Self::Ledger;
+
+    /// Called after a record was changed by a verb.
+    fn changed(&self, key: &Key) {
+        let _ = key;
+    }
+
+    /// Failed records whose retry is due.
+    fn due(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Page>> + Send {
+        async move {
+            let filter = Filter {
+                due: true,
+                ..filter.clone()
+            };
+            self.ledger().list(&filter, after, limit).await
+        }
+    }
+
+    /// Decides an Uncertain record.
+    fn resolve(
+        &self,
+        key: &Key,
+        resolution: Resolution,
+    ) -> impl Future<Output = Result<Operated>> + Send {
+        let change = match resolution {
+            Resolution::Happened { outcome, keep } => Change::End(Ending::Succeeded {
+                outcome: Recorded::Whole(outcome),
+                keep,
+            }),
+            Resolution::DidNotHappen => Change::Redrive,
+        };
+        change_if(self, key, change, |state| state == State::Uncertain)
+    }
+
+    /// Sends a Failed or Dead record round again: due now, its attempts counted from zero.
+    fn redrive(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
+        change_if(self, key, Change::Redrive, |state| {
+            matches!(state, State::Failed | State::Dead)
+        })
+    }
+
+    /// Gives up a Failed or Uncertain record, or restates why a Dead one was given up. It stays, as
+    /// Dead, until it is [purged](Self::purge).
+    fn discard(&self, key: &Key, reason: &str) -> impl Future<Output = Result<Operated>> + Send {
+        let error = ErrorText::new(&format!("discarded: {reason}"));
+        change_if(self, key, Change::End(Ending::Dead { error }), |state| {
+            matches!(state, State::Failed | State::Dead | State::Uncertain)
+        })
+    }
+
+    /// Removes a settled record: its key may be used anew at once. Never one that is running.
+    fn purge(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
+        change_if(self, key, Change::End(Ending::Removed), |state| {
+            state != State::Running
+        })
+    }
+}
+
+async fn change_if<O: Operate + ?Sized>(
+    operator: &O,
+    key: &Key,
+    change: Change,
+    applies: impl Fn(State) -> bool + Send,
+) -> Result<Operated> {
+    use crate::store::Store as _;
+    let Some(found) = operator.ledger().peek(key).await? else {
+        return Ok(Operated::Missing);
+    };
+    let state = found.record.state;
+    if !applies(state) {
+        return Ok(Operated::Refused { state });
+    }
+    if let Change::End(Ending::Succeeded {
+        outcome: Recorded::Whole(outcome),
+        ..
+    }) = &change
+        && outcome.size() > (1 << 20)
+    {
+        let large = "an operator's outcome may have 1 MiB at most";
+        return Err(Error::new(ErrorKind::Capacity, "resolve", large));
+    }
+    match operator
+        .ledger()
+        .swap(key, found.record.version(), &change)
+        .await?
+    {
+        Swapped::Done { .. } => {
+            operator.changed(key);
+            Ok(Operated::Done)
+        }
+        Swapped::Lost => Ok(Operated::Moved),
+    }
+}
+
+impl<S: Inspect> Operate for S {
+    type Ledger = S;
+
+    fn ledger(&self) -> &S {
+        self
+    }
+}
+
+impl<S: Inspect> Operate for Executor<S> {
+    type Ledger = S;
+
+    fn ledger(&self) -> &S {
+        self.store()
+    }
+
+    fn changed(&self, key: &Key) {
+        self.refresh(key);
+    }
+}

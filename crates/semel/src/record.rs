@@ -1,0 +1,233 @@
+//! One line of the ledger.
+//!
+//! Plain data: how it changes is the judge's business, how it is kept the store's.
+
+use std::time::Duration;
+
+use crate::claim::{AttemptId, Fence, Lease, OperationId};
+use crate::clock::Timestamp;
+use crate::fingerprint::Fingerprint;
+use crate::key::{Digest, Key};
+use crate::outcome::{ErrorText, Recorded};
+use crate::policy::OnCrash;
+use crate::store::{Draft, Ending};
+
+/// Where an operation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Granted to a holder.
+    Running,
+    /// Finished; its outcome is replayed until it expires.
+    Succeeded,
+    /// The last attempt failed.
+    Failed,
+    /// Attempts are used up. Stays until somebody redrives or discards it.
+    Dead,
+    /// A crashed attempt that must not be re-run blindly. Stays until somebody resolves it.
+    Uncertain,
+}
+
+impl State {
+    /// All of them, in the order of their codes.
+    pub const ALL: [State; 5] = [
+        State::Running,
+        State::Succeeded,
+        State::Failed,
+        State::Dead,
+        State::Uncertain,
+    ];
+
+    /// The stored code.
+    pub const fn code(self) -> u8 {
+        match self {
+            State::Running => 0,
+            State::Succeeded => 1,
+            State::Failed => 2,
+            State::Dead => 3,
+            State::Uncertain => 4,
+        }
+    }
+
+    /// The state with this stored code.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => State::Running,
+            1 => State::Succeeded,
+            2 => State::Failed,
+            3 => State::Dead,
+            4 => State::Uncertain,
+            _ => return None,
+        })
+    }
+}
+
+/// Names one write of one record, over the whole life of its key.
+///
+/// The counter alone would repeat after a record was removed and its key used anew; together with
+/// the random attempt id it never does, so a compare-and-swap cannot hit a later incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The grant that the record belongs to.
+    pub attempt_id: AttemptId,
+    /// Grows by one with every write, renewals included.
+    pub number: u64,
+}
+
+/// A stored operation, without its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// +1 with every write.
+    pub number: u64,
+    /// What the first request looked like.
+    pub fingerprint: Fingerprint,
+    /// Where it stands.
+    pub state: State,
+    /// Kept across takeovers and retries.
+    pub operation_id: OperationId,
+    /// The latest grant.
+    pub attempt_id: AttemptId,
+    /// Grants so far.
+    pub attempt: u32,
+    /// The latest grant's fence.
+    pub fence: Fence,
+    /// `host:pid:instance` of the latest holder, for operators.
+    pub owner: Box<str>,
+    /// While Running: when the claim lapses.
+    pub lease_until: Option<Timestamp>,
+    /// While Failed: when the next attempt may start; `None` means never.
+    pub retry_at: Option<Timestamp>,
+    /// The latest claim's crash policy.
+    pub on_crash: OnCrash,
+    /// The latest claim's retention.
+    pub keep: Duration,
+    /// While Succeeded: the answer.
+    pub outcome: Option<Recorded>,
+    /// The last failure.
+    pub error: Option<ErrorText>,
+    /// First grant.
+    pub created_at: Timestamp,
+    /// Last write.
+    pub updated_at: Timestamp,
+    /// When it was settled.
+    pub completed_at: Option<Timestamp>,
+    /// While Succeeded or Failed: when the key may be used anew.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl Record {
+    /// A fresh claim, granted at `now`. What every store writes when it inserts a draft.
+    pub fn granted(draft: &Draft, fence: Fence, now: Timestamp) -> Self {
+        Self {
+            number: 1,
+            fingerprint: draft.fingerprint,
+            state: State::Running,
+            operation_id: draft.operation_id,
+            attempt_id: draft.attempt_id,
+            attempt: draft.attempt,
+            fence,
+            owner: draft.owner.as_ref().into(),
+            lease_until: Some(now.after(draft.lease)),
+            retry_at: None,
+            on_crash: draft.on_crash,
+            keep: draft.keep,
+            outcome: None,
+            error: None,
+            created_at: now,
+            updated_at: now,
+            completed_at: None,
+            expires_at: None,
+        }
+    }
+
+    /// This record after its claim ended at `now`; `None` if nothing is to remain of it.
+    #[must_use]
+    pub fn ended(mut self, ending: &Ending, now: Timestamp) -> Option<Self> {
+        self.number += 1;
+        self.lease_until = None;
+        self.retry_at = None;
+        self.outcome = None;
+        self.updated_at = now;
+        self.completed_at = Some(now);
+        self.expires_at = None;
+        match ending {
+            Ending::Succeeded { outcome, keep } => {
+                self.state = State::Succeeded;
+                self.outcome = Some(outcome.clone());
+                self.error = None;
+                self.expires_at = Some(now.after(*keep));
+            }
+            Ending::Failed {
+                error,
+                retry_after,
+                keep,
+            } => {
+                self.state = State::Failed;
+                self.error = Some(error.clone());
+                self.retry_at = retry_after.map(|span| now.after(span));
+                self.expires_at = Some(now.after(*keep));
+            }
+            Ending::Dead { error } => {
+                self.state = State::Dead;
+                self.error = Some(error.clone());
+            }
+            Ending::Uncertain { error } => {
+                self.state = State::Uncertain;
+                self.error = Some(error.clone());
+            }
+            Ending::Removed => return None,
+        }
+        Some(self)
+    }
+
+    /// This record sent round again by an operator at `now`: failed, due, attempts from zero.
+    #[must_use]
+    pub fn redriven(mut self, now: Timestamp) -> Self {
+        self.number += 1;
+        self.state = State::Failed;
+        self.attempt = 0;
+        self.lease_until = None;
+        self.retry_at = Some(now);
+        self.outcome = None;
+        self.updated_at = now;
+        self.completed_at = Some(now);
+        self.expires_at = Some(now.after(self.keep));
+        self
+    }
+
+    /// The name of this very write.
+    pub fn version(&self) -> Version {
+        Version {
+            attempt_id: self.attempt_id,
+            number: self.number,
+        }
+    }
+
+    /// The condition under which the latest holder may write.
+    pub fn lease(&self, digest: Digest) -> Lease {
+        Lease {
+            digest,
+            fence: self.fence,
+            attempt_id: self.attempt_id,
+        }
+    }
+
+    /// Whether a holder's lease is still running at `now`.
+    pub fn held(&self, now: Timestamp) -> bool {
+        self.state == State::Running && self.lease_until.is_some_and(|until| until > now)
+    }
+
+    /// Whether the record has outlived its retention at `now`.
+    pub fn expired(&self, now: Timestamp) -> bool {
+        matches!(self.state, State::Succeeded | State::Failed)
+            && self.expires_at.is_some_and(|at| at <= now)
+    }
+}
+
+/// A record with its key, as operators list them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Whose record.
+    pub key: Key,
+    /// The record.
+    pub record: Record,
+}

@@ -1,0 +1,405 @@
+//! What a store must offer: a versioned map with a clock.
+//!
+//! A store keeps records; it decides nothing. Every method is one atomic step in the backend, takes
+//! durations and never instants, and answers expected things as values. The [judge](crate::judge)
+//! decides, once, for all of them; the executor writes its verdicts with [`Store::swap`].
+
+mod any;
+mod error;
+pub mod memory;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use any::{AnyRenewer, AnyStore};
+pub use error::{Error, Kind as ErrorKind};
+
+use crate::claim::{AttemptId, Fence, Lease, OperationId};
+use crate::clock::Timestamp;
+use crate::fingerprint::Fingerprint;
+use crate::key::{Hint, Key, Kind};
+use crate::outcome::{ErrorText, Recorded, Reference};
+use crate::policy::OnCrash;
+use crate::record::{Entry, Record, State, Version};
+
+/// The result of a store's step.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A future in a box, where a trait object needs one.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A claim as it is to be written. The store adds what its clock says: fence, lease end, times.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// Whose record.
+    pub key: Key,
+    /// What the request looks like.
+    pub fingerprint: Fingerprint,
+    /// The operation.
+    pub operation_id: OperationId,
+    /// This grant.
+    pub attempt_id: AttemptId,
+    /// Which execution this is; 1 for a fresh record.
+    pub attempt: u32,
+    /// `host:pid:instance`.
+    pub owner: Arc<str>,
+    /// How long the claim lives without renewal.
+    pub lease: Duration,
+    /// Stored for whoever judges this claim's crash.
+    pub on_crash: OnCrash,
+    /// Stored for whoever sweeps this claim.
+    pub keep: Duration,
+}
+
+/// What [`Store::open`] found.
+#[derive(Clone, Debug)]
+#[must_use]
+pub enum Opened {
+    /// Nothing was there: the draft is written, and the claim is the caller's.
+    Inserted {
+        /// The fence of the grant.
+        fence: Fence,
+    },
+    /// A record was there; nothing was written.
+    Existing {
+        /// It.
+        record: Box<Record>,
+        /// The store's clock, read in the same step.
+        now: Timestamp,
+    },
+    /// Somebody's uncommitted transaction holds the key, or a race was lost: nothing is known.
+    Contended,
+}
+
+/// What a record turns into when its claim ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Done, with its answer.
+    Succeeded {
+        /// The answer.
+        outcome: Recorded,
+        /// How long it is kept.
+        keep: Duration,
+    },
+    /// Failed.
+    Failed {
+        /// Why.
+        error: ErrorText,
+        /// When the next attempt may start; `None` means never.
+        retry_after: Option<Duration>,
+        /// How long the failure is kept.
+        keep: Duration,
+    },
+    /// Given up.
+    Dead {
+        /// Why.
+        error: ErrorText,
+    },
+    /// Unknown whether it happened.
+    Uncertain {
+        /// Why.
+        error: ErrorText,
+    },
+    /// Gone, as if it never was.
+    Removed,
+}
+
+/// What [`Store::swap`] writes over the version that was judged.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A new grant of the same operation: `created_at` survives, everything else is the draft's.
+    Regrant(Draft),
+    /// A new grant over an expired record: nothing of the old one survives but that the fence grows.
+    Replace(Draft),
+    /// The record ends without its holder: buried, suspended, or settled by an operator.
+    End(Ending),
+    /// An operator sends a failed, dead or uncertain record round again: Failed, due now, and its
+    /// attempts counted from zero.
+    Redrive,
+}
+
+/// What came of a [`Store::swap`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Swapped {
+    /// Written.
+    Done {
+        /// The record's fence after the write.
+        fence: Fence,
+    },
+    /// The record is no longer the one that was judged, or a rival holds it: ask again.
+    Lost,
+}
+
+/// What came of a [`Store::settle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Settled {
+    /// Written.
+    Done,
+    /// The claim was no longer this lease's. An ordinary answer, never success.
+    Lost,
+}
+
+/// What came of renewing one lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Renewed {
+    /// It runs for its full length again, from the store's now.
+    Extended,
+    /// The claim was no longer this lease's.
+    Lost,
+}
+
+/// What one [`Store::sweep`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Records removed.
+    pub removed: u32,
+    /// Lapsed claims under [`OnCrash::Hold`] that turned Uncertain.
+    pub suspended: u32,
+    /// Whether there may be more to do at once.
+    pub more: bool,
+}
+
+/// How much a store promises; see the guarantees table of the front page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guarantee {
+    /// Claim, effects and outcome in one commit.
+    Atomic,
+    /// One live holder, at most one outcome, late holders refused.
+    Fenced,
+    /// As fenced, but a crashed attempt is never re-run by itself.
+    AtMostOnce,
+    /// A claim that was acknowledged can be lost.
+    BestEffort,
+}
+
+/// How bad a [`Finding`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The promise holds, but something is not as it should be.
+    Warning,
+    /// The promise does not hold.
+    Error,
+}
+
+/// Something about a store's set-up that breaks or weakens a promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad.
+    pub severity: Severity,
+    /// A stable name, such as `redis-eviction`.
+    pub code: &'static str,
+    /// What was found.
+    pub found: String,
+    /// What to do.
+    pub fix: String,
+}
+
+/// A record with the store's clock, read in one step.
+#[derive(Clone, Debug)]
+pub struct Peeked {
+    /// The record.
+    pub record: Record,
+    /// The store's clock.
+    pub now: Timestamp,
+}
+
+/// A versioned map with a clock. See the module's first lines for what that means.
+pub trait Store: Send + Sync + 'static {
+    /// Renews leases over a connection of its own.
+    type Renewer: Renewer;
+
+    /// Writes the draft if there is no record, else reads the record. One step, one trip.
+    ///
+    /// An expired record is *existing*: whether it counts is the judge's business.
+    fn open(&self, draft: &Draft) -> impl Future<Output = Result<Opened>> + Send;
+
+    /// Writes `change` over the record of `key` if it is still at version `judged`.
+    fn swap(
+        &self,
+        key: &Key,
+        judged: Version,
+        change: &Change,
+    ) -> impl Future<Output = Result<Swapped>> + Send;
+
+    /// Ends a running claim, under its lease. `version`, `updated_at` and `completed_at` move.
+    fn settle(
+        &self,
+        lease: &Lease,
+        ending: &Ending,
+    ) -> impl Future<Output = Result<Settled>> + Send;
+
+    /// Reads a record. Expired and lapsed ones are shown as they are.
+    fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<Peeked>>> + Send;
+
+    /// Removes at most `limit` records that nobody can need: expired ones, and lapsed claims under
+    /// Rerun or Verify whose lease ended more than their `keep` ago; turns lapsed claims under Hold
+    /// Uncertain. Never touches a record whose lease runs.
+    fn sweep(&self, limit: u32) -> impl Future<Output = Result<Swept>> + Send;
+
+    /// A renewer. Called on the runtime that will use it.
+    fn renewer(&self) -> impl Future<Output = Result<Self::Renewer>> + Send;
+
+    /// Wake-ups from other processes, where the store can carry them.
+    fn listen(&self) -> impl Future<Output = Result<Option<Box<dyn Listen>>>> + Send {
+        async { Ok(None) }
+    }
+
+    /// Tells other processes that a record of theirs may have moved. Must not block or fail; a
+    /// store whose `settle` already tells them leaves it empty.
+    fn announce(&self, hint: Hint) {
+        let _ = hint;
+    }
+
+    /// What is wrong with the store's set-up. An empty list is good news.
+    fn check(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send;
+
+    /// How much this store promises for work outside its transactions.
+    fn guarantee(&self) -> Guarantee;
+}
+
+/// Extends leases. Lives on the heartbeat's own thread.
+pub trait Renewer: Send + 'static {
+    /// Extends each lease to its full length from the store's now: one answer per lease, in order.
+    /// A lease that lapsed but was not taken over is extended.
+    fn renew(
+        &mut self,
+        leases: &[(Lease, Duration)],
+    ) -> impl Future<Output = Result<Vec<Renewed>>> + Send;
+}
+
+/// A stream of wake-ups from other processes.
+pub trait Listen: Send {
+    /// The next one. After an error the listener is not used again.
+    fn next(&mut self) -> BoxFuture<'_, Result<Hint>>;
+}
+
+/// A store whose writes can join the caller's database transaction.
+pub trait TransactionalStore: Store {
+    /// The connection that statements run on, such as `sqlx::PgConnection`.
+    type Connection: Send;
+    /// An open transaction that owns its connection. Dropping it rolls back.
+    type Transaction: Send + 'static;
+
+    /// Begins a transaction of ours. `limit` bounds how long it may hold what it locks, where the
+    /// store has a single writer.
+    fn begin(&self) -> impl Future<Output = Result<Self::Transaction>> + Send;
+
+    /// The connection inside.
+    fn connection(transaction: &mut Self::Transaction) -> &mut Self::Connection;
+
+    /// [`Store::open`] inside a transaction; never waits for a rival, who makes it `Contended`.
+    fn open_in(
+        &self,
+        connection: &mut Self::Connection,
+        draft: &Draft,
+    ) -> impl Future<Output = Result<Opened>> + Send;
+
+    /// [`Store::swap`] inside a transaction.
+    fn swap_in(
+        &self,
+        connection: &mut Self::Connection,
+        key: &Key,
+        judged: Version,
+        change: &Change,
+    ) -> impl Future<Output = Result<Swapped>> + Send;
+
+    /// [`Store::settle`] inside a transaction. Fails with `Misconfigured` if the connection is no
+    /// longer in a transaction (the work committed it).
+    fn settle_in(
+        &self,
+        connection: &mut Self::Connection,
+        lease: &Lease,
+        ending: &Ending,
+    ) -> impl Future<Output = Result<Settled>> + Send;
+
+    /// Commits. An error is `Ambiguous` unless the store knows that nothing was committed.
+    fn commit(&self, transaction: Self::Transaction) -> impl Future<Output = Result<()>> + Send;
+
+    /// Rolls back. Errors are of no interest: a lost connection rolls back too.
+    fn rollback(&self, transaction: Self::Transaction) -> impl Future<Output = ()> + Send;
+
+    /// How long the work of one transaction may take, where the store has a single writer that
+    /// everybody else waits for; `None` where it does not matter.
+    fn work_limit(&self, lease: Duration) -> Option<Duration> {
+        let _ = lease;
+        None
+    }
+}
+
+/// Which records to list. Unset fields match everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Through this door.
+    pub kind: Option<Kind>,
+    /// Of this tenant.
+    pub tenant: Option<String>,
+    /// In this scope.
+    pub scope: Option<String>,
+    /// In this state.
+    pub state: Option<State>,
+    /// With this reference.
+    pub reference: Option<String>,
+    /// Only Failed records whose retry is due.
+    pub due: bool,
+}
+
+impl Filter {
+    /// Whether `entry` matches at `now`, for stores that filter in this process.
+    pub fn matches(&self, entry: &Entry, now: Timestamp) -> bool {
+        let Entry { key, record } = entry;
+        let reference = match &record.outcome {
+            Some(Recorded::Whole(outcome)) => outcome.reference().map(Reference::as_str),
+            Some(Recorded::Omitted { .. }) | None => None,
+        };
+        let due = || {
+            record.state == State::Failed
+                && record.retry_at.is_some_and(|at| at <= now)
+                && !record.expired(now)
+        };
+        self.kind.is_none_or(|kind| key.kind() == kind)
+            && self
+                .tenant
+                .as_deref()
+                .is_none_or(|tenant| key.tenant() == tenant)
+            && self
+                .scope
+                .as_deref()
+                .is_none_or(|scope| key.scope() == scope)
+            && self.state.is_none_or(|state| record.state == state)
+            && self
+                .reference
+                .as_deref()
+                .is_none_or(|wanted| reference == Some(wanted))
+            && (!self.due || due())
+    }
+}
+
+/// Where a listing goes on. Opaque; belongs to the store that gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor(pub Vec<u8>);
+
+/// A part of a listing. A page may be empty and still have a next one.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// The records.
+    pub entries: Vec<Entry>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<Cursor>,
+}
+
+/// Reading for operators.
+pub trait Inspect: Store {
+    /// At most `limit` records that match, in an order of the store's choosing. A record that
+    /// exists throughout the listing is shown at least once.
+    fn list(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Page>> + Send;
+}

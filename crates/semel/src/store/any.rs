@@ -1,0 +1,198 @@
+//! Any store behind one type, for programs that choose theirs at run time.
+//!
+//! The erased twin of the trait is private: a public one would make every call ambiguous.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    BoxFuture, Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Listen, Opened,
+    Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
+};
+use crate::claim::Lease;
+use crate::key::{Hint, Key};
+use crate::record::Version;
+
+/// A store of some kind. Cheap to clone.
+#[derive(Clone)]
+pub struct AnyStore(Arc<dyn Erased>);
+
+impl AnyStore {
+    /// Erases the type of `store`.
+    pub fn new(store: impl Inspect) -> Self {
+        Self(Arc::new(store))
+    }
+}
+
+impl fmt::Debug for AnyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AnyStore({:?})", self.0.guarantee())
+    }
+}
+
+trait Erased: Send + Sync {
+    fn open<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Opened>>;
+    fn swap<'a>(
+        &'a self,
+        key: &'a Key,
+        judged: Version,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Swapped>>;
+    fn settle<'a>(&'a self, lease: &'a Lease, ending: &'a Ending)
+    -> BoxFuture<'a, Result<Settled>>;
+    fn peek<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Peeked>>>;
+    fn sweep(&self, limit: u32) -> BoxFuture<'_, Result<Swept>>;
+    fn renewer(&self) -> BoxFuture<'_, Result<AnyRenewer>>;
+    fn listen(&self) -> BoxFuture<'_, Result<Option<Box<dyn Listen>>>>;
+    fn announce(&self, hint: Hint);
+    fn check(&self) -> BoxFuture<'_, Result<Vec<Finding>>>;
+    fn guarantee(&self) -> Guarantee;
+    fn list<'a>(
+        &'a self,
+        filter: &'a Filter,
+        after: Option<&'a Cursor>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Page>>;
+}
+
+impl<S: Inspect> Erased for S {
+    fn open<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Opened>> {
+        Box::pin(Store::open(self, draft))
+    }
+
+    fn swap<'a>(
+        &'a self,
+        key: &'a Key,
+        judged: Version,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<Swapped>> {
+        Box::pin(Store::swap(self, key, judged, change))
+    }
+
+    fn settle<'a>(
+        &'a self,
+        lease: &'a Lease,
+        ending: &'a Ending,
+    ) -> BoxFuture<'a, Result<Settled>> {
+        Box::pin(Store::settle(self, lease, ending))
+    }
+
+    fn peek<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Peeked>>> {
+        Box::pin(Store::peek(self, key))
+    }
+
+    fn sweep(&self, limit: u32) -> BoxFuture<'_, Result<Swept>> {
+        Box::pin(Store::sweep(self, limit))
+    }
+
+    fn renewer(&self) -> BoxFuture<'_, Result<AnyRenewer>> {
+        Box::pin(async { Ok(AnyRenewer(Box::new(Store::renewer(self).await?))) })
+    }
+
+    fn listen(&self) -> BoxFuture<'_, Result<Option<Box<dyn Listen>>>> {
+        Box::pin(Store::listen(self))
+    }
+
+    fn announce(&self, hint: Hint) {
+        Store::announce(self, hint);
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<Vec<Finding>>> {
+        Box::pin(Store::check(self))
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Store::guarantee(self)
+    }
+
+    fn list<'a>(
+        &'a self,
+        filter: &'a Filter,
+        after: Option<&'a Cursor>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Page>> {
+        Box::pin(Inspect::list(self, filter, after, limit))
+    }
+}
+
+impl Store for AnyStore {
+    type Renewer = AnyRenewer;
+
+    async fn open(&self, draft: &Draft) -> Result<Opened> {
+        self.0.open(draft).await
+    }
+
+    async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
+        self.0.swap(key, judged, change).await
+    }
+
+    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
+        self.0.settle(lease, ending).await
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
+        self.0.peek(key).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        self.0.sweep(limit).await
+    }
+
+    async fn renewer(&self) -> Result<AnyRenewer> {
+        self.0.renewer().await
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Listen>>> {
+        self.0.listen().await
+    }
+
+    fn announce(&self, hint: Hint) {
+        self.0.announce(hint);
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>> {
+        self.0.check().await
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.0.guarantee()
+    }
+}
+
+impl Inspect for AnyStore {
+    async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+        self.0.list(filter, after, limit).await
+    }
+}
+
+/// The renewer of an [`AnyStore`].
+pub struct AnyRenewer(Box<dyn ErasedRenewer>);
+
+impl fmt::Debug for AnyRenewer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnyRenewer")
+    }
+}
+
+trait ErasedRenewer: Send {
+    fn renew<'a>(
+        &'a mut self,
+        leases: &'a [(Lease, Duration)],
+    ) -> BoxFuture<'a, Result<Vec<Renewed>>>;
+}
+
+impl<R: Renewer> ErasedRenewer for R {
+    fn renew<'a>(
+        &'a mut self,
+        leases: &'a [(Lease, Duration)],
+    ) -> BoxFuture<'a, Result<Vec<Renewed>>> {
+        Box::pin(Renewer::renew(self, leases))
+    }
+}
+
+impl Renewer for AnyRenewer {
+    async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
+        self.0.renew(leases).await
+    }
+}

@@ -1,0 +1,105 @@
+//! What can go wrong between us and a store. Expected answers are not here: they are `Ok` values.
+
+use std::fmt;
+
+/// What kind of failure it was, which decides what may be done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The step did not happen: the store was not reached, or refused before doing anything.
+    Unavailable,
+    /// The step may have happened: the reply was lost. Never repeated blindly.
+    Ambiguous,
+    /// What is stored cannot be read: damaged, or written by a newer version.
+    Corrupt,
+    /// The store is not set up as it must be: no schema, read-only, an unsafe setting, a wrong URL.
+    Misconfigured,
+    /// The store is full and took nothing.
+    Capacity,
+    /// The caller's own transaction must be run again from its start (serialisation, deadlock).
+    RetryTransaction,
+}
+
+impl Kind {
+    /// The name used in metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Unavailable => "unavailable",
+            Kind::Ambiguous => "ambiguous",
+            Kind::Corrupt => "corrupt",
+            Kind::Misconfigured => "misconfigured",
+            Kind::Capacity => "capacity",
+            Kind::RetryTransaction => "retry_transaction",
+        }
+    }
+
+    const fn advice(self) -> &'static str {
+        match self {
+            Kind::Unavailable => "nothing was changed; try again once the store answers",
+            Kind::Ambiguous => "the reply was lost, so it may or may not have happened",
+            Kind::Corrupt => "look at the record with an operator tool before touching it",
+            Kind::Misconfigured => "fix the store's set-up; `check` lists what is wrong",
+            Kind::Capacity => "nothing was stored; raise the limit or wait for records to expire",
+            Kind::RetryTransaction => "roll back and run the whole transaction again",
+        }
+    }
+}
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// A failed step of a store.
+#[derive(Debug)]
+pub struct Error {
+    kind: Kind,
+    operation: &'static str,
+    source: Source,
+}
+
+impl Error {
+    /// A failure of `operation` ("open", "settle", …) with its cause.
+    pub fn new(kind: Kind, operation: &'static str, source: impl Into<Source>) -> Self {
+        Self {
+            kind,
+            operation,
+            source: source.into(),
+        }
+    }
+
+    /// What kind of failure it was.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Which step failed.
+    pub fn operation(&self) -> &'static str {
+        self.operation
+    }
+
+    /// The same failure, seen as another kind: a layer that knows more may say so.
+    #[must_use]
+    pub fn with_kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind,
+            operation,
+            source,
+        } = self;
+        write!(
+            f,
+            "store failed to {operation}: {source} ({})",
+            kind.advice()
+        )
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}

@@ -1,0 +1,342 @@
+//! A bounded store in this process's memory, for tests, caches and single-process tools.
+//!
+//! Best effort by nature: a restart forgets everything. It is also the reference that the other
+//! stores are compared with, so it is written to be read: one map per shard, one lock per shard, no
+//! background work.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{
+    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Opened,
+    Page, Peeked, Renewed, Renewer, Result, Settled, Severity, Store, Swapped, Swept,
+};
+use crate::claim::{Fence, Lease};
+use crate::clock::{Clock, Timestamp};
+use crate::key::{Digest, Key};
+use crate::outcome::ErrorText;
+use crate::policy::OnCrash;
+use crate::record::{Entry, Record, State, Version};
+
+/// Locks that are taken often enough to be worth spreading; a power of two.
+const SHARDS: usize = 64;
+
+/// Records in memory. Cheap to clone: clones share the records.
+#[derive(Clone, Debug)]
+pub struct MemoryStore(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    shards: Vec<Mutex<HashMap<Digest, Entry>>>,
+    clock: Clock,
+    capacity: usize,
+    len: AtomicUsize,
+    last_fence: AtomicU64,
+}
+
+impl MemoryStore {
+    /// How many keys are held by default.
+    pub const CAPACITY: usize = 10_000;
+
+    /// A store for [`MemoryStore::CAPACITY`] keys, by the machine's clock.
+    pub fn new() -> Self {
+        Self::with(Self::CAPACITY, Clock::system())
+    }
+
+    /// A store for `capacity` keys, by `clock`. A new key beyond it is refused with a `Capacity`
+    /// error; calls on keys that are held are always admitted.
+    pub fn with(capacity: usize, clock: Clock) -> Self {
+        Self(Arc::new(Inner {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            clock,
+            capacity,
+            len: AtomicUsize::new(0),
+            last_fence: AtomicU64::new(0),
+        }))
+    }
+
+    /// Keys held, expired ones included.
+    pub fn len(&self) -> usize {
+        self.0.len.load(Ordering::SeqCst)
+    }
+
+    /// Whether no key is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn shard(&self, digest: &Digest) -> MutexGuard<'_, HashMap<Digest, Entry>> {
+        let index = usize::from(digest.as_bytes()[0]) % SHARDS;
+        // A panic while a shard is locked cannot leave a record half-written: every change below is
+        // one assignment. So a poisoned lock is still good.
+        self.0.shards[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Larger than every fence this store gave, and than its clock.
+    fn next_fence(&self, now: Timestamp) -> Fence {
+        let floor = Fence::from_i64(now.as_micros()).0;
+        let last = self
+            .0
+            .last_fence
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| {
+                Some(floor.max(last + 1))
+            });
+        Fence(floor.max(last.unwrap_or_else(|last| last) + 1))
+    }
+
+    fn reserve(&self) -> bool {
+        let room = |len: usize| (len < self.0.capacity).then_some(len + 1);
+        self.0
+            .len
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, room)
+            .is_ok()
+    }
+
+    fn forget(&self, count: usize) {
+        self.0.len.fetch_sub(count, Ordering::SeqCst);
+    }
+
+    fn open_now(&self, draft: &Draft) -> Option<Opened> {
+        let now = self.0.clock.now();
+        let mut shard = self.shard(&draft.key.digest());
+        match shard.entry(draft.key.digest()) {
+            Slot::Occupied(held) => Some(Opened::Existing {
+                record: Box::new(held.get().record.clone()),
+                now,
+            }),
+            Slot::Vacant(free) => self.reserve().then(|| {
+                let fence = self.next_fence(now);
+                let record = Record::granted(draft, fence, now);
+                free.insert(Entry {
+                    key: draft.key.clone(),
+                    record,
+                });
+                Opened::Inserted { fence }
+            }),
+        }
+    }
+
+    fn settle_now(&self, lease: &Lease, ending: &Ending) -> Settled {
+        let now = self.0.clock.now();
+        let mut shard = self.shard(&lease.digest);
+        let Slot::Occupied(mut held) = shard.entry(lease.digest) else {
+            return Settled::Lost;
+        };
+        if !guards(lease, &held.get().record) {
+            return Settled::Lost;
+        }
+        match held.get().record.clone().ended(ending, now) {
+            Some(record) => held.get_mut().record = record,
+            None => {
+                held.remove();
+                self.forget(1);
+            }
+        }
+        Settled::Done
+    }
+
+    fn swap_now(&self, key: &Key, judged: Version, change: &Change) -> Swapped {
+        let now = self.0.clock.now();
+        let mut shard = self.shard(&key.digest());
+        let Slot::Occupied(mut held) = shard.entry(key.digest()) else {
+            return Swapped::Lost;
+        };
+        let old = &held.get().record;
+        if old.version() != judged {
+            return Swapped::Lost;
+        }
+        let next = match change {
+            Change::Regrant(draft) => {
+                let fresh = Record::granted(draft, self.next_fence(now), now);
+                let created_at = old.created_at;
+                Some(Record {
+                    number: old.number + 1,
+                    created_at,
+                    ..fresh
+                })
+            }
+            Change::Replace(draft) => Some(Record::granted(draft, self.next_fence(now), now)),
+            Change::End(ending) => old.clone().ended(ending, now),
+            Change::Redrive => Some(old.clone().redriven(now)),
+        };
+        let fence = next.as_ref().map_or(old.fence, |record| record.fence);
+        match next {
+            Some(record) => held.get_mut().record = record,
+            None => {
+                held.remove();
+                self.forget(1);
+            }
+        }
+        Swapped::Done { fence }
+    }
+
+    fn sweep_now(&self, limit: u32) -> Swept {
+        let now = self.0.clock.now();
+        let mut swept = Swept::default();
+        for shard in &self.0.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let due: Vec<Digest> = shard
+                .iter()
+                .filter(|(_, entry)| sweepable(&entry.record, now))
+                .map(|(digest, _)| *digest)
+                .take((limit - swept.removed - swept.suspended) as usize)
+                .collect();
+            for digest in due {
+                let Slot::Occupied(mut held) = shard.entry(digest) else {
+                    continue;
+                };
+                let record = &held.get().record;
+                if record.state == State::Running && record.on_crash == OnCrash::Hold {
+                    let error = ErrorText::new("the attempt ended without an answer (swept)");
+                    let ended = record.clone().ended(&Ending::Uncertain { error }, now);
+                    if let Some(record) = ended {
+                        held.get_mut().record = record;
+                    }
+                    swept.suspended += 1;
+                } else {
+                    held.remove();
+                    self.forget(1);
+                    swept.removed += 1;
+                }
+            }
+            if swept.removed + swept.suspended >= limit {
+                swept.more = true;
+                break;
+            }
+        }
+        swept
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn guards(lease: &Lease, record: &Record) -> bool {
+    #[cfg(feature = "testing")]
+    if crate::testing::sabotaged(crate::testing::Guard::Fence) {
+        return true;
+    }
+    record.state == State::Running
+        && record.fence == lease.fence
+        && record.attempt_id == lease.attempt_id
+}
+
+fn sweepable(record: &Record, now: Timestamp) -> bool {
+    match record.state {
+        State::Succeeded | State::Failed => record.expired(now),
+        State::Running => record
+            .lease_until
+            .is_some_and(|until| match record.on_crash {
+                OnCrash::Hold => until <= now,
+                OnCrash::Rerun | OnCrash::Verify => until.after(record.keep) <= now,
+            }),
+        State::Dead | State::Uncertain => false,
+    }
+}
+
+impl Store for MemoryStore {
+    type Renewer = Self;
+
+    async fn open(&self, draft: &Draft) -> Result<Opened> {
+        if let Some(opened) = self.open_now(draft) {
+            return Ok(opened);
+        }
+        // Full: make room from what nobody can need before refusing anyone.
+        let _ = self.sweep_now(u32::MAX);
+        self.open_now(draft).ok_or_else(|| {
+            let held = format!("memory store holds its {} keys", self.0.capacity);
+            Error::new(ErrorKind::Capacity, "open", held)
+        })
+    }
+
+    async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
+        Ok(self.swap_now(key, judged, change))
+    }
+
+    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
+        Ok(self.settle_now(lease, ending))
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
+        let now = self.0.clock.now();
+        let shard = self.shard(&key.digest());
+        Ok(shard.get(&key.digest()).map(|entry| Peeked {
+            record: entry.record.clone(),
+            now,
+        }))
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        Ok(self.sweep_now(limit))
+    }
+
+    async fn renewer(&self) -> Result<Self> {
+        Ok(self.clone())
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>> {
+        Ok(vec![Finding {
+            severity: Severity::Warning,
+            code: "memory-volatile",
+            found: "records live in this process's memory and end with it".into(),
+            fix: "use SQLite, PostgreSQL, MySQL or Redis for anything that must survive".into(),
+        }])
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::BestEffort
+    }
+}
+
+impl Renewer for MemoryStore {
+    async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
+        let now = self.0.clock.now();
+        let extend = |(lease, length): &(Lease, Duration)| {
+            let mut shard = self.shard(&lease.digest);
+            match shard.get_mut(&lease.digest).map(|entry| &mut entry.record) {
+                Some(record) if guards(lease, record) => {
+                    record.lease_until = Some(now.after(*length));
+                    record.updated_at = now;
+                    record.number += 1;
+                    Renewed::Extended
+                }
+                _ => Renewed::Lost,
+            }
+        };
+        Ok(leases.iter().map(extend).collect())
+    }
+}
+
+impl Inspect for MemoryStore {
+    async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+        let now = self.0.clock.now();
+        let after = after.and_then(|cursor| Digest::from_bytes(&cursor.0));
+        let mut found: Vec<(Digest, Entry)> = Vec::new();
+        for shard in &self.0.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let later = shard
+                .iter()
+                .filter(|(digest, _)| after.is_none_or(|last| **digest > last));
+            let matching = later.filter(|(_, entry)| filter.matches(entry, now));
+            found.extend(matching.map(|(digest, entry)| (*digest, entry.clone())));
+        }
+        found.sort_by_key(|(digest, _)| *digest);
+        let more = found.len() > limit as usize;
+        found.truncate(limit as usize);
+        let last = found
+            .last()
+            .map(|(digest, _)| Cursor(digest.as_bytes().to_vec()));
+        Ok(Page {
+            entries: found.into_iter().map(|(_, entry)| entry).collect(),
+            next: last.filter(|_| more),
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! Removes what nobody can need, in the background, a batch at a time.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::measure;
+use crate::store::Store;
+
+/// Batches in one round at most: a backlog of millions is worked off over rounds, not in one burst.
+const ROUND: u32 = 200;
+
+/// When and how much is swept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sweeping {
+    /// Between rounds. Default 60 s.
+    pub every: Duration,
+    /// Records in one step. Default 1,000; 0 turns the sweeper off.
+    pub batch: u32,
+}
+
+impl Sweeping {
+    /// Nothing is swept by itself.
+    pub const OFF: Self = Self {
+        every: Duration::ZERO,
+        batch: 0,
+    };
+
+    pub(crate) fn enabled(self) -> bool {
+        self.batch > 0 && !self.every.is_zero()
+    }
+}
+
+impl Default for Sweeping {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_secs(60),
+            batch: 1_000,
+        }
+    }
+}
+
+/// Sweeps until the store or the executor is gone.
+pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: CancellationToken) {
+    loop {
+        // Jitter keeps many instances from sweeping in step.
+        let pause = settings.every.mul_f64(0.9 + 0.2 * fastrand::f64());
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = closing.cancelled() => return,
+        }
+        for _ in 0..ROUND {
+            let Some(store) = store.upgrade() else { return };
+            match store.sweep(settings.batch).await {
+                Ok(swept) => {
+                    measure::swept(swept.removed);
+                    if !swept.more || closing.is_cancelled() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    measure::store_failed(&error);
+                    tracing::warn!(%error, "sweeping failed; the next round tries again");
+                    break;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
