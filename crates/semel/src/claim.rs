@@ -156,10 +156,7 @@ mod tests {
         let text = id.to_string();
         assert_eq!(text.len(), 26);
         let json = serde_json::to_string(&id).expect("json");
-        assert_eq!(
-            serde_json::from_str::<OperationId>(&json).expect("ulid"),
-            id
-        );
+        assert_eq!(serde_json::from_str::<OperationId>(&json).expect("ulid"), id);
         assert_ne!(OperationId::generate(), id);
     }
 }

@@ -64,9 +64,7 @@ impl Clock {
 
     /// A clock that stands still until [`advance`](Self::advance) moves it, for tests.
     pub fn manual(start: Timestamp) -> Self {
-        Self {
-            manual: Some(Arc::new(AtomicI64::new(start.0))),
-        }
+        Self { manual: Some(Arc::new(AtomicI64::new(start.0))) }
     }
 
     /// The time now.
@@ -87,9 +85,7 @@ impl Clock {
 
 /// The machine's wall clock, which only embedded stores and id generation may use.
 pub(crate) fn system_now() -> Timestamp {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(micros(since))
 }
 

@@ -84,9 +84,7 @@ impl<S: Store> Clone for Executor<S> {
 
 impl<S: Store> fmt::Debug for Executor<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executor")
-            .field("owner", &self.0.owner)
-            .finish_non_exhaustive()
+        f.debug_struct("Executor").field("owner", &self.0.owner).finish_non_exhaustive()
     }
 }
 
@@ -132,9 +130,7 @@ pub struct Builder<S: Store> {
 
 impl<S: Store> fmt::Debug for Builder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("policy", &self.policy)
-            .finish_non_exhaustive()
+        f.debug_struct("Builder").field("policy", &self.policy).finish_non_exhaustive()
     }
 }
 
@@ -197,9 +193,7 @@ impl<S: Store> Builder<S> {
 impl<S: Store> Executor<S> {
     /// An executor with every default.
     pub fn new(store: S) -> Self {
-        Self::builder(store)
-            .build()
-            .expect("the default policy is valid")
+        Self::builder(store).build().expect("the default policy is valid")
     }
 
     /// An executor with settings.
@@ -243,9 +237,7 @@ impl<S: Store> Executor<S> {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let order = self.0.accept(command).map_err(Error::widen)?;
-        self.0
-            .drive::<Json, _, _, _, _, _>(order, work, Inner::attempt::<Json, T, E, F, Fut>)
-            .await
+        self.0.drive::<Json, _, _, _, _, _>(order, work, Inner::attempt::<Json, T, E, F, Fut>).await
     }
 
     /// As [`run`](Self::run), for work that makes its own [`Outcome`]: bytes of any content type.
@@ -264,9 +256,7 @@ impl<S: Store> Executor<S> {
     {
         let order = self.0.accept(command).map_err(Error::widen)?;
         let attempt = Inner::attempt::<Plain, Outcome, E, F, Fut>;
-        self.0
-            .drive::<Plain, _, _, _, _, _>(order, work, attempt)
-            .await
+        self.0.drive::<Plain, _, _, _, _, _>(order, work, attempt).await
     }
 
     /// Handles a message once: no result is kept, a failure gives the key back, and nobody waits.
@@ -286,23 +276,10 @@ impl<S: Store> Executor<S> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
     {
         // Its own door: a marker must never be read as a command's result.
-        let key = Key::new(
-            Kind::Message,
-            key.tenant(),
-            key.scope(),
-            *key.asked_by(),
-            key.id(),
-        )
-        .expect("the parts of a key are valid");
-        let keep = if keep.is_zero() {
-            Policy::default().keep
-        } else {
-            keep
-        };
-        let command = Command::new(key)
-            .keep(keep)
-            .wait(Wait::No)
-            .on_failure(OnFailure::Release);
+        let key = Key::new(Kind::Message, key.tenant(), key.scope(), *key.asked_by(), key.id())
+            .expect("the parts of a key are valid");
+        let keep = if keep.is_zero() { Policy::default().keep } else { keep };
+        let command = Command::new(key).keep(keep).wait(Wait::No).on_failure(OnFailure::Release);
         let done = |context| async move { work(context).await.map(|()| Outcome::empty()) };
         match self.run_outcome(command, done).await? {
             Execution::Executed { .. } => Ok(Consumed::Executed),
@@ -334,9 +311,7 @@ impl<S: Store> Executor<S> {
         let inner = &self.0;
         inner.closing.cancel();
         inner.attempts.close();
-        let graceful = tokio::time::timeout(grace, inner.attempts.wait())
-            .await
-            .is_ok();
+        let graceful = tokio::time::timeout(grace, inner.attempts.wait()).await.is_ok();
         inner.abort.cancel();
         if !graceful {
             // Dropped attempts settle their claims; one that never yields is left to its lease.
@@ -362,8 +337,7 @@ impl<S: Store> Inner<S> {
         let order = command.resolve(&self.policy)?;
         if self.sweeping.enabled() && !self.sweeper_started.swap(true, Ordering::SeqCst) {
             let (store, closing) = (Arc::downgrade(&self.store), self.closing.clone());
-            self.tasks
-                .spawn(sweeper::run(store, self.sweeping, closing));
+            self.tasks.spawn(sweeper::run(store, self.sweeping, closing));
         }
         Ok(Arc::new(order))
     }

@@ -151,38 +151,22 @@ mod tests {
     fn hex_of_either_case_is_one_fingerprint_and_bad_hex_is_refused() {
         let lower = "ab".repeat(32);
         let parsed = Fingerprint::from_hex(&lower).expect("hex");
-        assert_eq!(
-            parsed,
-            Fingerprint::from_hex(&lower.to_uppercase()).expect("hex")
-        );
+        assert_eq!(parsed, Fingerprint::from_hex(&lower.to_uppercase()).expect("hex"));
         for bad in ["", "ab", &"zz".repeat(32), &"a".repeat(63), &"é".repeat(32)] {
-            assert!(matches!(
-                Fingerprint::from_hex(bad),
-                Err(InvalidFingerprint::NotHex { .. })
-            ));
+            assert!(matches!(Fingerprint::from_hex(bad), Err(InvalidFingerprint::NotHex { .. })));
         }
     }
 
     #[test]
     fn schemes_never_meet() {
         let text = "1";
-        assert_ne!(
-            Fingerprint::opaque(text),
-            Fingerprint::of_bytes(text.as_bytes())
-        );
-        assert_ne!(
-            Fingerprint::of_body(text.as_bytes()),
-            Fingerprint::of_bytes(text.as_bytes())
-        );
+        assert_ne!(Fingerprint::opaque(text), Fingerprint::of_bytes(text.as_bytes()));
+        assert_ne!(Fingerprint::of_body(text.as_bytes()), Fingerprint::of_bytes(text.as_bytes()));
     }
 
     #[test]
     fn the_stored_form_reads_back() {
-        for fp in [
-            Fingerprint::none(),
-            Fingerprint::opaque("x"),
-            Fingerprint::of_body(b"{}"),
-        ] {
+        for fp in [Fingerprint::none(), Fingerprint::opaque("x"), Fingerprint::of_body(b"{}")] {
             assert_eq!(Fingerprint::from_bytes(fp.as_bytes()), Some(fp));
         }
         assert_eq!(Fingerprint::from_bytes(&[1, 2]), None);
@@ -195,14 +179,7 @@ mod tests {
             sku: &'a str,
             amount: u64,
         }
-        let by_struct = Fingerprint::of(&One {
-            sku: "A",
-            amount: 5,
-        })
-        .expect("json");
-        assert_eq!(
-            by_struct,
-            Fingerprint::of_body(br#"{"amount":5,"sku":"A"}"#)
-        );
+        let by_struct = Fingerprint::of(&One { sku: "A", amount: 5 }).expect("json");
+        assert_eq!(by_struct, Fingerprint::of_body(br#"{"amount":5,"sku":"A"}"#));
     }
 }

@@ -112,12 +112,8 @@ pub fn judge(existing: Option<&Record>, request: &Request, now: Timestamp) -> Ve
         State::Succeeded => completed(record, now),
         State::Running => running(record, request, now),
         State::Failed => failed(record, request, now),
-        State::Dead => Verdict::Dead {
-            error: error_of(record),
-        },
-        State::Uncertain => Verdict::Uncertain {
-            error: error_of(record),
-        },
+        State::Dead => Verdict::Dead { error: error_of(record) },
+        State::Uncertain => Verdict::Uncertain { error: error_of(record) },
     }
 }
 
@@ -131,30 +127,18 @@ fn expired(record: &Record, now: Timestamp) -> bool {
 
 fn completed(record: &Record, now: Timestamp) -> Verdict {
     Verdict::Completed {
-        outcome: record
-            .outcome
-            .clone()
-            .unwrap_or(Recorded::Omitted { bytes: 0 }),
-        fresh_for: record
-            .expires_at
-            .and_then(|at| at.remaining(now))
-            .unwrap_or_default(),
+        outcome: record.outcome.clone().unwrap_or(Recorded::Omitted { bytes: 0 }),
+        fresh_for: record.expires_at.and_then(|at| at.remaining(now)).unwrap_or_default(),
     }
 }
 
 fn running(record: &Record, request: &Request, now: Timestamp) -> Verdict {
     if let Some(left) = record.lease_until.and_then(|until| until.remaining(now)) {
-        return Verdict::Running {
-            lease_remaining: Some(left),
-        };
+        return Verdict::Running { lease_remaining: Some(left) };
     }
     match record.on_crash {
-        OnCrash::Hold => Verdict::Suspend {
-            error: crashed(record),
-        },
-        OnCrash::Verify if !request.can_verify => Verdict::Suspend {
-            error: crashed(record),
-        },
+        OnCrash::Hold => Verdict::Suspend { error: crashed(record) },
+        OnCrash::Verify if !request.can_verify => Verdict::Suspend { error: crashed(record) },
         // A verification is asked for before the count: what may have happened must be looked at
         // before the record is given up.
         OnCrash::Verify => again(record, Origin::Takeover, true),
@@ -165,17 +149,11 @@ fn running(record: &Record, request: &Request, now: Timestamp) -> Verdict {
 
 fn failed(record: &Record, request: &Request, now: Timestamp) -> Verdict {
     let Some(retry_at) = record.retry_at else {
-        return Verdict::FailedFinal {
-            error: error_of(record),
-        };
+        return Verdict::FailedFinal { error: error_of(record) };
     };
     if let Some(retry_after) = retry_at.remaining(now) {
         let (attempt, error) = (record.attempt, error_of(record));
-        return Verdict::Backoff {
-            retry_after,
-            attempt,
-            error,
-        };
+        return Verdict::Backoff { retry_after, attempt, error };
     }
     if used_up(record, request) {
         return bury(record, request);
@@ -193,9 +171,7 @@ fn again(record: &Record, origin: Origin, verify: bool) -> Verdict {
 }
 
 fn used_up(record: &Record, request: &Request) -> bool {
-    request
-        .max_attempts
-        .is_some_and(|max| record.attempt >= max)
+    request.max_attempts.is_some_and(|max| record.attempt >= max)
 }
 
 fn bury(record: &Record, request: &Request) -> Verdict {
@@ -203,9 +179,7 @@ fn bury(record: &Record, request: &Request) -> Verdict {
         State::Running => crashed(record),
         State::Succeeded | State::Failed | State::Dead | State::Uncertain => error_of(record),
     };
-    Verdict::Bury {
-        error: exceeded(request.max_attempts.unwrap_or(record.attempt), &last),
-    }
+    Verdict::Bury { error: exceeded(request.max_attempts.unwrap_or(record.attempt), &last) }
 }
 
 /// The text under which a record is given up; operators alert on it.
@@ -214,10 +188,7 @@ pub fn exceeded(max_attempts: u32, last: &ErrorText) -> ErrorText {
 }
 
 fn error_of(record: &Record) -> ErrorText {
-    record
-        .error
-        .clone()
-        .unwrap_or_else(|| ErrorText::new("no error was recorded"))
+    record.error.clone().unwrap_or_else(|| ErrorText::new("no error was recorded"))
 }
 
 fn crashed(record: &Record) -> ErrorText {

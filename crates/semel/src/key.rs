@@ -189,13 +189,7 @@ impl Key {
         check(Part::Tenant, tenant, MAX_TENANT)?;
         check(Part::Scope, scope, MAX_SCOPE)?;
         check(Part::Id, id, MAX_ID)?;
-        Ok(Self::assemble(
-            kind,
-            tenant.into(),
-            scope.into(),
-            principal,
-            id.into(),
-        ))
+        Ok(Self::assemble(kind, tenant.into(), scope.into(), principal, id.into()))
     }
 
     /// A function call: `scope` is the operation, `id` the caller's key. Global principal.
@@ -217,13 +211,7 @@ impl Key {
     /// The same key, asked for by `principal`.
     #[must_use]
     pub fn principal(self, principal: Principal) -> Self {
-        let Parts {
-            kind,
-            tenant,
-            scope,
-            id,
-            ..
-        } = &*self.0;
+        let Parts { kind, tenant, scope, id, .. } = &*self.0;
         Self::assemble(*kind, tenant.clone(), scope.clone(), principal, id.clone())
     }
 
@@ -238,24 +226,12 @@ impl Key {
         let mut hash = Sha256::new();
         hash.update(b"semel/key/1\0");
         hash.update([kind.code()]);
-        for part in [
-            tenant.as_bytes(),
-            scope.as_bytes(),
-            principal.as_bytes(),
-            id.as_bytes(),
-        ] {
+        for part in [tenant.as_bytes(), scope.as_bytes(), principal.as_bytes(), id.as_bytes()] {
             hash.update(u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes());
             hash.update(part);
         }
         let digest = Digest(hash.finalize().into());
-        Self(Arc::new(Parts {
-            kind,
-            tenant,
-            scope,
-            principal,
-            id,
-            digest,
-        }))
+        Self(Arc::new(Parts { kind, tenant, scope, principal, id, digest }))
     }
 
     /// The door.
@@ -292,13 +268,7 @@ impl Key {
 /// Shows the scope and the digest, never the tenant's or the caller's own text.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Key({} {} {})",
-            self.kind().name(),
-            self.scope(),
-            self.digest()
-        )
+        write!(f, "Key({} {} {})", self.kind().name(), self.scope(), self.digest())
     }
 }
 
@@ -354,11 +324,7 @@ fn check(part: Part, text: &str, max: usize) -> Result<(), InvalidKey> {
         return Err(InvalidKey::Blank(part));
     }
     if text.len() > max {
-        return Err(InvalidKey::TooLong {
-            part,
-            len: text.len(),
-            max,
-        });
+        return Err(InvalidKey::TooLong { part, len: text.len(), max });
     }
     match text.char_indices().find(|(_, c)| c.is_control()) {
         Some((at, _)) => Err(InvalidKey::Control { part, at }),
@@ -369,12 +335,10 @@ fn check(part: Part, text: &str, max: usize) -> Result<(), InvalidKey> {
 /// Lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use fmt::Write as _;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]
@@ -404,32 +368,16 @@ mod tests {
 
     #[test]
     fn a_bad_part_is_named_with_its_limit() {
-        assert_eq!(
-            Key::command("", "s", "i"),
-            Err(InvalidKey::Blank(Part::Tenant))
-        );
-        assert_eq!(
-            Key::command("t", "\u{3000} ", "i"),
-            Err(InvalidKey::Blank(Part::Scope))
-        );
+        assert_eq!(Key::command("", "s", "i"), Err(InvalidKey::Blank(Part::Tenant)));
+        assert_eq!(Key::command("t", "\u{3000} ", "i"), Err(InvalidKey::Blank(Part::Scope)));
         let long = "x".repeat(MAX_ID + 1);
         assert_eq!(
             Key::command("t", "s", &long),
-            Err(InvalidKey::TooLong {
-                part: Part::Id,
-                len: 256,
-                max: 255
-            })
+            Err(InvalidKey::TooLong { part: Part::Id, len: 256, max: 255 })
         );
         assert!(Key::command("t", "s", &long[1..]).is_ok());
         let control = Key::command("t", "s", "a\0b");
-        assert_eq!(
-            control,
-            Err(InvalidKey::Control {
-                part: Part::Id,
-                at: 1
-            })
-        );
+        assert_eq!(control, Err(InvalidKey::Control { part: Part::Id, at: 1 }));
         assert!(Key::command(&"t".repeat(65), "s", "i").is_err());
         assert!(Key::command("t", &"s".repeat(129), "i").is_err());
     }

@@ -67,10 +67,7 @@ pub trait Operate: Sync {
         limit: u32,
     ) -> impl Future<Output = Result<Page>> + Send {
         async move {
-            let filter = Filter {
-                due: true,
-                ..filter.clone()
-            };
+            let filter = Filter { due: true, ..filter.clone() };
             self.ledger().list(&filter, after, limit).await
         }
     }
@@ -82,10 +79,9 @@ pub trait Operate: Sync {
         resolution: Resolution,
     ) -> impl Future<Output = Result<Operated>> + Send {
         let change = match resolution {
-            Resolution::Happened { outcome, keep } => Change::End(Ending::Succeeded {
-                outcome: Recorded::Whole(outcome),
-                keep,
-            }),
+            Resolution::Happened { outcome, keep } => {
+                Change::End(Ending::Succeeded { outcome: Recorded::Whole(outcome), keep })
+            }
             Resolution::DidNotHappen => Change::Redrive,
         };
         change_if(self, key, change, |state| state == State::Uncertain)
@@ -93,9 +89,7 @@ pub trait Operate: Sync {
 
     /// Sends a Failed or Dead record round again: due now, its attempts counted from zero.
     fn redrive(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
-        change_if(self, key, Change::Redrive, |state| {
-            matches!(state, State::Failed | State::Dead)
-        })
+        change_if(self, key, Change::Redrive, |state| matches!(state, State::Failed | State::Dead))
     }
 
     /// Gives up a Failed or Uncertain record, or restates why a Dead one was given up. It stays, as
@@ -109,9 +103,7 @@ pub trait Operate: Sync {
 
     /// Removes a settled record: its key may be used anew at once. Never one that is running.
     fn purge(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
-        change_if(self, key, Change::End(Ending::Removed), |state| {
-            state != State::Running
-        })
+        change_if(self, key, Change::End(Ending::Removed), |state| state != State::Running)
     }
 }
 
@@ -129,20 +121,13 @@ async fn change_if<O: Operate + ?Sized>(
     if !applies(state) {
         return Ok(Operated::Refused { state });
     }
-    if let Change::End(Ending::Succeeded {
-        outcome: Recorded::Whole(outcome),
-        ..
-    }) = &change
+    if let Change::End(Ending::Succeeded { outcome: Recorded::Whole(outcome), .. }) = &change
         && outcome.size() > (1 << 20)
     {
         let large = "an operator's outcome may have 1 MiB at most";
         return Err(Error::new(ErrorKind::Capacity, "resolve", large));
     }
-    match operator
-        .ledger()
-        .swap(key, found.record.version(), &change)
-        .await?
-    {
+    match operator.ledger().swap(key, found.record.version(), &change).await? {
         Swapped::Done { .. } => {
             operator.changed(key);
             Ok(Operated::Done)

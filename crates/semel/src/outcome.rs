@@ -29,11 +29,7 @@ impl Outcome {
 
     /// An outcome of these bytes.
     pub fn new(content_type: impl Into<Cow<'static, str>>, body: impl Into<Bytes>) -> Self {
-        Self {
-            body: body.into(),
-            content_type: content_type.into(),
-            reference: None,
-        }
+        Self { body: body.into(), content_type: content_type.into(), reference: None }
     }
 
     /// Nothing but the fact that it happened.
@@ -128,13 +124,7 @@ impl ErrorText {
     /// Cuts and cleans `text`; never fails, so that recording a failure cannot itself fail.
     pub fn new(text: &str) -> Self {
         // NUL is legal UTF-8 that PostgreSQL's text refuses; a failure text must always be storable.
-        Self(
-            text.chars()
-                .filter(|c| *c != '\0')
-                .take(MAX_ERROR)
-                .collect::<String>()
-                .into(),
-        )
+        Self(text.chars().filter(|c| *c != '\0').take(MAX_ERROR).collect::<String>().into())
     }
 
     /// The text.
@@ -170,10 +160,7 @@ mod tests {
     #[test]
     fn a_reference_has_a_limit() {
         assert!(Reference::new(&"x".repeat(128)).is_ok());
-        assert_eq!(
-            Reference::new(&"x".repeat(129)),
-            Err(InvalidReference { len: 129 })
-        );
+        assert_eq!(Reference::new(&"x".repeat(129)), Err(InvalidReference { len: 129 }));
         assert!(Reference::new(" ").is_err());
         assert!(Reference::new("a\nb").is_err());
     }

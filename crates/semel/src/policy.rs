@@ -54,10 +54,7 @@ pub enum OnFailure {
 impl OnFailure {
     /// 003's schedule: 1 s doubling to 5 min.
     pub const fn backoff() -> Self {
-        OnFailure::Backoff {
-            base: Duration::from_secs(1),
-            cap: Duration::from_secs(300),
-        }
+        OnFailure::Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(300) }
     }
 
     /// How long after failure number `attempt` the next one may start; `None` means never.
@@ -178,10 +175,7 @@ impl Default for Policy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPolicy {
     /// The lease is below the minimum.
-    #[error(
-        "a lease of {lease:?} is too short, at least {:?} is needed",
-        Policy::MIN_LEASE
-    )]
+    #[error("a lease of {lease:?} is too short, at least {:?} is needed", Policy::MIN_LEASE)]
     LeaseTooShort {
         /// What was asked for.
         lease: Duration,
@@ -212,10 +206,7 @@ mod tests {
     fn backoff_doubles_to_its_cap_and_never_overflows() {
         let policy = OnFailure::backoff();
         let seconds = |n| policy.delay(n).map(|d| d.as_secs());
-        assert_eq!(
-            [1, 2, 3, 9].map(seconds),
-            [Some(1), Some(2), Some(4), Some(256)]
-        );
+        assert_eq!([1, 2, 3, 9].map(seconds), [Some(1), Some(2), Some(4), Some(256)]);
         for attempt in [10, 64, 65, 1_000, u32::MAX] {
             assert_eq!(seconds(attempt), Some(300), "attempt {attempt}");
         }
@@ -224,31 +215,10 @@ mod tests {
 
     #[test]
     fn a_policy_that_cannot_work_is_refused_with_its_reason() {
-        let short = Policy {
-            lease: Duration::from_millis(99),
-            ..Policy::default()
-        };
-        assert!(
-            short
-                .check()
-                .is_err_and(|e| e.to_string().contains("100ms"))
-        );
-        assert!(
-            Policy {
-                keep: Duration::ZERO,
-                ..Policy::default()
-            }
-            .check()
-            .is_err()
-        );
-        assert!(
-            Policy {
-                max_attempts: Some(0),
-                ..Policy::default()
-            }
-            .check()
-            .is_err()
-        );
+        let short = Policy { lease: Duration::from_millis(99), ..Policy::default() };
+        assert!(short.check().is_err_and(|e| e.to_string().contains("100ms")));
+        assert!(Policy { keep: Duration::ZERO, ..Policy::default() }.check().is_err());
+        assert!(Policy { max_attempts: Some(0), ..Policy::default() }.check().is_err());
         assert_eq!(Policy::default().check(), Ok(()));
     }
 }

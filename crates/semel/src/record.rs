@@ -29,13 +29,8 @@ pub enum State {
 
 impl State {
     /// All of them, in the order of their codes.
-    pub const ALL: [State; 5] = [
-        State::Running,
-        State::Succeeded,
-        State::Failed,
-        State::Dead,
-        State::Uncertain,
-    ];
+    pub const ALL: [State; 5] =
+        [State::Running, State::Succeeded, State::Failed, State::Dead, State::Uncertain];
 
     /// The stored code.
     pub const fn code(self) -> u8 {
@@ -156,11 +151,7 @@ impl Record {
                 self.error = None;
                 self.expires_at = Some(now.after(*keep));
             }
-            Ending::Failed {
-                error,
-                retry_after,
-                keep,
-            } => {
+            Ending::Failed { error, retry_after, keep } => {
                 self.state = State::Failed;
                 self.error = Some(error.clone());
                 self.retry_at = retry_after.map(|span| now.after(span));
@@ -196,19 +187,12 @@ impl Record {
 
     /// The name of this very write.
     pub fn version(&self) -> Version {
-        Version {
-            attempt_id: self.attempt_id,
-            number: self.number,
-        }
+        Version { attempt_id: self.attempt_id, number: self.number }
     }
 
     /// The condition under which the latest holder may write.
     pub fn lease(&self, digest: Digest) -> Lease {
-        Lease {
-            digest,
-            fence: self.fence,
-            attempt_id: self.attempt_id,
-        }
+        Lease { digest, fence: self.fence, attempt_id: self.attempt_id }
     }
 
     /// Whether a holder's lease is still running at `now`.

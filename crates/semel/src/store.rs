@@ -362,19 +362,10 @@ impl Filter {
                 && !record.expired(now)
         };
         self.kind.is_none_or(|kind| key.kind() == kind)
-            && self
-                .tenant
-                .as_deref()
-                .is_none_or(|tenant| key.tenant() == tenant)
-            && self
-                .scope
-                .as_deref()
-                .is_none_or(|scope| key.scope() == scope)
+            && self.tenant.as_deref().is_none_or(|tenant| key.tenant() == tenant)
+            && self.scope.as_deref().is_none_or(|scope| key.scope() == scope)
             && self.state.is_none_or(|state| record.state == state)
-            && self
-                .reference
-                .as_deref()
-                .is_none_or(|wanted| reference == Some(wanted))
+            && self.reference.as_deref().is_none_or(|wanted| reference == Some(wanted))
             && (!self.due || due())
     }
 }

@@ -22,10 +22,7 @@ pub struct Sweeping {
 
 impl Sweeping {
     /// Nothing is swept by itself.
-    pub const OFF: Self = Self {
-        every: Duration::ZERO,
-        batch: 0,
-    };
+    pub const OFF: Self = Self { every: Duration::ZERO, batch: 0 };
 
     pub(crate) fn enabled(self) -> bool {
         self.batch > 0 && !self.every.is_zero()
@@ -34,10 +31,7 @@ impl Sweeping {
 
 impl Default for Sweeping {
     fn default() -> Self {
-        Self {
-            every: Duration::from_secs(60),
-            batch: 1_000,
-        }
+        Self { every: Duration::from_secs(60), batch: 1_000 }
     }
 }
 

@@ -10,6 +10,7 @@ use super::Inner;
 use super::command::Order;
 use crate::claim::{AttemptId, Lease, OperationId, Origin};
 use crate::clock::monotonic;
+use crate::fingerprint::Fingerprint;
 use crate::judge::{Verdict, judge};
 use crate::measure;
 use crate::outcome::ErrorText;
@@ -28,6 +29,8 @@ pub(super) struct Grant {
     pub(super) operation_id: OperationId,
     pub(super) attempt: u32,
     pub(super) origin: Origin,
+    /// What later requests are compared with.
+    pub(super) fingerprint: Fingerprint,
     /// Ask the verifier first.
     pub(super) verify: bool,
     /// When the grant was asked for.
@@ -47,14 +50,8 @@ pub(super) enum Begun {
 
 impl Begun {
     pub(super) fn running() -> Self {
-        let verdict = Verdict::Running {
-            lease_remaining: None,
-        };
-        Begun::Answered {
-            verdict,
-            record: None,
-            as_of: monotonic(),
-        }
+        let verdict = Verdict::Running { lease_remaining: None };
+        Begun::Answered { verdict, record: None, as_of: monotonic() }
     }
 }
 
@@ -73,11 +70,7 @@ impl<S: Store> Inner<S> {
     /// Claims the key of `order`, or says why not.
     pub(super) async fn begin(&self, order: &Order) -> Result<Begun> {
         match self.in_flight.judge(order) {
-            Some(verdict) => Ok(Begun::Answered {
-                verdict,
-                record: None,
-                as_of: monotonic(),
-            }),
+            Some(verdict) => Ok(Begun::Answered { verdict, record: None, as_of: monotonic() }),
             None => self.begin_unheld(order).await,
         }
     }
@@ -132,15 +125,8 @@ impl<S: Store> Inner<S> {
         let opened = self.store.open(draft).await?;
         match self.judge_opened(order, draft, opened, since) {
             Step::Done(begun) => Ok(Some(begun)),
-            Step::Write {
-                record,
-                change,
-                then,
-            } => {
-                let swapped = self
-                    .store
-                    .swap(&order.key, record.version(), &change)
-                    .await?;
+            Step::Write { record, change, then } => {
+                let swapped = self.store.swap(&order.key, record.version(), &change).await?;
                 Ok(conclude(draft, record, then, swapped, since))
             }
         }
@@ -164,11 +150,7 @@ impl<S: Store> Inner<S> {
         };
         if record.attempt_id == draft.attempt_id && record.state == State::Running {
             // Our own write, whose reply was lost.
-            let origin = if record.attempt == 1 {
-                Origin::Fresh
-            } else {
-                Origin::Takeover
-            };
+            let origin = if record.attempt == 1 { Origin::Fresh } else { Origin::Takeover };
             draft.operation_id = record.operation_id;
             draft.attempt = record.attempt;
             let lease = record.lease(draft.key.digest());
@@ -181,17 +163,17 @@ impl<S: Store> Inner<S> {
                 match grant.operation_id {
                     Some(operation_id) => {
                         draft.operation_id = operation_id;
+                        if order.fingerprint == Fingerprint::none() {
+                            // A retry that does not say what it asks for does not loosen the key.
+                            draft.fingerprint = record.fingerprint;
+                        }
                         Change::Regrant(draft.clone())
                     }
                     None => Change::Replace(draft.clone()),
                 }
             }
-            Verdict::Bury { error } => Change::End(Ending::Dead {
-                error: error.clone(),
-            }),
-            Verdict::Suspend { error } => Change::End(Ending::Uncertain {
-                error: error.clone(),
-            }),
+            Verdict::Bury { error } => Change::End(Ending::Dead { error: error.clone() }),
+            Verdict::Suspend { error } => Change::End(Ending::Uncertain { error: error.clone() }),
             Verdict::Mismatch
             | Verdict::Completed { .. }
             | Verdict::Running { .. }
@@ -199,18 +181,10 @@ impl<S: Store> Inner<S> {
             | Verdict::FailedFinal { .. }
             | Verdict::Dead { .. }
             | Verdict::Uncertain { .. } => {
-                return Step::Done(Begun::Answered {
-                    verdict,
-                    record: Some(record),
-                    as_of: since,
-                });
+                return Step::Done(Begun::Answered { verdict, record: Some(record), as_of: since });
             }
         };
-        Step::Write {
-            record,
-            change,
-            then: verdict,
-        }
+        Step::Write { record, change, then: verdict }
     }
 
     /// A claim as this process would write it for `order`.
@@ -252,17 +226,9 @@ impl<S: Store> Inner<S> {
                 } else {
                     // An earlier attempt's operation id must survive.
                     let error = ErrorText::new("the claim's reply was lost; nothing ran");
-                    Ending::Failed {
-                        error,
-                        retry_after: Some(Duration::ZERO),
-                        keep,
-                    }
+                    Ending::Failed { error, retry_after: Some(Duration::ZERO), keep }
                 };
-                if store
-                    .settle(&record.lease(key.digest()), &ending)
-                    .await
-                    .is_ok()
-                {
+                if store.settle(&record.lease(key.digest()), &ending).await.is_ok() {
                     return;
                 }
             }
@@ -300,19 +266,11 @@ pub(super) fn conclude(
         | Verdict::Dead { .. }
         | Verdict::Uncertain { .. }) => answered,
     };
-    Some(Begun::Answered {
-        verdict,
-        record: Some(record),
-        as_of: since,
-    })
+    Some(Begun::Answered { verdict, record: Some(record), as_of: since })
 }
 
 fn lease_of(draft: &Draft, fence: crate::claim::Fence) -> Lease {
-    Lease {
-        digest: draft.key.digest(),
-        fence,
-        attempt_id: draft.attempt_id,
-    }
+    Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id }
 }
 
 fn grant(draft: &Draft, lease: Lease, origin: Origin, since: Instant) -> Grant {
@@ -321,6 +279,7 @@ fn grant(draft: &Draft, lease: Lease, origin: Origin, since: Instant) -> Grant {
         operation_id: draft.operation_id,
         attempt: draft.attempt,
         origin,
+        fingerprint: draft.fingerprint,
         verify: false,
         since,
     }

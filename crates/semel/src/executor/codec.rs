@@ -27,20 +27,14 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
         let body = match serde_json::to_vec(&value) {
             Ok(body) => body,
             Err(error) => {
-                return Err(Unencodable {
-                    value,
-                    reason: error.to_string(),
-                });
+                return Err(Unencodable { value, reason: error.to_string() });
             }
         };
         // Read back before it is recorded: what cannot be replayed is found out now, and the first
         // caller gets exactly what every later one will.
         match serde_json::from_slice(&body) {
             Ok(replayed) => Ok((Outcome::new(Outcome::JSON, body), replayed)),
-            Err(error) => Err(Unencodable {
-                value,
-                reason: error.to_string(),
-            }),
+            Err(error) => Err(Unencodable { value, reason: error.to_string() }),
         }
     }
 

@@ -189,9 +189,7 @@ impl Command {
 
 impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Command")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
+        f.debug_struct("Command").field("key", &self.key).finish_non_exhaustive()
     }
 }
 

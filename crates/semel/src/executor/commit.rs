@@ -9,7 +9,6 @@ use super::begin::{Begun, Grant, pause};
 use super::codec::Codec;
 use super::command::Order;
 use super::execution::{Error, Execution};
-use super::finish::receipt;
 use super::run::failpoint;
 use super::settle::{Ended, failure};
 use crate::clock::monotonic;
@@ -23,11 +22,7 @@ const DOUBT: Duration = Duration::from_secs(10);
 /// Where the work of a transaction stands.
 pub(super) enum Worked<S: TransactionalStore, T, E> {
     /// The outcome is in the transaction; only the commit is missing.
-    Ready {
-        value: T,
-        ending: Ending,
-        transaction: S::Transaction,
-    },
+    Ready { value: T, ending: Ending, transaction: S::Transaction },
     /// Rolled back.
     Failed(Failure<E>),
 }
@@ -96,11 +91,7 @@ impl<S: TransactionalStore> Inner<S> {
         worked: Worked<S, T, E>,
     ) -> Result<Execution<T>, Error<E>> {
         let (value, ending, transaction) = match worked {
-            Worked::Ready {
-                value,
-                ending,
-                transaction,
-            } => (value, ending, transaction),
+            Worked::Ready { value, ending, transaction } => (value, ending, transaction),
             Worked::Failed(failed) => {
                 if let Some(text) = failed.blame() {
                     self.record_failure(order, grant, &text).await;
@@ -121,8 +112,7 @@ impl<S: TransactionalStore> Inner<S> {
             }
         }
         failpoint("commit.after");
-        let receipt = receipt(grant, true);
-        self.share(order, ending, receipt, as_of);
+        let receipt = self.share(order, grant, ending, as_of);
         Ok(Execution::Executed { value, receipt })
     }
 
@@ -177,9 +167,8 @@ impl<S: TransactionalStore> Inner<S> {
         // The key is still ours in this process; `begin` would answer that it is in flight.
         match self.begin_unheld(order).await {
             Ok(Begun::Granted(again)) => {
-                let ended = self
-                    .settle(&order.key, &again.lease, &ending, order.policy.lease)
-                    .await;
+                let ended =
+                    self.settle(&order.key, &again.lease, &ending, order.policy.lease).await;
                 if let Ended::Unrecorded(cause) = ended {
                     tracing::warn!(key = ?order.key, %cause, "a failure could not be recorded");
                     crate::measure::unrecorded();
@@ -201,11 +190,7 @@ impl<S: TransactionalStore> Inner<S> {
         worked: Worked<S, T, E>,
     ) -> Result<Execution<T>, Error<E>> {
         let (value, ending, transaction) = match worked {
-            Worked::Ready {
-                value,
-                ending,
-                transaction,
-            } => (value, ending, transaction),
+            Worked::Ready { value, ending, transaction } => (value, ending, transaction),
             Worked::Failed(Failure::Lost) => {
                 return self.after_loss::<C, T, E>(order, Error::ClaimLost).await;
             }
@@ -215,9 +200,7 @@ impl<S: TransactionalStore> Inner<S> {
             }
             Worked::Failed(failed) => {
                 let text = failed.to_string();
-                return self
-                    .fail::<C, T, E>(order, grant, &text, failed.into())
-                    .await;
+                return self.fail::<C, T, E>(order, grant, &text, failed.into()).await;
             }
         };
         let as_of = monotonic();
@@ -234,10 +217,7 @@ impl<S: TransactionalStore> Inner<S> {
                 retry_after: Some(Duration::ZERO),
                 keep: order.policy.keep,
             };
-            match self
-                .settle(&order.key, &grant.lease, &failed, order.policy.lease)
-                .await
-            {
+            match self.settle(&order.key, &grant.lease, &failed, order.policy.lease).await {
                 Ended::Recorded => {
                     self.moved(&order.key);
                     return Err(error.with_kind(ErrorKind::Unavailable).into());
@@ -256,8 +236,7 @@ impl<S: TransactionalStore> Inner<S> {
             }
         }
         failpoint("commit.after");
-        let receipt = receipt(grant, true);
-        self.share(order, ending, receipt, as_of);
+        let receipt = self.share(order, grant, ending, as_of);
         Ok(Execution::Executed { value, receipt })
     }
 }

@@ -70,16 +70,10 @@ impl Context {
 
     /// Names what the work made; stored with the outcome, indexed and searchable.
     pub fn refer_to(&self, reference: Reference) {
-        *self
-            .reference
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(reference);
+        *self.reference.lock().unwrap_or_else(PoisonError::into_inner) = Some(reference);
     }
 
     pub(super) fn take_reference(&self) -> Option<Reference> {
-        self.reference
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.reference.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

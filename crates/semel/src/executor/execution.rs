@@ -94,21 +94,15 @@ impl<T> Execution<T> {
     /// The same execution with another value.
     pub fn try_map<U, E>(self, f: impl FnOnce(T) -> Result<U, E>) -> Result<Execution<U>, E> {
         Ok(match self {
-            Execution::Executed { value, receipt } => Execution::Executed {
-                value: f(value)?,
-                receipt,
-            },
-            Execution::Replayed { value, receipt } => Execution::Replayed {
-                value: f(value)?,
-                receipt,
-            },
-            Execution::InProgress {
-                operation_id,
-                lease_remaining,
-            } => Execution::InProgress {
-                operation_id,
-                lease_remaining,
-            },
+            Execution::Executed { value, receipt } => {
+                Execution::Executed { value: f(value)?, receipt }
+            }
+            Execution::Replayed { value, receipt } => {
+                Execution::Replayed { value: f(value)?, receipt }
+            }
+            Execution::InProgress { operation_id, lease_remaining } => {
+                Execution::InProgress { operation_id, lease_remaining }
+            }
         })
     }
 }
@@ -231,15 +225,9 @@ impl Error<Infallible> {
     pub(super) fn widen<E>(self) -> Error<E> {
         match self {
             Error::Mismatch => Error::Mismatch,
-            Error::Backoff {
-                retry_after,
-                attempt,
-                error,
-            } => Error::Backoff {
-                retry_after,
-                attempt,
-                error,
-            },
+            Error::Backoff { retry_after, attempt, error } => {
+                Error::Backoff { retry_after, attempt, error }
+            }
             Error::FailedFinal { error } => Error::FailedFinal { error },
             Error::Dead { error } => Error::Dead { error },
             Error::Uncertain { error } => Error::Uncertain { error },

@@ -30,58 +30,47 @@ impl<S: Store> Inner<S> {
         let (outcome, value) = match C::encode(value) {
             Ok((outcome, value)) => match with_reference(outcome, context) {
                 whole if whole.size() <= max => (Recorded::Whole(whole), value),
-                large => (
-                    Recorded::Omitted {
-                        bytes: large.size() as u64,
-                    },
-                    value,
-                ),
+                large => (Recorded::Omitted { bytes: large.size() as u64 }, value),
             },
             Err(Unencodable { value, reason }) => {
                 tracing::error!(key = ?order.key, reason, "a result cannot be stored; it cannot be replayed");
                 (Recorded::Omitted { bytes: 0 }, value)
             }
         };
-        let ending = Ending::Succeeded {
-            outcome,
-            keep: order.policy.keep,
-        };
+        let ending = Ending::Succeeded { outcome, keep: order.policy.keep };
         let as_of = monotonic();
         failpoint("settle.before");
-        let ended = self
-            .settle(&order.key, &grant.lease, &ending, order.policy.lease)
-            .await;
+        let ended = self.settle(&order.key, &grant.lease, &ending, order.policy.lease).await;
         failpoint("settle.after");
         match ended {
             Ended::Recorded => {
-                let receipt = receipt(grant, true);
-                self.share(order, ending, receipt, as_of);
+                let receipt = self.share(order, grant, ending, as_of);
                 Ok(Execution::Executed { value, receipt })
             }
             Ended::Lost => self.after_loss::<C, T, E>(order, Error::ClaimLost).await,
             Ended::Unrecorded(error) => {
                 tracing::error!(key = ?order.key, %error, "the work ran, but its answer is not recorded");
                 measure::unrecorded();
-                Ok(Execution::Executed {
-                    value,
-                    receipt: receipt(grant, false),
-                })
+                Ok(Execution::Executed { value, receipt: receipt(grant, false) })
             }
         }
     }
 
     /// After an ending was recorded: remembers its answer here, then wakes whoever waits for it.
-    pub(super) fn share(&self, order: &Order, ending: Ending, receipt: Receipt, as_of: Instant) {
-        if let Ending::Succeeded {
-            outcome: Recorded::Whole(outcome),
-            keep,
-        } = ending
-        {
-            let (key, fingerprint) = (&order.key, order.fingerprint);
-            self.replays
-                .insert(key, fingerprint, &outcome, receipt, (as_of, keep));
+    pub(super) fn share(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        ending: Ending,
+        as_of: Instant,
+    ) -> Receipt {
+        let receipt = receipt(grant, true);
+        if let Ending::Succeeded { outcome: Recorded::Whole(outcome), keep } = ending {
+            let age = (as_of, keep);
+            self.replays.insert(&order.key, grant.fingerprint, &outcome, receipt, age);
         }
         self.moved(&order.key);
+        receipt
     }
 
     pub(super) async fn fail<C: Codec<T>, T, E>(
@@ -93,10 +82,7 @@ impl<S: Store> Inner<S> {
     ) -> Result<Execution<T>, Error<E>> {
         let ending = failure(order, grant.attempt, text);
         failpoint("fail.before");
-        match self
-            .settle(&order.key, &grant.lease, &ending, order.policy.lease)
-            .await
-        {
+        match self.settle(&order.key, &grant.lease, &ending, order.policy.lease).await {
             Ended::Recorded => {
                 self.moved(&order.key);
                 Err(error)
@@ -141,18 +127,14 @@ impl<S: Store> Inner<S> {
     pub(super) async fn give_back(&self, order: &Order, grant: &Grant) {
         let error = ErrorText::new("the attempt was stopped by a shutdown");
         let ending = match order.policy.on_crash {
-            OnCrash::Rerun => Ending::Failed {
-                error,
-                retry_after: Some(Duration::ZERO),
-                keep: order.policy.keep,
-            },
+            OnCrash::Rerun => {
+                Ending::Failed { error, retry_after: Some(Duration::ZERO), keep: order.policy.keep }
+            }
             OnCrash::Hold => Ending::Uncertain { error },
             // The lease lapses, and the next caller asks its verifier.
             OnCrash::Verify => return,
         };
-        let _ = self
-            .settle(&order.key, &grant.lease, &ending, Duration::from_secs(2))
-            .await;
+        let _ = self.settle(&order.key, &grant.lease, &ending, Duration::from_secs(2)).await;
         self.moved(&order.key);
     }
 }
@@ -165,31 +147,11 @@ pub(super) fn with_reference(outcome: Outcome, context: &Context) -> Outcome {
 }
 
 pub(super) fn receipt(grant: &Grant, recorded: bool) -> Receipt {
-    let Grant {
-        operation_id,
-        attempt,
-        lease,
-        ..
-    } = *grant;
-    Receipt {
-        operation_id,
-        attempt,
-        fence: lease.fence,
-        recorded,
-    }
+    let Grant { operation_id, attempt, lease, .. } = *grant;
+    Receipt { operation_id, attempt, fence: lease.fence, recorded }
 }
 
 pub(super) fn receipt_of(record: &Record) -> Receipt {
-    let Record {
-        operation_id,
-        attempt,
-        fence,
-        ..
-    } = *record;
-    Receipt {
-        operation_id,
-        attempt,
-        fence,
-        recorded: true,
-    }
+    let Record { operation_id, attempt, fence, .. } = *record;
+    Receipt { operation_id, attempt, fence, recorded: true }
 }

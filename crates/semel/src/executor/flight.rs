@@ -27,9 +27,7 @@ impl InFlight {
         let held = self.lock();
         let holder = held.get(&order.key.digest())?;
         Some(if holder.accepts(&order.fingerprint) {
-            Verdict::Running {
-                lease_remaining: None,
-            }
+            Verdict::Running { lease_remaining: None }
         } else {
             Verdict::Mismatch
         })
@@ -43,15 +41,12 @@ impl InFlight {
         let digest = order.key.digest();
         // Two callers may both have found the key free: the first to get here has it.
         match self.lock().entry(digest) {
-            std::collections::hash_map::Entry::Occupied(_) => Err(Verdict::Running {
-                lease_remaining: None,
-            }),
+            std::collections::hash_map::Entry::Occupied(_) => {
+                Err(Verdict::Running { lease_remaining: None })
+            }
             std::collections::hash_map::Entry::Vacant(free) => {
                 free.insert(order.fingerprint);
-                Ok(Hold {
-                    keys: self.clone(),
-                    digest,
-                })
+                Ok(Hold { keys: self.clone(), digest })
             }
         }
     }

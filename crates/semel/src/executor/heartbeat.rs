@@ -30,11 +30,7 @@ pub(super) struct Heartbeat<S: Store> {
 
 impl<S: Store> Heartbeat<S> {
     pub(super) fn new(store: Arc<S>) -> Self {
-        Self {
-            store,
-            table: Arc::default(),
-            started: OnceLock::new(),
-        }
+        Self { store, table: Arc::default(), started: OnceLock::new() }
     }
 
     /// Keeps `lease` alive until the beat is dropped. `since` is when the grant was asked for: the
@@ -46,15 +42,9 @@ impl<S: Store> Heartbeat<S> {
         since: Instant,
         lost: CancellationToken,
     ) -> Beat {
-        self.started
-            .get_or_init(|| launch(&self.store, &self.table));
-        let beat = Entry {
-            lease,
-            length,
-            renew_at: since + length / 3,
-            ends: since + length,
-            lost,
-        };
+        self.started.get_or_init(|| launch(&self.store, &self.table));
+        let beat =
+            Entry { lease, length, renew_at: since + length / 3, ends: since + length, lost };
         self.table.insert(beat)
     }
 }
@@ -120,22 +110,14 @@ impl Table {
             leases.sleeps_until = Some(due);
             self.wake.notify_one();
         }
-        Beat {
-            table: Arc::clone(self),
-            id,
-        }
+        Beat { table: Arc::clone(self), id }
     }
 
     /// The leases that are due, and when to look again.
     fn due(&self, now: Instant) -> (Vec<(u64, Lease, Duration)>, Option<Instant>) {
         let mut leases = self.lock();
-        let ids: Vec<u64> = leases
-            .queue
-            .iter()
-            .take_while(|(at, _)| *at <= now)
-            .take(BATCH)
-            .map(|e| e.1)
-            .collect();
+        let ids: Vec<u64> =
+            leases.queue.iter().take_while(|(at, _)| *at <= now).take(BATCH).map(|e| e.1).collect();
         let due = ids
             .iter()
             .filter_map(|id| leases.entries.get(id).map(|e| (*id, e.lease, e.length)))
@@ -161,7 +143,6 @@ impl Table {
         if let Some(entry) = leases.entries.remove(&id) {
             leases.queue.remove(&(entry.renew_at, id));
             entry.lost.cancel();
-            measure::lease_lost();
         }
     }
 
@@ -169,11 +150,7 @@ impl Table {
     fn retry(&self, due: &[(u64, Lease, Duration)], now: Instant) {
         for (id, _, length) in due {
             // The margin leaves the work a moment to hear of it before a rival may start.
-            let over = self
-                .lock()
-                .entries
-                .get(id)
-                .is_some_and(|e| now + *length / 10 >= e.ends);
+            let over = self.lock().entries.get(id).is_some_and(|e| now + *length / 10 >= e.ends);
             if over {
                 self.lose(*id);
             } else {
@@ -191,19 +168,14 @@ fn launch<S: Store>(store: &Arc<S>, table: &Arc<Table>) {
         tokio::spawn(beat);
         return;
     }
-    let thread = std::thread::Builder::new()
-        .name("semel-heartbeat".into())
-        .spawn(move || {
-            match tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-            {
-                Ok(runtime) => runtime.block_on(beat),
-                Err(error) => {
-                    tracing::error!(%error, "heartbeat has no runtime: leases will lapse")
-                }
+    let thread = std::thread::Builder::new().name("semel-heartbeat".into()).spawn(move || {
+        match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(beat),
+            Err(error) => {
+                tracing::error!(%error, "heartbeat has no runtime: leases will lapse")
             }
-        });
+        }
+    });
     if let Err(error) = thread {
         tracing::error!(%error, "heartbeat has no thread: leases will lapse");
     }
@@ -236,11 +208,7 @@ async fn renew<S: Store>(
 ) {
     let sent = monotonic();
     // One hung step may cost a part of the shortest lease, never all of it.
-    let limit = due
-        .iter()
-        .map(|(_, _, length)| *length / 4)
-        .min()
-        .unwrap_or_default();
+    let limit = due.iter().map(|(_, _, length)| *length / 4).min().unwrap_or_default();
     let step = async {
         let renewer = match renewer {
             Some(renewer) => renewer,
@@ -266,10 +234,7 @@ async fn renew<S: Store>(
             table.retry(due, monotonic());
         }
         Err(_) => {
-            tracing::warn!(
-                leases = due.len(),
-                "renewal hung; trying again on a new connection"
-            );
+            tracing::warn!(leases = due.len(), "renewal hung; trying again on a new connection");
             measure::renew_failed();
             *renewer = None;
             table.retry(due, monotonic());

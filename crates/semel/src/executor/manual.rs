@@ -12,17 +12,17 @@ use super::begin::{Begun, Grant};
 use super::codec::Plain;
 use super::command::{Command, Order};
 use super::execution::{Error, Execution, Receipt};
-use super::finish::{receipt, with_reference};
+use super::finish::with_reference;
 use super::heartbeat::Beat;
 use super::settle::{Ended, failure};
 use super::{Context, Executor, Inner};
 use crate::clock::monotonic;
 use crate::key::Key;
+use crate::measure;
 use crate::outcome::{Outcome, Recorded};
 use crate::store::{self, Ending, Peeked, Store};
 
 /// What asking for a claim came to.
-#[derive(Debug)]
 #[must_use]
 pub enum Claimed<S: Store> {
     /// It is the caller's: do the work, then settle it.
@@ -39,6 +39,20 @@ pub enum Claimed<S: Store> {
         /// How long the holder's lease still runs, where it is known.
         lease_remaining: Option<Duration>,
     },
+}
+
+impl<S: Store> fmt::Debug for Claimed<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Claimed::Granted(claim) => f.debug_tuple("Granted").field(claim).finish(),
+            Claimed::Completed { receipt, .. } => {
+                f.debug_tuple("Completed").field(receipt).finish()
+            }
+            Claimed::InProgress { lease_remaining } => {
+                f.debug_tuple("InProgress").field(lease_remaining).finish()
+            }
+        }
+    }
 }
 
 /// The right to run, and the duty to settle. Not `Clone`: settling twice does not compile.
@@ -72,9 +86,7 @@ pub struct Unsettled<S: Store> {
 
 impl<S: Store> fmt::Debug for Unsettled<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unsettled")
-            .field("error", &self.error)
-            .finish_non_exhaustive()
+        f.debug_struct("Unsettled").field("error", &self.error).finish_non_exhaustive()
     }
 }
 
@@ -95,13 +107,7 @@ impl<S: Store> Claim<S> {
     ) -> Self {
         let context = inner.context(&order, &grant);
         let beat = renewed.then(|| inner.keep_alive(&order, &grant, &context));
-        Self {
-            inner: Arc::clone(inner),
-            order,
-            grant,
-            context,
-            beat,
-        }
+        Self { inner: Arc::clone(inner), order, grant, context, beat }
     }
 
     /// What the work may know: fence, operation id, downstream keys, cancellation.
@@ -158,18 +164,16 @@ impl<S: Store> Claim<S> {
     async fn end(self, ending: Ending) -> Result<Option<Receipt>, Unsettled<S>> {
         let as_of = monotonic();
         let (key, patience) = (&self.order.key, self.order.policy.lease);
-        match self
-            .inner
-            .settle(key, &self.grant.lease, &ending, patience)
-            .await
-        {
+        match self.inner.settle(key, &self.grant.lease, &ending, patience).await {
             Ended::Recorded => {
-                let receipt = receipt(&self.grant, true);
-                self.inner.share(&self.order, ending, receipt, as_of);
+                let receipt = self.inner.share(&self.order, &self.grant, ending, as_of);
                 drop(self.beat);
                 Ok(Some(receipt))
             }
-            Ended::Lost => Ok(None),
+            Ended::Lost => {
+                measure::lease_lost();
+                Ok(None)
+            }
             Ended::Unrecorded(error) => Err(Unsettled { claim: self, error }),
         }
     }
@@ -192,11 +196,7 @@ impl<S: Store> Executor<S> {
         self.0.attempts.spawn(async move {
             let claimed = match inner.begin(&wanted).await {
                 Ok(Begun::Granted(grant)) => Ok(Ok(Claim::new(&inner, wanted, grant, true))),
-                Ok(Begun::Answered {
-                    verdict,
-                    record,
-                    as_of,
-                }) => Ok(Err((verdict, record, as_of))),
+                Ok(Begun::Answered { verdict, record, as_of }) => Ok(Err((verdict, record, as_of))),
                 Err(error) => Err(error),
             };
             if let Err(Ok(Ok(unwanted))) = reply.send(claimed) {
@@ -210,19 +210,13 @@ impl<S: Store> Executor<S> {
             Err(_) => return Err(Error::Closed),
         };
         let (verdict, record, as_of) = answered;
-        match self
-            .0
-            .answer::<Plain, Outcome>(&order, verdict, record, as_of, None)?
-        {
+        match self.0.answer::<Plain, Outcome>(&order, verdict, record, as_of, None)? {
             Execution::Executed { value, receipt } | Execution::Replayed { value, receipt } => {
-                Ok(Claimed::Completed {
-                    outcome: value,
-                    receipt,
-                })
+                Ok(Claimed::Completed { outcome: value, receipt })
             }
-            Execution::InProgress {
-                lease_remaining, ..
-            } => Ok(Claimed::InProgress { lease_remaining }),
+            Execution::InProgress { lease_remaining, .. } => {
+                Ok(Claimed::InProgress { lease_remaining })
+            }
         }
     }
 

@@ -29,20 +29,12 @@ pub struct LocalReplay {
 
 impl LocalReplay {
     /// Every repeat asks the store.
-    pub const OFF: Self = Self {
-        entries: 0,
-        bytes: 0,
-        max_age: Duration::ZERO,
-    };
+    pub const OFF: Self = Self { entries: 0, bytes: 0, max_age: Duration::ZERO };
 }
 
 impl Default for LocalReplay {
     fn default() -> Self {
-        Self {
-            entries: 10_000,
-            bytes: 64 << 20,
-            max_age: Duration::from_secs(60),
-        }
+        Self { entries: 10_000, bytes: 64 << 20, max_age: Duration::from_secs(60) }
     }
 }
 
@@ -66,26 +58,18 @@ impl ReplayCache {
     pub(super) fn new(settings: LocalReplay) -> Self {
         let max_age = settings.max_age;
         if settings.entries == 0 || settings.bytes == 0 || max_age.is_zero() {
-            return Self {
-                cache: None,
-                max_age,
-            };
+            return Self { cache: None, max_age };
         }
         // Both limits in one: an entry weighs at least its share of the bytes.
         let share = u32::try_from(settings.bytes / settings.entries).unwrap_or(u32::MAX);
         let cache = Cache::builder()
             .max_capacity(settings.bytes)
             .weigher(move |_: &Digest, replay: &Arc<Replay>| {
-                u32::try_from(replay.outcome.size() + 256)
-                    .unwrap_or(u32::MAX)
-                    .max(share)
+                u32::try_from(replay.outcome.size() + 256).unwrap_or(u32::MAX).max(share)
             })
             .expire_after(Lifetime)
             .build();
-        Self {
-            cache: Some(cache),
-            max_age,
-        }
+        Self { cache: Some(cache), max_age }
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Replay>> {
@@ -105,15 +89,7 @@ impl ReplayCache {
         let Some(cache) = &self.cache else { return };
         let until = as_of + fresh_for.min(self.max_age);
         let outcome = outcome.clone();
-        cache.insert(
-            key.digest(),
-            Arc::new(Replay {
-                fingerprint,
-                outcome,
-                receipt,
-                until,
-            }),
-        );
+        cache.insert(key.digest(), Arc::new(Replay { fingerprint, outcome, receipt, until }));
     }
 
     pub(super) fn remove(&self, key: &Key) {

@@ -30,12 +30,7 @@ use crate::store::{Peeked, Store};
 /// What one attempt came to. Work that did not run comes back.
 pub(super) enum Attempted<W, T, E> {
     Finished(Result<Execution<T>, Error<E>>),
-    Answered {
-        verdict: Verdict,
-        record: Option<Box<Record>>,
-        as_of: Instant,
-        work: W,
-    },
+    Answered { verdict: Verdict, record: Option<Box<Record>>, as_of: Instant, work: W },
 }
 
 /// How the work itself ended.
@@ -75,12 +70,7 @@ impl<S: Store> Inner<S> {
             let task = attempt(Arc::clone(self), Arc::clone(&order), work);
             let (verdict, record, as_of) = match self.detached(task).await {
                 Some(Attempted::Finished(result)) => break result,
-                Some(Attempted::Answered {
-                    verdict,
-                    record,
-                    as_of,
-                    work: unused,
-                }) => {
+                Some(Attempted::Answered { verdict, record, as_of, work: unused }) => {
                     work = unused;
                     (verdict, record, as_of)
                 }
@@ -122,10 +112,7 @@ impl<S: Store> Inner<S> {
             return Some(Err(Error::Mismatch));
         }
         Some(match C::decode(&replay.outcome) {
-            Ok(value) => Ok(Execution::Replayed {
-                value,
-                receipt: replay.receipt,
-            }),
+            Ok(value) => Ok(Execution::Replayed { value, receipt: replay.receipt }),
             Err(reason) => Err(Error::Decode { reason }),
         })
     }
@@ -133,14 +120,11 @@ impl<S: Store> Inner<S> {
     /// Keeps a settled record's answer for repeats in this process.
     pub(super) fn remember(&self, key: &Key, found: &Peeked, as_of: Instant) {
         let Peeked { record, now } = found;
-        if let (State::Succeeded, Some(Recorded::Whole(outcome)), Some(left)) = (
-            record.state,
-            &record.outcome,
-            record.expires_at.and_then(|at| at.remaining(*now)),
-        ) {
+        if let (State::Succeeded, Some(Recorded::Whole(outcome)), Some(left)) =
+            (record.state, &record.outcome, record.expires_at.and_then(|at| at.remaining(*now)))
+        {
             let receipt = receipt_of(record);
-            self.replays
-                .insert(key, record.fingerprint, outcome, receipt, (as_of, left));
+            self.replays.insert(key, record.fingerprint, outcome, receipt, (as_of, left));
         }
     }
 
@@ -154,19 +138,14 @@ impl<S: Store> Inner<S> {
         waited: Option<Duration>,
     ) -> Result<Execution<T>, Error> {
         match verdict {
-            Verdict::Completed {
-                outcome: Recorded::Omitted { bytes },
-                ..
-            } => Err(Error::ResultUnavailable { bytes }),
-            Verdict::Completed {
-                outcome: Recorded::Whole(outcome),
-                fresh_for,
-            } => {
+            Verdict::Completed { outcome: Recorded::Omitted { bytes }, .. } => {
+                Err(Error::ResultUnavailable { bytes })
+            }
+            Verdict::Completed { outcome: Recorded::Whole(outcome), fresh_for } => {
                 let record = record.expect("a completed verdict was given on a record");
                 let (fingerprint, receipt) = (record.fingerprint, receipt_of(&record));
                 let age = (as_of, fresh_for);
-                self.replays
-                    .insert(&order.key, fingerprint, &outcome, receipt, age);
+                self.replays.insert(&order.key, fingerprint, &outcome, receipt, age);
                 let value = C::decode(&outcome).map_err(|reason| Error::Decode { reason })?;
                 Ok(Execution::Replayed { value, receipt })
             }
@@ -178,15 +157,9 @@ impl<S: Store> Inner<S> {
                 }),
             },
             Verdict::Mismatch => Err(Error::Mismatch),
-            Verdict::Backoff {
-                retry_after,
-                attempt,
-                error,
-            } => Err(Error::Backoff {
-                retry_after,
-                attempt,
-                error,
-            }),
+            Verdict::Backoff { retry_after, attempt, error } => {
+                Err(Error::Backoff { retry_after, attempt, error })
+            }
             Verdict::FailedFinal { error } => Err(Error::FailedFinal { error }),
             Verdict::Dead { error } | Verdict::Bury { error } => Err(Error::Dead { error }),
             Verdict::Uncertain { error } | Verdict::Suspend { error } => {
@@ -215,16 +188,9 @@ impl<S: Store> Inner<S> {
         };
         failpoint("begin.after");
         match begun {
-            Begun::Answered {
-                verdict,
-                record,
-                as_of,
-            } => Attempted::Answered {
-                verdict,
-                record,
-                as_of,
-                work,
-            },
+            Begun::Answered { verdict, record, as_of } => {
+                Attempted::Answered { verdict, record, as_of, work }
+            }
             Begun::Granted(grant) => {
                 Attempted::Finished(self.perform::<C, T, E, F, Fut>(&order, &grant, work).await)
             }
@@ -249,9 +215,7 @@ impl<S: Store> Inner<S> {
             return answer.map_err(Error::widen);
         }
         let limit = order.policy.work_timeout;
-        let ran = self
-            .supervise(&context, limit, async { work(context.clone()).await })
-            .await;
+        let ran = self.supervise(&context, limit, async { work(context.clone()).await }).await;
         failpoint("work.after");
         match ran {
             Ran::Finished(Ok(value)) => {
@@ -259,13 +223,11 @@ impl<S: Store> Inner<S> {
             }
             Ran::Finished(Err(error)) => {
                 let text = error.to_string();
-                self.fail::<C, T, E>(order, grant, &text, Error::Work(error))
-                    .await
+                self.fail::<C, T, E>(order, grant, &text, Error::Work(error)).await
             }
             Ran::Panicked(message) => {
                 let text = format!("the work panicked: {message}");
-                self.fail::<C, T, E>(order, grant, &text, Error::Panicked { message })
-                    .await
+                self.fail::<C, T, E>(order, grant, &text, Error::Panicked { message }).await
             }
             Ran::TimedOut(limit) => {
                 let error = Error::WorkTimeout { limit };

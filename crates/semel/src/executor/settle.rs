@@ -89,9 +89,7 @@ pub(super) fn failure(order: &Order, attempt: u32, error: &str) -> Ending {
     let error = ErrorText::new(error);
     let policy = &order.policy;
     if let Some(max) = policy.max_attempts.filter(|max| attempt >= *max) {
-        return Ending::Dead {
-            error: exceeded(max, &error),
-        };
+        return Ending::Dead { error: exceeded(max, &error) };
     }
     match policy.on_failure {
         OnFailure::Release => Ending::Removed,

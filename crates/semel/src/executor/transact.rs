@@ -54,9 +54,7 @@ impl<S: TransactionalStore> Executor<S> {
             OnCrash::Rerun | OnCrash::Hold | OnCrash::Verify => {}
         }
         let attempt = Inner::attempt_transact::<Json, T, E, F, Fut>;
-        self.0
-            .drive::<Json, _, _, _, _, _>(order, work, attempt)
-            .await
+        self.0.drive::<Json, _, _, _, _, _>(order, work, attempt).await
     }
 
     /// Claims inside the caller's own transaction: the claim becomes visible, and the work counts
@@ -73,26 +71,17 @@ impl<S: TransactionalStore> Executor<S> {
         let order = self.0.accept(command)?;
         match self.0.begin_in(connection, &order).await? {
             Begun::Granted(grant) => Ok(Claimed::Granted(Claim::new(&self.0, order, grant, false))),
-            Begun::Answered {
-                verdict,
-                record,
-                as_of,
-            } => {
-                let answer = self
-                    .0
-                    .answer::<Plain, Outcome>(&order, verdict, record, as_of, None)?;
+            Begun::Answered { verdict, record, as_of } => {
+                let answer =
+                    self.0.answer::<Plain, Outcome>(&order, verdict, record, as_of, None)?;
                 Ok(match answer {
-                    Execution::Executed {
-                        value: outcome,
-                        receipt,
+                    Execution::Executed { value: outcome, receipt }
+                    | Execution::Replayed { value: outcome, receipt } => {
+                        Claimed::Completed { outcome, receipt }
                     }
-                    | Execution::Replayed {
-                        value: outcome,
-                        receipt,
-                    } => Claimed::Completed { outcome, receipt },
-                    Execution::InProgress {
-                        lease_remaining, ..
-                    } => Claimed::InProgress { lease_remaining },
+                    Execution::InProgress { lease_remaining, .. } => {
+                        Claimed::InProgress { lease_remaining }
+                    }
                 })
             }
         }
@@ -111,22 +100,11 @@ impl<S: TransactionalStore> Executor<S> {
         let max = claim.order().policy.max_outcome;
         let outcome = with_reference(outcome, claim.context());
         if outcome.size() > max {
-            return Err(Error::ResultTooLarge {
-                bytes: outcome.size(),
-                max,
-            });
+            return Err(Error::ResultTooLarge { bytes: outcome.size(), max });
         }
         let keep = claim.order().policy.keep;
-        let ending = Ending::Succeeded {
-            outcome: Recorded::Whole(outcome),
-            keep,
-        };
-        match self
-            .0
-            .store
-            .settle_in(connection, &claim.grant().lease, &ending)
-            .await?
-        {
+        let ending = Ending::Succeeded { outcome: Recorded::Whole(outcome), keep };
+        match self.0.store.settle_in(connection, &claim.grant().lease, &ending).await? {
             Settled::Done => Ok(()),
             Settled::Lost => Err(Error::ClaimLost),
         }
@@ -146,16 +124,9 @@ impl<S: TransactionalStore> Inner<S> {
         let opened = self.store.open_in(connection, &draft).await?;
         match self.judge_opened(order, &mut draft, opened, since) {
             Step::Done(begun) => Ok(begun),
-            Step::Write {
-                record,
-                change,
-                then,
-            } => {
+            Step::Write { record, change, then } => {
                 let version = record.version();
-                let swapped = self
-                    .store
-                    .swap_in(connection, &order.key, version, &change)
-                    .await?;
+                let swapped = self.store.swap_in(connection, &order.key, version, &change).await?;
                 let begun = conclude(&draft, record, then, swapped, since);
                 Ok(begun.unwrap_or_else(Begun::running))
             }
@@ -173,26 +144,35 @@ impl<S: TransactionalStore> Inner<S> {
         Fut: Future<Output = Result<T, E>> + Send,
         E: Display,
     {
-        let _hold = match self.in_flight.hold(&order) {
+        let hold = match self.in_flight.hold(&order) {
             Ok(hold) => hold,
             Err(verdict) => {
-                return Attempted::Answered {
-                    verdict,
-                    record: None,
-                    as_of: monotonic(),
-                    work,
-                };
+                return Attempted::Answered { verdict, record: None, as_of: monotonic(), work };
             }
         };
+        let attempted = self.transact_held::<C, T, E, F, Fut>(&order, work).await;
+        // Whoever was woken while the key was still held here must look once more.
+        drop(hold);
+        self.waiters.wake(order.key.digest().hint());
+        attempted
+    }
+
+    async fn transact_held<C, T, E, F, Fut>(&self, order: &Order, work: F) -> Attempted<F, T, E>
+    where
+        C: Codec<T>,
+        F: FnOnce(Unit<S>) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: Display,
+    {
         failpoint("begin.before");
         if order.claim_first {
-            return self.attempt_claimed::<C, T, E, F, Fut>(&order, work).await;
+            return self.attempt_claimed::<C, T, E, F, Fut>(order, work).await;
         }
         let mut transaction = match self.store.begin().await {
             Ok(transaction) => transaction,
             Err(error) => return Attempted::Finished(Err(error.into())),
         };
-        let begun = match self.begin_in(S::connection(&mut transaction), &order).await {
+        let begun = match self.begin_in(S::connection(&mut transaction), order).await {
             Ok(begun) => begun,
             Err(error) => {
                 self.store.rollback(transaction).await;
@@ -202,10 +182,10 @@ impl<S: TransactionalStore> Inner<S> {
         failpoint("begin.after");
         match begun {
             Begun::Granted(grant) => {
-                let ran = self
-                    .work::<C, T, E, F, Fut>(&order, &grant, transaction, work)
-                    .await;
-                Attempted::Finished(self.finish_one_commit::<C, T, E>(&order, &grant, ran).await)
+                let context = self.context(order, &grant);
+                let ran =
+                    self.work::<C, T, E, F, Fut>(order, &grant, &context, transaction, work).await;
+                Attempted::Finished(self.finish_one_commit::<C, T, E>(order, &grant, ran).await)
             }
             // Given up or suspended in this transaction: that must be kept.
             Begun::Answered {
@@ -214,25 +194,11 @@ impl<S: TransactionalStore> Inner<S> {
                 as_of,
             } => {
                 let _ = self.store.commit(transaction).await;
-                Attempted::Answered {
-                    verdict,
-                    record,
-                    as_of,
-                    work,
-                }
+                Attempted::Answered { verdict, record, as_of, work }
             }
-            Begun::Answered {
-                verdict,
-                record,
-                as_of,
-            } => {
+            Begun::Answered { verdict, record, as_of } => {
                 self.store.rollback(transaction).await;
-                Attempted::Answered {
-                    verdict,
-                    record,
-                    as_of,
-                    work,
-                }
+                Attempted::Answered { verdict, record, as_of, work }
             }
         }
     }
@@ -243,6 +209,7 @@ impl<S: TransactionalStore> Inner<S> {
         &self,
         order: &Order,
         grant: &Grant,
+        context: &Context,
         transaction: S::Transaction,
         work: F,
     ) -> Worked<S, T, E>
@@ -252,10 +219,6 @@ impl<S: TransactionalStore> Inner<S> {
         Fut: Future<Output = Result<T, E>>,
         E: Display,
     {
-        let context = self.context(order, grant);
-        let _beat = order
-            .claim_first
-            .then(|| self.keep_alive(order, grant, &context));
         let home = Arc::new(Mutex::new(None));
         let unit = Unit {
             transaction: Some(transaction),
@@ -264,15 +227,8 @@ impl<S: TransactionalStore> Inner<S> {
             durable: order.claim_first,
         };
         let store_limit = self.store.work_limit(order.policy.lease);
-        let limit = order
-            .policy
-            .work_timeout
-            .into_iter()
-            .chain(store_limit)
-            .min();
-        let ran = self
-            .supervise(&context, limit, async { work(unit).await })
-            .await;
+        let limit = order.policy.work_timeout.into_iter().chain(store_limit).min();
+        let ran = self.supervise(context, limit, async { work(unit).await }).await;
         failpoint("work.after");
         let back = home.lock().unwrap_or_else(PoisonError::into_inner).take();
         let value = match (ran, back) {
@@ -290,29 +246,19 @@ impl<S: TransactionalStore> Inner<S> {
                 return Worked::Failed(failure);
             }
         };
-        let (outcome, value) = match self.encode_whole::<C, T>(order, &context, value) {
+        let (outcome, value) = match self.encode_whole::<C, T>(order, context, value) {
             Ok(done) => done,
             Err(error) => {
                 self.store.rollback(transaction).await;
                 return Worked::Failed(Failure::Result(error));
             }
         };
-        let ending = Ending::Succeeded {
-            outcome: Recorded::Whole(outcome),
-            keep: order.policy.keep,
-        };
+        let ending =
+            Ending::Succeeded { outcome: Recorded::Whole(outcome), keep: order.policy.keep };
         failpoint("settle.before");
         let connection = S::connection(&mut transaction);
-        match self
-            .store
-            .settle_in(connection, &grant.lease, &ending)
-            .await
-        {
-            Ok(Settled::Done) => Worked::Ready {
-                value,
-                ending,
-                transaction,
-            },
+        match self.store.settle_in(connection, &grant.lease, &ending).await {
+            Ok(Settled::Done) => Worked::Ready { value, ending, transaction },
             Ok(Settled::Lost) => {
                 self.store.rollback(transaction).await;
                 Worked::Failed(Failure::Lost)
@@ -337,10 +283,7 @@ impl<S: TransactionalStore> Inner<S> {
         if crate::testing::sabotaged(crate::testing::Guard::FailureAfterRollback) {
             let ending = super::settle::failure(order, grant.attempt, &blame.unwrap_or_default());
             let connection = S::connection(&mut transaction);
-            let _ = self
-                .store
-                .settle_in(connection, &grant.lease, &ending)
-                .await;
+            let _ = self.store.settle_in(connection, &grant.lease, &ending).await;
             return self.store.rollback(transaction).await;
         }
         let _ = (order, grant, blame, S::connection(&mut transaction));
@@ -355,9 +298,8 @@ impl<S: TransactionalStore> Inner<S> {
         value: T,
     ) -> Result<(Outcome, T), Error> {
         let max = order.policy.max_outcome;
-        let (outcome, value) = C::encode(value).map_err(|failed| Error::Encode {
-            reason: failed.reason,
-        })?;
+        let (outcome, value) =
+            C::encode(value).map_err(|failed| Error::Encode { reason: failed.reason })?;
         let outcome = with_reference(outcome, context);
         match outcome.size() {
             bytes if bytes > max => Err(Error::ResultTooLarge { bytes, max }),
@@ -375,17 +317,8 @@ impl<S: TransactionalStore> Inner<S> {
     {
         let grant = match self.begin_unheld(order).await {
             Ok(Begun::Granted(grant)) => grant,
-            Ok(Begun::Answered {
-                verdict,
-                record,
-                as_of,
-            }) => {
-                return Attempted::Answered {
-                    verdict,
-                    record,
-                    as_of,
-                    work,
-                };
+            Ok(Begun::Answered { verdict, record, as_of }) => {
+                return Attempted::Answered { verdict, record, as_of, work };
             }
             Err(error) => return Attempted::Finished(Err(error.into())),
         };
@@ -397,8 +330,7 @@ impl<S: TransactionalStore> Inner<S> {
         }
         let worked = match self.store.begin().await {
             Ok(transaction) => {
-                self.work::<C, T, E, F, Fut>(order, &grant, transaction, work)
-                    .await
+                self.work::<C, T, E, F, Fut>(order, &grant, &context, transaction, work).await
             }
             Err(error) => Worked::Failed(Failure::Store(error)),
         };

@@ -17,20 +17,14 @@ pub struct Unit<S: TransactionalStore> {
 
 impl<S: TransactionalStore> fmt::Debug for Unit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unit")
-            .field("context", &self.context)
-            .finish_non_exhaustive()
+        f.debug_struct("Unit").field("context", &self.context).finish_non_exhaustive()
     }
 }
 
 impl<S: TransactionalStore> Unit<S> {
     /// The connection, inside the transaction. Do not commit or roll back on it; savepoints are fine.
     pub fn conn(&mut self) -> &mut S::Connection {
-        S::connection(
-            self.transaction
-                .as_mut()
-                .expect("a unit has its transaction until it drops"),
-        )
+        S::connection(self.transaction.as_mut().expect("a unit has its transaction until it drops"))
     }
 
     /// What the work knows about its claim.
@@ -44,11 +38,7 @@ impl<S: TransactionalStore> Unit<S> {
     /// [`NoDurableClaim`] without `.claim_first()`: after a crash nothing would remember the key,
     /// and the next attempt would send another.
     pub fn downstream_key(&self, step: &str) -> Result<String, NoDurableClaim> {
-        if self.durable {
-            Ok(self.context.downstream_key(step))
-        } else {
-            Err(NoDurableClaim)
-        }
+        if self.durable { Ok(self.context.downstream_key(step)) } else { Err(NoDurableClaim) }
     }
 }
 

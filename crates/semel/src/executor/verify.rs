@@ -23,60 +23,34 @@ impl<S: Store> Inner<S> {
         context: &Context,
     ) -> Option<Result<Execution<T>, Error>> {
         let verifier = order.verifier.as_ref().filter(|_| grant.verify)?;
-        let asked = AssertUnwindSafe(verifier(context.clone()))
-            .catch_unwind()
-            .await;
+        let asked = AssertUnwindSafe(verifier(context.clone())).catch_unwind().await;
         let patience = order.policy.lease;
         let (ending, answer) = match asked.unwrap_or(Verification::Unknown) {
             Verification::NotDone => {
                 // The crashed attempt may have been the last that was allowed.
-                let max = order
-                    .policy
-                    .max_attempts
-                    .filter(|max| grant.attempt > *max)?;
+                let max = order.policy.max_attempts.filter(|max| grant.attempt > *max)?;
                 let error = crate::judge::exceeded(max, &ErrorText::new("the attempt crashed"));
-                (
-                    Ending::Dead {
-                        error: error.clone(),
-                    },
-                    Err(Error::Dead { error }),
-                )
+                (Ending::Dead { error: error.clone() }, Err(Error::Dead { error }))
             }
             Verification::Unknown => {
                 let error = ErrorText::new("the verifier could not tell whether it happened");
-                (
-                    Ending::Uncertain {
-                        error: error.clone(),
-                    },
-                    Err(Error::Uncertain { error }),
-                )
+                (Ending::Uncertain { error: error.clone() }, Err(Error::Uncertain { error }))
             }
             Verification::Done(outcome) => {
                 let (keep, receipt) = (order.policy.keep, receipt(grant, true));
                 let answer = C::decode(&outcome)
                     .map(|value| Execution::Replayed { value, receipt })
                     .map_err(|reason| Error::Decode { reason });
-                (
-                    Ending::Succeeded {
-                        outcome: Recorded::Whole(outcome),
-                        keep,
-                    },
-                    answer,
-                )
+                (Ending::Succeeded { outcome: Recorded::Whole(outcome), keep }, answer)
             }
         };
-        Some(
-            match self
-                .settle(&order.key, &grant.lease, &ending, patience)
-                .await
-            {
-                Ended::Recorded => {
-                    self.moved(&order.key);
-                    answer
-                }
-                Ended::Lost => Err(Error::ClaimLost),
-                Ended::Unrecorded(error) => Err(error.into()),
-            },
-        )
+        Some(match self.settle(&order.key, &grant.lease, &ending, patience).await {
+            Ended::Recorded => {
+                self.moved(&order.key);
+                answer
+            }
+            Ended::Lost => Err(Error::ClaimLost),
+            Ended::Unrecorded(error) => Err(error.into()),
+        })
     }
 }

@@ -34,10 +34,7 @@ pub struct Polling {
 
 impl Default for Polling {
     fn default() -> Self {
-        Self {
-            first: Duration::from_millis(50),
-            max: Duration::from_millis(500),
-        }
+        Self { first: Duration::from_millis(50), max: Duration::from_millis(500) }
     }
 }
 
@@ -102,27 +99,17 @@ impl<S: Store> Place<S> {
         *places += 1;
         let (watch, moved) = (Arc::clone(watch), watch.moved.subscribe());
         drop(watches);
-        Self {
-            inner: Arc::clone(inner),
-            key: key.clone(),
-            watch,
-            moved,
-        }
+        Self { inner: Arc::clone(inner), key: key.clone(), watch, moved }
     }
 
     /// Waits until the claim may have ended, at most `limit`. `false` means that time is up.
     async fn wait(&mut self, limit: Duration) -> bool {
         if !self.watch.polled.swap(true, Ordering::SeqCst) {
             let (inner, watch) = (Arc::downgrade(&self.inner), Arc::downgrade(&self.watch));
-            self.inner
-                .tasks
-                .spawn(poll(inner, watch, self.key.clone(), self.inner.polling));
+            self.inner.tasks.spawn(poll(inner, watch, self.key.clone(), self.inner.polling));
         }
         self.inner.listen_once();
-        matches!(
-            tokio::time::timeout(limit, self.moved.changed()).await,
-            Ok(Ok(()))
-        )
+        matches!(tokio::time::timeout(limit, self.moved.changed()).await, Ok(Ok(())))
     }
 }
 
@@ -227,10 +214,7 @@ pub(super) struct Waiting<S: Store> {
 impl<S: Store> Waiting<S> {
     pub(super) fn new(inner: &Arc<Inner<S>>, order: &Order) -> Self {
         let place = (order.policy.wait != Wait::No).then(|| Place::take(inner, &order.key));
-        Self {
-            place,
-            since: monotonic(),
-        }
+        Self { place, since: monotonic() }
     }
 
     /// Waits for the claim to end; `false` if the wait is over.
@@ -238,11 +222,7 @@ impl<S: Store> Waiting<S> {
         let Some(place) = &mut self.place else {
             return false;
         };
-        let left = order
-            .policy
-            .wait
-            .limit()
-            .saturating_sub(self.since.elapsed());
+        let left = order.policy.wait.limit().saturating_sub(self.since.elapsed());
         let woken = tokio::select! {
             woken = place.wait(left) => woken,
             () = inner.closing.cancelled() => false,
@@ -259,10 +239,7 @@ impl<S: Store> Waiting<S> {
         let found = inner.store.peek(&order.key).await.ok()?;
         let gone = || ErrorText::new("the holder gave the key back without an answer");
         let Some(Peeked { record, now }) = found else {
-            return Some(Error::HolderFailed {
-                error: gone(),
-                attempt: 0,
-            });
+            return Some(Error::HolderFailed { error: gone(), attempt: 0 });
         };
         let failed = match record.state {
             State::Succeeded => false,

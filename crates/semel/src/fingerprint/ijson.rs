@@ -56,9 +56,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value)
-            .map(Value::Number)
-            .ok_or_else(|| E::custom("not finite"))
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("not finite"))
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
@@ -157,10 +155,7 @@ mod tests {
 
     #[test]
     fn order_white_space_and_number_spelling_do_not_matter() {
-        assert_eq!(
-            text(r#"{"b":1,"a":[1.0,10e-1,"é"]}"#),
-            text(r#"{ "a":[1,1,"\u00e9"], "b":1}"#)
-        );
+        assert_eq!(text(r#"{"b":1,"a":[1.0,10e-1,"é"]}"#), text(r#"{ "a":[1,1,"\u00e9"], "b":1}"#));
         assert_eq!(text("-0"), text("0.0"));
         assert_eq!(text("1e2"), text("100"));
     }

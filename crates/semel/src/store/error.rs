@@ -58,11 +58,7 @@ pub struct Error {
 impl Error {
     /// A failure of `operation` ("open", "settle", …) with its cause.
     pub fn new(kind: Kind, operation: &'static str, source: impl Into<Source>) -> Self {
-        Self {
-            kind,
-            operation,
-            source: source.into(),
-        }
+        Self { kind, operation, source: source.into() }
     }
 
     /// What kind of failure it was.
@@ -85,16 +81,8 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            kind,
-            operation,
-            source,
-        } = self;
-        write!(
-            f,
-            "store failed to {operation}: {source} ({})",
-            kind.advice()
-        )
+        let Self { kind, operation, source } = self;
+        write!(f, "store failed to {operation}: {source} ({})", kind.advice())
     }
 }
 

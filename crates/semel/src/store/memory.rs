@@ -72,9 +72,7 @@ impl MemoryStore {
         let index = usize::from(digest.as_bytes()[0]) % SHARDS;
         // A panic while a shard is locked cannot leave a record half-written: every change below is
         // one assignment. So a poisoned lock is still good.
-        self.0.shards[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Larger than every fence this store gave, and than its clock.
@@ -83,18 +81,13 @@ impl MemoryStore {
         let last = self
             .0
             .last_fence
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| {
-                Some(floor.max(last + 1))
-            });
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(floor.max(last + 1)));
         Fence(floor.max(last.unwrap_or_else(|last| last) + 1))
     }
 
     fn reserve(&self) -> bool {
         let room = |len: usize| (len < self.0.capacity).then_some(len + 1);
-        self.0
-            .len
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, room)
-            .is_ok()
+        self.0.len.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()
     }
 
     fn forget(&self, count: usize) {
@@ -105,17 +98,13 @@ impl MemoryStore {
         let now = self.0.clock.now();
         let mut shard = self.shard(&draft.key.digest());
         match shard.entry(draft.key.digest()) {
-            Slot::Occupied(held) => Some(Opened::Existing {
-                record: Box::new(held.get().record.clone()),
-                now,
-            }),
+            Slot::Occupied(held) => {
+                Some(Opened::Existing { record: Box::new(held.get().record.clone()), now })
+            }
             Slot::Vacant(free) => self.reserve().then(|| {
                 let fence = self.next_fence(now);
                 let record = Record::granted(draft, fence, now);
-                free.insert(Entry {
-                    key: draft.key.clone(),
-                    record,
-                });
+                free.insert(Entry { key: draft.key.clone(), record });
                 Opened::Inserted { fence }
             }),
         }
@@ -154,11 +143,7 @@ impl MemoryStore {
             Change::Regrant(draft) => {
                 let fresh = Record::granted(draft, self.next_fence(now), now);
                 let created_at = old.created_at;
-                Some(Record {
-                    number: old.number + 1,
-                    created_at,
-                    ..fresh
-                })
+                Some(Record { number: old.number + 1, created_at, ..fresh })
             }
             Change::Replace(draft) => Some(Record::granted(draft, self.next_fence(now), now)),
             Change::End(ending) => old.clone().ended(ending, now),
@@ -232,12 +217,10 @@ fn guards(lease: &Lease, record: &Record) -> bool {
 fn sweepable(record: &Record, now: Timestamp) -> bool {
     match record.state {
         State::Succeeded | State::Failed => record.expired(now),
-        State::Running => record
-            .lease_until
-            .is_some_and(|until| match record.on_crash {
-                OnCrash::Hold => until <= now,
-                OnCrash::Rerun | OnCrash::Verify => until.after(record.keep) <= now,
-            }),
+        State::Running => record.lease_until.is_some_and(|until| match record.on_crash {
+            OnCrash::Hold => until <= now,
+            OnCrash::Rerun | OnCrash::Verify => until.after(record.keep) <= now,
+        }),
         State::Dead | State::Uncertain => false,
     }
 }
@@ -268,10 +251,7 @@ impl Store for MemoryStore {
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
         let now = self.0.clock.now();
         let shard = self.shard(&key.digest());
-        Ok(shard.get(&key.digest()).map(|entry| Peeked {
-            record: entry.record.clone(),
-            now,
-        }))
+        Ok(shard.get(&key.digest()).map(|entry| Peeked { record: entry.record.clone(), now }))
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
@@ -322,18 +302,14 @@ impl Inspect for MemoryStore {
         let mut found: Vec<(Digest, Entry)> = Vec::new();
         for shard in &self.0.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let later = shard
-                .iter()
-                .filter(|(digest, _)| after.is_none_or(|last| **digest > last));
+            let later = shard.iter().filter(|(digest, _)| after.is_none_or(|last| **digest > last));
             let matching = later.filter(|(_, entry)| filter.matches(entry, now));
             found.extend(matching.map(|(digest, entry)| (*digest, entry.clone())));
         }
         found.sort_by_key(|(digest, _)| *digest);
         let more = found.len() > limit as usize;
         found.truncate(limit as usize);
-        let last = found
-            .last()
-            .map(|(digest, _)| Cursor(digest.as_bytes().to_vec()));
+        let last = found.last().map(|(digest, _)| Cursor(digest.as_bytes().to_vec()));
         Ok(Page {
             entries: found.into_iter().map(|(_, entry)| entry).collect(),
             next: last.filter(|_| more),
