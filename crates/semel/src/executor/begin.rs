@@ -293,5 +293,5 @@ pub(super) async fn pause(span: Duration) {
 
 /// Whether asking again may help.
 pub(super) fn transient(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous | ErrorKind::Capacity)
 }

@@ -40,14 +40,18 @@ pub(super) enum Failure<E> {
 }
 
 impl<E: Display> Failure<E> {
-    /// What the failure is recorded as. `None` where the work did not fail: nothing ran to its end,
-    /// or the store is the one in trouble, and the rollback left no trace.
+    /// What the failure is recorded as. `None` where there is nothing to record: nothing ran to its
+    /// end, the store is the one in trouble, or the escaped unit still holds what recording needs.
     pub(super) fn blame(&self) -> Option<String> {
         match self {
-            Failure::Work(_) | Failure::Panicked(_) | Failure::TimedOut(_) | Failure::Escaped => {
+            Failure::Work(_) | Failure::Panicked(_) | Failure::TimedOut(_) => {
                 Some(self.to_string())
             }
-            Failure::Aborted | Failure::Lost | Failure::Result(_) | Failure::Store(_) => None,
+            Failure::Escaped
+            | Failure::Aborted
+            | Failure::Lost
+            | Failure::Result(_)
+            | Failure::Store(_) => None,
         }
     }
 }

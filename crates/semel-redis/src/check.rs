@@ -1,0 +1,169 @@
+//! What about a server breaks or weakens the ledger's promise.
+//!
+//! `INFO` tells almost everything and is allowed almost everywhere; `CONFIG`, which managed services
+//! refuse, is asked only for what `INFO` leaves out.
+
+use std::collections::HashMap;
+
+use redis::{Pipeline, Value};
+use semel::store::{Finding, Result, Severity};
+
+use crate::error::Effect;
+use crate::reply;
+use crate::transport::{Node, Transport};
+
+/// Oldest server with everything the scripts use (`SET … NX GET`).
+const OLDEST: u32 = 7;
+
+/// What a server says about itself, from `INFO` and `CONFIG GET`.
+#[derive(Debug, Default)]
+pub(crate) struct Facts(HashMap<String, String>);
+
+impl Facts {
+    pub(crate) fn read(answers: &[Value]) -> Self {
+        let mut facts = HashMap::new();
+        for answer in answers {
+            let text = reply::text(answer).unwrap_or_default();
+            let lines = text.lines().filter_map(|line| line.trim().split_once(':'));
+            facts.extend(lines.map(|(name, value)| (name.to_owned(), value.to_owned())));
+            facts.extend(reply::pairs(answer));
+        }
+        Self(facts)
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The version, if it is known to be too old.
+    pub(crate) fn old_version(&self) -> Option<&str> {
+        let version = self.get("redis_version")?;
+        let major: u32 = version.split('.').next()?.parse().ok()?;
+        (major < OLDEST).then_some(version)
+    }
+}
+
+/// Asks every server.
+pub(crate) async fn check(transport: &Transport) -> Result<Vec<Finding>> {
+    let cluster = transport.is_cluster();
+    let read = |failure: crate::error::Failure| failure.during("check", Effect::Reads);
+    let mut findings = Vec::new();
+    for node in transport.nodes().await.map_err(read)? {
+        let mut commands = Pipeline::new();
+        for section in ["server", "replication", "persistence", "memory"] {
+            commands.cmd("INFO").arg(section);
+        }
+        commands.cmd("CONFIG").arg("GET").arg("appendfsync");
+        let answers = transport.read(&node, commands).await.map_err(read)?;
+        let place = match &node {
+            Node::Only => String::new(),
+            Node::Master { .. } => format!("{}: ", node.address()),
+        };
+        findings.extend(
+            judge(&Facts::read(&answers), cluster)
+                .into_iter()
+                .map(|finding| Finding { found: format!("{place}{}", finding.found), ..finding }),
+        );
+    }
+    Ok(findings)
+}
+
+fn judge(facts: &Facts, cluster: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut add = |severity, code, found: String, fix: &str| {
+        findings.push(Finding { severity, code, found, fix: fix.to_owned() });
+    };
+    if let Some(version) = facts.old_version() {
+        let found = format!("the server is Redis {version}");
+        add(Severity::Error, "redis-version", found, "use Redis 7.0 or newer");
+    }
+    if facts.get("role").is_some_and(|role| role != "master") {
+        let found = "the server is a replica, which refuses every write".to_owned();
+        add(Severity::Error, "redis-replica", found, "connect to the master");
+    }
+    if let Some(policy) = facts.get("maxmemory_policy").filter(|policy| *policy != "noeviction") {
+        let limited = facts.get("maxmemory").is_some_and(|limit| limit != "0");
+        let severity = if limited { Severity::Error } else { Severity::Warning };
+        let found = if limited {
+            format!("maxmemory-policy is {policy}: claims are thrown away when memory runs out")
+        } else {
+            format!("maxmemory-policy is {policy}; it does no harm only while maxmemory is 0")
+        };
+        add(severity, "redis-eviction", found, "CONFIG SET maxmemory-policy noeviction");
+    }
+    match (facts.get("aof_enabled"), facts.get("appendfsync")) {
+        (Some("0"), _) => {
+            let found = "appendonly is no: a crash of the server forgets what it acknowledged";
+            let fix = "CONFIG SET appendonly yes, with appendfsync always";
+            add(Severity::Error, "redis-aof", found.to_owned(), fix);
+        }
+        (_, Some("no")) => {
+            let found = "appendfsync is no: a crash of the machine forgets about 30 s";
+            let fix = "CONFIG SET appendfsync always, or at least everysec";
+            add(Severity::Warning, "redis-fsync", found.to_owned(), fix);
+        }
+        // Behind a slow disk the server also puts off the write itself, by up to two seconds, so
+        // that even a crash of the process alone can forget.
+        (_, Some("everysec")) => {
+            let found = "appendfsync is everysec: a crash can forget the last one to two seconds";
+            let fix = "CONFIG SET appendfsync always where every claim must survive";
+            add(Severity::Warning, "redis-fsync", found.to_owned(), fix);
+        }
+        _ => {}
+    }
+    let replicas = facts.get("connected_slaves").is_some_and(|count| count != "0");
+    if cluster || replicas {
+        let found = "a failover can forget a claim that was acknowledged: best effort";
+        let fix = "use PostgreSQL or MySQL where that must not happen; wait_replicas narrows it";
+        add(Severity::Warning, "redis-failover", found.to_owned(), fix);
+    }
+    let needed = ["redis_version", "role", "maxmemory_policy", "aof_enabled", "appendfsync"];
+    let unknown: Vec<_> = needed.into_iter().filter(|name| facts.get(name).is_none()).collect();
+    if !unknown.is_empty() {
+        let found = format!("the server does not say: {}", unknown.join(", "));
+        let fix = "allow INFO and CONFIG GET, or look these settings up where it is managed";
+        add(Severity::Warning, "redis-unchecked", found, fix);
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "redis_version:7.0.15\nrole:master\nconnected_slaves:0\nmaxmemory:0\n\
+                        maxmemory_policy:noeviction\naof_enabled:1\nappendfsync:always";
+
+    fn codes(info: &str, cluster: bool) -> Vec<(&'static str, Severity)> {
+        let facts = Facts::read(&[Value::BulkString(info.as_bytes().to_vec())]);
+        judge(&facts, cluster).into_iter().map(|found| (found.code, found.severity)).collect()
+    }
+
+    #[test]
+    fn a_server_that_keeps_its_word_has_no_findings() {
+        assert_eq!(codes(GOOD, false), []);
+    }
+
+    #[test]
+    fn each_broken_promise_has_its_own_name() {
+        use Severity::{Error, Warning};
+        let cases = [
+            ("redis_version:7.0.15", "redis_version:6.2.1", "redis-version", Error),
+            ("role:master", "role:slave", "redis-replica", Error),
+            ("policy:noeviction", "policy:allkeys-lru", "redis-eviction", Warning),
+            ("aof_enabled:1", "aof_enabled:0", "redis-aof", Error),
+            ("fsync:always", "fsync:everysec", "redis-fsync", Warning),
+            ("fsync:always", "fsync:no", "redis-fsync", Warning),
+            ("slaves:0", "slaves:2", "redis-failover", Warning),
+            ("\nappendfsync:always", "", "redis-unchecked", Warning),
+        ];
+        for (from, to, code, severity) in cases {
+            assert_eq!(codes(&GOOD.replace(from, to), false), [(code, severity)], "{to}");
+        }
+        let full = GOOD.replace("maxmemory:0", "maxmemory:1000");
+        let evicting = full.replace("noeviction", "volatile-ttl");
+        assert_eq!(codes(&full, false), []);
+        assert_eq!(codes(&evicting, false), [("redis-eviction", Error)]);
+        assert_eq!(codes(GOOD, true), [("redis-failover", Warning)]);
+    }
+}

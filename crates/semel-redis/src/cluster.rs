@@ -1,0 +1,213 @@
+//! A Redis Cluster: the client library knows who owns a slot, this room decides what may be repeated.
+//!
+//! The library's own retries are off: it would also repeat a command whose reply was lost. Here a
+//! command is repeated only after an answer that proves that it did not run.
+
+use std::time::Duration;
+
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
+use redis::{
+    Cmd, ConnectionInfo, ErrorKind, Pipeline, ProtocolVersion, RedisError, RedisResult,
+    ServerErrorKind, Value,
+};
+
+use crate::error::{Failure, after_sending, answer};
+use crate::link::Limits;
+use crate::reply;
+use crate::script::{By, Call};
+
+/// How often a command that provably did not run is sent again. With the waits between, about a
+/// second: longer than a slot takes to change hands, shorter than callers wait.
+const REPEATS: u32 = 8;
+/// The first wait between repeats; it doubles.
+const FIRST_WAIT: Duration = Duration::from_millis(4);
+
+const RANDOM: RoutingInfo = RoutingInfo::SingleNode(SingleNodeRoutingInfo::RandomPrimary);
+
+/// A cluster, by way of all its masters.
+pub(crate) struct Cluster {
+    connection: ClusterConnection,
+}
+
+/// What a repeat needs to know about a refusal.
+enum Again {
+    /// The slot's owner changed; the library is already looking it up.
+    Reroute,
+    /// Ask this node, once.
+    Ask { host: String, port: u16 },
+    /// It will pass.
+    Wait,
+}
+
+impl Cluster {
+    pub(crate) async fn connect(nodes: &[ConnectionInfo], limits: Limits) -> RedisResult<Self> {
+        let client = ClusterClient::builder(nodes.iter().cloned())
+            .retries(0)
+            .use_protocol(ProtocolVersion::RESP3)
+            .connection_timeout(limits.connect)
+            .response_timeout(limits.response)
+            // Commands queue while the library repairs its map of slots; that wait is bounded too.
+            .overall_response_timeout(Some(limits.connect + limits.response))
+            .build()?;
+        let dialling = client.get_async_connection();
+        let limit = limits.connect + limits.response;
+        match tokio::time::timeout(limit, dialling).await {
+            Ok(connection) => Ok(Self { connection: connection? }),
+            Err(_) => Err(RedisError::from((ErrorKind::Io, "no node answered in time"))),
+        }
+    }
+
+    /// Runs a script on the master of its key, and after it `more`, on the same connection.
+    pub(crate) async fn run(
+        &self,
+        call: &Call<'_>,
+        by: By,
+        more: Option<&Cmd>,
+    ) -> Result<Vec<Value>, Failure> {
+        let mut wait = FIRST_WAIT;
+        let mut asked = None;
+        for repeat in 0.. {
+            let sent = self.attempt(call, by, more, asked.take()).await;
+            let refusal = match sent.and_then(first_answer) {
+                Ok(values) => return Ok(values),
+                Err(failure) => failure,
+            };
+            let Some(again) = provably_unrun(&refusal).filter(|_| repeat < REPEATS) else {
+                return Err(refusal);
+            };
+            match again {
+                Again::Ask { host, port } => asked = Some((host, port)),
+                // The first redirect is answered at once, since the library holds the next command
+                // back until it has the new map.
+                Again::Reroute if repeat == 0 => {}
+                Again::Reroute | Again::Wait => {
+                    tokio::time::sleep(wait).await;
+                    wait *= 2;
+                }
+            }
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    async fn attempt(
+        &self,
+        call: &Call<'_>,
+        by: By,
+        more: Option<&Cmd>,
+        asked: Option<(String, u16)>,
+    ) -> Result<Vec<Value>, Failure> {
+        let route =
+            SingleNodeRoutingInfo::SpecificNode(Route::with_key(call.key, SlotAddr::Master));
+        let mut connection = self.connection.clone();
+        if asked.is_none() && more.is_none() {
+            let command = call.command(by);
+            let sent = connection.route_command(command, RoutingInfo::SingleNode(route)).await;
+            return sent.map(|value| vec![value]).map_err(after_sending);
+        }
+        let mut commands = Pipeline::with_capacity(3);
+        let (route, skip) = match asked {
+            // ASKING holds for the next command of the same connection, so both go in one write;
+            // the whole script goes along, since this node may never have seen it.
+            Some((host, port)) => {
+                commands.add_command(redis::cmd("ASKING")).add_command(call.command(By::Source));
+                (SingleNodeRoutingInfo::ByAddress { host, port }, 1)
+            }
+            None => {
+                commands.add_command(call.command(by));
+                (route, 0)
+            }
+        };
+        if let Some(more) = more {
+            commands.add_command(more.clone());
+        }
+        let count = commands.len();
+        let mut values =
+            connection.route_pipeline(commands, 0, count, route).await.map_err(after_sending)?;
+        values.drain(..skip.min(values.len()));
+        Ok(values)
+    }
+
+    /// Sends commands that only read to one master.
+    pub(crate) async fn read(
+        &self,
+        host: &str,
+        port: u16,
+        commands: Pipeline,
+    ) -> Result<Vec<Value>, Failure> {
+        let route = SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port };
+        let count = commands.len();
+        self.connection
+            .clone()
+            .route_pipeline(commands, 0, count, route)
+            .await
+            .map_err(after_sending)
+    }
+
+    /// Sends a command that only reads to whoever has its key.
+    pub(crate) async fn read_key(&self, key: &[u8], command: Cmd) -> Result<Value, Failure> {
+        let route = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
+        let route = RoutingInfo::SingleNode(route);
+        self.connection.clone().route_command(command, route).await.map_err(after_sending)
+    }
+
+    /// The masters, in the order of their first slots.
+    pub(crate) async fn masters(&self) -> Result<Vec<(String, u16)>, Failure> {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let sent = self.connection.clone().route_command(command, RANDOM).await;
+        let value = sent.map_err(after_sending).and_then(answer)?;
+        let mut ranges = reply::slots(&value).ok_or_else(|| {
+            let what = "the answer to CLUSTER SLOTS names no masters";
+            Failure::NotSent(RedisError::from((ErrorKind::UnexpectedReturnType, what)))
+        })?;
+        ranges.sort_unstable();
+        let mut masters: Vec<(String, u16)> = Vec::new();
+        for (_, host, port) in ranges {
+            if !masters.iter().any(|known| *known == (host.clone(), port)) {
+                masters.push((host, port));
+            }
+        }
+        Ok(masters)
+    }
+}
+
+/// The values, unless the first of them is an error: then the script did not run.
+fn first_answer(mut values: Vec<Value>) -> Result<Vec<Value>, Failure> {
+    match values.first_mut() {
+        Some(first) => *first = answer(std::mem::take(first))?,
+        None => {
+            let what = "the node answered nothing";
+            return Err(Failure::Lost(RedisError::from((ErrorKind::UnexpectedReturnType, what))));
+        }
+    }
+    Ok(values)
+}
+
+fn provably_unrun(failure: &Failure) -> Option<Again> {
+    let Failure::Refused(error) = failure else { return None };
+    match error.kind()? {
+        ServerErrorKind::Moved => Some(Again::Reroute),
+        ServerErrorKind::Ask => {
+            let target = error.details()?.split_ascii_whitespace().nth(1)?;
+            let (host, port) = target.rsplit_once(':')?;
+            Some(Again::Ask { host: host.to_owned(), port: port.parse().ok()? })
+        }
+        // A node that lost its slots in a failover answers READONLY until the map is renewed.
+        ServerErrorKind::TryAgain
+        | ServerErrorKind::ClusterDown
+        | ServerErrorKind::BusyLoading
+        | ServerErrorKind::MasterDown
+        | ServerErrorKind::ReadOnly => Some(Again::Wait),
+        // Also proofs that nothing ran, but time alone does not help.
+        ServerErrorKind::ResponseError
+        | ServerErrorKind::ExecAbort
+        | ServerErrorKind::NoScript
+        | ServerErrorKind::CrossSlot
+        | ServerErrorKind::NotBusy
+        | ServerErrorKind::NoSub
+        | ServerErrorKind::NoPerm
+        | _ => None,
+    }
+}

@@ -1,0 +1,53 @@
+//! Semel's ledger on Redis 7 and newer: one server, or a Redis Cluster.
+//!
+//! [`RedisStore`] keeps every record as one packed string and does every verb as one script in one
+//! round trip: two for a first execution, one for a replay. Leases, fences and expiry are judged by
+//! the server's clock; `PEXPIRE` only collects garbage.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), semel::store::Error> {
+//! use semel::store::{Severity, Store};
+//! use semel_redis::RedisStore;
+//!
+//! let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+//! for finding in store.check().await? {
+//!     eprintln!("{}: {} ({})", finding.code, finding.found, finding.fix);
+//!     assert_ne!(finding.severity, Severity::Error);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it promises
+//!
+//! One server with an append-only file is **Fenced**: one live holder per lease, at most one
+//! outcome, late holders refused. Replicas and clusters are **best effort**: Redis acknowledges a
+//! write before it is replicated, so a failover can forget a claim. `check` says so, and
+//! [`Builder::wait_replicas`] narrows the window without closing it. There is no Redlock here.
+//!
+//! # What an error means
+//!
+//! Every script writes once, last. So an error that the server *answered* proves that nothing was
+//! changed (`Unavailable`, `Misconfigured`, `Capacity` for a full server), and only a reply that
+//! never came is `Ambiguous`. Nothing is ever sent twice after an I/O error.
+
+mod check;
+mod cluster;
+mod error;
+mod keys;
+mod layout;
+mod link;
+mod listen;
+mod renewer;
+mod reply;
+mod script;
+mod settings;
+mod store;
+#[cfg(feature = "testing")]
+mod testing;
+mod transport;
+mod walk;
+
+pub use renewer::RedisRenewer;
+pub use settings::{Builder, CLUSTER_SCHEME};
+pub use store::RedisStore;

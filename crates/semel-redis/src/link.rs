@@ -1,0 +1,154 @@
+//! One connection to one server, shared by everybody and dialled again when it is lost.
+//!
+//! Commands of concurrent callers share one socket and so travel in batches of their own accord.
+//! Nothing is ever sent twice: a command that was handed to a connection and got no answer is lost,
+//! and its caller is told so.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline,
+    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
+};
+
+use crate::error::{Failure, after_sending, answer};
+
+/// Commands that may wait for the socket; beyond it callers wait for their turn.
+const QUEUE: usize = 1_024;
+
+/// How long the parts of a conversation may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) connect: Duration,
+    pub(crate) response: Duration,
+}
+
+/// The way to one server.
+pub(crate) struct Link {
+    client: Client,
+    limits: Limits,
+    state: Mutex<State>,
+    dialling: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    live: Option<Live>,
+    dials: u64,
+    last: Option<RedisError>,
+}
+
+#[derive(Clone)]
+struct Live {
+    connection: MultiplexedConnection,
+    /// Set by the connection itself when it sees its end, and by whoever waited in vain on it.
+    lost: Arc<AtomicBool>,
+}
+
+impl Link {
+    /// A link that dials when it is first used.
+    pub(crate) fn new(info: &ConnectionInfo, limits: Limits) -> RedisResult<Self> {
+        // RESP3 pushes word of a lost connection, so that the next command dials instead of being
+        // thrown into a dead socket, where its fate would be unknown.
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let client = Client::open(info.clone().set_redis_settings(settings))?;
+        Ok(Self {
+            client,
+            limits,
+            state: Mutex::default(),
+            dialling: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Sends one command.
+    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
+        let mut live = self.live().await?;
+        let sent = live.connection.send_packed_command(command).await;
+        sent.map_err(|error| self.failed(&live, error)).and_then(answer)
+    }
+
+    /// Sends several commands at once; errors among the answers are left where they are.
+    pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+        let mut live = self.live().await?;
+        let sent = live.connection.send_packed_commands(commands, 0, commands.len()).await;
+        sent.map_err(|error| self.failed(&live, error))
+    }
+
+    fn failed(&self, live: &Live, error: RedisError) -> Failure {
+        // A silent server and a half-open socket look the same. Dialling anew tells them apart, and
+        // a handshake that gets no answer proves that the next command was not sent.
+        if error.is_io_error() || error.is_unrecoverable_error() {
+            live.lost.store(true, Ordering::Release);
+        }
+        after_sending(error)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change under the lock is one assignment, so a poisoned lock is still good.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn live(&self) -> Result<Live, Failure> {
+        let seen = {
+            let state = self.state();
+            match &state.live {
+                Some(live) if !live.lost.load(Ordering::Acquire) => return Ok(live.clone()),
+                _ => state.dials,
+            }
+        };
+        let _turn = self.dialling.lock().await;
+        {
+            let state = self.state();
+            match &state.live {
+                Some(live) if !live.lost.load(Ordering::Acquire) => return Ok(live.clone()),
+                _ => {}
+            }
+            // Somebody dialled in vain while we stood in the queue: that is our answer too, or a
+            // hundred callers would wait for a hundred time-outs in a row.
+            if let Some(error) = state.last.clone().filter(|_| state.dials > seen) {
+                return Err(Failure::NotSent(error));
+            }
+        }
+        let dialled = self.dial().await;
+        let mut state = self.state();
+        state.dials += 1;
+        match dialled {
+            Ok(live) => {
+                state.last = None;
+                state.live = Some(live.clone());
+                Ok(live)
+            }
+            Err(error) => {
+                state.last = Some(error.clone());
+                state.live = None;
+                Err(Failure::NotSent(error))
+            }
+        }
+    }
+
+    async fn dial(&self) -> RedisResult<Live> {
+        let lost = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&lost);
+        let notice = move |info: PushInfo| {
+            if info.kind == PushKind::Disconnection {
+                ended.store(true, Ordering::Release);
+            }
+            Ok::<_, std::convert::Infallible>(())
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.limits.connect))
+            .set_response_timeout(Some(self.limits.response))
+            .set_pipeline_buffer_size(QUEUE)
+            .set_push_sender(notice);
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(Live { connection, lost })
+    }
+}
+
+/// Reads a URL, without connecting.
+pub(crate) fn parse(url: &str) -> RedisResult<ConnectionInfo> {
+    url.into_connection_info()
+}

@@ -1,0 +1,86 @@
+//! Wake-ups from other processes: a subscription on a connection of its own.
+//!
+//! The script that ends a record also publishes its hint, so there is nothing to announce. In a
+//! cluster any node will do: Redis carries a published message to all of them.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use redis::aio::{PubSub, PubSubSink};
+use redis::{Client, ConnectionInfo, ErrorKind as RedisErrorKind, Msg, RedisError, RedisResult};
+use semel::Hint;
+use semel::store::{BoxFuture, Error, ErrorKind, Listen, Result};
+
+use crate::error::{Effect, Failure};
+use crate::settings::Settings;
+
+/// A connection on which nothing comes is asked this often whether it is still there: a half-open
+/// one would be silent for ever.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// A stream of hints.
+pub(crate) struct Subscription {
+    sink: PubSubSink,
+    messages: Pin<Box<dyn Stream<Item = Msg> + Send>>,
+    patience: Duration,
+}
+
+impl Subscription {
+    /// Subscribes on the first node that answers.
+    pub(crate) async fn open(settings: &Settings) -> Result<Self> {
+        let mut last = RedisError::from((RedisErrorKind::Io, "no node to subscribe on"));
+        for node in &settings.nodes {
+            let subscribing = subscribe(node, settings.keys.channel());
+            match tokio::time::timeout(settings.limits.connect, subscribing).await {
+                Ok(Ok(subscription)) => {
+                    let (sink, messages) = subscription.split();
+                    let patience = settings.limits.response;
+                    return Ok(Self { sink, messages: Box::pin(messages), patience });
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => last = RedisError::from((RedisErrorKind::Io, "subscribing timed out")),
+            }
+        }
+        Err(Failure::NotSent(last).during("listen", Effect::Reads))
+    }
+
+    async fn hint(&mut self) -> Result<Hint> {
+        loop {
+            match tokio::time::timeout(QUIET, self.messages.next()).await {
+                // Whatever else is published here is not for us.
+                Ok(Some(message)) => match message.get_payload_bytes().try_into() {
+                    Ok(hint) => return Ok(Hint(hint)),
+                    Err(_) => continue,
+                },
+                Ok(None) => return Err(silent("the connection was closed")),
+                Err(_) => self.still_there().await?,
+            }
+        }
+    }
+
+    async fn still_there(&mut self) -> Result<()> {
+        let pinging = self.sink.ping::<redis::Value>();
+        match tokio::time::timeout(self.patience, pinging).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(Error::new(ErrorKind::Unavailable, "listen", error)),
+            Err(_) => Err(silent("the server does not answer any more")),
+        }
+    }
+}
+
+impl Listen for Subscription {
+    fn next(&mut self) -> BoxFuture<'_, Result<Hint>> {
+        Box::pin(self.hint())
+    }
+}
+
+async fn subscribe(node: &ConnectionInfo, channel: &str) -> RedisResult<PubSub> {
+    let mut subscription = Client::open(node.clone())?.get_async_pubsub().await?;
+    subscription.subscribe(channel).await?;
+    Ok(subscription)
+}
+
+fn silent(what: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, "listen", what)
+}

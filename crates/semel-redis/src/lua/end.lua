@@ -1,0 +1,36 @@
+-- Keeps: only whoever still holds what the guard names may end a record, and one write ends it.
+-- The wake-up comes after the write and may fail without harm: waiters also look by themselves.
+--
+-- KEYS[1] record
+-- ARGV    1-3 guard (first byte, last byte, expected bytes), 4 layout and state, or empty to remove,
+--         5 spans, 6 the bytes after the identity, 7 garbage collection (ms), or empty for never,
+--         8 channel, 9 hint
+-- Answers the fence, 0 if the guard does not hold, -1 if the record cannot be read.
+local v = redis.call('GET', KEYS[1])
+if not v then
+  return 0
+end
+if string.byte(v) ~= 1 or #v < 113 then
+  return -1
+end
+if string.sub(v, ARGV[1], ARGV[2]) ~= ARGV[3] then
+  return 0
+end
+local fence = struct.unpack('>I8', v, 3)
+if ARGV[4] == '' then
+  redis.call('DEL', KEYS[1])
+else
+  local t = redis.call('TIME') -- clock
+  local now = t[1] * 1000000 + t[2]
+  local number = struct.unpack('>I8', v, 27)
+  local identity = struct.unpack('>I2', v, 112)
+  v = ARGV[4] .. string.sub(v, 3, 26) .. struct.pack('>I8I8I8', number + 1, now, now)
+    .. string.sub(v, 51, 58) .. ARGV[5] .. string.sub(v, 83, 113 + identity) .. ARGV[6]
+  if ARGV[7] == '' then
+    redis.call('SET', KEYS[1], v)
+  else
+    redis.call('SET', KEYS[1], v, 'PX', ARGV[7])
+  end
+end
+redis.pcall('PUBLISH', ARGV[8], ARGV[9])
+return fence

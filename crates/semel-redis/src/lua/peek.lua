@@ -1,0 +1,10 @@
+-- Keeps: a record and the clock it is judged by are read in one step. Writes nothing.
+--
+-- KEYS[1] record
+-- Answers { record, now }, or nil.
+local v = redis.call('GET', KEYS[1])
+if not v then
+  return false
+end
+local t = redis.call('TIME') -- clock
+return { v, t[1] * 1000000 + t[2] }

@@ -1,0 +1,31 @@
+-- Keeps: only the holder extends its lease, to its full length from this server's now. The lease is
+-- stored; PX only collects what nobody came back for, and never a claim under Hold.
+--
+-- KEYS[1] record
+-- ARGV    1-3 guard (first byte, last byte, expected bytes), 4 lease, 5 lease (us) and 6 the longest
+--         keep (us), both for garbage collection
+-- Answers 1, 0 if the guard does not hold, -1 if the record cannot be read.
+local v = redis.call('GET', KEYS[1])
+if not v then
+  return 0
+end
+if string.byte(v) ~= 1 or #v < 113 then
+  return -1
+end
+if string.sub(v, ARGV[1], ARGV[2]) ~= ARGV[3] then
+  return 0
+end
+local t = redis.call('TIME') -- clock
+local now = t[1] * 1000000 + t[2]
+local number = struct.unpack('>I8', v, 27)
+local keep = struct.unpack('>I8', v, 87)
+local hold = string.byte(v, 95) == 1
+v = string.sub(v, 1, 26) .. struct.pack('>I8I8', number + 1, now) .. string.sub(v, 43, 58)
+  .. ARGV[4] .. string.sub(v, 67)
+if hold then
+  redis.call('SET', KEYS[1], v)
+else
+  local collect = math.floor((ARGV[5] + math.min(keep, tonumber(ARGV[6]))) / 1000) + 10000
+  redis.call('SET', KEYS[1], v, 'PX', string.format('%.0f', collect))
+end
+return 1

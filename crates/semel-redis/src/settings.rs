@@ -1,0 +1,221 @@
+//! How to connect: every setting with its default beside it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ConnectionInfo, Value};
+use semel::store::{Error, ErrorKind, Result};
+
+use crate::check::Facts;
+use crate::cluster::Cluster;
+use crate::error::{Effect, Failure};
+use crate::keys::Keys;
+use crate::link::{self, Limits, Link};
+use crate::store::RedisStore;
+use crate::transport::{Replicas, Transport};
+
+/// The scheme under which [`Builder::connect`] takes a cluster's nodes, separated by commas.
+pub const CLUSTER_SCHEME: &str = "redis+cluster://";
+
+/// What a store was made with; enough to make another connection like its own.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) keys: Keys,
+    pub(crate) limits: Limits,
+    pub(crate) replicas: Option<Replicas>,
+    pub(crate) nodes: Vec<ConnectionInfo>,
+    pub(crate) cluster: bool,
+}
+
+impl Settings {
+    /// Another connection to the same place.
+    pub(crate) async fn dial(&self) -> std::result::Result<Transport, Failure> {
+        if self.cluster {
+            let cluster = Cluster::connect(&self.nodes, self.limits).await;
+            return Ok(Transport::Cluster(Arc::new(cluster.map_err(Failure::NotSent)?)));
+        }
+        let node = self.nodes.first().expect("a single server was parsed from its URL");
+        let link = Link::new(node, self.limits).map_err(Failure::NotSent)?;
+        Ok(Transport::Single(Arc::new(link)))
+    }
+}
+
+/// Settings of a [`RedisStore`].
+///
+/// ```no_run
+/// # async fn example() -> Result<(), semel::store::Error> {
+/// use std::time::Duration;
+/// use semel_redis::RedisStore;
+///
+/// let store = RedisStore::builder()
+///     .prefix("shop:idem:")
+///     .response_timeout(Duration::from_secs(1))
+///     .connect("redis://127.0.0.1:6379")
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    prefix: String,
+    group: String,
+    limits: Limits,
+    replicas: Option<Replicas>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Builder {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self {
+            prefix: "idem:".to_owned(),
+            group: "all".to_owned(),
+            limits: Limits { connect: Duration::from_secs(2), response: Duration::from_secs(3) },
+            replicas: None,
+        }
+    }
+
+    /// What every key begins with. Default `idem:`. Stores with different prefixes never meet.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Which processes wake each other's waiters: those of one prefix and group. Default `all`.
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = group.into();
+        self
+    }
+
+    /// How long dialling and shaking hands may take. Default 2 s.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.limits.connect = limit;
+        self
+    }
+
+    /// How long a command may wait for its answer; then its fate is unknown. Default 3 s.
+    pub fn response_timeout(mut self, limit: Duration) -> Self {
+        self.limits.response = limit;
+        self
+    }
+
+    /// Has every write confirmed by `count` replicas within a limit. Default none.
+    ///
+    /// This narrows the window in which a failover forgets a claim; it does not close it. A claim
+    /// that too few confirm is taken back and reported as `Unavailable`, any other write as
+    /// `Ambiguous`.
+    pub fn wait_replicas(mut self, count: u32, within: Duration) -> Self {
+        self.replicas = (count > 0).then_some(Replicas { count, within });
+        self
+    }
+
+    /// Connects to the server at `url`: `redis://…`, `unix://…`, or a cluster as
+    /// `redis+cluster://host:port,host:port`.
+    ///
+    /// # Errors
+    /// `Misconfigured` for a URL, a password, a version before 7 or a cluster node that was opened
+    /// as a single server; `Unavailable` if nobody answers.
+    pub async fn connect(self, url: &str) -> Result<RedisStore> {
+        if let Some(nodes) = url.strip_prefix(CLUSTER_SCHEME) {
+            let urls = nodes.split(',').map(|node| format!("redis://{}", node.trim()));
+            return self.connect_cluster(urls).await;
+        }
+        let node = parse(url)?;
+        self.open(vec![node], false).await
+    }
+
+    /// Connects to a cluster by way of the nodes at `urls`; one that answers is enough.
+    ///
+    /// # Errors
+    /// As [`Builder::connect`].
+    pub async fn connect_cluster<I>(self, urls: I) -> Result<RedisStore>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<str>,
+    {
+        let nodes: Vec<_> =
+            urls.into_iter().map(|url| parse(url.as_ref())).collect::<Result<_>>()?;
+        if nodes.is_empty() {
+            return Err(misconfigured("a cluster needs the URL of at least one of its nodes"));
+        }
+        self.open(nodes, true).await
+    }
+
+    async fn open(self, nodes: Vec<ConnectionInfo>, cluster: bool) -> Result<RedisStore> {
+        if self.prefix.is_empty() {
+            return Err(misconfigured(
+                "the prefix is empty; sweeping would walk over foreign keys",
+            ));
+        }
+        if self.replicas.is_some_and(|replicas| replicas.within >= self.limits.response) {
+            return Err(misconfigured(
+                "wait_replicas must end before response_timeout; shorten the one, extend the other",
+            ));
+        }
+        let settings = Arc::new(Settings {
+            keys: Keys::new(&self.prefix, &self.group),
+            limits: self.limits,
+            replicas: self.replicas,
+            nodes,
+            cluster,
+        });
+        let failed = |failure: Failure| failure.during("connect", Effect::Reads);
+        let transport = match settings.dial().await {
+            Ok(transport) => transport,
+            // The server's own words, and all that it says: the code is a plain `ERR`.
+            Err(Failure::NotSent(error))
+                if error.to_string().contains("cluster support disabled") =>
+            {
+                return Err(not_a_cluster());
+            }
+            Err(failure) => return Err(failed(failure)),
+        };
+        for node in transport.nodes().await.map_err(failed)? {
+            let mut info = redis::Pipeline::new();
+            info.cmd("INFO").arg("server").cmd("INFO").arg("cluster");
+            let answers = transport.read(&node, info).await.map_err(failed)?;
+            admit(&answers, cluster)?;
+        }
+        Ok(RedisStore::new(transport, settings))
+    }
+}
+
+/// Refuses servers that the scripts cannot run on.
+fn admit(answers: &[Value], cluster: bool) -> Result<()> {
+    let facts = Facts::read(answers);
+    if let Some(version) = facts.old_version() {
+        return Err(misconfigured(&format!(
+            "the server is Redis {version}; the scripts need 7.0 or newer"
+        )));
+    }
+    match (facts.get("cluster_enabled"), cluster) {
+        (Some("1"), false) => Err(misconfigured(
+            "the server is a node of a cluster; connect with connect_cluster or redis+cluster://",
+        )),
+        (Some("0"), true) => Err(not_a_cluster()),
+        _ => Ok(()),
+    }
+}
+
+fn not_a_cluster() -> Error {
+    misconfigured("the server is not a node of a cluster; connect with connect or redis://")
+}
+
+fn parse(url: &str) -> Result<ConnectionInfo> {
+    // The URL may hold a password, so it is not part of the message.
+    link::parse(url).map_err(|error| {
+        misconfigured(&format!(
+            "the URL is not one of a Redis server, as in redis://host:6379: {error}"
+        ))
+    })
+}
+
+fn misconfigured(what: &str) -> Error {
+    Error::new(ErrorKind::Misconfigured, "connect", what)
+}

@@ -1,0 +1,381 @@
+//! The store: every verb one script, every script one trip.
+//!
+//! Nothing is decided here. Fences, leases and expiry are computed by the scripts from the server's
+//! clock; this room packs what they need and unpacks what they answer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::Value;
+use semel::clock::Timestamp;
+use semel::store::{
+    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listen,
+    Opened, Page, Peeked, Result, Settled, Store, Swapped, Swept,
+};
+use semel::{Digest, Fence, Key, Lease, OnCrash, Record, State, Version};
+
+use crate::error::{Effect, Failure, unexpected};
+use crate::keys::Keys;
+use crate::layout::{self, Guard};
+use crate::renewer::RedisRenewer;
+use crate::script::{self, Call, Script};
+use crate::settings::{Builder, Settings};
+use crate::transport::{Replicas, Transport};
+use crate::walk::Position;
+use crate::{check, listen, reply, walk};
+
+/// A ledger on Redis. Cheap to clone: clones share the connection.
+#[derive(Clone)]
+pub struct RedisStore {
+    pub(crate) transport: Transport,
+    pub(crate) settings: Arc<Settings>,
+    /// Where the last sweep stopped. Shared by clones, so that together they get round.
+    pub(crate) swept: Arc<tokio::sync::Mutex<Option<Position>>>,
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cluster = self.transport.is_cluster();
+        f.debug_struct("RedisStore").field("cluster", &cluster).finish_non_exhaustive()
+    }
+}
+
+impl RedisStore {
+    /// Settings to connect with.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// Connects to the server at `url` with the default settings.
+    ///
+    /// # Errors
+    /// As [`Builder::connect`].
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::builder().connect(url).await
+    }
+
+    /// Connects to a cluster by way of the nodes at `urls` with the default settings.
+    ///
+    /// # Errors
+    /// As [`Builder::connect_cluster`].
+    pub async fn connect_cluster<I>(urls: I) -> Result<Self>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<str>,
+    {
+        Self::builder().connect_cluster(urls).await
+    }
+
+    pub(crate) fn new(transport: Transport, settings: Arc<Settings>) -> Self {
+        Self { transport, settings, swept: Arc::default() }
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.settings.keys
+    }
+
+    /// Runs a writing script, and says so if too few replicas have confirmed it.
+    async fn run(
+        &self,
+        operation: &'static str,
+        script: &Script,
+        digest: &Digest,
+        args: &[&[u8]],
+    ) -> Result<(Value, Option<Error>)> {
+        let call = Call { script, key: &self.keys().name(digest), args };
+        let failed = |failure: Failure| failure.during(operation, Effect::Writes);
+        let Some(replicas) = self.settings.replicas else {
+            return Ok((self.transport.call(&call).await.map_err(failed)?, None));
+        };
+        let (value, confirmed) =
+            self.transport.call_replicated(&call, replicas).await.map_err(failed)?;
+        let short = confirmed < replicas.count && matches!(value, Value::Int(fence) if fence > 0);
+        Ok((value, short.then(|| unconfirmed(operation, replicas, confirmed))))
+    }
+
+    async fn write(
+        &self,
+        operation: &'static str,
+        script: &Script,
+        digest: &Digest,
+        args: &[&[u8]],
+    ) -> Result<Value> {
+        match self.run(operation, script, digest, args).await? {
+            (value, None) => Ok(value),
+            (_, Some(short)) => Err(short),
+        }
+    }
+
+    pub(crate) async fn end(
+        &self,
+        operation: &'static str,
+        digest: &Digest,
+        guard: &Guard,
+        ending: &Ending,
+    ) -> Result<Value> {
+        let packed = PackedEnding::new(ending)
+            .map_err(|what| Error::new(ErrorKind::Capacity, operation, what))?;
+        let hint = digest.hint();
+        let args = [
+            guard.first.as_bytes(),
+            guard.last.as_bytes(),
+            &guard.expected,
+            &packed.head,
+            &packed.spans,
+            &packed.tail,
+            packed.collect.as_bytes(),
+            self.keys().channel().as_bytes(),
+            &hint.0,
+        ];
+        self.write(operation, &script::END, digest, &args).await
+    }
+
+    async fn grant(
+        &self,
+        guard: &Guard,
+        digest: &Digest,
+        draft: &Draft,
+        goes_on: bool,
+    ) -> Result<Value> {
+        let packed = PackedClaim::new(draft);
+        let args = [
+            guard.first.as_bytes(),
+            guard.last.as_bytes(),
+            &guard.expected,
+            &layout::head(State::Running),
+            &packed.attempt_id,
+            &packed.rest,
+            packed.collect.as_bytes(),
+            if goes_on { b"1" } else { b"0" },
+        ];
+        self.write("swap", &script::GRANT, digest, &args).await
+    }
+
+    async fn redrive(&self, guard: &Guard, digest: &Digest) -> Result<Value> {
+        let hint = digest.hint();
+        let due_at_once = [layout::span(None), layout::span(Some(Duration::ZERO))].concat();
+        let forever = layout::FOREVER.to_string();
+        let args = [
+            guard.first.as_bytes(),
+            guard.last.as_bytes(),
+            &guard.expected,
+            &layout::head(State::Failed),
+            &due_at_once,
+            &layout::EMPTY_TAIL,
+            forever.as_bytes(),
+            self.keys().channel().as_bytes(),
+            &hint.0,
+        ];
+        self.write("swap", &script::REDRIVE, digest, &args).await
+    }
+
+    /// Takes a claim back that too few replicas have confirmed, so that a failover cannot give it
+    /// to somebody else while its holder works.
+    async fn take_back(&self, draft: &Draft, fence: Fence, short: Error) -> Error {
+        let digest = draft.key.digest();
+        let lease = Lease { digest, fence, attempt_id: draft.attempt_id };
+        let unconfirmed = Self {
+            settings: Arc::new(Settings { replicas: None, ..(*self.settings).clone() }),
+            ..self.clone()
+        };
+        let guard = Guard::lease(&lease);
+        match unconfirmed.end("open", &digest, &guard, &Ending::Removed).await {
+            Ok(_) => short.with_kind(ErrorKind::Unavailable),
+            Err(_) => short,
+        }
+    }
+}
+
+/// A claim as the scripts take it.
+struct PackedClaim {
+    attempt_id: [u8; 16],
+    rest: Vec<u8>,
+    collect: String,
+}
+
+impl PackedClaim {
+    fn new(draft: &Draft) -> Self {
+        let collect = match draft.on_crash {
+            // Somebody must look at it, however late.
+            OnCrash::Hold => String::new(),
+            OnCrash::Rerun | OnCrash::Verify => {
+                let micros = layout::collectable(draft.lease) + layout::collectable(draft.keep);
+                layout::collect_after(micros).to_string()
+            }
+        };
+        Self { attempt_id: draft.attempt_id.to_bytes(), rest: layout::claim(draft), collect }
+    }
+}
+
+/// An ending as the script takes it.
+struct PackedEnding {
+    head: Vec<u8>,
+    spans: [u8; 24],
+    tail: Vec<u8>,
+    collect: String,
+}
+
+impl PackedEnding {
+    fn new(ending: &Ending) -> std::result::Result<Self, String> {
+        let (state, error, outcome, retry, keep) = match ending {
+            Ending::Succeeded { outcome, keep } => {
+                (State::Succeeded, None, Some(outcome), None, Some(*keep))
+            }
+            Ending::Failed { error, retry_after, keep } => {
+                (State::Failed, Some(error), None, *retry_after, Some(*keep))
+            }
+            Ending::Dead { error } => (State::Dead, Some(error), None, None, None),
+            Ending::Uncertain { error } => (State::Uncertain, Some(error), None, None, None),
+            Ending::Removed => {
+                let (head, tail, collect) = (Vec::new(), Vec::new(), String::new());
+                return Ok(Self { head, spans: layout::spans(None, None, None), tail, collect });
+            }
+        };
+        let collect = |keep| layout::collect_after(layout::collectable(keep)).to_string();
+        Ok(Self {
+            head: layout::head(state).to_vec(),
+            spans: layout::spans(None, retry, keep),
+            tail: layout::tail(error, outcome)?,
+            collect: keep.map_or_else(String::new, collect),
+        })
+    }
+}
+
+fn unconfirmed(operation: &'static str, replicas: Replicas, confirmed: u32) -> Error {
+    let Replicas { count, within } = replicas;
+    let what =
+        format!("written, but only {confirmed} of {count} replicas confirmed it within {within:?}");
+    Error::new(ErrorKind::Ambiguous, operation, what)
+}
+
+/// The answer of a guarded script.
+fn fence_of(operation: &'static str, value: &Value) -> Result<Option<Fence>> {
+    match reply::int(value) {
+        Some(0) => Ok(None),
+        Some(-1) => Err(unreadable(operation)),
+        Some(fence) => Ok(Some(Fence::from_i64(fence))),
+        None => Err(unexpected(operation, value)),
+    }
+}
+
+pub(crate) fn unreadable(operation: &'static str) -> Error {
+    let what = "the record is damaged or of a newer layout; nothing was written over it";
+    Error::new(ErrorKind::Corrupt, operation, what)
+}
+
+/// A record with the clock, as the scripts answer them.
+fn record_and_now(operation: &'static str, value: Value) -> Result<(Record, Timestamp)> {
+    let Value::Array(fields) = value else { return Err(unexpected(operation, &value)) };
+    let Ok([Value::BulkString(bytes), Value::Int(now)]) = <[Value; 2]>::try_from(fields) else {
+        return Err(Error::new(ErrorKind::Corrupt, operation, "the answer is not record and time"));
+    };
+    let record = layout::decode(Bytes::from(bytes))
+        .map_err(|what| Error::new(ErrorKind::Corrupt, operation, what))?;
+    Ok((record, Timestamp::from_micros(now)))
+}
+
+/// The condition of a settling or renewing write.
+pub(crate) fn lease_guard(lease: &Lease) -> Guard {
+    #[cfg(feature = "testing")]
+    if semel::testing::sabotaged(semel::testing::Guard::Fence) {
+        return Guard::none();
+    }
+    Guard::lease(lease)
+}
+
+/// The condition of a write over a judged record.
+pub(crate) fn version_guard(version: Version) -> Guard {
+    #[cfg(feature = "testing")]
+    if semel::testing::sabotaged(semel::testing::Guard::Version) {
+        return Guard::none();
+    }
+    Guard::version(version)
+}
+
+impl Store for RedisStore {
+    type Renewer = RedisRenewer;
+
+    async fn open(&self, draft: &Draft) -> Result<Opened> {
+        let packed = PackedClaim::new(draft);
+        let args = [
+            &layout::head(State::Running)[..],
+            &packed.attempt_id,
+            &packed.rest,
+            packed.collect.as_bytes(),
+        ];
+        let digest = draft.key.digest();
+        let (value, short) = self.run("open", &script::OPEN, &digest, &args).await?;
+        if let Value::Int(fence) = value {
+            let fence = Fence::from_i64(fence);
+            return match short {
+                None => Ok(Opened::Inserted { fence }),
+                Some(short) => Err(self.take_back(draft, fence, short).await),
+            };
+        }
+        let (record, now) = record_and_now("open", value)?;
+        Ok(Opened::Existing { record: Box::new(record), now })
+    }
+
+    async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
+        let guard = version_guard(judged);
+        let digest = key.digest();
+        let value = match change {
+            Change::Regrant(draft) => self.grant(&guard, &digest, draft, true).await?,
+            Change::Replace(draft) => self.grant(&guard, &digest, draft, false).await?,
+            Change::End(ending) => self.end("swap", &digest, &guard, ending).await?,
+            Change::Redrive => self.redrive(&guard, &digest).await?,
+        };
+        Ok(match fence_of("swap", &value)? {
+            Some(fence) => Swapped::Done { fence },
+            None => Swapped::Lost,
+        })
+    }
+
+    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
+        let value = self.end("settle", &lease.digest, &lease_guard(lease), ending).await?;
+        Ok(match fence_of("settle", &value)? {
+            Some(_) => Settled::Done,
+            None => Settled::Lost,
+        })
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
+        let name = self.keys().name(&key.digest());
+        let call = Call { script: &script::PEEK, key: &name, args: &[] };
+        let answered = self.transport.call(&call).await;
+        let value = answered.map_err(|failure| failure.during("peek", Effect::Reads))?;
+        if value == Value::Nil {
+            return Ok(None);
+        }
+        let (record, now) = record_and_now("peek", value)?;
+        Ok(Some(Peeked { record, now }))
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        walk::sweep(self, limit).await
+    }
+
+    async fn renewer(&self) -> Result<RedisRenewer> {
+        RedisRenewer::connect(&self.settings).await
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Listen>>> {
+        Ok(Some(Box::new(listen::Subscription::open(&self.settings).await?)))
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>> {
+        check::check(&self.transport).await
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        if self.transport.is_cluster() { Guarantee::BestEffort } else { Guarantee::Fenced }
+    }
+}
+
+impl Inspect for RedisStore {
+    async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+        walk::list(self, filter, after, limit).await
+    }
+}

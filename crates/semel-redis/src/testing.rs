@@ -1,0 +1,34 @@
+//! For tests: time that passes at once.
+
+use std::time::Duration;
+
+use redis::Value;
+use semel::clock::micros;
+use semel::store::Result;
+
+use crate::error::Effect;
+use crate::script::{self, Call};
+use crate::store::RedisStore;
+
+impl RedisStore {
+    /// Moves every stored time of this prefix back by `span`, as if so much time had passed. Answers
+    /// how many records there were.
+    ///
+    /// # Errors
+    /// As the store's own verbs.
+    pub async fn rewind(&self, span: Duration) -> Result<u32> {
+        let span = micros(span).to_string();
+        let mut count = 0;
+        for key in crate::walk::names(self).await? {
+            let call = Call { script: &script::REWIND, key: &key, args: &[span.as_bytes()] };
+            let answered = self.transport.call(&call).await;
+            match answered.map_err(|failure| failure.during("rewind", Effect::Writes))?
+                == Value::Int(1)
+            {
+                true => count += 1,
+                false => tracing::warn!("left an unreadable record where it is"),
+            }
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,323 @@
+//! Walking over all records, for operators and for the sweeper.
+//!
+//! Redis has no order to walk in, only `SCAN`: it shows every key that stays at least once, and some
+//! of them twice. Every call does a bounded number of steps and remembers where it stopped.
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use redis::{Cmd, Pipeline, Value};
+use semel::store::{Cursor, Ending, Error, ErrorKind, Filter, Page, Result, Swept};
+use semel::{Digest, ErrorText, OnCrash, State, Timestamp};
+
+use crate::error::{Effect, Failure, answer, unexpected};
+use crate::layout::{self, HEADER, Header};
+use crate::reply;
+use crate::store::{RedisStore, version_guard};
+use crate::transport::{BATCH, Node};
+
+/// Keys that the server looks at in one step: about a millisecond of its time.
+const STEP: u32 = 1_000;
+/// Steps of one page.
+const PAGE_STEPS: u32 = 16;
+/// Steps of one sweep.
+const SWEEP_STEPS: u32 = 100;
+/// The form of a [`Cursor`].
+const FORM: u8 = 1;
+
+/// Where a walk goes on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// The node's address; empty for the first, or only one.
+    node: String,
+    /// The node's own cursor.
+    cursor: u64,
+    /// Whether the node has nothing more than what is pending.
+    exhausted: bool,
+    /// Seen by the last step and not looked at yet.
+    pending: Vec<Digest>,
+}
+
+impl Position {
+    fn to_cursor(&self) -> Cursor {
+        let mut bytes = vec![FORM, u8::from(self.exhausted)];
+        bytes.extend(self.cursor.to_be_bytes());
+        bytes.push(u8::try_from(self.node.len()).unwrap_or(0));
+        bytes.extend(self.node.as_bytes());
+        for digest in &self.pending {
+            bytes.extend(digest.as_bytes());
+        }
+        Cursor(bytes)
+    }
+
+    fn from_cursor(cursor: &Cursor) -> Option<Self> {
+        let (fixed, rest) = cursor.0.split_at_checked(11)?;
+        let (node, digests) = rest.split_at_checked(usize::from(fixed[10]))?;
+        if fixed[0] != FORM || digests.len() % 32 != 0 {
+            return None;
+        }
+        Some(Self {
+            node: std::str::from_utf8(node).ok()?.to_owned(),
+            cursor: u64::from_be_bytes(fixed[2..10].try_into().ok()?),
+            exhausted: fixed[1] != 0,
+            pending: digests.chunks_exact(32).filter_map(Digest::from_bytes).collect(),
+        })
+    }
+}
+
+struct Walk<'a> {
+    store: &'a RedisStore,
+    operation: &'static str,
+    nodes: Vec<Node>,
+    index: usize,
+    position: Position,
+    now: Timestamp,
+}
+
+impl<'a> Walk<'a> {
+    async fn resume(
+        store: &'a RedisStore,
+        operation: &'static str,
+        from: Option<Position>,
+    ) -> Result<Self> {
+        let nodes = store.transport.nodes().await.map_err(|failure| read(failure, operation))?;
+        let mut position = from.unwrap_or_default();
+        let index = nodes.iter().position(|node| node.address() == position.node);
+        let index = index.unwrap_or_else(|| {
+            // The node is gone, and its records with it to the others: begin again, since showing
+            // some of them twice is allowed and leaving some out is not.
+            position =
+                Position { pending: std::mem::take(&mut position.pending), ..Position::default() };
+            0
+        });
+        Ok(Self { store, operation, nodes, index, position, now: Timestamp::from_micros(0) })
+    }
+
+    /// Whether every node has been walked over and nothing is pending.
+    fn is_done(&self) -> bool {
+        self.position.pending.is_empty()
+            && self.position.exhausted
+            && self.index + 1 >= self.nodes.len()
+    }
+
+    /// Lets a node look at about `count` keys, and its clock tell the time.
+    async fn step(&mut self, count: u32) -> Result<()> {
+        if self.position.exhausted && self.index + 1 < self.nodes.len() {
+            self.index += 1;
+            self.position.cursor = 0;
+            self.position.exhausted = false;
+        }
+        let Some(node) = self.nodes.get(self.index) else { return Ok(()) };
+        self.position.node = node.address();
+        let mut commands = Pipeline::with_capacity(2);
+        commands.cmd("TIME");
+        if !self.position.exhausted {
+            let pattern = self.store.keys().pattern();
+            commands.cmd("SCAN").arg(self.position.cursor);
+            commands.arg("MATCH").arg(pattern).arg("COUNT").arg(count);
+        }
+        let operation = self.operation;
+        let read = |failure| read(failure, operation);
+        let answers = self.store.transport.read(node, commands).await.map_err(read)?;
+        let mut answers = answers.into_iter().map(|value| answer(value).map_err(read));
+        let time = answers.next().transpose()?.unwrap_or_default();
+        self.now = reply::moment(&time).ok_or_else(|| unexpected(operation, &time))?;
+        if let Some(scanned) = answers.next().transpose()? {
+            let (cursor, names) =
+                reply::scan(&scanned).ok_or_else(|| unexpected(operation, &scanned))?;
+            self.position.cursor = cursor;
+            self.position.exhausted = cursor == 0;
+            let digests = names.iter().filter_map(|name| self.store.keys().digest(name));
+            self.position.pending.extend(digests);
+        }
+        Ok(())
+    }
+
+    /// Takes pending records, and reads them with `command`.
+    async fn take(
+        &mut self,
+        count: usize,
+        command: impl Fn(&[u8]) -> Cmd,
+    ) -> Result<Vec<(Digest, Vec<u8>)>> {
+        let count = count.min(BATCH).min(self.position.pending.len());
+        // They stay pending until they have been read, so that a failure here loses none of them.
+        let digests = self.position.pending[..count].to_vec();
+        let names: Vec<_> = digests.iter().map(|digest| self.store.keys().name(digest)).collect();
+        let answers = self.store.transport.read_keys(&names, command).await;
+        let answers = answers.map_err(|failure| read(failure, self.operation))?;
+        self.position.pending.drain(..count);
+        let mut found = Vec::with_capacity(count);
+        for (digest, value) in digests.into_iter().zip(answers) {
+            // Otherwise it is gone meanwhile, or is no string: not a record.
+            if let Value::BulkString(bytes) = value
+                && !bytes.is_empty()
+            {
+                found.push((digest, bytes));
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn read(failure: Failure, operation: &'static str) -> Error {
+    failure.during(operation, Effect::Reads)
+}
+
+/// A page of records that match. A record that cannot be read is left out and logged: one damaged
+/// value must not hide all the others.
+pub(crate) async fn list(
+    store: &RedisStore,
+    filter: &Filter,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> Result<Page> {
+    let from = match after {
+        None => None,
+        Some(cursor) => Some(Position::from_cursor(cursor).ok_or_else(|| {
+            Error::new(ErrorKind::Misconfigured, "list", "the cursor is not one of this store's")
+        })?),
+    };
+    let limit = usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
+    let mut walk = Walk::resume(store, "list", from).await?;
+    let mut page = Page::default();
+    let mut steps = 0;
+    // The time comes with a step, and `due` needs it.
+    let count = u32::try_from(limit).unwrap_or(STEP).clamp(16, STEP);
+    while page.entries.len() < limit && steps < PAGE_STEPS && !(steps > 0 && walk.is_done()) {
+        walk.step(count).await?;
+        steps += 1;
+        while page.entries.len() < limit && !walk.position.pending.is_empty() {
+            let room = limit - page.entries.len();
+            for (digest, bytes) in walk.take(room, get).await? {
+                match layout::decode_entry(Bytes::from(bytes)) {
+                    Ok(entry) if entry.key.digest() != digest => {
+                        tracing::warn!(%digest, "skipped a record that lies under another's name");
+                    }
+                    Ok(entry) if filter.matches(&entry, walk.now) => page.entries.push(entry),
+                    Ok(_) => {}
+                    Err(what) => tracing::warn!(%digest, what, "skipped an unreadable record"),
+                }
+            }
+        }
+    }
+    page.next = (!walk.is_done()).then(|| walk.position.to_cursor());
+    Ok(page)
+}
+
+fn get(key: &[u8]) -> Cmd {
+    let mut command = redis::cmd("GET");
+    command.arg(key);
+    command
+}
+
+fn get_header(key: &[u8]) -> Cmd {
+    let mut command = redis::cmd("GETRANGE");
+    command.arg(key).arg(0).arg(HEADER - 1);
+    command
+}
+
+/// Removes and suspends what is due, going on where the last sweep stopped.
+pub(crate) async fn sweep(store: &RedisStore, limit: u32) -> Result<Swept> {
+    // One sweep at a time: two would only read the same keys twice.
+    let mut from = store.swept.lock().await;
+    let mut walk = Walk::resume(store, "sweep", from.take()).await?;
+    let mut swept = Swept::default();
+    let mut steps = 0;
+    let done = |swept: &Swept| swept.removed + swept.suspended;
+    while done(&swept) < limit && steps < SWEEP_STEPS && !(steps > 0 && walk.is_done()) {
+        walk.step(STEP).await?;
+        steps += 1;
+        while done(&swept) < limit && !walk.position.pending.is_empty() {
+            let room = usize::try_from(limit - done(&swept)).unwrap_or(usize::MAX);
+            sweep_some(&mut walk, room, &mut swept).await?;
+        }
+    }
+    if !walk.is_done() {
+        swept.more = true;
+        *from = Some(walk.position);
+    }
+    Ok(swept)
+}
+
+async fn sweep_some(walk: &mut Walk<'_>, room: usize, swept: &mut Swept) -> Result<()> {
+    let read = walk.take(room, get_header).await?;
+    let due = read.into_iter().filter_map(|(digest, bytes)| match Header::read(&bytes) {
+        Ok(header) => Some((digest, header, due(&header, walk.now)?)),
+        Err(what) => {
+            tracing::warn!(%digest, what, "left an unreadable record where it is");
+            None
+        }
+    });
+    // Every write is conditional on the version that was just read. A lapsed claim can only come
+    // back to life by a write, so what was due then is due still.
+    let store = walk.store;
+    let endings = due.map(|(digest, header, ending)| async move {
+        let guard = version_guard(header.version());
+        let ended = store.end("sweep", &digest, &guard, &ending).await?;
+        Ok((ended, ending == Ending::Removed))
+    });
+    for ended in join_all(endings).await {
+        match ended? {
+            (Value::Int(fence), true) if fence > 0 => swept.removed += 1,
+            (Value::Int(fence), false) if fence > 0 => swept.suspended += 1,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What is to become of a record that nobody can need, or that somebody must look at.
+fn due(header: &Header, now: Timestamp) -> Option<Ending> {
+    let past = |moment: Option<Timestamp>| moment.is_some_and(|moment| moment <= now);
+    match (header.state, header.on_crash) {
+        (State::Succeeded | State::Failed, _) => past(header.expires_at).then_some(Ending::Removed),
+        (State::Running, OnCrash::Hold) => past(header.lease_until).then(|| {
+            let error = ErrorText::new("the attempt ended without an answer (swept)");
+            Ending::Uncertain { error }
+        }),
+        (State::Running, OnCrash::Rerun | OnCrash::Verify) => {
+            past(header.lease_until.map(|until| until.after(header.keep)))
+                .then_some(Ending::Removed)
+        }
+        (State::Dead | State::Uncertain, _) => None,
+    }
+}
+
+/// The names of all records, each once.
+#[cfg(feature = "testing")]
+pub(crate) async fn names(store: &RedisStore) -> Result<Vec<Vec<u8>>> {
+    let mut walk = Walk::resume(store, "rewind", None).await?;
+    let mut seen = std::collections::HashSet::new();
+    let mut first = true;
+    while std::mem::take(&mut first) || !walk.is_done() {
+        walk.step(STEP).await?;
+        seen.extend(walk.position.pending.drain(..));
+    }
+    Ok(seen.iter().map(|digest| store.keys().name(digest)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use semel::Key;
+
+    use super::*;
+
+    #[test]
+    fn a_cursor_reads_back_and_foreign_bytes_are_refused() {
+        let digest = Key::command("t", "s", "i").unwrap().digest();
+        let position = Position {
+            node: "127.0.0.1:7000".to_owned(),
+            cursor: 42,
+            exhausted: true,
+            pending: vec![digest, digest],
+        };
+        let cursor = position.to_cursor();
+        assert_eq!(Position::from_cursor(&cursor), Some(position));
+        for cut in 0..cursor.0.len() {
+            let cut = Cursor(cursor.0[..cut].to_vec());
+            if let Some(read) = Position::from_cursor(&cut) {
+                assert!(read.pending.len() < 2, "{cut:?}");
+            }
+        }
+        assert_eq!(Position::from_cursor(&Cursor(vec![9; 11])), None);
+    }
+}

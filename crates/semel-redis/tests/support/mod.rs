@@ -1,0 +1,117 @@
+//! What the tests of this crate share: a prefix of their own on the servers that the environment
+//! names, and a plain client to look behind the store's back.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use semel::store::{BoxFuture, Draft};
+use semel::{AttemptId, Fingerprint, Key, OnCrash, OperationId};
+use semel_redis::{Builder, RedisStore};
+use semel_testkit::Fixture;
+
+/// The server under test.
+pub(crate) fn url(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!("set {variable} or run `cargo xtask test`, which starts the servers")
+    })
+}
+
+/// A prefix that no other test has.
+pub(crate) fn prefix() -> String {
+    let unique: String =
+        AttemptId::generate().to_bytes().iter().map(|b| format!("{b:02x}")).collect();
+    format!("test:{unique}:")
+}
+
+/// A prefix on a server, and the way to its records.
+pub(crate) struct Place {
+    pub(crate) url: String,
+    pub(crate) prefix: String,
+}
+
+impl Place {
+    pub(crate) fn at(url: String) -> Self {
+        Self { url, prefix: prefix() }
+    }
+
+    pub(crate) fn builder(&self) -> Builder {
+        RedisStore::builder().prefix(&self.prefix)
+    }
+
+    pub(crate) async fn open(&self) -> RedisStore {
+        self.builder().connect(&self.url).await.expect("the server answers")
+    }
+
+    /// The record's name in Redis.
+    pub(crate) fn name(&self, key: &Key) -> String {
+        let digits: String =
+            key.digest().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}{digits}", self.prefix)
+    }
+
+    /// Runs a command behind the store's back.
+    pub(crate) async fn raw<T: redis::FromRedisValue>(&self, command: &mut redis::Cmd) -> T {
+        match self.url.strip_prefix("redis+cluster://") {
+            None => {
+                let mut connection = client(&self.url).await;
+                command.query_async(&mut connection).await.expect("the server answers")
+            }
+            Some(nodes) => {
+                let nodes = nodes.split(',').map(|node| format!("redis://{node}"));
+                let client = redis::cluster::ClusterClient::new(nodes).expect("URLs");
+                let mut connection = client.get_async_connection().await.expect("a cluster");
+                command.query_async(&mut connection).await.expect("the cluster answers")
+            }
+        }
+    }
+}
+
+pub(crate) async fn client(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).expect("a URL");
+    client.get_multiplexed_async_connection().await.expect("the server answers")
+}
+
+impl Fixture for Place {
+    type Store = RedisStore;
+
+    async fn store(&self) -> RedisStore {
+        self.open().await
+    }
+
+    async fn advance(&self, span: Duration) {
+        self.open().await.rewind(span).await.expect("the server answers");
+    }
+
+    fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {
+        Some(Box::pin(async move {
+            let mut cut = redis::cmd("SETRANGE");
+            let _: i64 = self.raw(cut.arg(self.name(key)).arg(1).arg(b"\x09")).await;
+        }))
+    }
+
+    // Redis forgets expired records by itself, but ten seconds late: within a test it does not.
+    fn forgets_by_itself(&self) -> bool {
+        false
+    }
+}
+
+pub(crate) fn key(id: &str) -> Key {
+    Key::command("acme", "PAY", id).expect("a valid key")
+}
+
+pub(crate) fn draft(key: &Key) -> Draft {
+    Draft {
+        key: key.clone(),
+        fingerprint: Fingerprint::opaque("request"),
+        operation_id: OperationId::generate(),
+        attempt_id: AttemptId::generate(),
+        attempt: 1,
+        owner: Arc::from("host:1:a"),
+        lease: Duration::from_secs(30),
+        on_crash: OnCrash::Rerun,
+        keep: Duration::from_secs(3_600),
+    }
+}

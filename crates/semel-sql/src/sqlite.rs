@@ -1,0 +1,426 @@
+//! The ledger in a SQLite file: the embedded default, with nothing to run beside the program.
+//!
+//! [`SqliteStore::open`] creates the file and its schema. One thread writes for the whole process
+//! and commits what waits together, so many callers share one flush to the disk; replays, waiters
+//! and operators read on connections of their own. Other processes may use the same file: they take
+//! turns by SQLite's lock, and one that waits too long is told `Busy`.
+//!
+//! Deliberately absent: databases in memory (refused: each connection would have its own; use
+//! [`MemoryStore`](semel::store::memory::MemoryStore)), network file systems (reported by `check`)
+//! and wake-ups across processes: a waiter in another process polls.
+
+mod failure;
+mod group;
+mod queue;
+mod readers;
+mod schema;
+mod settings;
+mod statements;
+mod tick;
+mod transaction;
+mod writer;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel::claim::Lease;
+use semel::key::{Digest, Key};
+use semel::record::{State, Version};
+use semel::store::{
+    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Opened,
+    Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept, TransactionalStore,
+};
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{Executor, QueryBuilder, Sqlite};
+use tokio::sync::oneshot;
+
+use self::queue::{Answer, Refused, Step, Ticket};
+use self::readers::Readers;
+pub use self::schema::{MIGRATIONS, print};
+pub use self::settings::{Builder, Synchronous};
+use self::statements::identity;
+use self::tick::Tick;
+pub use self::transaction::SqliteTransaction;
+use self::writer::Shared;
+
+/// Records that one turn of the writer sweeps: about a millisecond's work, so that a long sweep
+/// never keeps anybody waiting for longer.
+const SLICE: u32 = 128;
+
+/// How long a step waits for the writer at most: longer than any transaction of ours may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The ledger in a SQLite file. Cheap to clone: clones share the writer.
+///
+/// ```
+/// # async fn example(directory: &std::path::Path) -> semel::store::Result<()> {
+/// use semel_sql::sqlite::SqliteStore;
+///
+/// let store = SqliteStore::open(directory.join("ledger.db")).await?;
+/// # store.close().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SqliteStore(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    readers: Readers,
+    settings: Builder,
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Whoever waits is still served; then the writer's thread ends.
+        self.shared.queue.close();
+    }
+}
+
+/// What the writer has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Groups committed, each with one flush to the disk at most.
+    pub commits: u64,
+    /// Steps in them.
+    pub steps: u64,
+}
+
+impl SqliteStore {
+    /// Opens the ledger at `path` with the default settings, creating file and schema.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder(path).open().await
+    }
+
+    /// Settings for a ledger at `path`.
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::new(path.as_ref())
+    }
+
+    async fn start(settings: Builder) -> Result<Self> {
+        let shared = Arc::new(Shared::new(Tick::new(settings.clock.clone(), &settings.path)));
+        let ended = writer::start(Arc::clone(&shared), settings.clone()).await?;
+        let readers = Readers::new(settings.reading(), settings.readers);
+        Ok(Self(Arc::new(Inner { shared, readers, settings, ended: Mutex::new(Some(ended)) })))
+    }
+
+    /// Serves who waits, refuses who comes, and closes the file. Clones are closed with it.
+    pub async fn close(&self) {
+        self.0.shared.queue.close();
+        let ended = self.0.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.readers.close().await;
+        if let Some(ended) = ended {
+            let _ = ended.await;
+        }
+    }
+
+    /// What the writer has done so far, for metrics.
+    pub fn traffic(&self) -> Traffic {
+        let Shared { commits, steps, .. } = &*self.0.shared;
+        Traffic { commits: commits.load(Ordering::Relaxed), steps: steps.load(Ordering::Relaxed) }
+    }
+
+    fn enqueue(&self, step: Step) -> Result<(Ticket, Waiting)> {
+        let operation = step.operation();
+        let (reply, answer) = oneshot::channel();
+        match self.0.shared.queue.push(step, reply) {
+            Ok(ticket) => Ok((ticket, Waiting { answer, operation })),
+            Err(refused) => Err(turned_away(operation, refused)),
+        }
+    }
+
+    async fn ask(&self, step: Step) -> Result<Answer> {
+        let (ticket, mut waiting) = self.enqueue(step)?;
+        self.patiently(ticket, &mut waiting).await
+    }
+
+    /// Waits for the writer's answer, but not for ever: a step that the writer has not taken up
+    /// after [`PATIENCE`] is withdrawn, and nothing happened.
+    async fn patiently(&self, ticket: Ticket, waiting: &mut Waiting) -> Result<Answer> {
+        match tokio::time::timeout(PATIENCE, waiting.answer()).await {
+            Ok(answer) => answer,
+            Err(_) if self.0.shared.queue.withdraw(ticket) => {
+                let text = format!(
+                    "somebody's transaction has kept the writer for more than {PATIENCE:?}; end it"
+                );
+                Err(Error::new(ErrorKind::Unavailable, waiting.operation, text))
+            }
+            // The writer is at it.
+            Err(_) => waiting.answer().await,
+        }
+    }
+
+    async fn look(&self, key: &Key, operation: &'static str) -> Result<Option<Peeked>> {
+        // The clock before the record: what is read may be newer than `now`, never older.
+        let now = self.0.shared.tick.now();
+        let mut reader = self.0.readers.reader(operation).await?;
+        let query = sqlx::query(statements::PEEK).bind(identity(key).to_vec());
+        match query.fetch_optional(reader.connection()).await {
+            Ok(None) => Ok(None),
+            Ok(Some(row)) => Ok(Some(Peeked { record: statements::record(&row, operation)?, now })),
+            Err(error) => Err(reader.failed(operation, error)),
+        }
+    }
+
+    /// Waits for the writer's answer; but while a transaction of somebody's keeps the writer, and
+    /// for a record that is there already, does not.
+    async fn open_or_look(
+        &self,
+        key: &Key,
+        ticket: Ticket,
+        mut waiting: Waiting,
+    ) -> Result<Opened> {
+        let mut lent = self.0.shared.lent.subscribe();
+        tokio::select! {
+            biased;
+            answer = self.patiently(ticket, &mut waiting) => return answer.map(opened),
+            Ok(_) = lent.wait_for(|lent| *lent) => {}
+        }
+        if let Ok(Some(Peeked { record, now })) = self.look(key, "open").await
+            // If the writer has it by now, its answer is the one: it may have written.
+            && self.0.shared.queue.withdraw(ticket)
+        {
+            return Ok(Opened::Existing { record: Box::new(record), now });
+        }
+        self.patiently(ticket, &mut waiting).await.map(opened)
+    }
+}
+
+/// A request that was taken into the line.
+struct Waiting {
+    answer: oneshot::Receiver<Result<Answer>>,
+    operation: &'static str,
+}
+
+impl Waiting {
+    async fn answer(&mut self) -> Result<Answer> {
+        let gone = "the writer ended with the step in its hands";
+        (&mut self.answer)
+            .await
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Ambiguous, self.operation, gone)))
+    }
+}
+
+fn turned_away(operation: &'static str, refused: Refused) -> Error {
+    let text = match refused {
+        Refused::Full => "the writer's queue is full; slow down",
+        Refused::Closed => "the store is closed; open it again",
+    };
+    Error::new(ErrorKind::Unavailable, operation, text)
+}
+
+fn opened(answer: Answer) -> Opened {
+    let Answer::Opened(opened) = answer else { unreachable!("an open is answered as one") };
+    opened
+}
+
+fn swapped(answer: Answer) -> Swapped {
+    let Answer::Swapped(swapped) = answer else { unreachable!("a swap is answered as one") };
+    swapped
+}
+
+fn settled(answer: Answer) -> Settled {
+    let Answer::Settled(settled) = answer else { unreachable!("a settle is answered as one") };
+    settled
+}
+
+impl Store for SqliteStore {
+    type Renewer = SqliteRenewer;
+
+    async fn open(&self, draft: &Draft) -> Result<Opened> {
+        let (ticket, waiting) = self.enqueue(Step::Open(draft.clone()))?;
+        match self.open_or_look(&draft.key, ticket, waiting).await {
+            // Another process keeps the lock. What is there can be read all the same.
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                match self.look(&draft.key, "open").await {
+                    Ok(Some(Peeked { record, now })) => {
+                        Ok(Opened::Existing { record: Box::new(record), now })
+                    }
+                    Ok(None) | Err(_) => Err(error),
+                }
+            }
+            done => done,
+        }
+    }
+
+    async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
+        self.ask(Step::Swap(key.clone(), judged, change.clone())).await.map(swapped)
+    }
+
+    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
+        self.ask(Step::Settle(*lease, ending.clone())).await.map(settled)
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
+        self.look(key, "peek").await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        let mut total = Swept::default();
+        loop {
+            let left = limit - total.removed - total.suspended;
+            let slice = left.min(SLICE);
+            let Answer::Swept(swept) = self.ask(Step::Sweep(slice)).await? else {
+                unreachable!("a sweep is answered as one")
+            };
+            total.removed += swept.removed;
+            total.suspended += swept.suspended;
+            total.more = swept.more;
+            if !swept.more || slice == left {
+                return Ok(total);
+            }
+        }
+    }
+
+    async fn renewer(&self) -> Result<SqliteRenewer> {
+        Ok(SqliteRenewer(self.clone()))
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>> {
+        let mut reader = self.0.readers.reader("check").await?;
+        let checked = async {
+            let connection = reader.connection();
+            let mut findings = schema::findings(connection).await?;
+            findings.extend(schema::set_up(connection, &self.0.settings).await?);
+            Ok(findings)
+        };
+        match checked.await {
+            Ok(findings) => Ok(findings),
+            Err(error) => Err(reader.failed("check", error)),
+        }
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::Fenced
+    }
+}
+
+/// Renews through the writer's line, before everybody else. The writer's thread is its own, so a
+/// blocked application delays no renewal.
+#[derive(Debug)]
+pub struct SqliteRenewer(SqliteStore);
+
+impl Renewer for SqliteRenewer {
+    async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
+        match self.0.ask(Step::Renew(leases.to_vec())).await? {
+            Answer::Renewed(renewed) => Ok(renewed),
+            Answer::Settled(_) | Answer::Opened(_) | Answer::Swapped(_) | Answer::Swept(_) => {
+                unreachable!("a renewal is answered as one")
+            }
+        }
+    }
+}
+
+impl TransactionalStore for SqliteStore {
+    type Connection = SqliteConnection;
+    type Transaction = SqliteTransaction;
+
+    async fn begin(&self) -> Result<SqliteTransaction> {
+        let (borrower, lent) = oneshot::channel();
+        let refused = self.0.shared.queue.push_borrower(borrower);
+        refused.map_err(|refused| turned_away("begin", refused))?;
+        let gone = "the writer ended before the transaction's turn came";
+        lent.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "begin", gone)))
+    }
+
+    fn connection(transaction: &mut SqliteTransaction) -> &mut SqliteConnection {
+        transaction.connection()
+    }
+
+    async fn open_in(&self, connection: &mut SqliteConnection, draft: &Draft) -> Result<Opened> {
+        self.join(connection, &Step::Open(draft.clone())).await.map(opened)
+    }
+
+    async fn swap_in(
+        &self,
+        connection: &mut SqliteConnection,
+        key: &Key,
+        judged: Version,
+        change: &Change,
+    ) -> Result<Swapped> {
+        self.join(connection, &Step::Swap(key.clone(), judged, change.clone())).await.map(swapped)
+    }
+
+    async fn settle_in(
+        &self,
+        connection: &mut SqliteConnection,
+        lease: &Lease,
+        ending: &Ending,
+    ) -> Result<Settled> {
+        transaction::still_open(connection, "settle").await?;
+        self.join(connection, &Step::Settle(*lease, ending.clone())).await.map(settled)
+    }
+
+    async fn commit(&self, transaction: SqliteTransaction) -> Result<()> {
+        transaction.commit().await
+    }
+
+    async fn rollback(&self, transaction: SqliteTransaction) {
+        drop(transaction);
+    }
+
+    fn work_limit(&self, lease: Duration) -> Option<Duration> {
+        Some(self.0.settings.work_limit.unwrap_or(lease / 3))
+    }
+}
+
+impl SqliteStore {
+    async fn join(&self, connection: &mut SqliteConnection, step: &Step) -> Result<Answer> {
+        let Shared { texts, tick, .. } = &*self.0.shared;
+        group::join(connection, texts, tick, step).await
+    }
+}
+
+impl Inspect for SqliteStore {
+    async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+        let now = self.0.shared.tick.now().as_micros();
+        let after = after.map_or_else(Vec::new, |cursor| cursor.0.clone());
+        let mut query = QueryBuilder::<Sqlite>::new(statements::LIST);
+        query.push_bind(after);
+        narrow(&mut query, filter, now);
+        query.push(" ORDER BY digest LIMIT ").push_bind(i64::from(limit) + 1);
+        let mut reader = self.0.readers.reader("list").await?;
+        let rows = match reader.connection().fetch_all(query.build()).await {
+            Ok(rows) => rows,
+            Err(error) => return Err(reader.failed("list", error)),
+        };
+        let shown = rows.iter().take(limit as usize).map(|row| statements::entry(row, "list"));
+        let entries = shown.collect::<Result<Vec<_>>>()?;
+        let more = rows.len() > entries.len();
+        let last = entries.last().map(|entry| entry.key.digest());
+        let cursor = |digest: Digest| Cursor(digest.as_bytes().to_vec());
+        Ok(Page { next: last.filter(|_| more).map(cursor), entries })
+    }
+}
+
+/// Conditions are written only where they are asked for, and states as numbers: SQLite uses a
+/// partial index only where it can see that the condition implies the index's own.
+fn narrow(query: &mut QueryBuilder<Sqlite>, filter: &Filter, now: i64) {
+    let Filter { kind, tenant, scope, state, reference, due } = filter;
+    if let Some(kind) = kind {
+        query.push(" AND kind = ").push_bind(i64::from(kind.code()));
+    }
+    if let Some(tenant) = tenant {
+        query.push(" AND tenant = ").push_bind(tenant.clone());
+    }
+    if let Some(scope) = scope {
+        query.push(" AND scope = ").push_bind(scope.clone());
+    }
+    if let Some(state) = state {
+        query.push(" AND state = ").push(state.code());
+    }
+    if let Some(reference) = reference {
+        query.push(" AND reference = ").push_bind(reference.clone());
+    }
+    if *due {
+        query.push(" AND state = ").push(State::Failed.code());
+        query.push(" AND retry_at <= ").push_bind(now).push(" AND expires_at > ").push_bind(now);
+    }
+}

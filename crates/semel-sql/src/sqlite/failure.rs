@@ -1,0 +1,127 @@
+//! SQLite's result codes in our words: what happened, and what to do about it.
+//!
+//! A step inside a transaction that did not commit did not happen, so most failures are
+//! `Unavailable`; only a failed COMMIT is ambiguous.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use semel::store::{Error, ErrorKind};
+
+/// "SQL error or missing database": no such table, no such savepoint, a transaction within one.
+pub(super) const ERROR: i32 = 1;
+const BUSY: i32 = 5;
+const LOCKED: i32 = 6;
+const READONLY: i32 = 8;
+const CORRUPT: i32 = 11;
+const FULL: i32 = 13;
+const CANTOPEN: i32 = 14;
+const NOTADB: i32 = 26;
+
+/// The primary result code of what SQLite refused; `None` where it was not SQLite that failed.
+pub(super) fn primary(error: &sqlx::Error) -> Option<i32> {
+    let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
+    // The low byte is the primary code, the rest says more of the same.
+    Some(code & 0xff)
+}
+
+/// Whether another connection held the lock for longer than the busy timeout.
+pub(super) fn is_busy(error: &sqlx::Error) -> bool {
+    matches!(primary(error), Some(BUSY | LOCKED))
+}
+
+/// A failure in our own words, with SQLite's behind them.
+#[derive(Debug)]
+struct Explained {
+    text: String,
+    source: sqlx::Error,
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.text, self.source)
+    }
+}
+
+impl std::error::Error for Explained {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// The failure of `operation` in our own words.
+pub(super) fn explained(
+    kind: ErrorKind,
+    operation: &'static str,
+    text: impl Into<String>,
+    source: sqlx::Error,
+) -> Error {
+    Error::new(kind, operation, Explained { text: text.into(), source })
+}
+
+/// The failure of a statement whose transaction did not commit: nothing happened.
+pub(super) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Error {
+    let (kind, text) = match primary(&error) {
+        Some(BUSY | LOCKED) => (
+            ErrorKind::Unavailable,
+            "Busy: another process is writing to the database and did not finish in time; try \
+             again, or raise the busy timeout",
+        ),
+        Some(READONLY) => (
+            ErrorKind::Misconfigured,
+            "the database is read-only; make the file and its directory writable for this process",
+        ),
+        Some(FULL) => (ErrorKind::Capacity, "the disk is full; make room"),
+        Some(ERROR) => (
+            ErrorKind::Misconfigured,
+            "the schema is not the one this version needs; `check` lists what is missing",
+        ),
+        Some(CORRUPT | NOTADB) => (
+            ErrorKind::Corrupt,
+            "the database file is damaged; stop writing, run `PRAGMA integrity_check` and restore \
+             a backup",
+        ),
+        Some(CANTOPEN) => (
+            ErrorKind::Misconfigured,
+            "a file of the database cannot be opened; check that its directory exists and is \
+             writable",
+        ),
+        Some(_) | None => (ErrorKind::Unavailable, "SQLite did not run the statement"),
+    };
+    explained(kind, operation, text, error)
+}
+
+/// The failure of a COMMIT. Its last page may have reached the disk before the failure did.
+pub(super) fn at_commit(operation: &'static str, error: sqlx::Error) -> Error {
+    if is_busy(&error) {
+        return in_transaction(operation, error);
+    }
+    explained(ErrorKind::Ambiguous, operation, "COMMIT failed half-way", error)
+}
+
+/// The failure to open `path`.
+pub(super) fn opening(path: &Path, waited: Duration, error: sqlx::Error) -> Error {
+    let path = path.display();
+    let (kind, text) = match primary(&error) {
+        Some(BUSY | LOCKED) => {
+            let text = format!("Busy: another process held {path} for longer than {waited:?}");
+            (ErrorKind::Unavailable, text)
+        }
+        Some(CANTOPEN) => {
+            let what = "does its directory exist, and may this process write there?";
+            (ErrorKind::Misconfigured, format!("{path} cannot be opened or created; {what}"))
+        }
+        Some(READONLY) => {
+            let what = "make the file and its directory writable for this process";
+            (ErrorKind::Misconfigured, format!("{path} is read-only; {what}"))
+        }
+        Some(NOTADB) => {
+            let what = "give the path of a database or of a file that does not exist yet";
+            (ErrorKind::Misconfigured, format!("{path} is not a SQLite database; {what}"))
+        }
+        Some(CORRUPT) => (ErrorKind::Corrupt, format!("{path} is damaged; restore a backup")),
+        Some(_) | None => (ErrorKind::Unavailable, format!("{path} cannot be opened")),
+    };
+    explained(kind, "connect", text, error)
+}

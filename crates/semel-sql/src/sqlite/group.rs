@@ -1,0 +1,232 @@
+//! Runs steps: many in one transaction of our own, or one in a transaction of the caller's.
+//!
+//! A group is answered only after its COMMIT. A step that fails takes its group's transaction down
+//! with it, so the others are run again, each alone: `writer` does that.
+
+use futures_util::TryStreamExt;
+use semel::claim::Fence;
+use semel::clock::Timestamp;
+use semel::store::{Change, Ending, Opened, Renewed, Result, Settled, Swapped, Swept};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{Either, Executor};
+
+use super::failure;
+use super::queue::{Answer, Step};
+use super::statements::{self, BEGIN, Bindings, Texts, Verb};
+use super::tick::Tick;
+
+/// The largest block of one verb. Sixteen steps an errand make the errand's cost vanish; a larger
+/// block would only keep more statements prepared.
+const BLOCK: usize = 16;
+
+/// How far a group came before it failed.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// It was not begun: nothing happened, and nobody else would fare better now.
+    Begin(sqlx::Error),
+    /// A statement failed: nothing happened, and the others may still succeed.
+    Statement(sqlx::Error),
+    /// COMMIT failed: it may have happened.
+    Commit(sqlx::Error),
+}
+
+/// A statement to run: which step asked for it, and which part of the step it is.
+#[derive(Clone, Copy)]
+struct Errand {
+    verb: Verb,
+    step: usize,
+    part: usize,
+}
+
+/// What a statement gave.
+struct Done {
+    rows: Vec<SqliteRow>,
+    changes: u64,
+}
+
+/// Runs and commits `steps` as one transaction; one answer a step, in order.
+///
+/// The clock is read after the write lock is held. Read before, it could be older than a fence that
+/// another process gave meanwhile on a key that it then removed, and fences would not grow.
+pub(super) async fn commit(
+    connection: &mut SqliteConnection,
+    texts: &Texts,
+    tick: &Tick,
+    steps: &[&Step],
+) -> std::result::Result<Vec<Result<Answer>>, Broken> {
+    connection.execute(BEGIN).await.map_err(Broken::Begin)?;
+    run(connection, texts, tick, steps, true).await
+}
+
+/// Runs one step in the transaction that `connection` is in.
+pub(super) async fn join(
+    connection: &mut SqliteConnection,
+    texts: &Texts,
+    tick: &Tick,
+    step: &Step,
+) -> Result<Answer> {
+    match run(connection, texts, tick, &[step], false).await {
+        Ok(mut answers) => answers.pop().expect("one answer a step"),
+        Err(Broken::Begin(error) | Broken::Statement(error) | Broken::Commit(error)) => {
+            Err(failure::in_transaction(step.operation(), error))
+        }
+    }
+}
+
+async fn run(
+    connection: &mut SqliteConnection,
+    texts: &Texts,
+    tick: &Tick,
+    steps: &[&Step],
+    commit: bool,
+) -> std::result::Result<Vec<Result<Answer>>, Broken> {
+    let now = tick.now();
+    let errands = errands(steps);
+    let mut fences = vec![Fence(0); steps.len()];
+    let mut answers: Vec<Vec<Done>> = steps.iter().map(|_| Vec::new()).collect();
+    let mut rest = &errands[..];
+    while let Some(first) = rest.first() {
+        let alike = rest.iter().take_while(|errand| errand.verb == first.verb).count();
+        let size = 1 << alike.min(BLOCK).ilog2();
+        let (block, later) = rest.split_at(size);
+        let last = commit && later.is_empty();
+        let mut bindings = Bindings::default();
+        for errand in block {
+            fences[errand.step] = bind(&mut bindings, steps[errand.step], errand.part, tick, now);
+        }
+        let text = texts.of(first.verb, size, last);
+        let query = sqlx::query_with(text, bindings.finish());
+        let statements = size * first.verb.statements();
+        let mut done = execute(connection, query, statements, last).await?.into_iter();
+        for errand in block {
+            answers[errand.step].extend(done.by_ref().take(errand.verb.statements()));
+        }
+        rest = later;
+    }
+    if commit && errands.is_empty() {
+        connection.execute("COMMIT").await.map_err(Broken::Commit)?;
+    }
+    let answered = steps.iter().zip(answers).zip(fences);
+    Ok(answered.map(|((step, done), fence)| answer(step, &done, fence, tick, now)).collect())
+}
+
+/// Runs a block. SQLite's thread goes through all of it without asking back.
+async fn execute(
+    connection: &mut SqliteConnection,
+    query: sqlx::query::Query<'_, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>,
+    statements: usize,
+    commits: bool,
+) -> std::result::Result<Vec<Done>, Broken> {
+    let mut done = Vec::with_capacity(statements + 1);
+    let mut rows = Vec::new();
+    let mut results = connection.fetch_many(query);
+    loop {
+        match results.try_next().await {
+            Ok(Some(Either::Right(row))) => rows.push(row),
+            Ok(Some(Either::Left(result))) => {
+                let rows = std::mem::take(&mut rows);
+                done.push(Done { rows, changes: result.rows_affected() });
+            }
+            Ok(None) => break,
+            Err(error) if commits && done.len() == statements => return Err(Broken::Commit(error)),
+            Err(error) => return Err(Broken::Statement(error)),
+        }
+    }
+    if done.len() < statements + usize::from(commits) {
+        // SQLite's thread ended under us: of the last statement there is no word.
+        let error = sqlx::Error::WorkerCrashed;
+        return Err(if commits { Broken::Commit(error) } else { Broken::Statement(error) });
+    }
+    done.truncate(statements);
+    Ok(done)
+}
+
+/// The statements that the steps come to, alike ones side by side.
+fn errands(steps: &[&Step]) -> Vec<Errand> {
+    let mut errands = Vec::with_capacity(steps.len());
+    for (step, asked) in steps.iter().enumerate() {
+        let verb = match asked {
+            Step::Renew(leases) => {
+                let parts = 0..leases.len();
+                errands.extend(parts.map(|part| Errand { verb: Verb::Renew, step, part }));
+                continue;
+            }
+            Step::Settle(_, Ending::Removed) => Verb::Remove,
+            Step::Settle(..) => Verb::Settle,
+            Step::Open(_) => Verb::Open,
+            Step::Swap(_, _, Change::Regrant(_) | Change::Replace(_)) => Verb::Grant,
+            Step::Swap(_, _, Change::End(Ending::Removed)) => Verb::Discard,
+            Step::Swap(_, _, Change::End(_)) => Verb::End,
+            Step::Swap(_, _, Change::Redrive) => Verb::Redrive,
+            Step::Sweep(_) => Verb::Sweep,
+        };
+        errands.push(Errand { verb, step, part: 0 });
+    }
+    // Stable: steps of one verb keep the order in which they came.
+    errands.sort_by_key(|errand| errand.verb as u8);
+    errands
+}
+
+/// Binds one statement; gives the fence that it would grant.
+fn bind(bindings: &mut Bindings, step: &Step, part: usize, tick: &Tick, now: Timestamp) -> Fence {
+    let mut fence = Fence(0);
+    match step {
+        Step::Renew(leases) => {
+            let (lease, length) = &leases[part];
+            bindings.renew(lease, *length, now);
+        }
+        Step::Settle(lease, Ending::Removed) => bindings.remove(lease),
+        Step::Settle(lease, ending) => bindings.settle(lease, ending, now),
+        Step::Open(draft) => {
+            fence = tick.fence(now);
+            bindings.open(draft, fence, now);
+        }
+        Step::Swap(key, judged, change) => match change {
+            Change::Regrant(draft) | Change::Replace(draft) => {
+                fence = tick.fence(now);
+                let fresh = matches!(change, Change::Replace(_));
+                bindings.grant((key, *judged), draft, fresh, fence, now);
+            }
+            Change::End(Ending::Removed) => bindings.discard(key, *judged),
+            Change::End(ending) => bindings.end(key, *judged, ending, now),
+            Change::Redrive => bindings.redrive(key, *judged, now),
+        },
+        Step::Sweep(limit) => bindings.sweep(*limit, now),
+    }
+    fence
+}
+
+fn answer(step: &Step, done: &[Done], fence: Fence, tick: &Tick, now: Timestamp) -> Result<Answer> {
+    let changes = |statement: usize| done.get(statement).map_or(0, |done| done.changes);
+    Ok(match step {
+        Step::Renew(_) => Answer::Renewed(
+            done.iter()
+                .map(|done| if done.changes > 0 { Renewed::Extended } else { Renewed::Lost })
+                .collect(),
+        ),
+        Step::Settle(..) if changes(0) > 0 => Answer::Settled(Settled::Done),
+        Step::Settle(..) => Answer::Settled(Settled::Lost),
+        Step::Open(_) if changes(0) > 0 => Answer::Opened(Opened::Inserted { fence }),
+        Step::Open(_) => Answer::Opened(match done.get(1).and_then(|found| found.rows.first()) {
+            Some(row) => {
+                let record = Box::new(statements::record(row, "open")?);
+                Opened::Existing { record, now }
+            }
+            // Another process gave the same fence on this key, to the microsecond: ask again.
+            None => Opened::Contended,
+        }),
+        Step::Swap(..) => Answer::Swapped(match done.first().and_then(|swap| swap.rows.first()) {
+            Some(row) => {
+                let fence = statements::fence(row)?;
+                tick.given(fence);
+                Swapped::Done { fence }
+            }
+            None => Swapped::Lost,
+        }),
+        Step::Sweep(limit) => {
+            let count = |changes: u64| u32::try_from(changes).unwrap_or(u32::MAX);
+            let (suspended, removed) = (count(changes(0)), count(changes(1)));
+            Answer::Swept(Swept { removed, suspended, more: removed + suspended >= *limit })
+        }
+    })
+}

@@ -1,0 +1,347 @@
+//! The line before the one writer: who is next, and how many may wait.
+//!
+//! Renewals come first (a late one costs somebody's claim), then settles, then begins, a
+//! transaction after them, a slice of sweeping with every group. Nothing is executed here.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use semel::claim::Lease;
+use semel::key::Key;
+use semel::record::Version;
+use semel::store::{Change, Draft, Ending, Opened, Renewed, Result, Settled, Swapped, Swept};
+use tokio::sync::{Notify, oneshot};
+
+use super::transaction::SqliteTransaction;
+
+/// Steps that share a commit. Beyond this a group gains little and everybody in it waits longer.
+pub(super) const GROUP: usize = 64;
+
+/// Steps that may wait in one lane. At a few thousand steps a second on a slow disk the last of
+/// them still is served within its lease; more would only be refused later.
+pub(super) const LANE: usize = 4096;
+
+/// A step of the ledger.
+#[derive(Debug)]
+pub(super) enum Step {
+    Renew(Vec<(Lease, Duration)>),
+    Settle(Lease, Ending),
+    Open(Draft),
+    Swap(Key, Version, Change),
+    Sweep(u32),
+}
+
+impl Step {
+    /// The name of the SPI's method, for errors.
+    pub(super) const fn operation(&self) -> &'static str {
+        match self {
+            Step::Renew(_) => "renew",
+            Step::Settle(..) => "settle",
+            Step::Open(_) => "open",
+            Step::Swap(..) => "swap",
+            Step::Sweep(_) => "sweep",
+        }
+    }
+
+    const fn lane(&self) -> Lane {
+        match self {
+            Step::Renew(_) => Lane::Renew,
+            Step::Settle(..) => Lane::Settle,
+            Step::Open(_) | Step::Swap(..) => Lane::Begin,
+            Step::Sweep(_) => Lane::Sweep,
+        }
+    }
+
+    /// Whether it is still worth doing once nobody waits for its answer. An outcome is; a claim
+    /// that nobody would know to hold is not.
+    const fn outlives_its_caller(&self) -> bool {
+        matches!(self, Step::Settle(..))
+    }
+}
+
+/// What came of a [`Step`]; the variant is the step's.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Renewed(Vec<Renewed>),
+    Settled(Settled),
+    Opened(Opened),
+    Swapped(Swapped),
+    Swept(Swept),
+}
+
+/// A step with its place in the line and the caller who waits for it.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) step: Step,
+    pub(super) reply: oneshot::Sender<Result<Answer>>,
+    ticket: Ticket,
+}
+
+/// Names a waiting request, to withdraw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket(u64);
+
+/// A caller who wants the writer for a transaction.
+pub(super) type Borrower = oneshot::Sender<Result<SqliteTransaction>>;
+
+/// The writer's next turn.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// Steps to commit together.
+    pub(super) group: Vec<Request>,
+    /// Who has the writer after them.
+    pub(super) borrower: Option<Borrower>,
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// [`LANE`] requests of its kind wait already.
+    Full,
+    /// The writer has ended.
+    Closed,
+}
+
+#[derive(Clone, Copy)]
+enum Lane {
+    Renew,
+    Settle,
+    Begin,
+    Sweep,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    renew: VecDeque<Request>,
+    settle: VecDeque<Request>,
+    begin: VecDeque<Request>,
+    sweep: VecDeque<Request>,
+    transact: VecDeque<Borrower>,
+    tickets: u64,
+    closed: bool,
+}
+
+/// The line. Independent of any runtime: callers may live on several.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    lines: Mutex<Lines>,
+    arrival: Notify,
+}
+
+impl Queue {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        // Every change below is one push, pop or flag: a panic cannot leave half of one behind.
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a step into the line.
+    pub(super) fn push(
+        &self,
+        step: Step,
+        reply: oneshot::Sender<Result<Answer>>,
+    ) -> std::result::Result<Ticket, Refused> {
+        let mut lines = self.lines();
+        if lines.closed {
+            return Err(Refused::Closed);
+        }
+        lines.tickets += 1;
+        let ticket = Ticket(lines.tickets);
+        let lane = step.lane();
+        let line = lines.of(lane);
+        if line.len() >= LANE {
+            return Err(Refused::Full);
+        }
+        line.push_back(Request { step, reply, ticket });
+        drop(lines);
+        self.arrival.notify_one();
+        Ok(ticket)
+    }
+
+    /// Takes a transaction into the line.
+    pub(super) fn push_borrower(&self, borrower: Borrower) -> std::result::Result<(), Refused> {
+        let mut lines = self.lines();
+        if lines.closed {
+            return Err(Refused::Closed);
+        }
+        if lines.transact.len() >= LANE {
+            return Err(Refused::Full);
+        }
+        lines.transact.push_back(borrower);
+        drop(lines);
+        self.arrival.notify_one();
+        Ok(())
+    }
+
+    /// Takes a step back out of the line. `false` if the writer has it: its answer will come.
+    pub(super) fn withdraw(&self, ticket: Ticket) -> bool {
+        let lines = &mut *self.lines();
+        [&mut lines.begin, &mut lines.settle, &mut lines.renew, &mut lines.sweep].into_iter().any(
+            |line| {
+                let before = line.len();
+                line.retain(|request| request.ticket != ticket);
+                line.len() < before
+            },
+        )
+    }
+
+    /// Lets nobody else in; who waits is still served.
+    pub(super) fn close(&self) {
+        self.lines().closed = true;
+        self.arrival.notify_one();
+    }
+
+    /// Turns away who still waits; `false` when nobody does. For a writer that is gone.
+    pub(super) fn abandon(&self) -> bool {
+        let turn = self.lines().turn();
+        !turn.group.is_empty() || turn.borrower.is_some()
+    }
+
+    /// The next turn, once there is one; `None` when the line is closed and empty.
+    pub(super) async fn next(&self) -> Option<Turn> {
+        loop {
+            {
+                let mut lines = self.lines();
+                let turn = lines.turn();
+                if !turn.group.is_empty() || turn.borrower.is_some() {
+                    return Some(turn);
+                }
+                if lines.closed {
+                    return None;
+                }
+            }
+            self.arrival.notified().await;
+        }
+    }
+}
+
+impl Lines {
+    fn of(&mut self, lane: Lane) -> &mut VecDeque<Request> {
+        match lane {
+            Lane::Renew => &mut self.renew,
+            Lane::Settle => &mut self.settle,
+            Lane::Begin => &mut self.begin,
+            Lane::Sweep => &mut self.sweep,
+        }
+    }
+
+    /// At most [`GROUP`] steps in order of priority, and then one transaction: neither can keep the
+    /// other waiting for more than a turn. One slice of sweeping rides with every group, so that
+    /// the busiest store still forgets.
+    fn turn(&mut self) -> Turn {
+        let mut group = Vec::new();
+        for lane in [Lane::Renew, Lane::Settle, Lane::Begin] {
+            let line = self.of(lane);
+            while group.len() < GROUP {
+                let Some(request) = line.pop_front() else { break };
+                group.extend(wanted(request));
+            }
+        }
+        while let Some(request) = self.sweep.pop_front() {
+            if let Some(request) = wanted(request) {
+                group.push(request);
+                break;
+            }
+        }
+        let mut borrower = None;
+        while borrower.is_none()
+            && let Some(next) = self.transact.pop_front()
+        {
+            borrower = (!next.is_closed()).then_some(next);
+        }
+        Turn { group, borrower }
+    }
+}
+
+/// Drops a step whose caller left before it was begun.
+fn wanted(request: Request) -> Option<Request> {
+    (request.step.outlives_its_caller() || !request.reply.is_closed()).then_some(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use semel::claim::{AttemptId, Fence};
+    use semel::key::Digest;
+
+    use super::*;
+
+    fn lease() -> Lease {
+        let digest = Digest::from_bytes(&[7; 32]).expect("32 bytes");
+        Lease { digest, fence: Fence(1), attempt_id: AttemptId::generate() }
+    }
+
+    fn swap(n: u32) -> Step {
+        let key = Key::command("t", "s", &n.to_string()).expect("valid");
+        let judged = Version { attempt_id: AttemptId::generate(), number: 1 };
+        Step::Swap(key, judged, Change::Redrive)
+    }
+
+    type Waiting = oneshot::Receiver<Result<Answer>>;
+
+    fn push(queue: &Queue, step: Step) -> (Ticket, Waiting) {
+        let (reply, answer) = oneshot::channel();
+        (queue.push(step, reply).expect("room"), answer)
+    }
+
+    fn operations(turn: &Turn) -> Vec<&'static str> {
+        turn.group.iter().map(|request| request.step.operation()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_renewal_overtakes_every_begin_that_waits() {
+        let queue = Queue::default();
+        let begins: Vec<_> = (0..100).map(|n| push(&queue, swap(n))).collect();
+        let _sweep = push(&queue, Step::Sweep(1));
+        let _settle = push(&queue, Step::Settle(lease(), Ending::Removed));
+        let _renew = push(&queue, Step::Renew(vec![]));
+        let first = queue.next().await.expect("open");
+        assert_eq!(operations(&first)[..3], ["renew", "settle", "swap"]);
+        assert_eq!(first.group.len(), GROUP + 1, "the slice of sweeping rides along");
+        assert_eq!(operations(&first).last(), Some(&"sweep"));
+        let second = queue.next().await.expect("open");
+        assert_eq!(second.group.len(), begins.len() - (GROUP - 2));
+    }
+
+    #[tokio::test]
+    async fn a_transaction_waits_for_one_group_and_not_for_all() {
+        let queue = Queue::default();
+        let _begins: Vec<_> = (0..200).map(|n| push(&queue, swap(n))).collect();
+        let (one, _waiting) = oneshot::channel();
+        let (left, gone) = oneshot::channel();
+        drop(gone);
+        queue.push_borrower(left).expect("room");
+        queue.push_borrower(one).expect("room");
+        let turn = queue.next().await.expect("open");
+        assert!(turn.borrower.is_some_and(|borrower| !borrower.is_closed()));
+        assert!(queue.next().await.expect("open").borrower.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_claim_whose_caller_left_is_not_made_but_an_outcome_is_recorded() {
+        let queue = Queue::default();
+        drop(push(&queue, swap(1)));
+        drop(push(&queue, Step::Renew(vec![])));
+        drop(push(&queue, Step::Settle(lease(), Ending::Removed)));
+        let turn = queue.next().await.expect("open");
+        assert_eq!(operations(&turn), ["settle"]);
+    }
+
+    #[tokio::test]
+    async fn the_line_has_an_end_and_a_closed_one_serves_who_waits() {
+        let queue = Queue::default();
+        let waiting: Vec<_> = (0..LANE).map(|n| push(&queue, swap(n as u32))).collect();
+        let (reply, _) = oneshot::channel();
+        assert_eq!(queue.push(swap(0), reply), Err(Refused::Full));
+        let _renewal_still_fits = push(&queue, Step::Renew(vec![]));
+        assert!(queue.withdraw(waiting[5].0));
+        assert!(!queue.withdraw(waiting[5].0));
+        queue.close();
+        let (reply, _) = oneshot::channel();
+        assert_eq!(queue.push(swap(0), reply), Err(Refused::Closed));
+        let mut served = 0;
+        while let Some(turn) = queue.next().await {
+            served += turn.group.len();
+        }
+        assert_eq!(served, LANE);
+    }
+}

@@ -1,0 +1,82 @@
+//! Connections that only read: replays, waiters and operators do not stand in the writer's line.
+//!
+//! In WAL mode a reader neither waits for the writer nor delays it; it sees what was committed.
+
+use std::sync::{Mutex, PoisonError};
+
+use semel::store::{Error, Result};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, Connection};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::failure;
+
+/// A handful of connections, opened when they are first needed.
+#[derive(Debug)]
+pub(super) struct Readers {
+    options: SqliteConnectOptions,
+    idle: Mutex<Vec<SqliteConnection>>,
+    turns: Semaphore,
+}
+
+/// A connection on loan; goes back when dropped.
+pub(super) struct Reader<'a> {
+    readers: &'a Readers,
+    connection: Option<SqliteConnection>,
+    _turn: SemaphorePermit<'a>,
+}
+
+impl Readers {
+    pub(super) fn new(options: SqliteConnectOptions, count: usize) -> Self {
+        Self { options, idle: Mutex::default(), turns: Semaphore::new(count) }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<SqliteConnection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a free connection.
+    pub(super) async fn reader(&self, operation: &'static str) -> Result<Reader<'_>> {
+        let turn = self.turns.acquire().await.expect("the semaphore is never closed");
+        let idle = self.idle().pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => self.connect(operation).await?,
+        };
+        Ok(Reader { readers: self, connection: Some(connection), _turn: turn })
+    }
+
+    async fn connect(&self, operation: &'static str) -> Result<SqliteConnection> {
+        self.options.connect().await.map_err(|error| failure::in_transaction(operation, error))
+    }
+
+    /// Closes what is idle, so that the files can be moved or removed.
+    pub(super) async fn close(&self) {
+        let idle = std::mem::take(&mut *self.idle());
+        for connection in idle {
+            let _ = connection.close().await;
+        }
+    }
+}
+
+impl Reader<'_> {
+    pub(super) fn connection(&mut self) -> &mut SqliteConnection {
+        self.connection.as_mut().expect("taken by `failed` alone, which consumes the reader")
+    }
+
+    /// Names the failure, and does not use the connection again.
+    pub(super) fn failed(mut self, operation: &'static str, error: sqlx::Error) -> Error {
+        self.connection = None;
+        failure::in_transaction(operation, error)
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        // A query that was cut off goes on in the connection's own thread and is answered to nobody;
+        // the next one simply runs after it.
+        if let Some(connection) = self.connection.take() {
+            self.readers.idle().push(connection);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The schema: opening a file, bringing it up to date, and saying what is wrong with one.
+
+use std::path::Path;
+use std::time::Duration;
+
+use semel::store::{Error, ErrorKind, Finding, Result, Severity};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, Executor, Row};
+
+use super::failure;
+use super::settings::{Builder, Synchronous};
+use super::statements::BEGIN;
+use crate::migrate::{self, Applied, Ground, Migration, RECORD};
+
+/// The migrations, in order.
+pub const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "ledger",
+    sql: include_str!("../../migrations/sqlite/0001_ledger.sql"),
+}];
+
+const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (\
+    version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, \
+    applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT";
+const NOTE: &str = "INSERT INTO semel_migration (version, name, checksum) VALUES (?, ?, ?)";
+
+/// All migrations as one script, for those who migrate by hand.
+pub fn print() -> String {
+    migrate::print("SQLite", MIGRATIONS, |migration| {
+        let Migration { version, name, .. } = migration;
+        let checksum = migration.checksum();
+        format!(
+            "{HISTORY};\nINSERT INTO semel_migration (version, name, checksum) \
+             VALUES ({version}, '{name}', '{checksum}');"
+        )
+    })
+}
+
+/// How long to wait before asking again for a lock that no busy timeout covers.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Opens the database for writing and makes sure of its schema.
+pub(super) async fn open(settings: &Builder) -> Result<SqliteConnection> {
+    let Builder { path, busy_timeout, .. } = settings;
+    let named = |error| failure::opening(path, *busy_timeout, error);
+    let mut connection = patient(&settings.writing(), *busy_timeout).await.map_err(named)?;
+    if settings.migrate {
+        // Reading first: a schema that is up to date is found so without the write lock, which
+        // another process may have for long.
+        let history = applied(&mut connection).await.unwrap_or_default();
+        if migrate::history(MIGRATIONS, &history).iter().any(|f| f.severity == Severity::Error) {
+            let mut site = Site { connection: &mut connection, path, spoilt: false, busy_timeout };
+            migrate::apply(&mut site, MIGRATIONS).await?;
+        }
+    }
+    // What the history says is not proof: the tables themselves are looked at.
+    let wrong = findings(&mut connection).await.map_err(named)?;
+    match wrong.into_iter().find(|finding| finding.severity == Severity::Error) {
+        None => Ok(connection),
+        Some(Finding { found, fix, .. }) => {
+            let text = format!("{} is no ledger of this version: {found}; {fix}", path.display());
+            Err(Error::new(ErrorKind::Misconfigured, "connect", text))
+        }
+    }
+}
+
+/// Connects. Turning a new file to WAL takes a lock that SQLite does not wait for, so two instances
+/// that create it at the same moment meet here, and one of them asks again.
+async fn patient(
+    options: &SqliteConnectOptions,
+    limit: Duration,
+) -> sqlx::Result<SqliteConnection> {
+    let connecting = async {
+        loop {
+            match options.connect().await {
+                Err(error) if failure::is_busy(&error) => tokio::time::sleep(PAUSE).await,
+                done => return done,
+            }
+        }
+    };
+    match tokio::time::timeout(limit, connecting).await {
+        Ok(done) => done,
+        // The limit is over: once more, for the error itself.
+        Err(_) => options.connect().await,
+    }
+}
+
+/// What is wrong with the schema, in words.
+pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Finding>> {
+    let names = |rows: Vec<sqlx::sqlite::SqliteRow>| -> sqlx::Result<Vec<String>> {
+        rows.iter().map(|row| row.try_get(0)).collect()
+    };
+    let columns = "SELECT name FROM pragma_table_info('semel_record')";
+    let columns = names(connection.fetch_all(columns).await?)?;
+    let indexes = "SELECT name FROM pragma_index_list('semel_record')";
+    let indexes = names(connection.fetch_all(indexes).await?)?;
+    let mut findings = migrate::shape(&RECORD, &columns, &indexes);
+    if !columns.is_empty() {
+        let history = applied(connection).await.unwrap_or_default();
+        findings.extend(migrate::history(MIGRATIONS, &history));
+    }
+    Ok(findings)
+}
+
+/// What is wrong with the set-up beside the schema.
+pub(super) async fn set_up(
+    connection: &mut SqliteConnection,
+    settings: &Builder,
+) -> sqlx::Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let mode: String = connection.fetch_one("PRAGMA journal_mode").await?.try_get(0)?;
+    if !mode.eq_ignore_ascii_case("wal") {
+        findings.push(Finding {
+            severity: Severity::Error,
+            code: "sqlite-journal-mode",
+            found: format!("journal_mode is {mode}, so readers and the writer block each other"),
+            fix: "put the file on a local disk and open it again: the store turns WAL on".into(),
+        });
+    }
+    if settings.synchronous == Synchronous::Normal {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            code: "sqlite-synchronous",
+            found: "synchronous is NORMAL: a power cut can undo claims that were acknowledged"
+                .into(),
+            fix: "use Synchronous::Full; with many callers its cost is shared".into(),
+        });
+    }
+    if let Some(kind) = network(&settings.path) {
+        findings.push(Finding {
+            severity: Severity::Error,
+            code: "sqlite-network-filesystem",
+            found: format!("the file is on {kind}, where SQLite's locks and shared memory fail"),
+            fix: "move it to a local disk, or use PostgreSQL or MySQL".into(),
+        });
+    }
+    Ok(findings)
+}
+
+/// The file system of `path`, if it is one that a network is behind. Known on Linux alone.
+fn network(path: &Path) -> Option<String> {
+    const REMOTE: [&str; 11] = [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "lustre",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+    ];
+    let path = path.canonicalize().ok()?;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let mounted = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        Some((fields.next()?, fields.next()?))
+    });
+    let at = mounted.filter(|(point, _)| path.starts_with(point));
+    let (_, kind) = at.max_by_key(|(point, _)| point.len())?;
+    REMOTE.contains(&kind).then(|| kind.to_owned())
+}
+
+async fn applied(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Applied>> {
+    let rows = "SELECT version, checksum FROM semel_migration ORDER BY version";
+    let rows = connection.fetch_all(rows).await?;
+    rows.iter()
+        .map(|row| Ok(Applied { version: row.try_get(0)?, checksum: row.try_get(1)? }))
+        .collect()
+}
+
+/// A database under construction. All of it is one transaction, and SQLite has one writer: a second
+/// instance waits in `enter`, and finds nothing left to do.
+struct Site<'a> {
+    connection: &'a mut SqliteConnection,
+    path: &'a Path,
+    busy_timeout: &'a Duration,
+    /// A step failed: nothing of it may stay.
+    spoilt: bool,
+}
+
+impl Site<'_> {
+    fn named<T>(&mut self, done: sqlx::Result<T>) -> Result<T> {
+        self.spoilt |= done.is_err();
+        done.map_err(|error| match failure::primary(&error) {
+            Some(failure::ERROR) => {
+                let text =
+                    "a table or index of the ledger's name is there already, and is not ours";
+                failure::explained(ErrorKind::Misconfigured, "migrate", text, error)
+            }
+            Some(_) | None => failure::opening(self.path, *self.busy_timeout, error),
+        })
+    }
+}
+
+impl Ground for Site<'_> {
+    async fn enter(&mut self) -> Result<()> {
+        let begun = self.connection.execute(BEGIN).await;
+        self.named(begun)?;
+        let created = self.connection.execute(HISTORY).await;
+        self.named(created).map(drop)
+    }
+
+    async fn applied(&mut self) -> Result<Vec<Applied>> {
+        let applied = applied(self.connection).await;
+        self.named(applied)
+    }
+
+    async fn run(&mut self, migration: &Migration) -> Result<()> {
+        let done = self.connection.execute(migration.sql).await;
+        self.named(done).map(drop)
+    }
+
+    async fn note(&mut self, migration: &Migration, checksum: &str) -> Result<()> {
+        let note = sqlx::query(NOTE).bind(migration.version).bind(migration.name);
+        let done = note.bind(checksum.to_owned()).execute(&mut *self.connection).await;
+        self.named(done).map(drop)
+    }
+
+    async fn leave(&mut self) -> Result<()> {
+        let end = if self.spoilt { "ROLLBACK" } else { "COMMIT" };
+        let done = self.connection.execute(end).await;
+        self.named(done).map(drop)
+    }
+}

@@ -1,0 +1,148 @@
+//! How a store is opened: the settings and the connections that they make.
+//!
+//! What does not vary is not a setting: WAL, foreign keys on, one writer.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use semel::clock::Clock;
+use semel::store::{Error, ErrorKind, Result};
+use sqlx::ConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+
+use super::SqliteStore;
+
+/// What a commit waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Synchronous {
+    /// The disk: what was answered survives a power cut. The default.
+    #[default]
+    Full,
+    /// The operating system: what was answered survives the process, but the last commits before a
+    /// power cut may be gone, and with them claims that were acknowledged.
+    Normal,
+}
+
+/// Settings of a [`SqliteStore`]; see [`SqliteStore::builder`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    pub(super) path: PathBuf,
+    pub(super) synchronous: Synchronous,
+    pub(super) busy_timeout: Duration,
+    pub(super) clock: Clock,
+    pub(super) work_limit: Option<Duration>,
+    pub(super) readers: usize,
+    pub(super) migrate: bool,
+}
+
+impl Builder {
+    pub(super) fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            synchronous: Synchronous::default(),
+            busy_timeout: Duration::from_secs(5),
+            clock: Clock::system(),
+            work_limit: None,
+            readers: 2,
+            migrate: true,
+        }
+    }
+
+    /// What a commit waits for. Default [`Synchronous::Full`].
+    pub fn synchronous(mut self, synchronous: Synchronous) -> Self {
+        self.synchronous = synchronous;
+        self
+    }
+
+    /// How long to wait for another process that writes. Default 5 s.
+    pub fn busy_timeout(mut self, busy_timeout: Duration) -> Self {
+        self.busy_timeout = busy_timeout;
+        self
+    }
+
+    /// The clock that leases are judged by. Default the machine's; tests bring one that they move.
+    /// Processes that share a file must share a clock.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// How long the work of one transaction may keep the writer. Default a third of the command's
+    /// lease, so that everybody's renewals still come in time.
+    pub fn work_limit(mut self, work_limit: Duration) -> Self {
+        self.work_limit = Some(work_limit);
+        self
+    }
+
+    /// Connections for reading, at least 1. Default 2; each has a thread.
+    pub fn readers(mut self, readers: usize) -> Self {
+        self.readers = readers.max(1);
+        self
+    }
+
+    /// Whether opening brings the schema up to date. Default yes.
+    pub fn migrate(mut self, migrate: bool) -> Self {
+        self.migrate = migrate;
+        self
+    }
+
+    /// Opens the store, creating the file if it is not there.
+    ///
+    /// # Errors
+    /// `Misconfigured` if the path cannot be a ledger (in memory, no such directory, read-only, not
+    /// a database, a schema that is not ours), `Unavailable` if another process keeps it.
+    pub async fn open(self) -> Result<SqliteStore> {
+        SqliteStore::start(self.checked()?).await
+    }
+
+    fn checked(mut self) -> Result<Self> {
+        let refused = |text: &str| Err(Error::new(ErrorKind::Misconfigured, "connect", text));
+        let Some(path) = self.path.to_str() else {
+            return refused("the database's path is not UTF-8; SQLite needs one that is");
+        };
+        // Readers and writer are separate connections, and each would see an empty database of its
+        // own; a ledger that ends with the process is the memory store's business.
+        if path.is_empty() || path == ":memory:" || path.starts_with("file:") {
+            return refused(
+                "a database in memory or under a URI is no ledger; give the path of a file, or use \
+                 `semel::store::memory::MemoryStore`",
+            );
+        }
+        // Absolute, so that a later change of the working directory cannot split the store in two.
+        if let Ok(absolute) = std::path::absolute(&self.path) {
+            self.path = absolute;
+        }
+        #[cfg(feature = "testing")]
+        if semel::testing::sabotaged(semel::testing::Guard::StoreClock) {
+            self.clock = Clock::system();
+        }
+        Ok(self)
+    }
+
+    /// The connection that writes.
+    pub(super) fn writing(&self) -> SqliteConnectOptions {
+        self.common()
+            .create_if_missing(self.migrate)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(match self.synchronous {
+                Synchronous::Full => SqliteSynchronous::Full,
+                Synchronous::Normal => SqliteSynchronous::Normal,
+            })
+            .thread_name(|_| "semel-sqlite-write".into())
+    }
+
+    /// A connection that reads.
+    pub(super) fn reading(&self) -> SqliteConnectOptions {
+        self.common().read_only(true).thread_name(|_| "semel-sqlite-read".into())
+    }
+
+    fn common(&self) -> SqliteConnectOptions {
+        SqliteConnectOptions::new()
+            .filename(&self.path)
+            .busy_timeout(self.busy_timeout)
+            // All blocks of all verbs, and room for the statements of the callers' transactions.
+            .statement_cache_capacity(256)
+            .disable_statement_logging()
+    }
+}

@@ -1,0 +1,356 @@
+//! The statements, what they bind and what their rows mean.
+//!
+//! Every write after a grant names the fence and the attempt it holds, every swap the version that
+//! was judged; zero rows is the answer "lost", never an error. Who runs them, and in which
+//! transaction, is the business of `writer` and `transaction`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use semel::claim::{Fence, Lease};
+use semel::clock::Timestamp;
+use semel::key::Key;
+use semel::record::{Entry, Record, Version};
+use semel::store::{Draft, Ending, Error, ErrorKind, Result};
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{Arguments, AssertSqlSafe, Encode, Row, SqlSafeStr, SqlStr, Sqlite, Type};
+
+use crate::row::{DraftRow, EndingRow, Raw, RawKey, SWEPT, span, undecodable};
+
+/// Takes the write lock at once: a transaction that reads first and upgrades later fails with
+/// `SQLITE_BUSY_SNAPSHOT`, and no busy timeout helps against that.
+pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
+
+const INSERT: &str = "INSERT INTO semel_record (digest, kind, tenant, scope, principal, id, number, \
+    fingerprint, state, operation_id, attempt_id, attempt, fence, owner, lease_until, on_crash, \
+    keep_us, created_at, updated_at, sweep_at) \
+    VALUES (?, ?, ?, ?, ?, ?, 1, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) \
+    ON CONFLICT (digest) DO NOTHING";
+
+/// The columns of [`Raw`], in the order in which [`record`] reads them.
+macro_rules! columns {
+    () => {
+        "number, fingerprint, state, operation_id, attempt_id, attempt, fence, owner, lease_until, \
+         retry_at, on_crash, keep_us, body, content_type, reference, omitted_bytes, error, \
+         created_at, updated_at, completed_at, expires_at"
+    };
+}
+
+/// How many columns [`columns!`] names: the key's columns follow them in a listing.
+const RECORD_COLUMNS: usize = 21;
+
+/// What was there before us: the row that we just inserted carries our fence and is left out.
+const FOUND: &str =
+    concat!("SELECT ", columns!(), " FROM semel_record WHERE digest = ? AND fence <> ?");
+
+/// One record, for readers.
+pub(super) const PEEK: &str = concat!("SELECT ", columns!(), " FROM semel_record WHERE digest = ?");
+
+/// Records with their keys, for listings; conditions follow.
+pub(super) const LIST: &str = concat!(
+    "SELECT ",
+    columns!(),
+    ", digest, kind, tenant, scope, principal, id FROM semel_record WHERE digest > "
+);
+
+const ENDED: &str = "UPDATE semel_record SET number = number + 1, state = ?, lease_until = NULL, \
+    retry_at = ?, body = ?, content_type = ?, reference = ?, omitted_bytes = ?, error = ?, \
+    updated_at = ?, completed_at = ?, expires_at = ?, sweep_at = ?";
+
+const GRANTED: &str = "UPDATE semel_record SET number = COALESCE(?, number + 1), fingerprint = ?, \
+    state = 0, operation_id = ?, attempt_id = ?, attempt = ?, fence = MAX(fence + 1, ?), \
+    owner = ?, lease_until = ?, retry_at = NULL, on_crash = ?, keep_us = ?, body = NULL, \
+    content_type = NULL, reference = NULL, omitted_bytes = NULL, error = NULL, \
+    created_at = COALESCE(?, created_at), updated_at = ?, completed_at = NULL, \
+    expires_at = NULL, sweep_at = ?";
+
+const REDRIVEN: &str = "UPDATE semel_record SET number = number + 1, state = 2, attempt = 0, \
+    lease_until = NULL, retry_at = ?, body = NULL, content_type = NULL, reference = NULL, \
+    omitted_bytes = NULL, updated_at = ?, completed_at = ?, expires_at = ? + keep_us, \
+    sweep_at = ? + keep_us";
+
+/// `on_crash` 1 is Hold: its sweep is due when the lease lapses, the others' a `keep` later.
+const RENEWED: &str = "UPDATE semel_record SET number = number + 1, lease_until = ?, \
+    updated_at = ?, sweep_at = ? + CASE on_crash WHEN 1 THEN 0 ELSE keep_us END";
+
+const REMOVED: &str = "DELETE FROM semel_record";
+
+/// First the lapsed claims that must not be re-run, then, with what is left of the limit, the rows
+/// that nobody can need. Both walk the index on `sweep_at`, oldest first.
+const SUSPENDED: &str = "UPDATE semel_record SET number = number + 1, state = 4, \
+    lease_until = NULL, error = ?, updated_at = ?, completed_at = ?, sweep_at = NULL \
+    WHERE digest IN (SELECT digest FROM semel_record WHERE sweep_at <= ? AND state = 0 \
+    AND on_crash = 1 ORDER BY sweep_at LIMIT ?)";
+const PURGED: &str = "DELETE FROM semel_record WHERE digest IN (SELECT digest FROM semel_record \
+    WHERE sweep_at <= ? AND NOT (state = 0 AND on_crash = 1) ORDER BY sweep_at \
+    LIMIT MAX(0, ? - changes()))";
+
+/// A statement's kind. Steps of one kind run as one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Verb {
+    /// Extends a lease.
+    Renew,
+    /// Ends a claim, under its lease.
+    Settle,
+    /// Ends a claim and leaves nothing, under its lease.
+    Remove,
+    /// Inserts or reads.
+    Open,
+    /// Grants anew over a judged version.
+    Grant,
+    /// Ends a record over a judged version.
+    End,
+    /// Ends a record over a judged version and leaves nothing.
+    Discard,
+    /// Sends a record round again over a judged version.
+    Redrive,
+    /// Suspends and purges.
+    Sweep,
+}
+
+impl Verb {
+    /// Results that one step of this kind gives, one a statement.
+    pub(super) const fn statements(self) -> usize {
+        match self {
+            Verb::Open | Verb::Sweep => 2,
+            Verb::Renew
+            | Verb::Settle
+            | Verb::Remove
+            | Verb::Grant
+            | Verb::End
+            | Verb::Discard
+            | Verb::Redrive => 1,
+        }
+    }
+
+    fn text(self) -> String {
+        let (leased, judged) = (leased(), judged());
+        match self {
+            Verb::Renew => format!("{RENEWED} WHERE {leased}"),
+            Verb::Settle => format!("{ENDED} WHERE {leased}"),
+            Verb::Remove => format!("{REMOVED} WHERE {leased}"),
+            Verb::Open => format!("{INSERT}; {FOUND}"),
+            Verb::Grant => format!("{GRANTED} WHERE {judged} RETURNING fence"),
+            Verb::End => format!("{ENDED} WHERE {judged} RETURNING fence"),
+            Verb::Discard => format!("{REMOVED} WHERE {judged} RETURNING fence"),
+            Verb::Redrive => format!("{REDRIVEN} WHERE {judged} RETURNING fence"),
+            Verb::Sweep => format!("{SUSPENDED}; {PURGED}"),
+        }
+    }
+}
+
+/// The condition of every write under a lease.
+fn leased() -> &'static str {
+    #[cfg(feature = "testing")]
+    if semel::testing::sabotaged(semel::testing::Guard::Fence) {
+        return "digest = ? AND (1 OR (fence = ? AND attempt_id = ? AND state = 0))";
+    }
+    "digest = ? AND fence = ? AND attempt_id = ? AND state = 0"
+}
+
+/// The condition of every write over a judged version.
+fn judged() -> &'static str {
+    #[cfg(feature = "testing")]
+    if semel::testing::sabotaged(semel::testing::Guard::Version) {
+        return "digest = ? AND (1 OR (attempt_id = ? AND number = ?))";
+    }
+    "digest = ? AND attempt_id = ? AND number = ?"
+}
+
+/// The texts of blocks: the same step many times over in one command to SQLite's thread, so that a
+/// group costs a handful of thread switches and not one a statement. Sizes are powers of two, so
+/// few texts exist and all of them stay prepared.
+#[derive(Debug, Default)]
+pub(super) struct Texts(Mutex<HashMap<(Verb, usize, bool), Arc<str>>>);
+
+impl Texts {
+    /// `size` steps of `verb`, followed by COMMIT if `commit`.
+    pub(super) fn of(&self, verb: Verb, size: usize, commit: bool) -> SqlStr {
+        let mut texts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = texts.entry((verb, size, commit)).or_insert_with(|| {
+            let mut steps = vec![verb.text(); size];
+            steps.extend(commit.then(|| "COMMIT".to_owned()));
+            steps.join("; ").into()
+        });
+        // Made of the constants above alone.
+        AssertSqlSafe(Arc::clone(text)).into_sql_str()
+    }
+}
+
+/// Collects what the steps of a block bind, in order.
+#[derive(Default)]
+pub(super) struct Bindings(SqliteArguments);
+
+impl Bindings {
+    fn add<'t, T: Encode<'t, Sqlite> + Type<Sqlite>>(&mut self, value: T) -> &mut Self {
+        // Integers, text and bytes always encode: only types that check their values can refuse.
+        self.0.add(value).expect("integers, text and bytes always encode");
+        self
+    }
+
+    pub(super) fn finish(self) -> SqliteArguments {
+        self.0
+    }
+
+    fn leased(&mut self, lease: &Lease) {
+        self.add(&lease.digest.as_bytes()[..])
+            .add(lease.fence.as_i64())
+            .add(&lease.attempt_id.to_bytes()[..]);
+    }
+
+    fn judged(&mut self, key: &Key, judged: Version) {
+        self.add(&identity(key)[..])
+            .add(&judged.attempt_id.to_bytes()[..])
+            .add(i64::try_from(judged.number).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn open(&mut self, draft: &Draft, fence: Fence, now: Timestamp) {
+        let row = DraftRow::of(draft);
+        let (digest, now) = (merged(&draft.key).unwrap_or(row.digest), now.as_micros());
+        self.add(&digest[..]).add(row.kind).add(row.tenant).add(row.scope).add(row.principal);
+        self.add(row.id).add(row.fingerprint);
+        self.add(&row.operation_id[..]).add(&row.attempt_id[..]).add(row.attempt);
+        self.add(fence.as_i64()).add(row.owner).add(now.saturating_add(row.lease_us));
+        self.add(row.on_crash).add(row.keep_us);
+        self.add(now).add(now).add(now.saturating_add(row.sweep_us));
+        self.add(&digest[..]).add(fence.as_i64());
+    }
+
+    pub(super) fn renew(&mut self, lease: &Lease, length: std::time::Duration, now: Timestamp) {
+        let until = now.as_micros().saturating_add(span(length));
+        self.add(until).add(now.as_micros()).add(until).leased(lease);
+    }
+
+    fn ended(&mut self, ending: &Ending, now: Timestamp) {
+        let row = EndingRow::of(ending);
+        let now = now.as_micros();
+        let expires_at = row.keep_us.map(|span| now.saturating_add(span));
+        self.add(row.state).add(row.retry_us.map(|span| now.saturating_add(span)));
+        self.add(row.body).add(row.content_type).add(row.reference).add(row.omitted_bytes);
+        self.add(row.error).add(now).add(now).add(expires_at).add(expires_at);
+    }
+
+    pub(super) fn settle(&mut self, lease: &Lease, ending: &Ending, now: Timestamp) {
+        self.ended(ending, now);
+        self.leased(lease);
+    }
+
+    pub(super) fn remove(&mut self, lease: &Lease) {
+        self.leased(lease);
+    }
+
+    pub(super) fn end(&mut self, key: &Key, version: Version, ending: &Ending, now: Timestamp) {
+        self.ended(ending, now);
+        self.judged(key, version);
+    }
+
+    pub(super) fn discard(&mut self, key: &Key, version: Version) {
+        self.judged(key, version);
+    }
+
+    pub(super) fn redrive(&mut self, key: &Key, version: Version, now: Timestamp) {
+        for _ in 0..5 {
+            self.add(now.as_micros());
+        }
+        self.judged(key, version);
+    }
+
+    /// `fresh` writes over an expired record, of which nothing survives but that the fence grows.
+    pub(super) fn grant(
+        &mut self,
+        (key, version): (&Key, Version),
+        draft: &Draft,
+        fresh: bool,
+        fence: Fence,
+        now: Timestamp,
+    ) {
+        let row = DraftRow::of(draft);
+        let now = now.as_micros();
+        self.add(fresh.then_some(1_i64)).add(row.fingerprint).add(&row.operation_id[..]);
+        self.add(&row.attempt_id[..]).add(row.attempt).add(fence.as_i64());
+        self.add(row.owner).add(now.saturating_add(row.lease_us));
+        self.add(row.on_crash).add(row.keep_us).add(fresh.then_some(now)).add(now);
+        self.add(now.saturating_add(row.sweep_us));
+        self.judged(key, version);
+    }
+
+    pub(super) fn sweep(&mut self, limit: u32, now: Timestamp) {
+        let now = now.as_micros();
+        self.add(SWEPT).add(now).add(now).add(now).add(i64::from(limit));
+        self.add(now).add(i64::from(limit));
+    }
+}
+
+/// The bytes that a key is found by.
+pub(super) fn identity(key: &Key) -> [u8; 32] {
+    merged(key).unwrap_or(*key.digest().as_bytes())
+}
+
+/// What a case-blind, space-trimming collation would find a key by: sabotage alone asks for it.
+fn merged(key: &Key) -> Option<[u8; 32]> {
+    #[cfg(feature = "testing")]
+    if semel::testing::sabotaged(semel::testing::Guard::Identity) {
+        let id = key.id().trim().to_lowercase();
+        let merged = Key::new(key.kind(), key.tenant(), key.scope(), *key.asked_by(), &id);
+        return merged.ok().map(|merged| *merged.digest().as_bytes());
+    }
+    let _ = key;
+    None
+}
+
+/// The record in a row of [`columns!`].
+pub(super) fn record(row: &SqliteRow, operation: &'static str) -> Result<Record> {
+    raw(row).map_err(|error| undecodable(operation, error))?.record(operation)
+}
+
+/// The record and key in a row of [`LIST`].
+pub(super) fn entry(row: &SqliteRow, operation: &'static str) -> Result<Entry> {
+    let raw = raw(row).map_err(|error| undecodable(operation, error))?;
+    raw_key(row).map_err(|error| undecodable(operation, error))?.entry(raw, operation)
+}
+
+/// The fence that a swap returned.
+pub(super) fn fence(row: &SqliteRow) -> Result<Fence> {
+    let stored: i64 = row.try_get(0).map_err(|error| undecodable("swap", error))?;
+    u64::try_from(stored).map(Fence).map_err(|_| {
+        Error::new(ErrorKind::Corrupt, "swap", "column fence of semel_record is negative")
+    })
+}
+
+fn raw(row: &SqliteRow) -> sqlx::Result<Raw> {
+    Ok(Raw {
+        number: row.try_get(0)?,
+        fingerprint: row.try_get(1)?,
+        state: row.try_get(2)?,
+        operation_id: row.try_get(3)?,
+        attempt_id: row.try_get(4)?,
+        attempt: row.try_get(5)?,
+        fence: row.try_get(6)?,
+        owner: row.try_get(7)?,
+        lease_until: row.try_get(8)?,
+        retry_at: row.try_get(9)?,
+        on_crash: row.try_get(10)?,
+        keep_us: row.try_get(11)?,
+        body: row.try_get(12)?,
+        content_type: row.try_get(13)?,
+        reference: row.try_get(14)?,
+        omitted_bytes: row.try_get(15)?,
+        error: row.try_get(16)?,
+        created_at: row.try_get(17)?,
+        updated_at: row.try_get(18)?,
+        completed_at: row.try_get(19)?,
+        expires_at: row.try_get(20)?,
+    })
+}
+
+fn raw_key(row: &SqliteRow) -> sqlx::Result<RawKey> {
+    let key = |column: usize| RECORD_COLUMNS + column;
+    Ok(RawKey {
+        digest: row.try_get(key(0))?,
+        kind: row.try_get(key(1))?,
+        tenant: row.try_get(key(2))?,
+        scope: row.try_get(key(3))?,
+        principal: row.try_get(key(4))?,
+        id: row.try_get(key(5))?,
+    })
+}

@@ -1,0 +1,226 @@
+//! The one writer: a thread that owns the connection which writes, and serves the line.
+//!
+//! It is a thread of its own, not a task, because a claim must be renewed while the application's
+//! runtime is blocked. It writes, or lends its turn to one transaction, never both, so two callers of
+//! this process never meet "database is locked"; another process's writer can still be met, and is
+//! called Busy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use semel::store::{Error, ErrorKind, Result};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, Connection, Executor, Pool, Sqlite};
+use tokio::sync::{oneshot, watch};
+
+use super::group::{self, Broken};
+use super::queue::{Answer, Borrower, Queue, Request, Step};
+use super::settings::Builder;
+use super::statements::Texts;
+use super::tick::Tick;
+use super::transaction::{self, SqliteTransaction};
+use super::{failure, schema};
+use crate::error::again;
+
+/// What the writer shares with its callers.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) queue: Queue,
+    pub(super) texts: Texts,
+    pub(super) tick: Tick,
+    /// Whether a transaction of a caller's has the writer, for who knows how long.
+    pub(super) lent: watch::Sender<bool>,
+    pub(super) commits: AtomicU64,
+    pub(super) steps: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(tick: Tick) -> Self {
+        Self {
+            queue: Queue::default(),
+            texts: Texts::default(),
+            tick,
+            lent: watch::Sender::new(false),
+            commits: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
+        }
+    }
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    options: SqliteConnectOptions,
+    /// `None` after a failure that leaves its state in doubt: the next turn connects anew.
+    connection: Option<SqliteConnection>,
+    /// Where the callers' transactions run.
+    bench: Pool<Sqlite>,
+}
+
+/// Ends the line even if the writer panics: nobody may wait for a thread that is gone.
+struct LastOrders(Arc<Shared>);
+
+impl Drop for LastOrders {
+    fn drop(&mut self) {
+        self.0.queue.close();
+        while self.0.queue.abandon() {}
+        self.0.lent.send_replace(false);
+    }
+}
+
+/// Starts the writer's thread; gives back once the database is open and its schema right. The
+/// receiver resolves when the thread has ended.
+pub(super) async fn start(shared: Arc<Shared>, settings: Builder) -> Result<oneshot::Receiver<()>> {
+    let (opened, opening) = oneshot::channel();
+    let (ended, ending) = oneshot::channel();
+    let thread = move || {
+        // Dropped last, so `ending` resolves when everything is closed.
+        let _ended: oneshot::Sender<()> = ended;
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let _ = opened.send(Err(Error::new(ErrorKind::Unavailable, "connect", error)));
+                return;
+            }
+        };
+        runtime.block_on(async move {
+            match schema::open(&settings).await {
+                Ok(connection) => {
+                    if opened.send(Ok(())).is_ok() {
+                        let options = settings.writing();
+                        let bench = transaction::workbench(options.clone());
+                        let connection = Some(connection);
+                        Writer { shared, options, connection, bench }.serve().await;
+                    }
+                }
+                Err(error) => {
+                    let _ = opened.send(Err(error));
+                }
+            }
+        });
+    };
+    thread::Builder::new()
+        .name("semel-sqlite".into())
+        .spawn(thread)
+        .map_err(|error| Error::new(ErrorKind::Unavailable, "connect", error))?;
+    let ended = "the writer's thread ended before the database was open";
+    opening
+        .await
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "connect", ended)))
+        .map(|()| ending)
+}
+
+impl Writer {
+    async fn serve(mut self) {
+        let _last_orders = LastOrders(Arc::clone(&self.shared));
+        while let Some(turn) = self.shared.queue.next().await {
+            if !turn.group.is_empty() {
+                self.commit(turn.group).await;
+            }
+            if let Some(borrower) = turn.borrower {
+                self.lend(borrower).await;
+            }
+        }
+        self.bench.close().await;
+        if let Some(connection) = self.connection.take() {
+            // The last one out moves the write-ahead log into the database.
+            let _ = connection.close().await;
+        }
+    }
+
+    /// Commits a group and answers it. Answers leave only after the COMMIT.
+    async fn commit(&mut self, requests: Vec<Request>) {
+        let steps: Vec<&Step> = requests.iter().map(|request| &request.step).collect();
+        let answers = self.answers(&steps).await;
+        for (Request { reply, .. }, answer) in requests.into_iter().zip(answers) {
+            let _ = reply.send(answer);
+        }
+    }
+
+    async fn answers(&mut self, steps: &[&Step]) -> Vec<Result<Answer>> {
+        let operation = steps.first().map_or("write", |step| step.operation());
+        let broken = match self.attempt(steps).await {
+            Ok(answers) => return answers,
+            Err(broken) => broken,
+        };
+        let error = match broken {
+            // One bad step must not fail its neighbours: nothing was committed, so each goes alone.
+            Broken::Statement(_) if steps.len() > 1 => {
+                let mut answers = Vec::with_capacity(steps.len());
+                for step in steps {
+                    let answer = match self.attempt(&[*step]).await {
+                        Ok(mut answers) => answers.pop().expect("one answer a step"),
+                        Err(broken) => Err(name(step.operation(), broken)),
+                    };
+                    answers.push(answer);
+                }
+                return answers;
+            }
+            broken @ (Broken::Begin(_) | Broken::Statement(_) | Broken::Commit(_)) => {
+                name(operation, broken)
+            }
+        };
+        steps.iter().map(|step| Err(again(&error, step.operation()))).collect()
+    }
+
+    /// One transaction. After a failure the connection is out of it, or is not used again.
+    async fn attempt(
+        &mut self,
+        steps: &[&Step],
+    ) -> std::result::Result<Vec<Result<Answer>>, Broken> {
+        let shared = Arc::clone(&self.shared);
+        let connection = self.connection().await.map_err(Broken::Begin)?;
+        match group::commit(connection, &shared.texts, &shared.tick, steps).await {
+            Ok(answers) => {
+                shared.commits.fetch_add(1, Ordering::Relaxed);
+                shared.steps.fetch_add(steps.len() as u64, Ordering::Relaxed);
+                Ok(answers)
+            }
+            Err(broken) => {
+                let busy = matches!(&broken, Broken::Begin(error) if failure::is_busy(error));
+                let undone = matches!(broken, Broken::Statement(_))
+                    && connection.execute("ROLLBACK").await.is_ok();
+                if !busy && !undone {
+                    self.connection = None;
+                }
+                Err(broken)
+            }
+        }
+    }
+
+    async fn connection(&mut self) -> sqlx::Result<&mut SqliteConnection> {
+        if self.connection.is_none() {
+            self.connection = Some(self.options.connect().await?);
+        }
+        Ok(self.connection.as_mut().expect("connected above"))
+    }
+
+    /// Lends the turn for a transaction, and waits until it is home again.
+    async fn lend(&mut self, borrower: Borrower) {
+        // Told before the wait for the lock begins: whoever only wants to read need not wait with us.
+        self.shared.lent.send_replace(true);
+        let (home, back) = oneshot::channel();
+        match SqliteTransaction::begin(&self.bench, home).await {
+            Ok(transaction) => {
+                // If the borrower has left meanwhile, the transaction is dropped and comes home.
+                let _ = borrower.send(Ok(transaction));
+                if let Ok(returned) = back.await {
+                    returned.finish().await;
+                }
+            }
+            Err(error) => {
+                let _ = borrower.send(Err(failure::in_transaction("begin", error)));
+            }
+        }
+        self.shared.lent.send_replace(false);
+    }
+}
+
+fn name(operation: &'static str, broken: Broken) -> Error {
+    match broken {
+        Broken::Begin(error) | Broken::Statement(error) => {
+            failure::in_transaction(operation, error)
+        }
+        Broken::Commit(error) => failure::at_commit(operation, error),
+    }
+}

@@ -1,0 +1,47 @@
+//! Whole operations in one commit, by the suite that every transactional store passes.
+
+use semel_sql::sqlite::SqliteStore;
+use semel_sql::sqlx::sqlite::SqliteConnection;
+use semel_sql::sqlx::{Executor as _, Row as _, query};
+use semel_testkit::Fixture as _;
+use semel_testkit::conformance::transacting::TransactionFixture;
+
+use super::Place;
+
+impl Place {
+    /// A place with a table for effects, without any unique constraint.
+    async fn with_effects() -> Self {
+        let place = Self::new();
+        // The store creates the file; the table comes with the business, not with the ledger.
+        let store: SqliteStore = place.store().await;
+        place.run("CREATE TABLE effect (name TEXT NOT NULL)".to_owned()).await;
+        store.close().await;
+        place
+    }
+}
+
+impl TransactionFixture for Place {
+    async fn effect(connection: &mut SqliteConnection, name: &str) {
+        query("INSERT INTO effect (name) VALUES (?)")
+            .bind(name)
+            .execute(connection)
+            .await
+            .expect("an effect");
+    }
+
+    async fn effects(&self, name: &str) -> u64 {
+        let counted = query("SELECT count(*) FROM effect WHERE name = ?")
+            .bind(name)
+            .fetch_one(&mut self.stranger().await)
+            .await
+            .expect("a count");
+        u64::try_from(counted.get::<i64, _>(0)).expect("not negative")
+    }
+
+    async fn commit_inside(connection: &mut SqliteConnection) {
+        connection.execute("COMMIT").await.expect("a commit that work must not send");
+    }
+}
+
+semel_testkit::transactions!(Place::with_effects());
+semel_testkit::model_test!(async { Place::new() });

@@ -1,0 +1,47 @@
+-- Semel's schema for SQLite. Written by the crate (`print` of its migrations); not edited by hand.
+
+-- 1: ledger
+-- One row a key, and no key twice: the digest is made of every byte of the key, is compared byte by
+-- byte (BINARY), and cannot be NULL. STRICT, so that no value is stored as another type than ours.
+-- Times and spans are microseconds; sweep_at is when the sweeper may act, NULL where it never may.
+CREATE TABLE semel_record (
+    digest        BLOB    NOT NULL PRIMARY KEY CHECK (length(digest) = 32),
+    kind          INTEGER NOT NULL,
+    tenant        TEXT    NOT NULL,
+    scope         TEXT    NOT NULL,
+    principal     BLOB    NOT NULL,
+    id            TEXT    NOT NULL,
+    number        INTEGER NOT NULL,
+    fingerprint   BLOB    NOT NULL,
+    state         INTEGER NOT NULL,
+    operation_id  BLOB    NOT NULL,
+    attempt_id    BLOB    NOT NULL,
+    attempt       INTEGER NOT NULL,
+    fence         INTEGER NOT NULL,
+    owner         TEXT    NOT NULL,
+    lease_until   INTEGER,
+    retry_at      INTEGER,
+    on_crash      INTEGER NOT NULL,
+    keep_us       INTEGER NOT NULL,
+    content_type  TEXT,
+    reference     TEXT,
+    omitted_bytes INTEGER,
+    error         TEXT,
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL,
+    completed_at  INTEGER,
+    expires_at    INTEGER,
+    sweep_at      INTEGER,
+    body          BLOB
+) STRICT;
+
+-- The sweeper walks this one in order and never the table.
+CREATE INDEX semel_record_sweep ON semel_record (sweep_at) WHERE sweep_at IS NOT NULL;
+
+-- What operators look for: failed, dead and uncertain records, and what is due.
+CREATE INDEX semel_record_open ON semel_record (state, scope, retry_at) WHERE state IN (2, 3, 4);
+
+-- "Which command made this?"
+CREATE INDEX semel_record_reference ON semel_record (reference) WHERE reference IS NOT NULL;
+CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
+INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', '018da5c1b86d4005a89ca8c16551a7001bb6e8708cde68c476946715e375d5c7');

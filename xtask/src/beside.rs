@@ -1,0 +1,98 @@
+//! Commands that run beside the private servers: tests, benchmarks, fault runs, anything.
+//!
+//! The servers live exactly as long as the call. They end when it returns, well or not; when we
+//! are interrupted or killed, the kernel and the servers' janitors end them.
+
+use std::process::{Command, Stdio};
+
+use crate::checks::cargo;
+use crate::servers::{Fleet, install};
+use crate::step::{Failure, Steps};
+
+/// All tests, then the doc tests; `extra` goes to the test runner.
+pub(crate) fn tests(steps: &mut Steps, extra: &[String]) -> Result<(), Failure> {
+    with_servers(steps, |steps, fleet| {
+        let mut command = cargo();
+        if has_nextest() {
+            command.args(["nextest", "run", "--workspace", "--all-features"]).args(extra);
+        } else {
+            eprintln!("xtask: cargo-nextest is not installed, so `cargo test` runs the tests");
+            command.args([
+                "test",
+                "--workspace",
+                "--all-features",
+                "--no-fail-fast",
+                "--lib",
+                "--bins",
+                "--tests",
+            ]);
+            if !extra.is_empty() {
+                eprintln!("xtask: it cannot take the arguments for nextest: {extra:?}");
+            }
+        }
+        steps.command("tests", command.envs(fleet.environment()))?;
+        let mut doc_tests = cargo();
+        doc_tests.args(["test", "--doc", "--workspace", "--all-features"]);
+        steps.command("doc tests", doc_tests.envs(fleet.environment()))
+    })
+}
+
+/// One command of the developer's.
+pub(crate) fn command(steps: &mut Steps, program: &str, args: &[String]) -> Result<(), Failure> {
+    with_servers(steps, |steps, fleet| {
+        steps.command(program, Command::new(program).args(args).envs(fleet.environment()))
+    })
+}
+
+/// The benchmarks, which are a program of their own.
+pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
+    let program = ["--bin", "bench"];
+    proofs(steps, "bench", &program, args)
+}
+
+/// The fault runs, which need the failpoints and the sabotage switches compiled in.
+pub(crate) fn faults(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
+    let program = ["--features", "testing", "--bin", "faults"];
+    proofs(steps, "faults", &program, args)
+}
+
+fn proofs(steps: &mut Steps, name: &str, program: &[&str], args: &[String]) -> Result<(), Failure> {
+    let run = ["run", "--release", "-p", "semel-proofs"];
+    // Built first: servers that idle through a release build are processors it does not get.
+    let mut build = cargo();
+    build.args(["build", "--release", "-p", "semel-proofs"]).args(program);
+    steps.command("build", &mut build)?;
+    with_servers(steps, |steps, fleet| {
+        let mut command = cargo();
+        command.args(run).args(program).arg("--").args(args);
+        steps.command(name, command.envs(fleet.environment()))
+    })
+}
+
+fn with_servers(
+    steps: &mut Steps,
+    task: impl FnOnce(&mut Steps, &Fleet) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let fleet = steps.run("servers", || {
+        install::ensure(|news| eprintln!("xtask: {news}"))?;
+        Ok(Fleet::start()?)
+    })?;
+    for (name, value) in fleet.environment() {
+        eprintln!("    {name}={value}");
+    }
+    let outcome = task(steps, &fleet);
+    steps.run("stop servers", || {
+        drop(fleet);
+        Ok(())
+    })?;
+    outcome
+}
+
+fn has_nextest() -> bool {
+    cargo()
+        .args(["nextest", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

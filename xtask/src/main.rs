@@ -1,0 +1,108 @@
+//! The workspace's tasks, run as `cargo xtask`.
+//!
+//! Standard library only, so that it builds in seconds on a machine that has nothing yet. Tests,
+//! benchmarks and fault runs live elsewhere; this starts what they need and runs them.
+#![forbid(unsafe_code)]
+
+// The test kit's own files, compiled here without the test kit and its dependencies.
+#[path = "../../crates/semel-testkit/src/servers.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "shared with the test kit, which exports and uses all of it"
+)]
+mod servers;
+
+mod beside;
+mod checks;
+mod step;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use step::{Failure, Steps};
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  test [-- ARGS]         all tests and doc tests, with private PostgreSQL, MariaDB, Redis and Redis Cluster;
+                         ARGS go to `cargo nextest run`
+  ci                     fmt, clippy, doc and tidy, then test
+  tidy                   the project's own checks of its sources and documents
+  servers -- CMD…        run one command beside the servers, for example
+                         cargo xtask servers -- cargo nextest run -p semel-sql
+  bench WHAT [ARGS]      benchmarks beside the servers: ledger, … [--quick] [--json FILE]
+  faults WHAT [ARGS]     fault runs beside the servers: model, crash, sabotage, …
+  help                   this text
+
+Servers that are missing are installed with apt-get where that is possible (root on Debian or Ubuntu).
+Tests find the running ones through SEMEL_TEST_SERVERS=1 and SEMEL_TEST_{POSTGRES,MYSQL,REDIS,REDIS_CLUSTER}_URL.
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some((command, rest)) = args.split_first() else {
+        return usage("no command given");
+    };
+    let rest = rest.to_vec();
+    let mut steps = Steps::default();
+    let outcome = match command.as_str() {
+        "test" => match after_dashes(&rest) {
+            Some(extra) => beside::tests(&mut steps, extra),
+            None => return usage("arguments for the tests follow a `--`"),
+        },
+        "ci" if rest.is_empty() => ci(&mut steps),
+        "tidy" if rest.is_empty() => steps.run("tidy", || tidy::run(&root())),
+        "servers" => match after_dashes(&rest) {
+            Some([program, args @ ..]) => beside::command(&mut steps, program, args),
+            _ => return usage("a command to run beside the servers follows a `--`"),
+        },
+        "bench" => beside::bench(&mut steps, &rest),
+        "faults" => beside::faults(&mut steps, &rest),
+        "ci" | "tidy" => return usage(&format!("`{command}` takes no arguments")),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        unknown => return usage(&format!("there is no command `{unknown}`")),
+    };
+    steps.summarise();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn ci(steps: &mut Steps) -> Result<(), Failure> {
+    checks::fmt(steps)?;
+    checks::clippy(steps)?;
+    checks::doc(steps)?;
+    steps.run("tidy", || tidy::run(&root()))?;
+    let profile = ["--profile", "ci"].map(str::to_owned);
+    beside::tests(steps, &profile)
+}
+
+fn after_dashes(args: &[String]) -> Option<&[String]> {
+    match args {
+        [] => Some(&[]),
+        [dashes, rest @ ..] if dashes == "--" => Some(rest),
+        _ => None,
+    }
+}
+
+fn usage(complaint: &str) -> ExitCode {
+    eprint!("xtask: {complaint}\n\n{USAGE}");
+    ExitCode::from(2)
+}
+
+/// The top of the workspace, whichever directory the task was started in.
+fn root() -> PathBuf {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    here.parent().map_or(here.clone(), PathBuf::from)
+}

@@ -1,0 +1,57 @@
+//! Names: a module is called after its noun.
+
+use super::Finding;
+use super::rust::{code, words};
+use super::tree::Tree;
+
+/// Names under which anything can hide.
+const EMPTY_NAMES: [&str; 4] = ["utils", "common", "helpers", "types"];
+
+/// No module, file or directory of Rust code has a name that says nothing.
+pub(super) fn modules_name_their_noun(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.rust() {
+        let stem = path.strip_suffix(".rs").unwrap_or(path);
+        if let Some(name) = stem.split('/').find(|part| EMPTY_NAMES.contains(part)) {
+            findings.push(Finding::new(path, 1, complaint(name)));
+        }
+        for (index, line) in code(text).lines().enumerate() {
+            let declared = words(line).skip_while(|word| *word != "mod").nth(1);
+            if let Some(name) = declared.filter(|name| EMPTY_NAMES.contains(name)) {
+                findings.push(Finding::new(path, index + 1, complaint(name)));
+            }
+        }
+    }
+    findings
+}
+
+fn complaint(name: &str) -> String {
+    format!("`{name}` names no noun: call the module after what is in it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_names_are_found_as_files_directories_and_inline_modules() {
+        let tree = Tree::from([
+            ("a/src/utils.rs", ""),
+            ("a/tests/common/mod.rs", ""),
+            ("a/src/lib.rs", "//! Doc: mod utils\npub(crate) mod helpers {\n}\nmod typed;\n"),
+            ("a/src/common_law.rs", "mod types;\n"),
+            ("docs/common/page.md", ""),
+        ]);
+        let found: Vec<_> = modules_name_their_noun(&tree)
+            .into_iter()
+            .map(|finding| (finding.path, finding.line))
+            .collect();
+        let expected = [
+            ("a/src/common_law.rs", 1),
+            ("a/src/lib.rs", 2),
+            ("a/src/utils.rs", 1),
+            ("a/tests/common/mod.rs", 1),
+        ];
+        assert_eq!(found, expected.map(|(path, line)| (path.to_owned(), line)));
+    }
+}
