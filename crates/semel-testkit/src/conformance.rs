@@ -1,0 +1,395 @@
+//! The behaviours that every store must have: one async function each, generic over a
+//! [`Fixture`](crate::Fixture), and one macro that makes a named test of each.
+//!
+//! Most groups speak the store's own verbs; the later ones ([`executing`], [`waiting`],
+//! [`crashing`], [`consuming`], [`transacting`]) put an executor on top. Random histories are in
+//! [`model`](crate::model), failing networks in [`proxy`](crate::proxy). Each behaviour was written
+//! against a wrong store that someone could have built: one without a fence, one that compares no
+//! version, one that takes the application's clock, one whose collation merges keys, one that
+//! removes and inserts where it should replace, one whose lease is a TTL.
+//!
+//! A behaviour is listed once, in [`conformance!`](crate::conformance!), and so reaches every store.
+
+pub mod concurrency;
+pub mod consuming;
+pub mod crashing;
+pub mod executing;
+pub mod expiry;
+pub mod fencing;
+pub mod identity;
+pub mod limits;
+pub mod listing;
+pub mod opening;
+pub mod reading;
+pub mod renewal;
+mod scene;
+pub mod settling;
+mod stage;
+pub mod swapping;
+pub mod transacting;
+pub mod waiting;
+
+/// Makes one `#[test]` of every behaviour, in a module per group.
+///
+/// The argument is a future that makes a fresh fixture; it is evaluated once per test, on the test's
+/// own runtime. Use it once per module:
+///
+/// ```no_run
+/// # use semel_testkit::{Fixture, conformance};
+/// # struct MyFixture;
+/// # impl MyFixture { async fn new() -> Self { MyFixture } }
+/// # impl Fixture for MyFixture {
+/// #     type Store = semel::store::memory::MemoryStore;
+/// #     async fn store(&self) -> Self::Store { Self::Store::new() }
+/// # }
+/// conformance!(MyFixture::new());
+/// ```
+#[macro_export]
+macro_rules! conformance {
+    ($make:expr) => {
+        $crate::__behaviours!(__conformance_tests, $make);
+    };
+}
+
+/// The one list of behaviours, handed to a macro that makes something of it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __behaviours {
+    ($then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            opening {
+                a_free_key_is_granted_and_the_next_caller_reads_the_claim,
+                a_fresh_claim_reads_back_as_it_was_drafted,
+                a_second_open_writes_nothing,
+                an_open_shows_the_stores_clock_beside_the_record,
+                a_grant_is_dated_by_the_stores_clock,
+                a_lapsed_claim_is_still_there,
+                a_record_of_any_state_is_existing,
+                an_expired_record_is_shown_as_expired,
+                two_keys_are_granted_side_by_side,
+                an_unused_key_reads_as_nothing,
+                another_handle_meets_the_same_records,
+                a_released_key_starts_anew,
+                a_completion_between_a_miss_and_a_claim_is_found_by_the_claim,
+                an_open_brings_the_answer_along,
+                a_draft_that_arrives_twice_is_granted_once,
+                a_grant_after_a_failure_starts_with_a_clean_record,
+            }
+            reading {
+                a_repeat_is_answered_from_the_record,
+                another_request_under_the_key_is_a_mismatch,
+                a_live_claim_is_judged_running,
+                a_lapsed_claim_is_judged_a_takeover,
+                a_lapsed_claim_is_judged_by_its_own_crash_policy,
+                a_due_failure_is_judged_a_retry,
+                a_failure_backs_off_until_it_is_due,
+                a_failure_without_a_retry_is_final,
+                used_up_attempts_are_judged_for_burial,
+                dead_and_uncertain_records_stay_what_they_are,
+                an_expired_key_may_be_used_for_another_request,
+                an_omitted_answer_still_blocks_a_second_execution,
+            }
+            settling {
+                a_success_is_stored_whole_and_expires_after_its_keep,
+                a_failure_is_stored_with_its_words_and_its_due_time,
+                a_failure_may_be_due_at_once_or_never,
+                dead_and_uncertain_records_do_not_expire,
+                a_release_leaves_nothing_behind,
+                a_settled_claim_cannot_be_settled_again,
+                a_success_after_a_failure_carries_no_trace_of_it,
+                a_late_holder_whom_nobody_replaced_may_still_settle,
+                retention_counts_from_the_completion,
+                settling_one_key_leaves_its_neighbour_alone,
+                settling_what_was_never_claimed_is_lost,
+            }
+            fencing {
+                a_stale_holders_ending_is_refused,
+                a_stale_holder_cannot_change_a_recorded_answer,
+                a_stale_holders_renewal_is_refused,
+                the_right_fence_with_another_attempt_is_refused,
+                the_right_attempt_with_another_fence_is_refused,
+                a_lease_does_not_open_another_key,
+                a_fence_grows_with_every_grant,
+                a_fence_grows_over_a_release,
+                a_fence_grows_over_a_replacement,
+                a_fence_grows_over_a_sweep,
+                a_lease_of_an_earlier_life_of_the_key_is_refused,
+                a_holder_is_refused_after_an_operator_ended_the_record,
+                a_holder_is_refused_after_its_claim_was_suspended,
+            }
+            renewal {
+                a_renewal_counts_from_the_stores_now,
+                a_renewal_changes_the_lease_and_nothing_else,
+                a_renewed_claim_outlives_its_first_lease,
+                a_renewal_sets_the_length_that_is_asked_for,
+                a_lapsed_claim_that_nobody_took_is_extended,
+                renewals_are_answered_in_order,
+                renewing_nothing_answers_nothing,
+                a_settled_claim_is_not_revived_by_a_renewal,
+                one_renewal_carries_hundreds_of_leases,
+                a_takeover_judged_before_a_renewal_is_refused,
+                a_lost_lease_does_not_spoil_the_next_renewal,
+            }
+            swapping {
+                a_regrant_keeps_the_birthday_and_nothing_else,
+                a_replacement_keeps_nothing_of_the_old_record,
+                a_swap_over_an_older_write_is_lost,
+                a_swap_over_another_attempts_write_is_lost,
+                a_swap_judged_in_an_earlier_life_is_lost,
+                a_takeover_judged_before_a_completion_is_lost,
+                the_second_of_two_takeovers_is_lost,
+                a_record_can_be_ended_without_its_holder,
+                an_operator_may_resolve_what_is_dead_or_uncertain,
+                a_redriven_record_is_due_with_its_attempts_at_zero,
+                a_swap_on_an_unused_key_is_lost,
+                a_swap_leaves_the_neighbours_alone,
+            }
+            expiry {
+                expired_successes_and_failures_are_swept,
+                records_inside_their_retention_stay,
+                dead_and_uncertain_records_are_never_swept,
+                a_live_claim_is_never_swept,
+                a_lapsed_claim_stays_for_its_retention,
+                a_claim_that_lapsed_long_ago_is_swept,
+                a_lapsed_claim_under_hold_turns_uncertain,
+                a_sweep_keeps_to_its_limit_and_says_when_there_is_more,
+                a_sweep_with_nothing_to_do_says_so,
+                a_swept_key_is_free_again,
+                a_retention_of_centuries_is_never_swept,
+                a_lease_without_end_never_lapses,
+            }
+            identity {
+                keys_that_differ_in_case_are_two_keys,
+                keys_that_differ_in_spaces_are_separate_keys,
+                keys_that_differ_in_accents_or_their_form_are_separate_keys,
+                keys_of_emoji_and_invisible_characters_are_separate_keys,
+                keys_of_syntax_are_ordinary_keys,
+                keys_of_right_to_left_text_are_separate_keys,
+                keys_of_full_length_differ_in_their_last_byte,
+                tenants_and_scopes_do_not_meet,
+                principals_do_not_meet,
+                doors_do_not_meet,
+                equal_parts_are_one_key,
+            }
+            limits {
+                an_empty_answer_reads_back_as_one,
+                a_body_of_any_bytes_reads_back,
+                any_content_type_reads_back,
+                a_reference_of_full_length_reads_back,
+                the_size_of_an_omitted_answer_reads_back,
+                the_words_of_a_failure_read_back,
+                an_owner_of_any_name_reads_back,
+                identifiers_of_any_bytes_read_back,
+                fingerprints_of_every_making_read_back,
+                the_largest_attempt_reads_back,
+                extreme_durations_saturate,
+                every_write_counts_one,
+                a_damaged_record_is_an_error_and_not_an_absence,
+                a_listing_shows_records_as_they_are,
+            }
+            listing {
+                pages_of_every_size_give_every_record,
+                a_listing_of_nothing_is_empty,
+                a_listing_misses_nothing_while_records_come_and_go,
+                filters_on_the_key_match_exactly,
+                a_filter_on_the_state_finds_each_state,
+                a_filter_on_the_reference_finds_what_made_it,
+                a_filter_on_due_finds_failures_that_are_due,
+                a_listing_follows_the_records,
+                every_finding_says_what_to_do,
+                a_listener_is_woken_by_a_settled_key,
+            }
+            concurrency {
+                of_many_opens_exactly_one_is_granted,
+                opens_of_different_keys_do_not_hinder_each_other,
+                of_many_takeovers_exactly_one_is_done,
+                of_many_settles_exactly_one_is_done,
+                a_settle_racing_a_takeover_has_one_winner,
+                a_renewal_racing_a_takeover_has_one_winner,
+                a_sweep_never_takes_a_renewed_claim,
+                a_sweep_never_takes_a_fresh_claim,
+                a_record_never_vanishes_while_it_is_regranted,
+                a_crowd_of_holders_leaves_one_history,
+                settles_of_different_keys_do_not_hinder_each_other,
+            }
+            executing {
+                a_repeat_replays_the_first_result,
+                a_typed_result_is_equal_on_first_run_and_replay,
+                a_result_of_another_type_is_a_decode_error,
+                another_request_under_a_used_key_is_refused,
+                an_expired_key_is_free_for_another_request,
+                many_callers_at_once_run_the_work_once,
+                a_failure_is_handed_back_and_the_next_caller_runs,
+                a_released_failure_leaves_no_record,
+                a_kept_failure_is_the_answer_until_it_expires,
+                a_failure_backs_off_by_its_schedule,
+                attempts_that_are_used_up_leave_a_dead_record,
+                a_panic_is_a_failure,
+                work_over_its_limit_is_cancelled_and_fails,
+                a_caller_who_leaves_does_not_stop_the_work,
+                an_oversized_result_is_delivered_once_and_never_run_again,
+                a_reference_is_stored_and_found,
+                a_corrupt_record_stops_the_call_before_the_work,
+            }
+            crashing {
+                a_crash_loop_ends_in_a_dead_record,
+                a_lapsed_holder_is_taken_over_and_its_late_result_is_refused,
+                a_late_failure_does_not_undo_a_success,
+                downstream_keys_are_stable_across_retries_and_takeovers,
+                a_held_crash_is_uncertain_until_somebody_resolves_it,
+                a_crashed_attempt_is_verified_before_it_runs_again,
+                long_work_keeps_its_claim,
+                a_shutdown_gives_back_only_what_no_longer_runs,
+                a_shutdown_holds_what_must_not_run_again,
+            }
+            waiting {
+                a_duplicate_is_told_that_the_operation_is_in_progress,
+                a_waiter_is_answered_when_the_holder_finishes,
+                a_wait_ends_in_time,
+                a_waiter_that_joins_takes_over_a_failure,
+                a_waiter_that_reports_runs_nothing,
+            }
+            consuming {
+                a_message_is_consumed_once,
+                a_message_in_hand_is_refused_to_a_rival,
+                a_marker_is_never_a_commands_result,
+                a_claim_by_hand_is_settled_once,
+            }
+        }
+    };
+}
+
+/// Makes one `#[test]` of every behaviour of transactions, for stores that can join one. The
+/// fixture implements [`TransactionFixture`](transacting::TransactionFixture).
+#[macro_export]
+macro_rules! transactions {
+    ($make:expr) => {
+        $crate::__conformance_tests! {
+            $make;
+            transacting {
+                an_effect_and_its_outcome_are_one_commit,
+                an_error_rolls_back_and_is_recorded,
+                failures_of_transactions_count_and_back_off,
+                a_released_transaction_leaves_nothing,
+                a_panic_rolls_back_and_is_recorded,
+                an_escaped_unit_is_never_committed,
+                a_caller_who_leaves_does_not_roll_back,
+                a_rival_in_this_process_never_waits,
+                many_transactions_at_once_have_one_effect,
+                a_run_and_a_transaction_of_one_key_are_one_operation,
+                an_oversized_result_commits_nothing,
+                work_that_commits_by_itself_is_refused,
+                a_crash_policy_needs_claim_first,
+                a_claim_that_comes_first_is_visible_and_gives_keys,
+                a_zombies_transaction_is_refused_by_the_fence,
+                a_claim_in_the_callers_transaction_is_the_callers,
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __conformance_tests {
+    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
+        $(
+            mod $group {
+                #[allow(unused_imports)]
+                use super::*;
+                $(
+                    #[test]
+                    fn $behaviour() {
+                        $crate::fixture::run(async {
+                            let fixture = ($make).await;
+                            $crate::conformance::$group::$behaviour(fixture).await;
+                        });
+                    }
+                )*
+            }
+        )*
+    };
+}
+
+/// Every behaviour as a name (`group::behaviour`) and a function that panics where the store has it
+/// not: for programs that run the suite themselves, and for proofs that a wrong store is found.
+///
+/// The argument is a future that makes a fresh fixture, as for
+/// [`conformance!`](crate::conformance!); what it uses of its surroundings must be `Copy`.
+#[macro_export]
+macro_rules! behaviours {
+    ($make:expr) => {
+        $crate::__behaviours!(__behaviour_table, $make)
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __behaviour_table {
+    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
+        vec![$($((
+            concat!(stringify!($group), "::", stringify!($behaviour)),
+            Box::new(move || $crate::fixture::run(async move {
+                let fixture = ($make).await;
+                $crate::conformance::$group::$behaviour(fixture).await;
+            })) as Box<dyn Fn()>,
+        ),)*)*]
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __behaviour_names {
+    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
+        &[$((stringify!($group), &[$(stringify!($behaviour)),*])),*]
+    };
+}
+
+/// Every behaviour by group, for reports.
+pub const BEHAVIOURS: &[(&str, &[&str])] = crate::__behaviours!(__behaviour_names, ());
+
+#[cfg(test)]
+mod tests {
+    use super::BEHAVIOURS;
+
+    /// A behaviour that is written but not listed would run nowhere.
+    #[test]
+    fn every_behaviour_that_is_written_is_listed() {
+        let sources = [
+            ("opening", include_str!("conformance/opening.rs")),
+            ("reading", include_str!("conformance/reading.rs")),
+            ("settling", include_str!("conformance/settling.rs")),
+            ("fencing", include_str!("conformance/fencing.rs")),
+            ("renewal", include_str!("conformance/renewal.rs")),
+            ("swapping", include_str!("conformance/swapping.rs")),
+            ("expiry", include_str!("conformance/expiry.rs")),
+            ("identity", include_str!("conformance/identity.rs")),
+            ("limits", include_str!("conformance/limits.rs")),
+            ("listing", include_str!("conformance/listing.rs")),
+            ("concurrency", include_str!("conformance/concurrency.rs")),
+            ("executing", include_str!("conformance/executing.rs")),
+            ("crashing", include_str!("conformance/crashing.rs")),
+            ("waiting", include_str!("conformance/waiting.rs")),
+            ("consuming", include_str!("conformance/consuming.rs")),
+        ];
+        assert_eq!(sources.map(|(group, _)| group).to_vec(), groups());
+        for ((group, source), (_, listed)) in sources.iter().zip(BEHAVIOURS) {
+            let written: Vec<&str> = source
+                .lines()
+                .filter_map(|line| line.strip_prefix("pub async fn "))
+                .filter_map(|line| line.split('<').next())
+                .collect();
+            assert_eq!(written, *listed, "in {group}");
+        }
+    }
+
+    #[test]
+    fn there_are_at_least_a_hundred_behaviours() {
+        let count: usize = BEHAVIOURS.iter().map(|(_, names)| names.len()).sum();
+        assert!(count >= 100, "{count}");
+    }
+
+    fn groups() -> Vec<&'static str> {
+        BEHAVIOURS.iter().map(|(group, _)| *group).collect()
+    }
+}

@@ -1,0 +1,190 @@
+//! Operations whose holder crashes, hangs, outlives its lease or is shut down.
+//!
+//! These are the promises that a user reads, kept through this store.
+
+use std::time::Duration;
+
+use semel::executor::{Claimed, Verification};
+use semel::{Command, Error, Key, OnCrash, Operate, Operated, Outcome, Resolution, State};
+
+use super::stage::{Held, LEASE, PAST_LEASE, SOON, Work, command, executor, key, value};
+use crate::Fixture;
+
+/// Crashes count as attempts.
+pub async fn a_crash_loop_ends_in_a_dead_record<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let limited = command().max_attempts(2);
+    for attempt in 1..=2 {
+        let Ok(Claimed::Granted(claim)) = executor.claim(limited.clone()).await else {
+            panic!("attempt {attempt} is granted");
+        };
+        assert_eq!(claim.context().attempt(), attempt);
+        drop(claim);
+        fixture.advance(PAST_LEASE).await;
+    }
+    let dead = work.run(&executor, limited).await;
+    assert!(
+        matches!(&dead, Err(Error::Dead { error }) if error.as_str().contains("maxRetry (2)")),
+        "{dead:?}"
+    );
+    assert_eq!(work.runs(), 0);
+}
+
+/// A holder that lost its lease is taken over; its late result is refused, and its caller gets the
+/// winner's.
+pub async fn a_lapsed_holder_is_taken_over_and_its_late_result_is_refused<F: Fixture>(fixture: F) {
+    let (zombie, heir, work) =
+        (executor(&fixture).await, executor(&fixture).await, Work::default());
+    let held = Held::start(&zombie, command()).await;
+    let before = heir.peek(&key()).await.expect("a store").expect("a record").record;
+    fixture.advance(PAST_LEASE).await;
+    let taken = work.run(&heir, command()).await.expect("the takeover runs");
+    let receipt = *taken.receipt().expect("it ran");
+    assert_eq!((receipt.attempt, receipt.operation_id), (2, before.operation_id));
+    assert!(receipt.fence > before.fence);
+    let late = held.finish(Ok("late")).await.expect("the zombie's caller is answered");
+    assert!(late.replayed());
+    assert_eq!(late.value().map(String::as_str), Some("run 1"));
+    let stored = heir.peek(&key()).await.expect("a store").expect("a record").record;
+    assert_eq!((stored.fence, stored.attempt_id == before.attempt_id), (receipt.fence, false));
+}
+
+/// A zombie's late failure cannot undo the winner's success.
+pub async fn a_late_failure_does_not_undo_a_success<F: Fixture>(fixture: F) {
+    let (zombie, heir, work) =
+        (executor(&fixture).await, executor(&fixture).await, Work::default());
+    let held = Held::start(&zombie, command()).await;
+    fixture.advance(PAST_LEASE).await;
+    let _ = work.run(&heir, command()).await;
+    let late = held.finish(Err("late")).await.expect("the winner's answer");
+    assert_eq!(late.value().map(String::as_str), Some("run 1"));
+    let stored = heir.peek(&key()).await.expect("a store").expect("a record").record;
+    assert_eq!(stored.state, State::Succeeded);
+}
+
+/// What an operation hands downstream is the same in every retry and takeover.
+pub async fn downstream_keys_are_stable_across_retries_and_takeovers<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let mut sent = Vec::new();
+    for attempt in 1..=3 {
+        let Ok(Claimed::Granted(claim)) = executor.claim(command()).await else {
+            panic!("attempt {attempt} is granted");
+        };
+        let context = claim.context().clone();
+        sent.push((context.downstream_key("charge"), context.downstream_key("ship")));
+        if attempt == 1 {
+            assert!(claim.fail("no").await.expect("a store").is_some());
+        } else {
+            drop(claim);
+            fixture.advance(PAST_LEASE).await;
+        }
+    }
+    assert!(sent.iter().all(|keys| *keys == sent[0]), "{sent:?}");
+    assert_ne!(sent[0].0, sent[0].1);
+}
+
+/// Under Hold a crashed attempt is never re-run; an operator decides.
+pub async fn a_held_crash_is_uncertain_until_somebody_resolves_it<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let careful = command().on_crash(OnCrash::Hold);
+    let crash = async || {
+        let Ok(Claimed::Granted(claim)) = executor.claim(careful.clone()).await else {
+            panic!("a grant");
+        };
+        drop(claim);
+        fixture.advance(PAST_LEASE).await;
+        let refused = work.run(&executor, careful.clone()).await;
+        assert!(matches!(refused, Err(Error::Uncertain { .. })), "{refused:?}");
+    };
+    crash().await;
+    let resolved = executor.resolve(&key(), Resolution::DidNotHappen).await.expect("a store");
+    assert_eq!(resolved, Operated::Done);
+    crash().await;
+    let outcome = Outcome::new(Outcome::JSON, r#""it did""#);
+    let happened = Resolution::Happened { outcome, keep: Duration::from_secs(60) };
+    assert_eq!(executor.resolve(&key(), happened).await.expect("a store"), Operated::Done);
+    assert_eq!(value(&work.run(&executor, careful).await), "it did");
+    assert_eq!(work.runs(), 0);
+}
+
+/// A verifier is asked before a crashed attempt is run again, and its word counts.
+pub async fn a_crashed_attempt_is_verified_before_it_runs_again<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    for (found, runs) in [
+        (Verification::Done(Outcome::new(Outcome::JSON, r#""found""#)), 0),
+        (Verification::NotDone, 1),
+        (Verification::Unknown, 0),
+    ] {
+        let work = Work::default();
+        let id = format!("verify-{found:?}").chars().take(60).collect::<String>();
+        let key = Key::command("acme", "PAY", &id).expect("a valid key");
+        let answer = found.clone();
+        let careful = Command::new(key).lease(LEASE).verify(move |_| {
+            let answer = answer.clone();
+            async move { answer }
+        });
+        let Ok(Claimed::Granted(claim)) = executor.claim(careful.clone()).await else {
+            panic!("a grant");
+        };
+        drop(claim);
+        fixture.advance(PAST_LEASE).await;
+        let answer = work.run(&executor, careful).await;
+        match found {
+            Verification::Done(_) => assert_eq!(value(&answer), "found"),
+            Verification::NotDone => assert_eq!(value(&answer), "run 1"),
+            Verification::Unknown => {
+                assert!(matches!(answer, Err(Error::Uncertain { .. })), "{answer:?}");
+            }
+        }
+        assert_eq!(work.runs(), runs, "{id}");
+    }
+}
+
+/// The heartbeat keeps a claim alive for as long as its work takes.
+pub async fn long_work_keeps_its_claim<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let brief = || command().lease(Duration::from_millis(600));
+    let held = Held::start(&executor, brief()).await;
+    let first = executor.peek(&key()).await.expect("a store").expect("a record").record;
+    let renewed = async {
+        loop {
+            let now = executor.peek(&key()).await.expect("a store").expect("a record").record;
+            if now.number >= first.number + 3 {
+                return now;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let renewed = tokio::time::timeout(SOON, renewed).await.expect("the lease is renewed");
+    assert!(renewed.lease_until >= first.lease_until);
+    assert_eq!((renewed.fence, renewed.state), (first.fence, State::Running));
+    assert!(work.run(&executor, brief()).await.expect("an answer").in_progress());
+    assert_eq!(value(&held.finish(Ok("long")).await), "long");
+}
+
+/// Shutdown waits for the grace, then drops the work and gives its claim back, in this order.
+pub async fn a_shutdown_gives_back_only_what_no_longer_runs<F: Fixture>(fixture: F) {
+    let (leaving, staying, work) =
+        (executor(&fixture).await, executor(&fixture).await, Work::default());
+    let held = Held::start(&leaving, command()).await;
+    let shutdown = leaving.shutdown(Duration::from_millis(50)).await;
+    assert!(!shutdown.graceful);
+    let dropped = held.answer.await.expect("no panic");
+    assert!(matches!(dropped, Err(Error::Closed)), "{dropped:?}");
+    assert!(held.release.is_closed(), "the work's future is gone");
+    let refused = work.run(&leaving, command()).await;
+    assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+    assert_eq!(value(&work.run(&staying, command()).await), "run 1", "no lease to wait for");
+}
+
+/// Under Hold a shutdown leaves the question open instead of the key.
+pub async fn a_shutdown_holds_what_must_not_run_again<F: Fixture>(fixture: F) {
+    let (leaving, staying, work) =
+        (executor(&fixture).await, executor(&fixture).await, Work::default());
+    let careful = || command().on_crash(OnCrash::Hold);
+    let held = Held::start(&leaving, careful()).await;
+    let _ = leaving.shutdown(Duration::from_millis(50)).await;
+    drop(held);
+    let refused = work.run(&staying, careful()).await;
+    assert!(matches!(refused, Err(Error::Uncertain { .. })), "{refused:?}");
+}

@@ -1,0 +1,198 @@
+//! Whose lease counts: after a takeover the old holder can write nothing, and fences only grow.
+
+use semel::store::{Change, Draft, Ending, Renewed, Settled};
+use semel::{AttemptId, Fence, Lease, OnCrash, State};
+
+use super::scene::{
+    BRIEF, LEASE, Scene, answer, assert_granted, brief, draft, endings, failure, key, next, success,
+};
+use crate::fixture::Fixture;
+
+/// A claim that lapsed and was taken over: the old lease, the new draft and the new lease.
+async fn taken_over<F: Fixture>(scene: &Scene<F>, id: &str) -> (Lease, Draft, Lease) {
+    let first = brief(&key(id));
+    let stale = scene.claim(&first).await;
+    scene.outlive_brief().await;
+    let second = next(&first);
+    let live = scene.regrant(&second).await;
+    (stale, second, live)
+}
+
+/// The old holder's ending is refused, whichever it is, and the new holder's claim stands.
+pub async fn a_stale_holders_ending_is_refused<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let (stale, second, live) = taken_over(&scene, "k").await;
+    let before = scene.record(&second.key).await;
+    for ending in &endings() {
+        assert_eq!(scene.settle(&stale, ending).await, Settled::Lost, "{ending:?}");
+    }
+    assert_eq!(scene.record(&second.key).await, before, "a refused settle wrote something");
+    scene.end(&live, &success("\"mine\"")).await;
+    assert_eq!(scene.record(&second.key).await.outcome, Some(answer("\"mine\"")));
+}
+
+/// The old holder's answer never replaces the new holder's.
+pub async fn a_stale_holder_cannot_change_a_recorded_answer<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let (stale, second, live) = taken_over(&scene, "k").await;
+    scene.end(&live, &success("\"mine\"")).await;
+    let before = scene.record(&second.key).await;
+    for ending in &endings() {
+        assert_eq!(scene.settle(&stale, ending).await, Settled::Lost, "{ending:?}");
+    }
+    assert_eq!(scene.renew(&stale, LEASE).await, Renewed::Lost);
+    assert_eq!(scene.record(&second.key).await, before);
+}
+
+/// The old holder's renewal is refused and does not prolong the new holder's lease.
+pub async fn a_stale_holders_renewal_is_refused<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let (stale, second, live) = taken_over(&scene, "k").await;
+    let before = scene.record(&second.key).await;
+    assert_eq!(scene.renew(&stale, LEASE * 100).await, Renewed::Lost);
+    assert_eq!(scene.record(&second.key).await, before);
+    assert_granted(&before, &second, live.fence);
+}
+
+/// The fence alone does not open the door: the attempt must match too.
+pub async fn the_right_fence_with_another_attempt_is_refused<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let held = scene.claim(&draft(&key("k"))).await;
+    let before = scene.record(&key("k")).await;
+    let forged = Lease { attempt_id: AttemptId::generate(), ..held };
+    for ending in &endings() {
+        assert_eq!(scene.settle(&forged, ending).await, Settled::Lost, "{ending:?}");
+    }
+    assert_eq!(scene.renew(&forged, LEASE).await, Renewed::Lost);
+    assert_eq!(scene.record(&key("k")).await, before);
+}
+
+/// The attempt alone does not open the door: the fence must match, older and newer ones do not.
+pub async fn the_right_attempt_with_another_fence_is_refused<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let held = scene.claim(&draft(&key("k"))).await;
+    let before = scene.record(&key("k")).await;
+    for fence in [0, held.fence.0 - 1, held.fence.0 + 1] {
+        let forged = Lease { fence: Fence(fence), ..held };
+        for ending in &endings() {
+            assert_eq!(scene.settle(&forged, ending).await, Settled::Lost, "fence {fence}");
+        }
+        assert_eq!(scene.renew(&forged, LEASE).await, Renewed::Lost, "fence {fence}");
+    }
+    assert_eq!(scene.record(&key("k")).await, before);
+}
+
+/// A lease opens its own key only.
+pub async fn a_lease_does_not_open_another_key<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let held = scene.claim(&draft(&key("mine"))).await;
+    scene.claim(&draft(&key("theirs"))).await;
+    let before = scene.record(&key("theirs")).await;
+    let forged = Lease { digest: key("theirs").digest(), ..held };
+    assert_eq!(scene.settle(&forged, &success("1")).await, Settled::Lost);
+    assert_eq!(scene.settle(&forged, &Ending::Removed).await, Settled::Lost);
+    assert_eq!(scene.renew(&forged, LEASE).await, Renewed::Lost);
+    assert_eq!(scene.record(&key("theirs")).await, before);
+    scene.end(&held, &success("1")).await;
+}
+
+/// Every grant of an operation has a larger fence than the one before.
+pub async fn a_fence_grows_with_every_grant<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let mut last = draft(&key("k"));
+    let mut held = scene.claim(&last).await;
+    for attempt in 2..12 {
+        scene.end(&held, &failure("again")).await;
+        last = next(&last);
+        let granted = scene.regrant(&last).await;
+        assert!(
+            granted.fence > held.fence,
+            "attempt {attempt}: {} after {}",
+            granted.fence,
+            held.fence
+        );
+        assert_eq!(
+            scene.record(&last.key).await.fence,
+            granted.fence,
+            "what was answered is stored"
+        );
+        held = granted;
+    }
+}
+
+/// The fence goes on growing when a key was released and is used anew.
+pub async fn a_fence_grows_over_a_release<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let mut last = Fence(0);
+    for round in 0..10 {
+        let held = scene.claim(&draft(&key("k"))).await;
+        assert!(held.fence > last, "round {round}: {} after {last}", held.fence);
+        last = held.fence;
+        scene.end(&held, &Ending::Removed).await;
+    }
+}
+
+/// The fence goes on growing when an expired record is replaced.
+pub async fn a_fence_grows_over_a_replacement<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = draft(&key("k"));
+    let held = scene.claim(&first).await;
+    scene.end(&held, &success("1")).await;
+    let second = draft(&first.key);
+    let fence = scene.change(&first.key, &Change::Replace(second.clone())).await;
+    assert!(fence > held.fence);
+    assert_granted(&scene.record(&first.key).await, &second, fence);
+}
+
+/// The fence goes on growing when a record was swept and the key is used anew.
+pub async fn a_fence_grows_over_a_sweep<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = draft(&key("k"));
+    let held = scene.claim(&first).await;
+    scene.end(&held, &Ending::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
+    scene.outlive_brief().await;
+    scene.sweep_all(100).await;
+    let again = scene.claim(&draft(&first.key)).await;
+    assert!(again.fence > held.fence, "{} after {}", again.fence, held.fence);
+    assert_eq!(scene.settle(&held, &success("2")).await, Settled::Lost, "of an earlier life");
+}
+
+/// A holder whose key was released and given to somebody else is refused.
+pub async fn a_lease_of_an_earlier_life_of_the_key_is_refused<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let old = scene.claim(&draft(&key("k"))).await;
+    scene.end(&old, &Ending::Removed).await;
+    let second = draft(&key("k"));
+    let live = scene.claim(&second).await;
+    for ending in &endings() {
+        assert_eq!(scene.settle(&old, ending).await, Settled::Lost, "{ending:?}");
+    }
+    assert_eq!(scene.renew(&old, LEASE).await, Renewed::Lost);
+    assert_granted(&scene.record(&second.key).await, &second, live.fence);
+}
+
+/// A holder whose record an operator ended is refused.
+pub async fn a_holder_is_refused_after_an_operator_ended_the_record<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    for (at, ending) in endings().into_iter().enumerate() {
+        let key = key(&format!("k{at}"));
+        let held = scene.claim(&draft(&key)).await;
+        scene.change(&key, &Change::End(ending.clone())).await;
+        let before = scene.peek(&key).await.map(|peeked| peeked.record);
+        assert_eq!(scene.settle(&held, &success("\"late\"")).await, Settled::Lost, "{ending:?}");
+        assert_eq!(scene.renew(&held, LEASE).await, Renewed::Lost, "{ending:?}");
+        assert_eq!(scene.peek(&key).await.map(|peeked| peeked.record), before, "{ending:?}");
+    }
+}
+
+/// A crashed attempt that was suspended by the sweep stays suspended when its holder wakes up.
+pub async fn a_holder_is_refused_after_its_claim_was_suspended<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = Draft { on_crash: OnCrash::Hold, ..brief(&key("k")) };
+    let held = scene.claim(&first).await;
+    scene.outlive_brief().await;
+    assert_eq!(scene.sweep_all(100).await, (0, 1));
+    assert_eq!(scene.settle(&held, &success("\"late\"")).await, Settled::Lost);
+    assert_eq!(scene.renew(&held, LEASE).await, Renewed::Lost);
+    assert_eq!(scene.record(&first.key).await.state, State::Uncertain);
+}

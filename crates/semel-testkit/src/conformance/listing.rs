@@ -1,0 +1,237 @@
+//! Reading for operators: filters, pages, and what a store says about itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use semel::store::{Change, Ending, Filter, Inspect, Store};
+use semel::{ErrorText, Key, Kind, Outcome, Principal, Recorded, Reference, State};
+
+use super::scene::{BRIEF, KEEP, Scene, answer, draft, failure, key, success};
+use crate::fixture::Fixture;
+
+impl<F: Fixture> Scene<F> {
+    /// The ids of what a filter finds, sorted, each once.
+    async fn found(&self, filter: Filter) -> Vec<String> {
+        let entries = self.list(&filter, 3).await;
+        let mut ids: Vec<String> = entries.iter().map(|entry| entry.key.id().to_owned()).collect();
+        ids.sort();
+        ids.dedup();
+        ids
+    }
+
+    async fn referenced(&self, id: &str, reference: &str) {
+        let held = self.claim(&draft(&key(id))).await;
+        let reference = Reference::new(reference).expect("valid");
+        let outcome = Recorded::Whole(Outcome::empty().with_reference(reference));
+        self.end(&held, &Ending::Succeeded { outcome, keep: KEEP }).await;
+    }
+}
+
+/// Pages of every size give every record, and their entries are what `peek` shows.
+pub async fn pages_of_every_size_give_every_record<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let mut expected = BTreeMap::new();
+    for at in 0..25 {
+        let key = key(&format!("k{at:02}"));
+        scene.claim(&draft(&key)).await;
+        expected.insert(key.id().to_owned(), scene.record(&key).await);
+    }
+    for limit in [1, 2, 7, 24, 25, 26, 1_000] {
+        let listed = scene.list(&Filter::default(), limit).await;
+        let listed: BTreeMap<_, _> =
+            listed.into_iter().map(|entry| (entry.key.id().to_owned(), entry.record)).collect();
+        assert_eq!(listed, expected, "in pages of {limit}");
+    }
+}
+
+/// A listing of nothing ends at once.
+pub async fn a_listing_of_nothing_is_empty<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    assert!(scene.list(&Filter::default(), 10).await.is_empty());
+    scene.claim(&draft(&key("k"))).await;
+    let nowhere = Filter { tenant: Some("nobody".into()), ..Filter::default() };
+    assert!(scene.list(&nowhere, 10).await.is_empty());
+}
+
+/// A record that is there throughout is shown, although others come and go between the pages.
+pub async fn a_listing_misses_nothing_while_records_come_and_go<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    for at in 0..20 {
+        scene.claim(&draft(&key(&format!("stays{at}")))).await;
+    }
+    let mut passing = scene.claim(&draft(&key("passing"))).await;
+    let (mut seen, mut after, mut round) = (Vec::new(), None, 0);
+    loop {
+        let page = scene.store.list(&Filter::default(), after.as_ref(), 3).await.expect("a page");
+        seen.extend(page.entries.iter().map(|entry| entry.key.id().to_owned()));
+        scene.end(&passing, &Ending::Removed).await;
+        passing = scene.claim(&draft(&key(&format!("passing{round}")))).await;
+        round += 1;
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+        assert!(round < 200, "the listing does not end");
+    }
+    for at in 0..20 {
+        assert!(seen.contains(&format!("stays{at}")), "stays{at} was missed");
+    }
+}
+
+/// Tenants, scopes and doors are matched exactly, alone and together.
+pub async fn filters_on_the_key_match_exactly<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    for (kind, tenant, scope, id) in [
+        (Kind::Command, "acme", "PAY", "1"),
+        (Kind::Http, "acme", "PAY", "2"),
+        (Kind::Event, "acme", "pay", "3"),
+        (Kind::Command, "ACME", "PAY", "4"),
+        (Kind::Command, "acme ", "PAY", "5"),
+        (Kind::Command, "ac%", "P_Y", "6"),
+        (Kind::Message, "acmé", "PAY", "7"),
+        (Kind::Grpc, "' OR 1=1 --", "PAY", "8"),
+    ] {
+        let key = Key::new(kind, tenant, scope, Principal::of(id), id).expect("valid");
+        scene.claim(&draft(&key)).await;
+    }
+    let tenant = |name: &str| Filter { tenant: Some(name.into()), ..Filter::default() };
+    let scope = |name: &str| Filter { scope: Some(name.into()), ..Filter::default() };
+    let kind = |kind| Filter { kind: Some(kind), ..Filter::default() };
+    assert_eq!(scene.found(tenant("acme")).await, ["1", "2", "3"]);
+    assert_eq!(scene.found(tenant("ac%")).await, ["6"]);
+    assert_eq!(scene.found(tenant("acme ")).await, ["5"]);
+    assert_eq!(scene.found(tenant("acmé")).await, ["7"]);
+    assert_eq!(scene.found(tenant("' OR 1=1 --")).await, ["8"]);
+    assert_eq!(scene.found(scope("PAY")).await, ["1", "2", "4", "5", "7", "8"]);
+    assert_eq!(scene.found(scope("pay")).await, ["3"]);
+    assert_eq!(scene.found(scope("P_Y")).await, ["6"]);
+    assert_eq!(scene.found(kind(Kind::Command)).await, ["1", "4", "5", "6"]);
+    assert_eq!(scene.found(kind(Kind::Event)).await, ["3"]);
+    let all = Filter { scope: Some("PAY".into()), kind: Some(Kind::Http), ..tenant("acme") };
+    assert_eq!(scene.found(all).await, ["2"]);
+}
+
+/// Each state is found by its name.
+pub async fn a_filter_on_the_state_finds_each_state<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let error = ErrorText::new("x");
+    for (id, ending) in [
+        ("Succeeded", Some(success("1"))),
+        ("Failed", Some(failure("x"))),
+        ("Dead", Some(Ending::Dead { error: error.clone() })),
+        ("Uncertain", Some(Ending::Uncertain { error })),
+        ("Running", None),
+    ] {
+        let held = scene.claim(&draft(&key(id))).await;
+        if let Some(ending) = ending {
+            scene.end(&held, &ending).await;
+        }
+    }
+    for state in State::ALL {
+        let filter = Filter { state: Some(state), ..Filter::default() };
+        assert_eq!(scene.found(filter).await, [format!("{state:?}")]);
+    }
+    // A record is found under the state it has, not under one it had.
+    scene.change(&key("Dead"), &Change::Redrive).await;
+    let dead = Filter { state: Some(State::Dead), ..Filter::default() };
+    assert!(scene.found(dead).await.is_empty());
+    let failed = Filter { state: Some(State::Failed), ..Filter::default() };
+    assert_eq!(scene.found(failed).await, ["Dead", "Failed"]);
+}
+
+/// What an operation made leads back to it, exactly.
+pub async fn a_filter_on_the_reference_finds_what_made_it<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    scene.referenced("1", "ord_abc").await;
+    scene.referenced("2", "ord_ABC").await;
+    scene.referenced("3", "ord_abc ").await;
+    scene.referenced("4", "%").await;
+    scene.referenced("5", &"😀".repeat(32)).await;
+    scene.claim(&draft(&key("none"))).await;
+    let by = |text: &str| Filter { reference: Some(text.into()), ..Filter::default() };
+    assert_eq!(scene.found(by("ord_abc")).await, ["1"]);
+    assert_eq!(scene.found(by("ord_ABC")).await, ["2"]);
+    assert_eq!(scene.found(by("ord_abc ")).await, ["3"]);
+    assert_eq!(scene.found(by("%")).await, ["4"]);
+    assert_eq!(scene.found(by(&"😀".repeat(32))).await, ["5"]);
+    assert!(scene.found(by("ord_")).await.is_empty());
+    scene.change(&key("1"), &Change::End(Ending::Dead { error: ErrorText::new("x") })).await;
+    assert!(scene.found(by("ord_abc")).await.is_empty(), "its answer is gone");
+}
+
+/// Only failures whose retry is due are due: not later ones, not final ones, not expired ones.
+pub async fn a_filter_on_due_finds_failures_that_are_due<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    for (id, retry_after, keep) in [
+        ("now", Some(Duration::ZERO), KEEP),
+        ("soon", Some(BRIEF), KEEP),
+        ("later", Some(KEEP), KEEP),
+        ("never", None, KEEP),
+        ("expired", Some(Duration::ZERO), BRIEF),
+    ] {
+        let held = scene.claim(&draft(&key(id))).await;
+        let error = ErrorText::new("x");
+        scene.end(&held, &Ending::Failed { error, retry_after, keep }).await;
+    }
+    let done = scene.claim(&draft(&key("done"))).await;
+    scene.end(&done, &success("1")).await;
+    scene.claim(&draft(&key("running"))).await;
+    scene.outlive_brief().await;
+    let due = Filter { due: true, ..Filter::default() };
+    assert_eq!(scene.found(due.clone()).await, ["now", "soon"]);
+    scene.change(&key("never"), &Change::Redrive).await;
+    assert_eq!(scene.found(due.clone()).await, ["never", "now", "soon"]);
+    let elsewhere = Filter { tenant: Some("nobody".into()), ..due };
+    assert!(scene.found(elsewhere).await.is_empty());
+}
+
+/// Released and swept records are not listed, and settled ones are listed once.
+pub async fn a_listing_follows_the_records<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let gone = scene.claim(&draft(&key("released"))).await;
+    scene.end(&gone, &Ending::Removed).await;
+    let old = scene.claim(&draft(&key("swept"))).await;
+    scene.end(&old, &Ending::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
+    let kept = scene.claim(&draft(&key("kept"))).await;
+    scene.end(&kept, &success("1")).await;
+    scene.outlive_brief().await;
+    scene.sweep_all(10).await;
+    let listed = scene.list(&Filter::default(), 10).await;
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert_eq!(listed[0].key, key("kept"));
+}
+
+/// Whatever a store finds wrong with its set-up it says with a name, in words, with a remedy.
+pub async fn every_finding_says_what_to_do<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    for finding in scene.store.check().await.expect("a store that answers can be checked") {
+        let named = finding.code.split('-').all(|word| {
+            !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        });
+        assert!(named, "a finding's code is lower case words with dashes: {finding:?}");
+        assert!(finding.found.len() > 10 && finding.fix.len() > 10, "in words: {finding:?}");
+    }
+    // Checking is reading.
+    assert!(scene.list(&Filter::default(), 10).await.is_empty());
+}
+
+/// Where a store carries wake-ups, a waiter elsewhere is woken by a settled key.
+pub async fn a_listener_is_woken_by_a_settled_key<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let elsewhere = scene.handle().await;
+    let first = draft(&key("k"));
+    let held = scene.claim(&first).await;
+    let listener = elsewhere.listen().await.expect("a store says whether it can carry wake-ups");
+    scene.end(&held, &success("1")).await;
+    let hint = first.key.digest().hint();
+    scene.store.announce(hint);
+    let Some(mut listener) = listener else {
+        // Then nothing must depend on it: the settled record is there to be polled.
+        assert_eq!(scene.record(&first.key).await.state, State::Succeeded);
+        return;
+    };
+    let woken = tokio::time::timeout(Duration::from_secs(10), async {
+        while listener.next().await.expect("a live listener") != hint {}
+    });
+    woken.await.expect("the waiter elsewhere was not woken within ten seconds");
+}

@@ -1,0 +1,242 @@
+//! Writing over the version that was judged: re-grants, replacements, endings without a holder, and
+//! an operator's second round.
+
+use std::time::Duration;
+
+use semel::store::{Change, Draft, Ending, Swapped};
+use semel::{AttemptId, ErrorText, Fingerprint, OnCrash, State, Version};
+
+use super::scene::{
+    KEEP, LEASE, Scene, answer, assert_granted, brief, draft, endings, failure, key, next, success,
+};
+use crate::fixture::Fixture;
+
+fn changes(after: &Draft) -> Vec<Change> {
+    let mut all =
+        vec![Change::Regrant(next(after)), Change::Replace(draft(&after.key)), Change::Redrive];
+    all.extend(endings().map(Change::End));
+    all
+}
+
+/// A re-grant keeps the record's birthday; all else is the new draft's.
+pub async fn a_regrant_keeps_the_birthday_and_nothing_else<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = draft(&key("k"));
+    let held = scene.claim(&first).await;
+    scene.end(&held, &failure("no stock")).await;
+    let before = scene.record(&first.key).await;
+    let second = Draft {
+        on_crash: OnCrash::Hold,
+        keep: Duration::from_secs(5),
+        fingerprint: Fingerprint::opaque("seen anew"),
+        lease: LEASE * 2,
+        ..next(&first)
+    };
+    let again = scene.regrant(&second).await;
+    let after = scene.record(&first.key).await;
+    assert_granted(&after, &second, again.fence);
+    assert_eq!(after.created_at, before.created_at);
+    assert_eq!(after.number, before.number + 1);
+    assert!(after.updated_at >= before.updated_at);
+}
+
+/// A replacement keeps nothing: it is a first life.
+pub async fn a_replacement_keeps_nothing_of_the_old_record<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = Draft { attempt: 4, ..draft(&key("k")) };
+    let held = scene.claim(&first).await;
+    scene.end(&held, &success("\"old\"")).await;
+    scene.outlive_brief().await;
+    let before = scene.record(&first.key).await;
+    let second = Draft { fingerprint: Fingerprint::opaque("another"), ..draft(&first.key) };
+    let fence = scene.change(&first.key, &Change::Replace(second.clone())).await;
+    let after = scene.record(&first.key).await;
+    assert_granted(&after, &second, fence);
+    assert_eq!((after.attempt, after.number), (1, 1));
+    assert_eq!(after.created_at, after.updated_at, "a first life begins now");
+    assert!(after.created_at > before.created_at);
+    assert_ne!(after.operation_id, before.operation_id);
+}
+
+/// Whoever judged an older write of the record writes nothing.
+pub async fn a_swap_over_an_older_write_is_lost<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = draft(&key("k"));
+    let held = scene.claim(&first).await;
+    let judged = scene.record(&first.key).await.version();
+    let _ = scene.renew(&held, LEASE).await;
+    let before = scene.record(&first.key).await;
+    for change in changes(&first) {
+        assert_eq!(scene.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
+    }
+    assert_eq!(scene.record(&first.key).await, before, "a lost swap wrote something");
+}
+
+/// The write's number alone does not name a write: the attempt must match too.
+pub async fn a_swap_over_another_attempts_write_is_lost<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = draft(&key("k"));
+    scene.claim(&first).await;
+    let before = scene.record(&first.key).await;
+    let forged = Version { attempt_id: AttemptId::generate(), number: before.number };
+    let ahead = Version { number: before.number + 1, ..before.version() };
+    let behind = Version { number: before.number - 1, ..before.version() };
+    for judged in [forged, ahead, behind] {
+        for change in changes(&first) {
+            assert_eq!(scene.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
+        }
+    }
+    assert_eq!(scene.record(&first.key).await, before);
+}
+
+/// A key that was released and claimed anew is not mistaken for its earlier life.
+pub async fn a_swap_judged_in_an_earlier_life_is_lost<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = draft(&key("k"));
+    let held = scene.claim(&first).await;
+    let judged = scene.record(&first.key).await.version();
+    scene.end(&held, &Ending::Removed).await;
+    for change in changes(&first) {
+        assert_eq!(scene.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
+    }
+    assert!(scene.peek(&first.key).await.is_none(), "a swap brought a removed record back");
+    let second = draft(&first.key);
+    let live = scene.claim(&second).await;
+    assert_eq!(scene.record(&first.key).await.number, judged.number, "the numbers are equal");
+    for change in changes(&first) {
+        assert_eq!(scene.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
+    }
+    assert_granted(&scene.record(&first.key).await, &second, live.fence);
+}
+
+/// A takeover that was judged before the holder settled is lost: the answer stands.
+pub async fn a_takeover_judged_before_a_completion_is_lost<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = brief(&key("k"));
+    let held = scene.claim(&first).await;
+    scene.outlive_brief().await;
+    let (lapsed, _) = scene.existing(&draft(&first.key)).await;
+    scene.end(&held, &success("\"in time\"")).await;
+    let rival = Change::Regrant(next(&first));
+    assert_eq!(scene.swap(&first.key, lapsed.version(), &rival).await, Swapped::Lost);
+    assert_eq!(scene.record(&first.key).await.outcome, Some(answer("\"in time\"")));
+}
+
+/// Of two takeovers that judged the same write, the second is lost.
+pub async fn the_second_of_two_takeovers_is_lost<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = brief(&key("k"));
+    scene.claim(&first).await;
+    scene.outlive_brief().await;
+    let (lapsed, _) = scene.existing(&draft(&first.key)).await;
+    let (one, two) = (next(&first), next(&first));
+    let won = scene.swap(&first.key, lapsed.version(), &Change::Regrant(one.clone())).await;
+    let Swapped::Done { fence } = won else { panic!("the first takeover was lost") };
+    let lost = scene.swap(&first.key, lapsed.version(), &Change::Regrant(two)).await;
+    assert_eq!(lost, Swapped::Lost);
+    assert_granted(&scene.record(&first.key).await, &one, fence);
+}
+
+/// Every ending can be written without the holder, over any state, and reads like a settled one.
+pub async fn a_record_can_be_ended_without_its_holder<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    for (at, ending) in endings().into_iter().enumerate() {
+        let (one, two) = (key(&format!("settled{at}")), key(&format!("swapped{at}")));
+        let held = scene.claim(&draft(&one)).await;
+        scene.end(&held, &ending).await;
+        let claimed = scene.claim(&draft(&two)).await;
+        let fence = scene.change(&two, &Change::End(ending.clone())).await;
+        assert_eq!(fence, claimed.fence, "{ending:?}: an ending is not a grant");
+        let settled = scene.peek(&one).await.map(|peeked| peeked.record);
+        let swapped = scene.peek(&two).await.map(|peeked| peeked.record);
+        assert_eq!(settled.is_some(), swapped.is_some(), "{ending:?}");
+        let (Some(settled), Some(swapped)) = (settled, swapped) else {
+            continue;
+        };
+        assert_eq!(swapped.state, settled.state);
+        assert_eq!(swapped.outcome, settled.outcome);
+        assert_eq!(swapped.error, settled.error);
+        assert_eq!(swapped.number, 2);
+        assert_eq!(swapped.lease_until, None);
+        assert_eq!(swapped.completed_at, Some(swapped.updated_at));
+        let spans = |record: &semel::Record| {
+            let from = record.updated_at.as_micros();
+            [record.retry_at, record.expires_at].map(|at| at.map(|at| at.as_micros() - from))
+        };
+        assert_eq!(spans(&swapped), spans(&settled), "{ending:?}");
+    }
+}
+
+/// Endings can follow one another: what is dead can be resolved as done, and be discarded.
+pub async fn an_operator_may_resolve_what_is_dead_or_uncertain<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let error = ErrorText::new("unknown");
+    let first = draft(&key("k"));
+    let held = scene.claim(&first).await;
+    scene.end(&held, &Ending::Uncertain { error: error.clone() }).await;
+    scene.change(&first.key, &Change::End(success("\"it did happen\""))).await;
+    let record = scene.record(&first.key).await;
+    assert_eq!((record.state, record.error), (State::Succeeded, None));
+    assert_eq!(record.outcome, Some(answer("\"it did happen\"")));
+    assert_eq!(record.expires_at, Some(record.updated_at.after(KEEP)));
+    scene.change(&first.key, &Change::End(Ending::Dead { error })).await;
+    let record = scene.record(&first.key).await;
+    assert_eq!((record.outcome, record.expires_at, record.number), (None, None, 4));
+    scene.change(&first.key, &Change::End(Ending::Removed)).await;
+    assert!(scene.peek(&first.key).await.is_none());
+}
+
+/// A record that is sent round again is failed, due, and counts its attempts from zero; what it was
+/// and why it failed stays readable.
+pub async fn a_redriven_record_is_due_with_its_attempts_at_zero<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let error = ErrorText::new("given up");
+    let failed = Ending::Failed { error: error.clone(), retry_after: None, keep: KEEP };
+    for (id, ending) in [
+        ("failed", failed),
+        ("dead", Ending::Dead { error: error.clone() }),
+        ("uncertain", Ending::Uncertain { error: error.clone() }),
+    ] {
+        let first = Draft { attempt: 20, keep: Duration::from_secs(90), ..draft(&key(id)) };
+        let held = scene.claim(&first).await;
+        scene.end(&held, &ending).await;
+        let before = scene.record(&first.key).await;
+        let fence = scene.change(&first.key, &Change::Redrive).await;
+        let after = scene.record(&first.key).await;
+        assert_eq!((after.state, after.attempt), (State::Failed, 0), "{id}");
+        assert_eq!(after.error, Some(error.clone()), "{id}");
+        assert_eq!(after.retry_at, Some(after.updated_at), "{id}");
+        assert_eq!(after.completed_at, Some(after.updated_at), "{id}");
+        assert_eq!(after.expires_at, Some(after.updated_at.after(first.keep)), "{id}");
+        assert_eq!((after.outcome, after.lease_until), (None, None), "{id}");
+        assert_eq!(after.number, before.number + 1, "{id}");
+        assert_eq!(after.created_at, before.created_at, "{id}");
+        assert_eq!((after.attempt_id, after.fence), (before.attempt_id, fence), "{id}");
+        assert_eq!(fence, before.fence, "{id}: only a grant takes a new fence");
+        assert_eq!(after.operation_id, before.operation_id, "{id}");
+    }
+}
+
+/// A swap on a key that was never used is lost and creates nothing.
+pub async fn a_swap_on_an_unused_key_is_lost<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let never = draft(&key("never"));
+    let judged = Version { attempt_id: never.attempt_id, number: 1 };
+    for change in changes(&never) {
+        assert_eq!(scene.swap(&never.key, judged, &change).await, Swapped::Lost, "{change:?}");
+    }
+    assert!(scene.peek(&never.key).await.is_none());
+}
+
+/// A swap touches the record it was judged on and no other.
+pub async fn a_swap_leaves_the_neighbours_alone<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let (one, two) = (draft(&key("k1")), draft(&key("k2")));
+    scene.claim(&one).await;
+    scene.claim(&two).await;
+    let before = scene.record(&two.key).await;
+    let judged = scene.record(&one.key).await.version();
+    assert_eq!(scene.swap(&two.key, judged, &Change::Redrive).await, Swapped::Lost);
+    scene.change(&one.key, &Change::End(success("1"))).await;
+    assert_eq!(scene.record(&two.key).await, before);
+}

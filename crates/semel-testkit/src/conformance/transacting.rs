@@ -1,0 +1,352 @@
+//! Work whose writes are in the store's own database: claim, effects and outcome in one commit.
+//!
+//! Effects go into a table of the fixture's without any unique constraint, so that a doubled one
+//! shows.
+
+use std::future::Future;
+use std::time::Duration;
+
+use semel::executor::{Claimed, LocalReplay, Unit};
+use semel::store::{ErrorKind, TransactionalStore};
+use semel::{
+    Command, Error, Execution, Executor, Fingerprint, InvalidPolicy, Key, OnCrash, OnFailure,
+    Outcome, State, Wait,
+};
+use tokio::sync::oneshot;
+
+use crate::Fixture;
+
+/// A fixture whose store can join a transaction, with a place for effects in the same database.
+pub trait TransactionFixture: Fixture<Store: TransactionalStore> {
+    /// Writes one effect named `name` on the transaction's connection.
+    fn effect(
+        connection: &mut <Self::Store as TransactionalStore>::Connection,
+        name: &str,
+    ) -> impl Future<Output = ()> + Send;
+
+    /// How many committed effects are named `name`.
+    fn effects(&self, name: &str) -> impl Future<Output = u64> + Send;
+
+    /// Sends a plain `COMMIT` on the connection, as work must not.
+    fn commit_inside(
+        connection: &mut <Self::Store as TransactionalStore>::Connection,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+type Answer = Result<Execution<String>, Error<String>>;
+type On<F> = Executor<<F as Fixture>::Store>;
+
+const SOON: Duration = Duration::from_secs(20);
+const PAST_LEASE: Duration = Duration::from_secs(31);
+
+async fn executor<F: TransactionFixture>(fixture: &F) -> On<F> {
+    Executor::builder(fixture.store().await)
+        .local_replay(LocalReplay::OFF)
+        .build()
+        .expect("the default policy is valid")
+}
+
+fn key() -> Key {
+    Key::command("acme", "ORDER_CREATE", "tx-1").expect("a valid key")
+}
+
+fn command() -> Command {
+    Command::new(key())
+}
+
+/// One effect, and this answer.
+async fn place<F: TransactionFixture>(executor: &On<F>, command: Command, answer: &str) -> Answer {
+    let answer = answer.to_owned();
+    executor
+        .transact(command, move |mut unit: Unit<F::Store>| async move {
+            F::effect(unit.conn(), "order").await;
+            Ok(answer)
+        })
+        .await
+}
+
+/// One effect, then an error.
+async fn break_off<F: TransactionFixture>(executor: &On<F>, command: Command) -> Answer {
+    executor
+        .transact(command, |mut unit: Unit<F::Store>| async move {
+            F::effect(unit.conn(), "order").await;
+            Err("no stock".to_owned())
+        })
+        .await
+}
+
+fn value(answer: &Answer) -> &str {
+    match answer {
+        Ok(execution) => execution.value().map_or("in progress", String::as_str),
+        Err(error) => panic!("no answer: {error}"),
+    }
+}
+
+async fn state<F: TransactionFixture>(executor: &On<F>) -> Option<(State, u32)> {
+    let found = executor.peek(&key()).await.expect("a store");
+    found.map(|found| (found.record.state, found.record.attempt))
+}
+
+/// A transaction that has done its effect and waits to be let go.
+struct Held {
+    answer: tokio::task::JoinHandle<Answer>,
+    release: oneshot::Sender<()>,
+}
+
+impl Held {
+    async fn start<F: TransactionFixture>(executor: &On<F>, command: Command) -> Self {
+        let (release, released) = oneshot::channel();
+        let (running, started) = oneshot::channel();
+        let executor = executor.clone();
+        let answer = tokio::spawn(async move {
+            let work = move |mut unit: Unit<F::Store>| async move {
+                F::effect(unit.conn(), "order").await;
+                let _ = running.send(());
+                released.await.map(|()| "held".to_owned()).map_err(|e| e.to_string())
+            };
+            executor.transact(command, work).await
+        });
+        started.await.expect("the work starts");
+        Self { answer, release }
+    }
+
+    async fn finish(self) -> Answer {
+        self.release.send(()).expect("the work waits for it");
+        tokio::time::timeout(SOON, self.answer).await.expect("an answer in time").expect("no panic")
+    }
+}
+
+/// Effect and outcome are committed together, once.
+pub async fn an_effect_and_its_outcome_are_one_commit<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let first = place::<F>(&executor, command(), "one").await;
+    let second = place::<F>(&executor, command(), "two").await;
+    assert_eq!((value(&first), value(&second)), ("one", "one"));
+    assert!(second.expect("an answer").replayed());
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// An error takes the effects back, and the failure is recorded after that.
+pub async fn an_error_rolls_back_and_is_recorded<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let failed = break_off::<F>(&executor, command()).await;
+    assert!(matches!(&failed, Err(Error::Work(text)) if text == "no stock"), "{failed:?}");
+    assert_eq!(fixture.effects("order").await, 0);
+    let found = executor.peek(&key()).await.expect("a store").expect("a record").record;
+    assert_eq!((found.state, found.attempt), (State::Failed, 1));
+    assert_eq!(found.error.as_ref().map(|e| e.as_str()), Some("no stock"));
+    let retried = place::<F>(&executor, command(), "second try").await.expect("the retry runs");
+    let receipt = retried.receipt().expect("it ran");
+    assert_eq!((receipt.attempt, receipt.operation_id), (2, found.operation_id));
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// Failures are counted and backed off although every one of them rolled back.
+pub async fn failures_of_transactions_count_and_back_off<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let limited = || command().max_attempts(2).on_failure(OnFailure::backoff());
+    assert!(matches!(break_off::<F>(&executor, limited()).await, Err(Error::Work(_))));
+    let early = break_off::<F>(&executor, limited()).await;
+    assert!(matches!(early, Err(Error::Backoff { attempt: 1, .. })), "{early:?}");
+    fixture.advance(Duration::from_secs(1)).await;
+    assert!(matches!(break_off::<F>(&executor, limited()).await, Err(Error::Work(_))));
+    assert_eq!(state::<F>(&executor).await, Some((State::Dead, 2)));
+    let dead = place::<F>(&executor, limited(), "never").await;
+    assert!(matches!(dead, Err(Error::Dead { .. })), "{dead:?}");
+    assert_eq!(fixture.effects("order").await, 0);
+}
+
+/// A released failure leaves neither effect nor record.
+pub async fn a_released_transaction_leaves_nothing<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let _ = break_off::<F>(&executor, command().on_failure(OnFailure::Release)).await;
+    assert_eq!((state::<F>(&executor).await, fixture.effects("order").await), (None, 0));
+}
+
+/// A panic rolls back and is recorded.
+pub async fn a_panic_rolls_back_and_is_recorded<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let panicked: Answer = executor
+        .transact(command(), |mut unit: Unit<F::Store>| async move {
+            F::effect(unit.conn(), "order").await;
+            panic!("out of paper")
+        })
+        .await;
+    assert!(matches!(panicked, Err(Error::Panicked { .. })), "{panicked:?}");
+    assert_eq!(fixture.effects("order").await, 0);
+    assert_eq!(state::<F>(&executor).await, Some((State::Failed, 1)));
+    assert_eq!(value(&place::<F>(&executor, command(), "again").await), "again");
+}
+
+/// A unit that escapes the work is never committed, whatever the work says.
+pub async fn an_escaped_unit_is_never_committed<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let (smuggle, smuggled) = oneshot::channel();
+    let escaped: Answer = executor
+        .transact(command(), move |mut unit: Unit<F::Store>| async move {
+            F::effect(unit.conn(), "order").await;
+            let _ = smuggle.send(unit);
+            Ok("gone".to_owned())
+        })
+        .await;
+    assert!(matches!(escaped, Err(Error::Escaped)), "{escaped:?}");
+    drop(smuggled.await.expect("the unit"));
+    assert_eq!(fixture.effects("order").await, 0);
+    assert_eq!(value(&place::<F>(&executor, command(), "again").await), "again");
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// A caller who leaves changes nothing: the work commits, and the repeat replays it.
+pub async fn a_caller_who_leaves_does_not_roll_back<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let held = Held::start::<F>(&executor, command()).await;
+    held.answer.abort();
+    held.release.send(()).expect("the work still waits");
+    let waited = place::<F>(&executor, command().wait(Wait::Deadline(SOON)), "not run").await;
+    assert_eq!(value(&waited), "held");
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// A rival in this process is told at once, and another request is told apart.
+pub async fn a_rival_in_this_process_never_waits<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let mine = || command().fingerprint(Fingerprint::opaque("a"));
+    let held = Held::start::<F>(&executor, mine()).await;
+    let told = tokio::time::timeout(SOON, place::<F>(&executor, mine(), "rival")).await;
+    assert!(told.expect("at once").expect("an answer").in_progress());
+    let other = command().fingerprint(Fingerprint::opaque("b"));
+    let refused = place::<F>(&executor, other, "other").await;
+    assert!(matches!(refused, Err(Error::Mismatch)), "{refused:?}");
+    assert_eq!(value(&held.finish().await), "held");
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// Many callers at once: one effect, and everybody has its answer.
+pub async fn many_transactions_at_once_have_one_effect<F: TransactionFixture>(fixture: F) {
+    let executors = [executor(&fixture).await, executor(&fixture).await];
+    let callers: Vec<_> = (0..32)
+        .map(|n| {
+            let executor = executors[n % 2].clone();
+            let patient = command().wait(Wait::Deadline(SOON));
+            tokio::spawn(async move { place::<F>(&executor, patient, &format!("{n}")).await })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for caller in callers {
+        answers.push(value(&caller.await.expect("no panic")).to_owned());
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// Fenced work and transactions meet on one key and still happen once.
+pub async fn a_run_and_a_transaction_of_one_key_are_one_operation<F: TransactionFixture>(
+    fixture: F,
+) {
+    let executor = executor(&fixture).await;
+    assert_eq!(value(&place::<F>(&executor, command(), "by transaction").await), "by transaction");
+    let run: Answer = executor.run(command(), |_| async { Ok("by run".to_owned()) }).await;
+    assert_eq!(value(&run), "by transaction");
+}
+
+/// A result over the limit is refused before the commit.
+pub async fn an_oversized_result_commits_nothing<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let refused = place::<F>(&executor, command().max_outcome(64), &"x".repeat(100)).await;
+    assert!(matches!(refused, Err(Error::ResultTooLarge { max: 64, .. })), "{refused:?}");
+    assert_eq!(fixture.effects("order").await, 0);
+    assert_eq!(value(&place::<F>(&executor, command(), "small").await), "small");
+}
+
+/// Work that commits by itself is found out; its answer is not recorded as if it were ours.
+pub async fn work_that_commits_by_itself_is_refused<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let meddled: Answer = executor
+        .transact(command(), |mut unit: Unit<F::Store>| async move {
+            F::commit_inside(unit.conn()).await;
+            Ok("meddled".to_owned())
+        })
+        .await;
+    assert!(
+        matches!(&meddled, Err(Error::Store(e)) if e.kind() == ErrorKind::Misconfigured),
+        "{meddled:?}"
+    );
+}
+
+/// A crash policy that needs a surviving claim is refused without one.
+pub async fn a_crash_policy_needs_claim_first<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let careful = || command().on_crash(OnCrash::Hold);
+    let refused = place::<F>(&executor, careful(), "never").await;
+    assert!(
+        matches!(refused, Err(Error::Policy(InvalidPolicy::NeedsClaimFirst(OnCrash::Hold)))),
+        "{refused:?}"
+    );
+    assert_eq!(value(&place::<F>(&executor, careful().claim_first(), "once").await), "once");
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// Under `claim_first` the claim is visible while the work runs, and downstream keys are given.
+pub async fn a_claim_that_comes_first_is_visible_and_gives_keys<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let asked: Result<Execution<(bool, Option<String>)>, Error<String>> = executor
+        .transact(command().claim_first(), |unit: Unit<F::Store>| async move {
+            Ok((true, unit.downstream_key("charge").ok()))
+        })
+        .await;
+    assert!(asked.expect("an answer").into_value().expect("ran").1.is_some());
+    let other = Key::command("acme", "ORDER_CREATE", "tx-2").expect("a valid key");
+    let refused: Result<Execution<String>, Error<String>> = executor
+        .transact(Command::new(other), |unit: Unit<F::Store>| async move {
+            unit.downstream_key("charge").map_err(|e| e.to_string())
+        })
+        .await;
+    assert!(
+        matches!(&refused, Err(Error::Work(text)) if text.contains("claim_first")),
+        "{refused:?}"
+    );
+}
+
+/// A crashed holder of a committed claim is taken over; its own transaction can no longer commit.
+pub async fn a_zombies_transaction_is_refused_by_the_fence<F: TransactionFixture>(fixture: F) {
+    let (zombie, heir) = (executor(&fixture).await, executor(&fixture).await);
+    let first = || command().claim_first();
+    let Ok(Claimed::Granted(claim)) = zombie.claim(first()).await else { panic!("a grant") };
+    fixture.advance(PAST_LEASE).await;
+    assert_eq!(value(&place::<F>(&heir, first(), "heir").await), "heir");
+    let store = zombie.store();
+    let mut late = store.begin().await.expect("a transaction");
+    let connection = F::Store::connection(&mut late);
+    F::effect(connection, "order").await;
+    let refused = zombie.settle_in(connection, claim, Outcome::empty()).await;
+    assert!(matches!(refused, Err(Error::ClaimLost)), "{refused:?}");
+    store.rollback(late).await;
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// A claim in the caller's own transaction lives and dies with it.
+pub async fn a_claim_in_the_callers_transaction_is_the_callers<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let store = executor.store();
+    for commit in [false, true] {
+        let mut transaction = store.begin().await.expect("a transaction");
+        let connection = F::Store::connection(&mut transaction);
+        let claimed = executor.open_in(connection, command()).await.expect("a store");
+        let Claimed::Granted(claim) = claimed else { panic!("a grant, not {claimed:?}") };
+        F::effect(connection, "order").await;
+        let outcome = Outcome::new(Outcome::JSON, r#""by hand""#);
+        executor.settle_in(connection, claim, outcome).await.expect("settled");
+        if commit {
+            store.commit(transaction).await.expect("committed");
+        } else {
+            store.rollback(transaction).await;
+            assert_eq!((state::<F>(&executor).await, fixture.effects("order").await), (None, 0));
+        }
+    }
+    assert_eq!(value(&place::<F>(&executor, command(), "not run").await), "by hand");
+    let mut transaction = store.begin().await.expect("a transaction");
+    let again = executor.open_in(F::Store::connection(&mut transaction), command()).await;
+    assert!(matches!(again, Ok(Claimed::Completed { .. })), "{again:?}");
+    store.rollback(transaction).await;
+    assert_eq!(fixture.effects("order").await, 1);
+}

@@ -1,0 +1,81 @@
+//! What really happened: an independent ledger of effects, a history of what clients were told, and
+//! a checker that counts where the two and the promises part.
+//!
+//! There is no unique constraint anywhere in here, on purpose: an effect that happens twice must be
+//! written twice, or nobody would know. The checker returns numbers and never panics, so that a run
+//! with the guards removed can be counted too.
+
+mod check;
+mod history;
+mod lines;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+pub use self::check::{Findings, check};
+pub use self::history::{Answer, History, Told};
+use self::lines::{Lines, foreign};
+
+/// Something that happened outside the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effect {
+    /// For which key.
+    pub key: String,
+    /// In which attempt.
+    pub attempt: u32,
+    /// Under which fence.
+    pub fence: u64,
+    /// In which run of which process.
+    pub run: String,
+}
+
+/// A file of effects that separate processes append to.
+#[derive(Debug)]
+pub struct EffectLedger(Lines);
+
+impl EffectLedger {
+    /// Opens or creates the ledger. With `synced`, an effect is on disk before it is acknowledged.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn open(path: &Path, synced: bool) -> io::Result<Self> {
+        Lines::open(path, synced).map(Self)
+    }
+
+    /// The effect happens.
+    ///
+    /// # Errors
+    /// When it cannot be written, or when a text of it holds a tab or a line end.
+    pub fn record(&self, effect: &Effect) -> io::Result<()> {
+        let Effect { key, attempt, fence, run } = effect;
+        self.0.append(&[key, &attempt.to_string(), &fence.to_string(), run])
+    }
+
+    /// Everything that happened, in order.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds something else.
+    pub fn effects(&self) -> io::Result<Vec<Effect>> {
+        let parse = |line: Vec<String>| {
+            let [key, attempt, fence, run] = &line[..] else { return Err(foreign(&line)) };
+            let (Ok(attempt), Ok(fence)) = (attempt.parse(), fence.parse()) else {
+                return Err(foreign(&line));
+            };
+            Ok(Effect { key: key.clone(), attempt, fence, run: run.clone() })
+        };
+        self.0.read()?.into_iter().map(parse).collect()
+    }
+
+    /// How often each key's effect happened.
+    ///
+    /// # Errors
+    /// As [`EffectLedger::effects`].
+    pub fn per_key(&self) -> io::Result<BTreeMap<String, u32>> {
+        let mut counts = BTreeMap::new();
+        for effect in self.effects()? {
+            *counts.entry(effect.key).or_default() += 1;
+        }
+        Ok(counts)
+    }
+}

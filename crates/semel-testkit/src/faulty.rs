@@ -1,0 +1,243 @@
+//! A store that fails on demand, around any store that works.
+//!
+//! Every verb can be refused, delayed, held, or lose its request or its reply, as a network would
+//! do it but at the exact call that a test wants. What a network does to bytes is in
+//! [`proxy`](crate::proxy).
+//!
+//! ```
+//! use semel::store::memory::MemoryStore;
+//! use semel::store::{ErrorKind, Store};
+//! use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+//!
+//! # semel_testkit::fixture::run(async {
+//! let store = FaultyStore::new(MemoryStore::new());
+//! store.faults().next(Verb::Sweep, Fault::LoseReply);
+//!
+//! let lost = store.sweep(10).await.expect_err("the reply was lost");
+//! assert_eq!(lost.kind(), ErrorKind::Ambiguous);
+//! assert!(store.sweep(10).await.is_ok());
+//! assert_eq!(store.faults().happened(Verb::Sweep), 1);
+//! # });
+//! ```
+
+mod script;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::store::{
+    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listen,
+    Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
+    TransactionalStore,
+};
+use semel::{Hint, Key, Lease, Version};
+
+pub use self::script::{Fault, Faults, Verb};
+
+/// Any store, with faults. Clones share the store and its faults.
+#[derive(Debug)]
+pub struct FaultyStore<S> {
+    store: Arc<S>,
+    faults: Faults,
+}
+
+impl<S> Clone for FaultyStore<S> {
+    fn clone(&self) -> Self {
+        Self { store: Arc::clone(&self.store), faults: self.faults.clone() }
+    }
+}
+
+impl<S> FaultyStore<S> {
+    /// Wraps `store`. Without a script it behaves as `store` does.
+    pub fn new(store: S) -> Self {
+        Self { store: Arc::new(store), faults: Faults::new() }
+    }
+
+    /// The script and its counters.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// The store inside, which does not fail.
+    pub fn sound(&self) -> &S {
+        &self.store
+    }
+}
+
+impl Faults {
+    fn fail(&self, verb: Verb, kind: ErrorKind, what: &'static str) -> Error {
+        self.count(verb);
+        Error::new(kind, verb.name(), what)
+    }
+
+    /// Takes the step, or lets it go wrong.
+    async fn befall<T>(&self, verb: Verb, step: impl Future<Output = Result<T>>) -> Result<T> {
+        match self.draw(verb) {
+            None => step.await,
+            Some(Fault::Refuse) => Err(self.refusal(verb)),
+            Some(Fault::LoseRequest) => Err(self.lost_request(verb)),
+            Some(Fault::LoseReply) => {
+                step.await?;
+                Err(self.fail(verb, ErrorKind::Ambiguous, "fault: the reply was lost"))
+            }
+            Some(Fault::Delay(span)) => {
+                self.count(verb);
+                tokio::time::sleep(span).await;
+                step.await
+            }
+            Some(Fault::Hang) => {
+                self.count(verb);
+                self.hang().await;
+                step.await
+            }
+        }
+    }
+
+    fn refusal(&self, verb: Verb) -> Error {
+        self.fail(verb, ErrorKind::Unavailable, "fault: the store was not reached")
+    }
+
+    fn lost_request(&self, verb: Verb) -> Error {
+        self.fail(verb, ErrorKind::Ambiguous, "fault: the request was lost")
+    }
+}
+
+impl<S: Store> Store for FaultyStore<S> {
+    type Renewer = FaultyRenewer<S::Renewer>;
+
+    async fn open(&self, draft: &Draft) -> Result<Opened> {
+        self.faults.befall(Verb::Open, self.store.open(draft)).await
+    }
+
+    async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
+        self.faults.befall(Verb::Swap, self.store.swap(key, judged, change)).await
+    }
+
+    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
+        self.faults.befall(Verb::Settle, self.store.settle(lease, ending)).await
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
+        self.faults.befall(Verb::Peek, self.store.peek(key)).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        self.faults.befall(Verb::Sweep, self.store.sweep(limit)).await
+    }
+
+    async fn renewer(&self) -> Result<Self::Renewer> {
+        let renewer = self.faults.befall(Verb::Renewer, self.store.renewer()).await?;
+        Ok(FaultyRenewer { renewer, faults: self.faults.clone() })
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Listen>>> {
+        self.store.listen().await
+    }
+
+    fn announce(&self, hint: Hint) {
+        self.store.announce(hint);
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>> {
+        self.store.check().await
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.store.guarantee()
+    }
+}
+
+impl<S: Inspect> Inspect for FaultyStore<S> {
+    async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+        self.faults.befall(Verb::List, self.store.list(filter, after, limit)).await
+    }
+}
+
+impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
+    type Connection = S::Connection;
+    type Transaction = S::Transaction;
+
+    async fn begin(&self) -> Result<S::Transaction> {
+        self.faults.befall(Verb::Begin, self.store.begin()).await
+    }
+
+    fn connection(transaction: &mut S::Transaction) -> &mut S::Connection {
+        S::connection(transaction)
+    }
+
+    async fn open_in(&self, connection: &mut S::Connection, draft: &Draft) -> Result<Opened> {
+        self.faults.befall(Verb::OpenIn, self.store.open_in(connection, draft)).await
+    }
+
+    async fn swap_in(
+        &self,
+        connection: &mut S::Connection,
+        key: &Key,
+        judged: Version,
+        change: &Change,
+    ) -> Result<Swapped> {
+        let step = self.store.swap_in(connection, key, judged, change);
+        self.faults.befall(Verb::SwapIn, step).await
+    }
+
+    async fn settle_in(
+        &self,
+        connection: &mut S::Connection,
+        lease: &Lease,
+        ending: &Ending,
+    ) -> Result<Settled> {
+        self.faults.befall(Verb::SettleIn, self.store.settle_in(connection, lease, ending)).await
+    }
+
+    async fn commit(&self, transaction: S::Transaction) -> Result<()> {
+        // A commit that is not made must roll back: the transaction is gone either way.
+        match self.faults.draw(Verb::Commit) {
+            None => self.store.commit(transaction).await,
+            Some(Fault::Refuse) => {
+                self.store.rollback(transaction).await;
+                Err(self.faults.refusal(Verb::Commit))
+            }
+            Some(Fault::LoseRequest) => {
+                self.store.rollback(transaction).await;
+                Err(self.faults.lost_request(Verb::Commit))
+            }
+            Some(Fault::LoseReply) => {
+                self.store.commit(transaction).await?;
+                let what = "fault: the reply was lost";
+                Err(self.faults.fail(Verb::Commit, ErrorKind::Ambiguous, what))
+            }
+            Some(Fault::Delay(span)) => {
+                self.faults.count(Verb::Commit);
+                tokio::time::sleep(span).await;
+                self.store.commit(transaction).await
+            }
+            Some(Fault::Hang) => {
+                self.faults.count(Verb::Commit);
+                self.faults.hang().await;
+                self.store.commit(transaction).await
+            }
+        }
+    }
+
+    async fn rollback(&self, transaction: S::Transaction) {
+        self.store.rollback(transaction).await;
+    }
+
+    fn work_limit(&self, lease: Duration) -> Option<Duration> {
+        self.store.work_limit(lease)
+    }
+}
+
+/// The renewer of a [`FaultyStore`], under the same script.
+#[derive(Debug)]
+pub struct FaultyRenewer<R> {
+    renewer: R,
+    faults: Faults,
+}
+
+impl<R: Renewer> Renewer for FaultyRenewer<R> {
+    async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
+        self.faults.befall(Verb::Renew, self.renewer.renew(leases)).await
+    }
+}

@@ -1,0 +1,65 @@
+//! What a store's author provides so that the suites can run: a way to open the store, and a way to
+//! let its time pass.
+//!
+//! No assertions live here, and no store: those of the suites are in [`conformance`](mod@crate::conformance)
+//! and [`model`](crate::model).
+
+use std::future::Future;
+use std::time::Duration;
+
+use semel::Key;
+use semel::store::{BoxFuture, Inspect};
+
+/// A place for one test's records: a database, a key prefix, a directory. Dropping it cleans up.
+///
+/// Every behaviour of the suites gets a fixture of its own, so nothing that one test stores can be
+/// seen by another.
+pub trait Fixture: Send + Sync + 'static {
+    /// The store under test.
+    type Store: Inspect;
+
+    /// A handle on the records. A second call gives another handle, over connections of its own
+    /// where the store has connections, **on the same records**.
+    fn store(&self) -> impl Future<Output = Self::Store> + Send;
+
+    /// Lets `span` pass by the store's clock: afterwards every stored time (`created_at`,
+    /// `updated_at`, `lease_until`, `retry_at`, `completed_at`, `expires_at`) lies `span` further
+    /// in the past, as seen from the store's now.
+    ///
+    /// Move the clock where the store takes one, or move the stored times back by `span` (times
+    /// that stand for "for ever" may stay). The default sleeps, which is enough for the behaviours
+    /// of the store's own verbs: they ask for less than half a second at a time. The behaviours
+    /// with an executor on top need a time that is moved, because an executor renews its leases
+    /// while one sleeps; and the [model](crate::model) would have to be told to use short units.
+    fn advance(&self, span: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(span)
+    }
+
+    /// Damages the stored record of `key` so that reading it must fail as
+    /// [`Corrupt`](semel::store::ErrorKind::Corrupt): cut it short, or give it a state that does
+    /// not exist. `None`, the default, is for stores whose records nothing can reach but
+    /// themselves.
+    fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {
+        let _ = key;
+        None
+    }
+
+    /// Whether the backend forgets expired records by itself, as a TTL does. Then a record past
+    /// its retention may be gone before anybody sweeps it, and counts of removed records are upper
+    /// bounds. Default `false`.
+    fn forgets_by_itself(&self) -> bool {
+        false
+    }
+}
+
+/// Runs one test's future on a runtime with two workers, so that races are real ones.
+///
+/// The macros use it; a test that is written by hand may use it too.
+pub fn run<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("the operating system gives a test its threads")
+        .block_on(test)
+}

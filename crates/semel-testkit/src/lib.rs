@@ -1,0 +1,98 @@
+//! Everything that proves a Semel store: the suite that every store passes, a reference model, and
+//! the faults to break it with.
+//!
+//! The stores of this toolkit are held to what is in here, and so can yours be: nothing in it knows
+//! a particular store. What it does not have is any knowledge of how a store is *made*; a
+//! [`Fixture`] is all that an author writes.
+//!
+//! | room | what it gives |
+//! |---|---|
+//! | [`conformance`](mod@conformance) | one test per behaviour, by [`conformance!`]; [`transactions!`] for stores that join a database transaction |
+//! | [`model`] | random histories beside a reference ledger, by [`model_test!`] |
+//! | [`faulty`] | any store, with scripted or random failures at every verb |
+//! | [`proxy`] | a TCP proxy: latency, resets, half-open connections, blackholes, replies cut short; it counts round trips too |
+//! | [`servers`] | private PostgreSQL, MariaDB, Redis and Redis Cluster servers to kill, pause and restart |
+//! | [`effects`] | a ledger of what really happened, and a checker of the promises |
+//!
+//! # A store under the suite
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use semel::store::memory::MemoryStore;
+//! use semel::{Clock, Timestamp};
+//! use semel_testkit::{Fixture, behaviours};
+//!
+//! struct Memory {
+//!     store: MemoryStore,
+//!     clock: Clock,
+//! }
+//!
+//! impl Memory {
+//!     async fn new() -> Self {
+//!         let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+//!         Memory { store: MemoryStore::with(1_000, clock.clone()), clock }
+//!     }
+//! }
+//!
+//! impl Fixture for Memory {
+//!     type Store = MemoryStore;
+//!
+//!     async fn store(&self) -> MemoryStore {
+//!         self.store.clone()
+//!     }
+//!
+//!     async fn advance(&self, span: Duration) {
+//!         self.clock.advance(span);
+//!     }
+//! }
+//!
+//! // In a test file one line makes a `#[test]` of each behaviour:
+//! semel_testkit::conformance!(Memory::new());
+//!
+//! // Here they are called by hand.
+//! let fencing = behaviours!(Memory::new());
+//! let fencing: Vec<_> = fencing.iter().filter(|(name, _)| name.starts_with("fencing::")).collect();
+//! assert!(fencing.len() > 10);
+//! for (_, behave) in fencing {
+//!     behave();
+//! }
+//! ```
+//!
+//! # How to prove your own store
+//!
+//! 1. Implement [`Store`](semel::store::Store) and [`Inspect`](semel::store::Inspect). A store keeps
+//!    records and decides nothing: [`MemoryStore`](semel::store::memory::MemoryStore) is the
+//!    reference, in 300 lines.
+//! 2. Write a [`Fixture`]: a fresh place for each test, another handle on it, and a way to let its
+//!    time pass. Give it [`corrupt`](Fixture::corrupt) if anything else can write where your records
+//!    are, and say so if your backend [forgets by itself](Fixture::forgets_by_itself).
+//! 3. In `tests/conformance.rs`:
+//!
+//!    ```ignore
+//!    semel_testkit::conformance!(MyFixture::new());
+//!    semel_testkit::model_test!(MyFixture::new());
+//!    ```
+//!
+//!    and, where your store joins transactions, [`transactions!`] with its own fixture.
+//! 4. Run `SEMEL_MODEL_CASES=2000 cargo test random_histories` once in a while. A mismatch prints a
+//!    thinned history and the seed that replays it.
+//! 5. Put a [`FaultProxy`](proxy::FaultProxy) between your store and its server. Cut the reply of
+//!    every verb after every number of bytes: a step whose reply did not arrive whole is
+//!    [`Ambiguous`](semel::store::ErrorKind::Ambiguous), and only a connection that was never made,
+//!    or a reply that proves that nothing ran, is
+//!    [`Unavailable`](semel::store::ErrorKind::Unavailable). Assert on
+//!    [`faults`](proxy::FaultProxy::faults) that the fault happened, and on
+//!    [`traffic`](proxy::FaultProxy::traffic) that `open`, `settle` and `peek` are one trip each.
+//! 6. Break your store on purpose, one guard at a time, and see the suite turn red. This crate does
+//!    so with its own stores in `tests/wrong_stores`.
+
+pub mod conformance;
+pub mod effects;
+pub mod faulty;
+pub mod fixture;
+pub mod model;
+pub mod proxy;
+pub mod servers;
+
+pub use fixture::Fixture;

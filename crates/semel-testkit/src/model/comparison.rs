@@ -1,0 +1,70 @@
+//! Whether a stored record is the reference's line, field by field.
+
+use std::time::Duration;
+
+use semel::store::Peeked;
+use semel::{ErrorText, Fingerprint, Record, Recorded, State, Timestamp};
+
+use super::ledger::Line;
+use super::operation::Span;
+
+/// The fingerprint that stands for a request of a history.
+pub(super) fn fingerprint(request: Option<u8>) -> Fingerprint {
+    request.map_or(Fingerprint::none(), |request| Fingerprint::of_bytes(&[request]))
+}
+
+/// The one byte of an answer.
+pub(super) fn body(outcome: &Recorded) -> Result<u8, String> {
+    match outcome {
+        Recorded::Whole(outcome) if outcome.body().len() == 1 => Ok(outcome.body()[0]),
+        Recorded::Whole(_) | Recorded::Omitted { .. } => {
+            Err(format!("an answer of one byte became {outcome:?}"))
+        }
+    }
+}
+
+/// The names of the fields in which a record is not its line. Times may be off by what the steps of
+/// the history took, which is far less than half a unit.
+pub(super) fn differences(
+    line: &Line,
+    peeked: &Peeked,
+    now: Span,
+    half: Duration,
+) -> Vec<&'static str> {
+    let Peeked { record, now: at } = peeked;
+    let half = semel::clock::micros(half);
+    let same = |wanted: Option<Span>, stored: Option<Timestamp>| match (wanted, stored) {
+        (None, None) => true,
+        (Some(wanted), Some(stored)) => {
+            let distance = stored.as_micros() - at.as_micros();
+            (distance - (wanted - now) * half).abs() < half
+        }
+        (Some(_), None) | (None, Some(_)) => false,
+    };
+    let Record { state, operation_id, attempt_id, attempt, fence, number, .. } = record;
+    let stored_body = record.outcome.as_ref().map(body).and_then(Result::ok);
+    let text = record.error.as_ref().map(ErrorText::as_str);
+    let completed = (line.state != State::Running).then_some(line.updated_at);
+    [
+        ("state", *state == line.state),
+        ("operation_id", *operation_id == line.operation_id),
+        ("attempt_id", *attempt_id == line.attempt_id),
+        ("attempt", *attempt == line.attempt),
+        ("fence", *fence == line.fence),
+        ("number", *number == line.number),
+        ("fingerprint", record.fingerprint == fingerprint(line.request)),
+        ("on_crash", record.on_crash == line.on_crash),
+        ("outcome", stored_body == line.body),
+        ("error", text == line.error.as_deref()),
+        ("lease_until", same(line.lease_until, record.lease_until)),
+        ("retry_at", same(line.retry_at, record.retry_at)),
+        ("expires_at", same(line.expires_at, record.expires_at)),
+        ("created_at", same(Some(line.created_at), Some(record.created_at))),
+        ("updated_at", same(Some(line.updated_at), Some(record.updated_at))),
+        ("completed_at", same(completed, record.completed_at)),
+    ]
+    .into_iter()
+    .filter(|(_, equal)| !equal)
+    .map(|(name, _)| name)
+    .collect()
+}

@@ -1,0 +1,464 @@
+//! One history against one store, step by step beside the reference.
+//!
+//! The driver does what an executor does (open, judge, swap) and nothing more; which answer is right
+//! is the [`ledger`](super::ledger)'s business.
+
+use std::time::Duration;
+
+use semel::judge::{self, Request, Verdict};
+use semel::store::{
+    Change, Draft, Ending, Filter, Inspect, Opened, Peeked, Renewed, Renewer, Settled, Store,
+    Swapped,
+};
+use semel::{
+    AttemptId, ErrorText, Fence, Key, Lease, OperationId, Origin, Outcome, Recorded, State, Version,
+};
+
+use super::comparison::{self, body, fingerprint};
+use super::ledger::{Answer, Applicant, Ledger, words};
+use super::operation::{Ask, End, KEYS, Operation, Span};
+use crate::fixture::Fixture;
+
+/// How often a store may answer "ask again" before it is said to be stuck.
+const PATIENCE: usize = 1_000;
+
+/// Where store and reference part: in words.
+pub(crate) type Parting = String;
+
+type Step<T> = Result<T, Parting>;
+
+/// A store and a reference, walking side by side.
+pub(crate) struct Driver<'a, F: Fixture> {
+    fixture: &'a F,
+    store: &'a F::Store,
+    renewer: <F::Store as Store>::Renewer,
+    half: Duration,
+    keys: Vec<Key>,
+    ledger: Ledger,
+    /// Time that has passed for the reference and not yet for the store: waiting is done in one go.
+    owed: Span,
+    grants: Vec<(usize, Lease)>,
+    seen: Vec<(usize, Version)>,
+    fences: [Fence; KEYS],
+}
+
+impl<'a, F: Fixture> Driver<'a, F> {
+    pub(crate) async fn new(
+        fixture: &'a F,
+        store: &'a F::Store,
+        half: Duration,
+        name: &str,
+    ) -> Step<Self> {
+        let key = |at| Key::command("model", "MODEL", &format!("{name}-{at}"));
+        let keys = (0..KEYS).map(key).collect::<Result<_, _>>().map_err(|e| e.to_string())?;
+        Ok(Self {
+            fixture,
+            store,
+            renewer: store.renewer().await.map_err(|e| e.to_string())?,
+            half,
+            keys,
+            ledger: Ledger::default(),
+            owed: 0,
+            grants: Vec::new(),
+            seen: Vec::new(),
+            fences: [Fence(0); KEYS],
+        })
+    }
+
+    fn span(&self, halves: Span) -> Duration {
+        self.half * u32::try_from(halves).unwrap_or(0)
+    }
+
+    /// Takes one step on both sides; an error says how they part.
+    pub(crate) async fn step(&mut self, operation: &Operation) -> Step<()> {
+        if let Operation::Advance { by } = operation {
+            self.ledger.now += by;
+            self.owed += by;
+            return Ok(());
+        }
+        self.pay().await?;
+        let (touched, expected, answered) = self.take(operation).await?;
+        if !self.equal(&expected, &answered) {
+            return Err(format!("the reference answers {expected:?}, the store {answered:?}"));
+        }
+        match touched {
+            Some(key) => self.compare(key).await,
+            None => self.compare_all().await,
+        }
+    }
+
+    /// Lets the store's time catch up with the reference's.
+    async fn pay(&mut self) -> Step<()> {
+        if self.owed > 0 {
+            self.fixture.advance(self.span(self.owed)).await;
+            self.owed = 0;
+        }
+        self.forget().await
+    }
+
+    /// Answers are equal, but for the count of what a store with a TTL left to sweep.
+    fn equal(&self, expected: &Answer, answered: &Answer) -> bool {
+        match (expected, answered) {
+            (
+                Answer::Swept { removed: most, suspended: expected },
+                Answer::Swept { removed, suspended },
+            ) if self.fixture.forgets_by_itself() => removed <= most && suspended == expected,
+            (expected, answered) => expected == answered,
+        }
+    }
+
+    async fn take(&mut self, operation: &Operation) -> Step<(Option<usize>, Answer, Answer)> {
+        match *operation {
+            Operation::Begin(ask) => self.begin(&ask).await,
+            Operation::Renew { holder, lease } => self.renew(holder, lease).await,
+            Operation::Settle { holder, end } => self.settle(holder, &end).await,
+            Operation::Sweep { limit } => {
+                let expected = self.ledger.sweep();
+                let answered = self.sweep(limit).await?;
+                Ok((None, expected, answered))
+            }
+            Operation::Redrive { key } => {
+                let expected = self.ledger.redrive(key);
+                let again = |state| matches!(state, State::Failed | State::Dead | State::Uncertain);
+                let answered = match self.peek(key).await? {
+                    Some(peeked) if again(peeked.record.state) => {
+                        let version = peeked.record.version();
+                        self.swap(key, version, &Change::Redrive).await?.0
+                    }
+                    _ => Answer::Nothing,
+                };
+                Ok((Some(key), expected, answered))
+            }
+            Operation::EndByOperator { key, end } => {
+                let answered = match self.peek(key).await? {
+                    Some(peeked) => {
+                        let change = Change::End(self.ending(&end, peeked.record.attempt));
+                        self.swap(key, peeked.record.version(), &change).await?.0
+                    }
+                    None => Answer::Nothing,
+                };
+                Ok((Some(key), self.ledger.end(key, &end), answered))
+            }
+            Operation::SwapSeen { seen, lease } => self.swap_seen(seen, lease).await,
+            Operation::Count => Ok((None, self.ledger.count(), self.count().await?)),
+            Operation::Peek { key } => Ok((Some(key), Answer::Nothing, Answer::Nothing)),
+            Operation::Advance { .. } => Ok((None, Answer::Nothing, Answer::Nothing)),
+        }
+    }
+
+    async fn begin(&mut self, ask: &Ask) -> Step<(Option<usize>, Answer, Answer)> {
+        let draft = Draft {
+            key: self.keys[ask.key].clone(),
+            fingerprint: fingerprint(ask.request),
+            operation_id: OperationId::generate(),
+            attempt_id: AttemptId::generate(),
+            attempt: 1,
+            owner: "model:1:a".into(),
+            lease: self.span(ask.lease),
+            on_crash: ask.on_crash,
+            keep: self.span(ask.keep),
+        };
+        let who = Applicant { operation_id: draft.operation_id, attempt_id: draft.attempt_id };
+        let expected = self.ledger.begin(ask, who);
+        let request = Request {
+            fingerprint: draft.fingerprint,
+            max_attempts: ask.max_attempts,
+            can_verify: ask.can_verify,
+        };
+        for _ in 0..PATIENCE {
+            if let Some(answered) = self.ask(ask.key, &draft, &request).await? {
+                return Ok((Some(ask.key), expected, answered));
+            }
+        }
+        Err("beginning is contended for ever, though nobody else is there".into())
+    }
+
+    /// One round of open, judge and swap; `None` asks again.
+    async fn ask(&mut self, key: usize, draft: &Draft, request: &Request) -> Step<Option<Answer>> {
+        let opened = self.store.open(draft).await.map_err(|e| e.to_string())?;
+        let (record, now) = match opened {
+            Opened::Contended => return Ok(None),
+            Opened::Inserted { fence } => {
+                self.granted(key, draft.attempt_id, fence)?;
+                let (attempt, known, verify) = (1, false, false);
+                return Ok(Some(Answer::Granted { attempt, known, verify, after_failure: false }));
+            }
+            Opened::Existing { record, now } => (record, now),
+        };
+        let verdict = judge::judge(Some(&record), request, now);
+        let answer = match verdict {
+            Verdict::Granted(grant) => {
+                let mut next = Draft { attempt: grant.attempt, ..draft.clone() };
+                let change = match grant.operation_id {
+                    Some(operation_id) => {
+                        next.operation_id = operation_id;
+                        Change::Regrant(next)
+                    }
+                    None => Change::Replace(next),
+                };
+                let (swapped, fence) = self.swap(key, record.version(), &change).await?;
+                if swapped == Answer::Lost {
+                    return Ok(None);
+                }
+                self.granted(key, draft.attempt_id, fence)?;
+                Answer::Granted {
+                    attempt: grant.attempt,
+                    known: grant.operation_id.is_some(),
+                    verify: grant.verify,
+                    after_failure: grant.origin == Origin::AfterFailure,
+                }
+            }
+            Verdict::Bury { error } => {
+                let change = Change::End(Ending::Dead { error: error.clone() });
+                self.ended_with(key, record.version(), &change, &error).await?;
+                Answer::Buried
+            }
+            Verdict::Suspend { error } => {
+                let change = Change::End(Ending::Uncertain { error: error.clone() });
+                self.ended_with(key, record.version(), &change, &error).await?;
+                Answer::Suspended
+            }
+            Verdict::Mismatch => Answer::Mismatch,
+            Verdict::Completed { outcome, .. } => Answer::Completed { body: body(&outcome)? },
+            Verdict::Running { .. } => Answer::Running,
+            Verdict::Backoff { attempt, error, .. } => {
+                Answer::Backoff { attempt, error: error.to_string() }
+            }
+            Verdict::FailedFinal { error } => Answer::FailedFinal { error: error.to_string() },
+            Verdict::Dead { error } => Answer::Dead { error: error.to_string() },
+            Verdict::Uncertain { error } => Answer::Uncertain { error: error.to_string() },
+        };
+        Ok(Some(answer))
+    }
+
+    /// Buries or suspends; the words are the judge's, so the reference learns them.
+    async fn ended_with(
+        &mut self,
+        key: usize,
+        judged: Version,
+        change: &Change,
+        error: &ErrorText,
+    ) -> Step<()> {
+        if self.swap(key, judged, change).await?.0 == Answer::Lost {
+            return Err("a burial or suspension was lost, though nobody else writes".into());
+        }
+        if let Some(line) = self.ledger.lines.get_mut(&key) {
+            line.error = Some(error.to_string());
+        }
+        Ok(())
+    }
+
+    /// Notes a grant: fences of a key only grow.
+    fn granted(&mut self, key: usize, attempt_id: AttemptId, fence: Fence) -> Step<()> {
+        if fence <= self.fences[key] {
+            return Err(format!("fence {fence} was given after {}", self.fences[key]));
+        }
+        self.fences[key] = fence;
+        if let Some(line) = self.ledger.lines.get_mut(&key) {
+            line.fence = fence;
+        }
+        self.grants.push((key, Lease { digest: self.keys[key].digest(), fence, attempt_id }));
+        Ok(())
+    }
+
+    /// A grant of this history; while there is none yet, one that nobody ever had.
+    fn holder(&self, holder: usize) -> (usize, Lease) {
+        let stranger = || {
+            let digest = self.keys[0].digest();
+            (0, Lease { digest, fence: Fence(1), attempt_id: AttemptId::generate() })
+        };
+        let count = self.grants.len().max(1);
+        // Counted from the latest, so that live holders are asked more often than stale ones.
+        self.grants.iter().rev().nth(holder % count).copied().unwrap_or_else(stranger)
+    }
+
+    async fn renew(&mut self, holder: usize, lease: Span) -> Step<(Option<usize>, Answer, Answer)> {
+        let (key, held) = self.holder(holder);
+        let expected = self.ledger.renew(key, held.attempt_id, lease);
+        let renewed = self.renewer.renew(&[(held, self.span(lease))]).await;
+        let answered = match renewed.map_err(|e| e.to_string())?[..] {
+            [Renewed::Extended] => Answer::Done,
+            [Renewed::Lost] => Answer::Lost,
+            _ => return Err("one lease was not renewed with one answer".into()),
+        };
+        Ok((Some(key), expected, answered))
+    }
+
+    async fn settle(&mut self, holder: usize, end: &End) -> Step<(Option<usize>, Answer, Answer)> {
+        let (key, held) = self.holder(holder);
+        let attempt = match self.ledger.lines.get(&key) {
+            Some(line) if line.attempt_id == held.attempt_id => line.attempt,
+            _ => 1,
+        };
+        let ending = self.ending(end, attempt);
+        let expected = self.ledger.settle(key, held.attempt_id, end);
+        let answered = match self.store.settle(&held, &ending).await.map_err(|e| e.to_string())? {
+            Settled::Done => Answer::Done,
+            Settled::Lost => Answer::Lost,
+        };
+        Ok((Some(key), expected, answered))
+    }
+
+    /// What an executor makes of the end of attempt number `attempt`.
+    fn ending(&self, end: &End, attempt: u32) -> Ending {
+        let error = |text| ErrorText::new(&words(text));
+        match *end {
+            End::Complete { body, keep } => {
+                let outcome = Recorded::Whole(Outcome::new(Outcome::EMPTY, vec![body]));
+                Ending::Succeeded { outcome, keep: self.span(keep) }
+            }
+            End::Fail { text, max_attempts: Some(most), .. } if attempt >= most => {
+                Ending::Dead { error: judge::exceeded(most, &error(text)) }
+            }
+            End::Fail { text, delay, keep, .. } => Ending::Failed {
+                error: error(text),
+                retry_after: delay.map(|delay| self.span(delay)),
+                keep: self.span(keep),
+            },
+            End::Die { text } => Ending::Dead { error: error(text) },
+            End::Suspend { text } => Ending::Uncertain { error: error(text) },
+            End::Release => Ending::Removed,
+        }
+    }
+
+    async fn swap_seen(
+        &mut self,
+        seen: usize,
+        lease: Span,
+    ) -> Step<(Option<usize>, Answer, Answer)> {
+        let count = self.seen.len().max(1);
+        let Some((key, version)) = self.seen.iter().rev().nth(seen % count).copied() else {
+            return Ok((None, Answer::Nothing, Answer::Nothing));
+        };
+        let attempt_id = AttemptId::generate();
+        let line = self.ledger.lines.get(&key).cloned();
+        let draft = Draft {
+            key: self.keys[key].clone(),
+            fingerprint: fingerprint(line.as_ref().and_then(|line| line.request)),
+            operation_id: line.as_ref().map_or_else(OperationId::generate, |l| l.operation_id),
+            attempt_id,
+            attempt: line.as_ref().map_or(1, |line| line.attempt + 1),
+            owner: "model:2:b".into(),
+            lease: self.span(lease),
+            on_crash: line.as_ref().map_or(semel::OnCrash::Rerun, |line| line.on_crash),
+            keep: self.span(line.map_or(1, |line| line.keep)),
+        };
+        let seen = (version.attempt_id, version.number);
+        let expected = self.ledger.swap_seen(key, seen, lease, attempt_id);
+        let (answered, fence) = self.swap(key, version, &Change::Regrant(draft)).await?;
+        if answered == Answer::Done {
+            self.granted(key, attempt_id, fence)?;
+        }
+        Ok((Some(key), expected, answered))
+    }
+
+    async fn swap(&self, key: usize, judged: Version, change: &Change) -> Step<(Answer, Fence)> {
+        let swapped = self.store.swap(&self.keys[key], judged, change).await;
+        Ok(match swapped.map_err(|e| e.to_string())? {
+            Swapped::Done { fence } => (Answer::Done, fence),
+            Swapped::Lost => (Answer::Lost, Fence(0)),
+        })
+    }
+
+    async fn sweep(&self, limit: u32) -> Step<Answer> {
+        let (mut removed, mut suspended) = (0, 0);
+        for _ in 0..PATIENCE {
+            let swept = self.store.sweep(limit).await.map_err(|e| e.to_string())?;
+            removed += swept.removed;
+            suspended += swept.suspended;
+            if !swept.more {
+                return Ok(Answer::Swept { removed, suspended });
+            }
+        }
+        Err("sweeping says for ever that there is more to do".into())
+    }
+
+    async fn count(&self) -> Step<Answer> {
+        let mut counts = [0; 5];
+        for (count, state) in counts.iter_mut().zip(State::ALL) {
+            let filter = Filter { state: Some(state), ..Filter::default() };
+            let mut seen = std::collections::BTreeSet::new();
+            let mut after = None;
+            loop {
+                let page = self.store.list(&filter, after.as_ref(), 2).await;
+                let page = page.map_err(|e| e.to_string())?;
+                seen.extend(page.entries.iter().map(|entry| entry.key.digest()));
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            *count = seen.len();
+        }
+        Ok(Answer::Counted(counts))
+    }
+
+    async fn peek(&self, key: usize) -> Step<Option<Peeked>> {
+        self.store.peek(&self.keys[key]).await.map_err(|e| e.to_string())
+    }
+
+    /// Lets the reference forget what a store with a TTL has forgotten by itself.
+    async fn forget(&mut self) -> Step<()> {
+        if !self.fixture.forgets_by_itself() {
+            return Ok(());
+        }
+        let now = self.ledger.now;
+        for key in 0..KEYS {
+            let may = self.ledger.lines.get(&key).is_some_and(|line| line.sweepable(now));
+            if may && self.peek(key).await?.is_none() {
+                self.ledger.lines.remove(&key);
+            }
+        }
+        Ok(())
+    }
+
+    /// The record of a key is the reference's line.
+    async fn compare(&mut self, key: usize) -> Step<()> {
+        let peeked = self.peek(key).await?;
+        let forgets = self.fixture.forgets_by_itself();
+        let now = self.ledger.now;
+        let (line, peeked) = match (self.ledger.lines.get_mut(&key), peeked) {
+            (None, None) => return Ok(()),
+            (Some(line), None) if forgets && line.sweepable(now) => return Ok(()),
+            (Some(line), None) => return Err(format!("the store lost {line:?}")),
+            (None, Some(peeked)) => return Err(format!("the store kept {:?}", peeked.record)),
+            (Some(line), Some(peeked)) => (line, peeked),
+        };
+        if line.state == State::Uncertain && line.error.is_none() {
+            // Suspended by a sweep, in words of the store's own.
+            line.error = peeked.record.error.as_ref().map(ToString::to_string);
+        }
+        let differences = comparison::differences(line, &peeked, now, self.half);
+        if !differences.is_empty() {
+            let record = &peeked.record;
+            let fields = differences.join(", ");
+            return Err(format!("the record's {fields} differ: {line:?} became {record:?}"));
+        }
+        self.seen.push((key, peeked.record.version()));
+        Ok(())
+    }
+
+    /// At the end of a history every record is looked at once more.
+    pub(crate) async fn finish(&mut self) -> Step<()> {
+        self.pay().await?;
+        self.compare_all().await
+    }
+
+    async fn compare_all(&mut self) -> Step<()> {
+        for key in 0..KEYS {
+            self.compare(key).await?;
+        }
+        Ok(())
+    }
+
+    /// Leaves nothing behind for the next history.
+    pub(crate) async fn clear(&mut self) -> Step<()> {
+        for key in 0..KEYS {
+            if let Some(peeked) = self.peek(key).await? {
+                let change = Change::End(Ending::Removed);
+                self.swap(key, peeked.record.version(), &change).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,365 @@
+//! The reference: what the contract says, in the plainest code that says it.
+//!
+//! A map, a counter for the time, and one function per sentence. It shares no code with the judge or
+//! with any store on purpose: a mistake in them must not be a mistake here.
+
+use std::collections::BTreeMap;
+
+use semel::{AttemptId, Fence, OnCrash, OperationId, State};
+
+use super::operation::{Ask, End, Span};
+
+/// What the ledger answers to a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Granted: which attempt, of the operation that was there (or a new one), verified first.
+    Granted {
+        attempt: u32,
+        known: bool,
+        verify: bool,
+        after_failure: bool,
+    },
+    Mismatch,
+    Completed {
+        body: u8,
+    },
+    Running,
+    Backoff {
+        attempt: u32,
+        error: String,
+    },
+    FailedFinal {
+        error: String,
+    },
+    Buried,
+    Suspended,
+    Dead {
+        error: String,
+    },
+    Uncertain {
+        error: String,
+    },
+    /// A write happened.
+    Done,
+    /// A write was refused.
+    Lost,
+    Swept {
+        removed: u32,
+        suspended: u32,
+    },
+    Counted([usize; 5]),
+    /// Nothing to say: the step had no object, or is answered by the record alone.
+    Nothing,
+}
+
+/// One record.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) number: u64,
+    pub(crate) state: State,
+    pub(crate) request: Option<u8>,
+    pub(crate) operation_id: OperationId,
+    pub(crate) attempt_id: AttemptId,
+    pub(crate) attempt: u32,
+    pub(crate) fence: Fence,
+    pub(crate) on_crash: OnCrash,
+    pub(crate) keep: Span,
+    pub(crate) lease_until: Option<Span>,
+    pub(crate) retry_at: Option<Span>,
+    pub(crate) expires_at: Option<Span>,
+    pub(crate) body: Option<u8>,
+    pub(crate) error: Option<String>,
+    pub(crate) created_at: Span,
+    pub(crate) updated_at: Span,
+}
+
+/// Who asks: the identifiers that the caller made up for the case that it is granted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Applicant {
+    pub(crate) operation_id: OperationId,
+    pub(crate) attempt_id: AttemptId,
+}
+
+/// The reference ledger.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) now: Span,
+    pub(crate) lines: BTreeMap<usize, Line>,
+}
+
+/// The words of failure number `text`.
+pub(crate) fn words(text: u8) -> String {
+    format!("failure {text}")
+}
+
+impl Line {
+    /// Past its retention: as if it were not there.
+    pub(crate) fn expired(&self, now: Span) -> bool {
+        let keeps_an_answer = self.state == State::Succeeded || self.state == State::Failed;
+        keeps_an_answer && self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// What a sweep removes.
+    pub(crate) fn sweepable(&self, now: Span) -> bool {
+        let lapsed_long_ago = self.state == State::Running
+            && self.on_crash != OnCrash::Hold
+            && self.lease_until.is_some_and(|until| until + self.keep <= now);
+        self.expired(now) || lapsed_long_ago
+    }
+
+    fn lapsed(&self, now: Span) -> bool {
+        self.state == State::Running && self.lease_until.is_some_and(|until| until <= now)
+    }
+
+    fn error(&self) -> String {
+        self.error.clone().unwrap_or_default()
+    }
+
+    fn used_up(&self, max_attempts: Option<u32>) -> bool {
+        max_attempts.is_some_and(|most| self.attempt >= most)
+    }
+}
+
+impl Ledger {
+    /// The order of judgement, and what it does to the record.
+    pub(crate) fn begin(&mut self, ask: &Ask, who: Applicant) -> Answer {
+        let now = self.now;
+        let Some(line) = self.lines.get(&ask.key).filter(|line| !line.expired(now)).cloned() else {
+            self.lines.remove(&ask.key);
+            self.grant(ask, who, 1);
+            return Answer::Granted {
+                attempt: 1,
+                known: false,
+                verify: false,
+                after_failure: false,
+            };
+        };
+        if let (Some(stored), Some(asked)) = (line.request, ask.request)
+            && stored != asked
+        {
+            return Answer::Mismatch;
+        }
+        match line.state {
+            State::Succeeded => Answer::Completed { body: line.body.unwrap_or_default() },
+            State::Dead => Answer::Dead { error: line.error() },
+            State::Uncertain => Answer::Uncertain { error: line.error() },
+            State::Running if !line.lapsed(now) => Answer::Running,
+            State::Running => self.after_a_crash(ask, who, &line),
+            State::Failed => self.after_a_failure(ask, who, &line),
+        }
+    }
+
+    fn after_a_crash(&mut self, ask: &Ask, who: Applicant, line: &Line) -> Answer {
+        match line.on_crash {
+            OnCrash::Rerun if line.used_up(ask.max_attempts) => {
+                self.bury_or_suspend(ask.key, State::Dead);
+                Answer::Buried
+            }
+            OnCrash::Rerun => self.grant_again(ask, who, line, false, false),
+            OnCrash::Verify if ask.can_verify => self.grant_again(ask, who, line, true, false),
+            OnCrash::Verify | OnCrash::Hold => {
+                self.bury_or_suspend(ask.key, State::Uncertain);
+                Answer::Suspended
+            }
+        }
+    }
+
+    fn after_a_failure(&mut self, ask: &Ask, who: Applicant, line: &Line) -> Answer {
+        match line.retry_at {
+            None => Answer::FailedFinal { error: line.error() },
+            Some(at) if at > self.now => {
+                Answer::Backoff { attempt: line.attempt, error: line.error() }
+            }
+            Some(_) if line.used_up(ask.max_attempts) => {
+                self.bury_or_suspend(ask.key, State::Dead);
+                Answer::Buried
+            }
+            Some(_) => self.grant_again(ask, who, line, false, true),
+        }
+    }
+
+    fn grant_again(
+        &mut self,
+        ask: &Ask,
+        who: Applicant,
+        line: &Line,
+        verify: bool,
+        after_failure: bool,
+    ) -> Answer {
+        let attempt = line.attempt + 1;
+        let who = Applicant { operation_id: line.operation_id, ..who };
+        self.grant(ask, who, attempt);
+        Answer::Granted { attempt, known: true, verify, after_failure }
+    }
+
+    /// Writes a grant over whatever is there. Its fence is learned from the store.
+    fn grant(&mut self, ask: &Ask, who: Applicant, attempt: u32) {
+        let before = self.lines.get(&ask.key);
+        let number = before.map_or(1, |line| line.number + 1);
+        let created_at = before.map_or(self.now, |line| line.created_at);
+        let line = Line {
+            number,
+            state: State::Running,
+            request: ask.request,
+            operation_id: who.operation_id,
+            attempt_id: who.attempt_id,
+            attempt,
+            fence: Fence(0),
+            on_crash: ask.on_crash,
+            keep: ask.keep,
+            lease_until: Some(self.now + ask.lease),
+            retry_at: None,
+            expires_at: None,
+            body: None,
+            error: None,
+            created_at,
+            updated_at: self.now,
+        };
+        self.lines.insert(ask.key, line);
+    }
+
+    /// Ends a record with words that are learned from the store.
+    fn bury_or_suspend(&mut self, key: usize, state: State) {
+        self.write(key, |line, _| line.state = state);
+    }
+
+    /// One write: the counter moves, and what belonged to the old state goes.
+    fn write(&mut self, key: usize, change: impl FnOnce(&mut Line, Span)) {
+        let now = self.now;
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.number += 1;
+            line.updated_at = now;
+            line.lease_until = None;
+            line.retry_at = None;
+            line.expires_at = None;
+            line.body = None;
+            change(line, now);
+        }
+    }
+
+    /// Whether a holder still owns its claim: its key, its attempt, running.
+    fn owned(&self, key: usize, attempt_id: AttemptId) -> bool {
+        self.lines
+            .get(&key)
+            .is_some_and(|line| line.state == State::Running && line.attempt_id == attempt_id)
+    }
+
+    pub(crate) fn settle(&mut self, key: usize, attempt_id: AttemptId, end: &End) -> Answer {
+        if !self.owned(key, attempt_id) {
+            return Answer::Lost;
+        }
+        self.end(key, end);
+        Answer::Done
+    }
+
+    pub(crate) fn renew(&mut self, key: usize, attempt_id: AttemptId, lease: Span) -> Answer {
+        if !self.owned(key, attempt_id) {
+            return Answer::Lost;
+        }
+        self.write(key, |line, now| line.lease_until = Some(now + lease));
+        Answer::Done
+    }
+
+    /// Ends a record, whoever asks.
+    pub(crate) fn end(&mut self, key: usize, end: &End) -> Answer {
+        if !self.lines.contains_key(&key) {
+            return Answer::Nothing;
+        }
+        match *end {
+            End::Release => {
+                self.lines.remove(&key);
+            }
+            End::Complete { body, keep } => self.write(key, |line, now| {
+                line.state = State::Succeeded;
+                line.body = Some(body);
+                line.error = None;
+                line.expires_at = Some(now + keep);
+            }),
+            End::Fail { text, delay, keep, max_attempts } => self.write(key, |line, now| {
+                if line.used_up(max_attempts) {
+                    let most = max_attempts.unwrap_or_default();
+                    line.state = State::Dead;
+                    line.error = Some(format!("exceeded maxRetry ({most}): {}", words(text)));
+                } else {
+                    line.state = State::Failed;
+                    line.error = Some(words(text));
+                    line.retry_at = delay.map(|delay| now + delay);
+                    line.expires_at = Some(now + keep);
+                }
+            }),
+            End::Die { text } => self.write(key, |line, _| {
+                line.state = State::Dead;
+                line.error = Some(words(text));
+            }),
+            End::Suspend { text } => self.write(key, |line, _| {
+                line.state = State::Uncertain;
+                line.error = Some(words(text));
+            }),
+        }
+        Answer::Done
+    }
+
+    pub(crate) fn redrive(&mut self, key: usize) -> Answer {
+        let again =
+            |line: &Line| matches!(line.state, State::Failed | State::Dead | State::Uncertain);
+        if !self.lines.get(&key).is_some_and(again) {
+            return Answer::Nothing;
+        }
+        self.write(key, |line, now| {
+            line.state = State::Failed;
+            line.attempt = 0;
+            line.retry_at = Some(now);
+            line.expires_at = Some(now + line.keep);
+        });
+        Answer::Done
+    }
+
+    /// A re-grant over the write that was seen, if the record is still at it.
+    pub(crate) fn swap_seen(
+        &mut self,
+        key: usize,
+        seen: (AttemptId, u64),
+        lease: Span,
+        who: AttemptId,
+    ) -> Answer {
+        let Some(line) = self.lines.get(&key).cloned() else { return Answer::Lost };
+        if (line.attempt_id, line.number) != seen {
+            return Answer::Lost;
+        }
+        let ask = Ask {
+            key,
+            request: line.request,
+            lease,
+            keep: line.keep,
+            on_crash: line.on_crash,
+            max_attempts: None,
+            can_verify: false,
+        };
+        let who = Applicant { operation_id: line.operation_id, attempt_id: who };
+        self.grant(&ask, who, line.attempt + 1);
+        Answer::Done
+    }
+
+    pub(crate) fn sweep(&mut self) -> Answer {
+        let now = self.now;
+        let before = self.lines.len();
+        self.lines.retain(|_, line| !line.sweepable(now));
+        let removed = u32::try_from(before - self.lines.len()).unwrap_or(u32::MAX);
+        let held: Vec<usize> = self
+            .lines
+            .iter()
+            .filter(|(_, line)| line.lapsed(now) && line.on_crash == OnCrash::Hold)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in &held {
+            self.bury_or_suspend(*key, State::Uncertain);
+        }
+        Answer::Swept { removed, suspended: u32::try_from(held.len()).unwrap_or(u32::MAX) }
+    }
+
+    /// Records by state, in the order of the states' codes.
+    pub(crate) fn count(&self) -> Answer {
+        let count = |state| self.lines.values().filter(|line| line.state == state).count();
+        Answer::Counted(State::ALL.map(count))
+    }
+}

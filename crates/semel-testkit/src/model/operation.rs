@@ -1,0 +1,134 @@
+//! What can happen to a ledger, as data: one step of a random history, and how histories are drawn.
+
+use proptest::prelude::*;
+use semel::OnCrash;
+
+/// Keys of one history.
+pub(crate) const KEYS: usize = 3;
+
+/// A span in half units. Those drawn for leases, retentions and delays are odd, and time advances by
+/// even ones, so no deadline ever falls on a moment at which something happens: the time that the
+/// steps themselves take cannot change an answer.
+pub(crate) type Span = i64;
+
+/// What a caller asks for when it begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) key: usize,
+    /// Which request; two different ones under one key mismatch, and `None` matches any.
+    pub(crate) request: Option<u8>,
+    pub(crate) lease: Span,
+    pub(crate) keep: Span,
+    pub(crate) on_crash: OnCrash,
+    pub(crate) max_attempts: Option<u32>,
+    pub(crate) can_verify: bool,
+}
+
+/// How a record ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Complete { body: u8, keep: Span },
+    Fail { text: u8, delay: Option<Span>, keep: Span, max_attempts: Option<u32> },
+    Die { text: u8 },
+    Suspend { text: u8 },
+    Release,
+}
+
+/// One step. Holders are counted over all grants of the history, stale ones included; an index
+/// beyond the last grant wraps round, so any part of a history is a history.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation {
+    Begin(Ask),
+    Renew {
+        holder: usize,
+        lease: Span,
+    },
+    Settle {
+        holder: usize,
+        end: End,
+    },
+    Advance {
+        by: Span,
+    },
+    Sweep {
+        limit: u32,
+    },
+    Peek {
+        key: usize,
+    },
+    Redrive {
+        key: usize,
+    },
+    EndByOperator {
+        key: usize,
+        end: End,
+    },
+    /// A re-grant on the strength of a version that was seen earlier.
+    SwapSeen {
+        seen: usize,
+        lease: Span,
+    },
+    Count,
+}
+
+fn odd(limit: Span) -> impl Strategy<Value = Span> + Clone {
+    (0..limit).prop_map(|half| 2 * half + 1)
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let request = prop_oneof![6 => Just(Some(0)), 1 => Just(Some(1)), 1 => Just(None)];
+    let on_crash = prop_oneof![
+        3 => Just(OnCrash::Rerun),
+        1 => Just(OnCrash::Hold),
+        1 => Just(OnCrash::Verify),
+    ];
+    let most = prop_oneof![2 => Just(None), 1 => (1..4u32).prop_map(Some)];
+    (0..KEYS, request, odd(4), odd(8), on_crash, most, any::<bool>()).prop_map(
+        |(key, request, lease, keep, on_crash, max_attempts, can_verify)| Ask {
+            key,
+            request,
+            lease,
+            keep,
+            on_crash,
+            max_attempts,
+            can_verify,
+        },
+    )
+}
+
+fn end() -> impl Strategy<Value = End> {
+    let delay = prop_oneof![2 => Just(Some(0)), 3 => odd(4).prop_map(Some), 1 => Just(None)];
+    let most = prop_oneof![2 => Just(None), 1 => (1..4u32).prop_map(Some)];
+    prop_oneof![
+        3 => (any::<u8>(), odd(8)).prop_map(|(body, keep)| End::Complete { body, keep }),
+        4 => (any::<u8>(), delay, odd(8), most).prop_map(|(text, delay, keep, max_attempts)| {
+            End::Fail { text, delay, keep, max_attempts }
+        }),
+        1 => any::<u8>().prop_map(|text| End::Die { text }),
+        1 => any::<u8>().prop_map(|text| End::Suspend { text }),
+        1 => Just(End::Release),
+    ]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let any_holder = 0..64usize;
+    prop_oneof![
+        10 => ask().prop_map(Operation::Begin),
+        3 => (any_holder.clone(), odd(4))
+            .prop_map(|(holder, lease)| Operation::Renew { holder, lease }),
+        7 => (any_holder, end()).prop_map(|(holder, end)| Operation::Settle { holder, end }),
+        5 => (1..5i64).prop_map(|units| Operation::Advance { by: 2 * units }),
+        2 => prop_oneof![Just(1), Just(2), Just(100)]
+            .prop_map(|limit| Operation::Sweep { limit }),
+        1 => (0..KEYS).prop_map(|key| Operation::Peek { key }),
+        1 => (0..KEYS).prop_map(|key| Operation::Redrive { key }),
+        1 => (0..KEYS, end()).prop_map(|(key, end)| Operation::EndByOperator { key, end }),
+        2 => (0..64usize, odd(4)).prop_map(|(seen, lease)| Operation::SwapSeen { seen, lease }),
+        1 => Just(Operation::Count),
+    ]
+}
+
+/// Histories of exactly `length` steps.
+pub(crate) fn history(length: usize) -> impl Strategy<Value = Vec<Operation>> {
+    prop::collection::vec(operation(), length)
+}

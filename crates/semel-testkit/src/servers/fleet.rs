@@ -1,0 +1,69 @@
+//! One of each server, for a whole test run, and the environment that tells tests where they are.
+
+use std::thread::{self, ScopedJoinHandle};
+
+use super::cluster::RedisCluster;
+use super::error::{Error, ErrorKind};
+use super::mariadb::MariaDb;
+use super::options::Options;
+use super::postgres::Postgres;
+use super::redis::Redis;
+use super::server::Server;
+
+/// Every kind of server, running.
+///
+/// Shared by all tests of a run, so nobody kills or pauses these; a fault test starts its own.
+#[derive(Debug)]
+pub struct Fleet {
+    postgres: Server,
+    mariadb: Server,
+    redis: Server,
+    cluster: RedisCluster,
+}
+
+impl Fleet {
+    /// Set to `1` when a fleet is running; without it a test that needs one fails and says so.
+    pub const PRESENT: &str = "SEMEL_TEST_SERVERS";
+    /// Holds the URL of PostgreSQL.
+    pub const POSTGRES_URL: &str = "SEMEL_TEST_POSTGRES_URL";
+    /// Holds the URL of MariaDB.
+    pub const MYSQL_URL: &str = "SEMEL_TEST_MYSQL_URL";
+    /// Holds the URL of the single Redis.
+    pub const REDIS_URL: &str = "SEMEL_TEST_REDIS_URL";
+    /// Holds the URL of the Redis Cluster.
+    pub const REDIS_CLUSTER_URL: &str = "SEMEL_TEST_REDIS_CLUSTER_URL";
+
+    /// Starts all servers side by side; if one fails, the others are stopped again.
+    pub fn start() -> Result<Self, Error> {
+        thread::scope(|scope| {
+            let postgres = scope.spawn(|| Postgres::start(Options::new()));
+            let mariadb = scope.spawn(|| MariaDb::start(Options::new()));
+            let redis = scope.spawn(|| Redis::start(Options::new()));
+            let cluster = scope.spawn(RedisCluster::start);
+            Ok(Self {
+                postgres: join(postgres)?,
+                mariadb: join(mariadb)?,
+                redis: join(redis)?,
+                cluster: join(cluster)?,
+            })
+        })
+    }
+
+    /// The variables to run tests with.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        vec![
+            (Self::PRESENT, "1".to_owned()),
+            (Self::POSTGRES_URL, self.postgres.url().to_owned()),
+            (Self::MYSQL_URL, self.mariadb.url().to_owned()),
+            (Self::REDIS_URL, self.redis.url().to_owned()),
+            (Self::REDIS_CLUSTER_URL, self.cluster.url()),
+        ]
+    }
+}
+
+fn join<T>(handle: ScopedJoinHandle<'_, Result<T, Error>>) -> Result<T, Error> {
+    handle.join().unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::System, "the thread that was starting a server panicked"))
+    })
+}

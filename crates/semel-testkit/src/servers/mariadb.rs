@@ -1,0 +1,113 @@
+//! A private MariaDB.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::time::Duration;
+
+use super::account::Account;
+use super::error::Error;
+use super::install;
+use super::options::Options;
+use super::port;
+use super::process::Launch;
+use super::scratch::Scratch;
+use super::server::{Recipe, Server, Vitals};
+
+/// Starts private MariaDB servers; a namespace, never a value.
+#[derive(Debug)]
+pub enum MariaDb {}
+
+/// Small but durable, for the same reason as PostgreSQL's. Relative names are relative to the data
+/// directory: the socket's path stays short, and the pid file is where the account may write. A
+/// server that cannot write its pid file exits only *after* it has opened its port.
+const FLAGS: [&str; 12] = [
+    "--bind-address=127.0.0.1",
+    "--skip-networking=0",
+    // Without names to resolve, a login does not depend on the machine's hosts file.
+    "--skip-name-resolve",
+    "--socket=mariadb.sock",
+    "--pid-file=mariadb.pid",
+    "--skip-log-bin",
+    "--max-connections=300",
+    "--performance-schema=OFF",
+    "--innodb-buffer-pool-size=64M",
+    "--innodb-log-file-size=48M",
+    "--innodb-flush-log-at-trx-commit=1",
+    "--default-time-zone=+00:00",
+];
+
+/// The set-up tool creates `root@localhost`, which no TCP client is once names are not resolved.
+const LOGIN: &str = "CREATE USER IF NOT EXISTS root@'127.0.0.1';\n\
+                     GRANT ALL PRIVILEGES ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n";
+
+impl MariaDb {
+    /// Starts MariaDB with superuser `root`, no password. As root it runs under the account
+    /// `mysql`. Its URL names the database `mysql`, the only one that surely exists.
+    pub fn start(options: Options) -> Result<Server, Error> {
+        let programs = install::mariadb()?;
+        // We change the account ourselves, before the server starts: one that changes its own
+        // loses the parent-death signal with it.
+        let account = Account::for_server("mysql")?;
+        let scratch = Scratch::new("mariadb")?;
+        let data = scratch.data(account.as_ref())?;
+        let data_flag = flag("--datadir=", &data);
+        let launch = |program, args: Vec<OsString>| Launch {
+            program,
+            args,
+            account: account.clone(),
+            on_our_death: "KILL",
+        };
+        let init = vec![
+            "--no-defaults".into(),
+            data_flag.clone(),
+            "--auth-root-authentication-method=normal".into(),
+            "--skip-test-db".into(),
+            "--skip-name-resolve".into(),
+        ];
+        launch(programs.install_db, init).complete(scratch.path())?;
+
+        let login = scratch.path().join("login.sql");
+        fs::write(&login, LOGIN).map_err(|error| Error::system("writing login.sql", error))?;
+        let flags = options.into_flags();
+        Server::start(scratch, |port| {
+            let mut args: Vec<OsString> = vec!["--no-defaults".into(), data_flag.clone()];
+            args.push(format!("--port={port}").into());
+            args.push(flag("--init-file=", &login));
+            args.extend(FLAGS.map(OsString::from));
+            args.extend(flags.iter().cloned());
+            Recipe {
+                name: "mariadbd",
+                launch: launch(programs.server.clone(), args),
+                url: format!("mysql://root@127.0.0.1:{port}/mysql"),
+                polite: "TERM",
+                abrupt: "KILL",
+                ready,
+                answers,
+            }
+        })
+    }
+}
+
+fn flag(name: &str, path: &std::path::Path) -> OsString {
+    let mut flag = OsString::from(name);
+    flag.push(path);
+    flag
+}
+
+/// The log line comes after the port is bound and the login exists. A server that lost its port to
+/// another ends instead of logging it, so a greeting now is a greeting from ours.
+fn ready(vitals: &Vitals<'_>) -> bool {
+    vitals.log.contains("ready for connections") && answers(vitals.port, Duration::from_secs(1))
+}
+
+/// The server speaks first: a header of four bytes, then its protocol's version, ten. A refusal
+/// (too many connections) has 255 there and is no answer.
+fn answers(port: u16, within: Duration) -> bool {
+    let greet = || -> std::io::Result<u8> {
+        let mut greeting = [0; 5];
+        port::dial(port, within)?.read_exact(&mut greeting)?;
+        Ok(greeting[4])
+    };
+    greet().is_ok_and(|version| version == 10)
+}

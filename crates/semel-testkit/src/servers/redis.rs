@@ -1,0 +1,83 @@
+//! A private Redis.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use super::error::Error;
+use super::install;
+use super::options::Options;
+use super::process::Launch;
+use super::resp::Connection;
+use super::scratch::Scratch;
+use super::server::{Recipe, Server, Vitals};
+
+/// Starts private Redis servers; a namespace, never a value.
+#[derive(Debug)]
+pub enum Redis {}
+
+/// The settings a ledger needs: what is acknowledged survives the death of the process, and
+/// nothing is evicted to make room.
+const FLAGS: [&str; 12] = [
+    "--bind",
+    "127.0.0.1",
+    "--daemonize",
+    "no",
+    "--save",
+    "",
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "everysec",
+    "--maxmemory-policy",
+    "noeviction",
+];
+
+impl Redis {
+    /// Starts a single Redis without a password. It runs under our own account.
+    pub fn start(options: Options) -> Result<Server, Error> {
+        let program = install::redis()?;
+        let scratch = Scratch::new("redis")?;
+        let data = scratch.data(None)?;
+        let flags = options.into_flags();
+        Server::start(scratch, |port| {
+            let mut args: Vec<OsString> = vec!["--port".into(), port.to_string().into()];
+            args.extend(["--dir".into(), data.clone().into()]);
+            args.extend(FLAGS.map(OsString::from));
+            args.extend(flags.iter().cloned());
+            Recipe {
+                name: "redis-server",
+                launch: Launch {
+                    program: program.clone(),
+                    args,
+                    account: None,
+                    on_our_death: "KILL",
+                },
+                url: format!("redis://127.0.0.1:{port}"),
+                polite: "TERM",
+                abrupt: "KILL",
+                ready,
+                answers,
+            }
+        })
+    }
+}
+
+/// The process number tells our server from another's on a port we lost; the ping tells a server
+/// that has loaded its data from one that is still reading it.
+fn ready(vitals: &Vitals<'_>) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut connection = Connection::open(vitals.port, Duration::from_secs(1))?;
+        let ours = format!("process_id:{}", vitals.pid);
+        let info = connection.ask(&["INFO", "server"])?.text();
+        Ok(info.lines().any(|line| line.trim() == ours) && pong(&mut connection)?)
+    };
+    ask().unwrap_or(false)
+}
+
+fn answers(port: u16, within: Duration) -> bool {
+    Connection::open(port, within).and_then(|mut connection| pong(&mut connection)).unwrap_or(false)
+}
+
+fn pong(connection: &mut Connection) -> std::io::Result<bool> {
+    Ok(connection.ask(&["PING"])?.text() == "PONG")
+}

@@ -1,0 +1,275 @@
+//! A running private server and the verbs a fault test needs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use super::error::{Error, ErrorKind};
+use super::port;
+use super::process::{self, Launch};
+use super::scratch::Scratch;
+
+/// Crash recovery on a busy two-core machine takes seconds; nothing healthy takes this long.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// After this a server that was asked politely is killed.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long a killed process may take to vanish and to free its port.
+const DEATH_LIMIT: Duration = Duration::from_secs(10);
+/// How often a new port is tried when others keep taking ours.
+const PORT_ATTEMPTS: u32 = 8;
+
+/// One private server: a process, a port and a directory that live and die together.
+///
+/// Made by [`Postgres::start`](super::Postgres::start), [`MariaDb::start`](super::MariaDb::start)
+/// and [`Redis::start`](super::Redis::start). Dropping it ends the server, paused or not, and
+/// removes its data.
+#[derive(Debug)]
+pub struct Server {
+    recipe: Recipe,
+    port: u16,
+    child: Option<Child>,
+    /// The processes that [`Server::pause`] stopped, so that resuming wakes exactly those.
+    paused: Vec<u32>,
+    // Last, so that the directory outlives the process when fields are dropped in order.
+    scratch: Scratch,
+}
+
+/// What differs between the kinds of server once one is prepared.
+#[derive(Debug)]
+pub(super) struct Recipe {
+    /// The program's name in messages.
+    pub(super) name: &'static str,
+    pub(super) launch: Launch,
+    pub(super) url: String,
+    /// The signal that asks for a clean shutdown.
+    pub(super) polite: &'static str,
+    /// The signal that ends it fastest without leaving anything outside its directory.
+    pub(super) abrupt: &'static str,
+    pub(super) ready: fn(&Vitals<'_>) -> bool,
+    pub(super) answers: fn(u16, Duration) -> bool,
+}
+
+/// What a readiness check may look at.
+pub(super) struct Vitals<'a> {
+    pub(super) port: u16,
+    pub(super) pid: u32,
+    pub(super) data: &'a Path,
+    /// What the server has logged since this start.
+    pub(super) log: &'a str,
+}
+
+impl Server {
+    /// Starts a server on a free port, again on another one when the port was lost to somebody.
+    pub(super) fn start(
+        scratch: Scratch,
+        mut recipe: impl FnMut(u16) -> Recipe,
+    ) -> Result<Self, Error> {
+        let first = port::free()?;
+        let mut server =
+            Self { recipe: recipe(first), port: first, child: None, paused: Vec::new(), scratch };
+        let mut attempts = 1;
+        loop {
+            match server.launch() {
+                Err(error) if error.kind() == ErrorKind::PortTaken && attempts < PORT_ATTEMPTS => {
+                    attempts += 1;
+                    server.port = port::free()?;
+                    server.recipe = recipe(server.port);
+                }
+                Err(error) => return Err(error),
+                Ok(()) => return Ok(server),
+            }
+        }
+    }
+
+    /// The URL to connect to; the same after a restart.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.recipe.url
+    }
+
+    /// The loopback port; the same after a restart.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The process that listens, or none while the server is stopped or killed.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// The directory with the server's data and log; removed on drop.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Whether the server answers a new connection in its own protocol within the limit.
+    ///
+    /// An accepted connection is not enough: the kernel accepts for a paused server too.
+    #[must_use]
+    pub fn answers(&self, within: Duration) -> bool {
+        (self.recipe.answers)(self.port, within)
+    }
+
+    /// Kills the server and every process it forked with `SIGKILL`, and returns when they are gone
+    /// and the port is free.
+    pub fn kill9(&mut self) -> Result<(), Error> {
+        let root = self.running("kill")?;
+        // Frozen first, so that no child can be forked between the look and the kill.
+        let family = process::freeze(root)?;
+        process::signal("KILL", &family)?;
+        self.reap(&family)
+    }
+
+    /// Stops every process of the server with `SIGSTOP`: connections stay open, nothing answers.
+    pub fn pause(&mut self) -> Result<(), Error> {
+        let root = self.running("pause")?;
+        let family = process::freeze(root)?;
+        self.scratch.list(&family)?;
+        self.paused = family;
+        Ok(())
+    }
+
+    /// Lets a paused server run on; does nothing when it is not paused.
+    pub fn resume(&mut self) -> Result<(), Error> {
+        // Children before the parent, which may act on what they did not do in time.
+        let mut family = std::mem::take(&mut self.paused);
+        family.reverse();
+        process::signal("CONT", &family)?;
+        self.scratch.list(self.pid().as_slice())
+    }
+
+    /// Starts the server again on its data and port, after a clean stop if it still runs.
+    pub fn restart(&mut self) -> Result<(), Error> {
+        self.stop()?;
+        self.launch()
+    }
+
+    /// Shuts the server down cleanly and keeps its data; does nothing when it is not running.
+    ///
+    /// A server that takes longer than ten seconds is killed.
+    pub fn stop(&mut self) -> Result<(), Error> {
+        if self.child.is_none() {
+            return Ok(());
+        }
+        self.resume()?;
+        self.end(self.recipe.polite, STOP_LIMIT)
+    }
+
+    fn end(&mut self, signal: &str, limit: Duration) -> Result<(), Error> {
+        let Some(child) = &mut self.child else {
+            return Ok(());
+        };
+        process::signal(signal, &[child.id()])?;
+        let ended = process::wait_until(limit, "", || !matches!(child.try_wait(), Ok(None)));
+        if ended.is_err() {
+            return self.kill9();
+        }
+        self.reap(&[])
+    }
+
+    fn running(&mut self, verb: &str) -> Result<u32, Error> {
+        let name = self.recipe.name;
+        if let Some(child) = &mut self.child
+            && matches!(child.try_wait(), Ok(None))
+        {
+            return Ok(child.id());
+        }
+        Err(Error::new(
+            ErrorKind::NotRunning,
+            format!("cannot {verb} {name}: it is not running; its log:\n{}", self.tail(0)),
+        ))
+    }
+
+    fn launch(&mut self) -> Result<(), Error> {
+        let log = self.scratch.log();
+        let since = fs::metadata(&log).map_or(0, |meta| meta.len());
+        let child = self.recipe.launch.spawn(self.scratch.path(), &log)?;
+        self.scratch.list(&[child.id()])?;
+        self.child = Some(child);
+        let outcome = self.await_ready(since);
+        if outcome.is_err() {
+            // The reason we failed to start matters more than a failure to clean up.
+            let _ = self.end("KILL", DEATH_LIMIT);
+        }
+        outcome
+    }
+
+    fn await_ready(&mut self, since: u64) -> Result<(), Error> {
+        let name = self.recipe.name;
+        let start = Instant::now();
+        loop {
+            let Some(child) = &mut self.child else {
+                return Err(Error::new(ErrorKind::NotRunning, format!("{name} was not started")));
+            };
+            let pid = child.id();
+            let status = child
+                .try_wait()
+                .map_err(|error| Error::system(format!("asking whether {name} lives"), error))?;
+            let log = self.log_since(since);
+            if let Some(status) = status {
+                let taken = log.contains("Address already in use");
+                let kind = if taken { ErrorKind::PortTaken } else { ErrorKind::Exited };
+                let tail = process::last_lines(&log);
+                let message = format!("{name} ended at start ({status}); its log:\n{tail}");
+                return Err(Error::new(kind, message));
+            }
+            let data = self.data();
+            let vitals = Vitals { port: self.port, pid, data: &data, log: &log };
+            if (self.recipe.ready)(&vitals) {
+                return Ok(());
+            }
+            if start.elapsed() >= START_LIMIT {
+                let limit = START_LIMIT.as_secs();
+                let message = format!(
+                    "{name} did not accept connections within {limit} s; its log:\n{}",
+                    self.tail(since)
+                );
+                return Err(Error::new(ErrorKind::TimedOut, message));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Collects the dead, so that neither a zombie's number nor its port confuses the next start.
+    fn reap(&mut self, family: &[u32]) -> Result<(), Error> {
+        let name = self.recipe.name;
+        if let Some(mut child) = self.child.take() {
+            child.wait().map_err(|error| Error::system(format!("reaping {name}"), error))?;
+        }
+        self.paused.clear();
+        self.scratch.list(&[])?;
+        process::wait_until(DEATH_LIMIT, &format!("the processes of {name} did not die"), || {
+            family.iter().all(|pid| process::is_gone(*pid))
+        })?;
+        let port = self.port;
+        let failure = format!("{name} is dead, but port {port} still accepts connections");
+        process::wait_until(DEATH_LIMIT, &failure, || !port::accepts(port))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.scratch.path().join("data")
+    }
+
+    fn log_since(&self, since: u64) -> String {
+        let bytes = fs::read(self.scratch.log()).unwrap_or_default();
+        let from = usize::try_from(since).unwrap_or(0).min(bytes.len());
+        String::from_utf8_lossy(&bytes[from..]).into_owned()
+    }
+
+    fn tail(&self, since: u64) -> String {
+        process::last_lines(&self.log_since(since))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nothing here may panic or block for long, and there is nobody to tell: what could not be
+        // ended is on the janitor's list.
+        let _ = self.resume();
+        let _ = self.end(self.recipe.abrupt, Duration::from_secs(3));
+    }
+}

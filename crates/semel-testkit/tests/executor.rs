@@ -1,0 +1,380 @@
+//! The executor on a store that fails at the exact call that hurts, and its memory of answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use semel::executor::{LocalReplay, Polling};
+use semel::store::memory::MemoryStore;
+use semel::store::{ErrorKind, Store as _};
+use semel::{
+    Clock, Command, Error, Execution, Executor, Fingerprint, Key, OnCrash, Operate, Operated,
+    Policy, State, Sweeping, Timestamp, Wait,
+};
+use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use tokio::sync::oneshot;
+
+type Answer = Result<Execution<u32>, Error<String>>;
+type Store = FaultyStore<MemoryStore>;
+
+struct Bench {
+    executor: Executor<Store>,
+    store: Store,
+    clock: Clock,
+    runs: Arc<AtomicU32>,
+}
+
+impl Bench {
+    fn new(local_replay: LocalReplay) -> Self {
+        let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+        let store = FaultyStore::new(MemoryStore::with(1_000, clock.clone()));
+        let executor = Executor::builder(store.clone())
+            .local_replay(local_replay)
+            .sweeping(Sweeping::OFF)
+            .build()
+            .expect("the default policy is valid");
+        Self { executor, store, clock, runs: Arc::default() }
+    }
+
+    async fn run(&self, command: Command) -> Answer {
+        let runs = self.runs.clone();
+        self.executor
+            .run(command, move |_| async move { Ok(runs.fetch_add(1, Ordering::SeqCst) + 1) })
+            .await
+    }
+
+    fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    async fn state(&self) -> Option<State> {
+        let found = self.store.sound().peek(&key()).await.expect("memory does not fail");
+        found.map(|found| found.record.state)
+    }
+}
+
+fn key() -> Key {
+    Key::command("acme", "PAY", "k-1").expect("a valid key")
+}
+
+fn command() -> Command {
+    Command::new(key())
+}
+
+fn brief() -> Command {
+    command().lease(Duration::from_millis(300))
+}
+
+#[tokio::test]
+async fn a_repeat_of_a_settled_key_costs_no_trip() {
+    let bench = Bench::new(LocalReplay::default());
+    assert_eq!(bench.run(command()).await.expect("ran").value(), Some(&1));
+    for _ in 0..5 {
+        let again = bench.run(command()).await.expect("replayed");
+        assert!(again.replayed());
+    }
+    assert_eq!(bench.store.faults().calls(Verb::Open), 1);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_remembered_answer_still_tells_another_request_apart() {
+    let bench = Bench::new(LocalReplay::default());
+    let _ = bench.run(command().fingerprint(Fingerprint::opaque("a"))).await;
+    let other = bench.run(command().fingerprint(Fingerprint::opaque("b"))).await;
+    assert!(matches!(other, Err(Error::Mismatch)), "{other:?}");
+    assert_eq!(bench.store.faults().calls(Verb::Open), 1);
+}
+
+#[tokio::test]
+async fn a_remembered_answer_is_never_given_past_its_expiry() {
+    let bench = Bench::new(LocalReplay::default());
+    let keep = Duration::from_millis(80);
+    let _ = bench.run(command().keep(keep)).await;
+    // The cache goes by this process's monotonic clock, the store by its own: let both pass.
+    tokio::time::sleep(keep).await;
+    bench.clock.advance(keep);
+    assert_eq!(bench.run(command().keep(keep)).await.expect("ran anew").value(), Some(&2));
+}
+
+#[tokio::test]
+async fn an_operators_hand_is_seen_at_once_in_this_process_and_in_time_elsewhere() {
+    let settings = LocalReplay { max_age: Duration::from_millis(80), ..LocalReplay::default() };
+    let bench = Bench::new(settings);
+    let elsewhere = Executor::new(bench.store.clone());
+    let _ = bench.run(command()).await;
+    assert_eq!(bench.executor.purge(&key()).await.expect("a store"), Operated::Done);
+    assert_eq!(bench.run(command()).await.expect("ran").value(), Some(&2), "at once");
+    assert_eq!(elsewhere.purge(&key()).await.expect("a store"), Operated::Done);
+    tokio::time::sleep(settings.max_age).await;
+    assert_eq!(bench.run(command()).await.expect("ran").value(), Some(&3), "in time");
+}
+
+#[tokio::test]
+async fn the_memory_of_answers_is_bounded_and_can_be_turned_off() {
+    let off = Bench::new(LocalReplay::OFF);
+    for _ in 0..3 {
+        let _ = off.run(command()).await;
+    }
+    assert_eq!(off.store.faults().calls(Verb::Open), 3);
+
+    let tiny = Bench::new(LocalReplay { bytes: 4 << 10, entries: 4, ..LocalReplay::default() });
+    for round in 0..2 {
+        for n in 0..200 {
+            let key = Key::command("acme", "PAY", &format!("k-{n}")).expect("a valid key");
+            assert_eq!(tiny.run(Command::new(key)).await.expect("ok").replayed(), round == 1);
+        }
+    }
+    let opened = tiny.store.faults().calls(Verb::Open);
+    assert!(opened > 300, "200 keys do not fit into 4 entries, yet only {opened} were asked for");
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_stops_the_call_before_the_work() {
+    let bench = Bench::new(LocalReplay::OFF);
+    bench.store.faults().always(Verb::Open, Fault::Refuse);
+    let refused = bench.run(command()).await;
+    assert!(
+        matches!(&refused, Err(Error::Store(e)) if e.kind() == ErrorKind::Unavailable),
+        "{refused:?}"
+    );
+    bench.store.faults().heal();
+    assert_eq!(bench.run(command()).await.expect("healed").value(), Some(&1));
+}
+
+#[tokio::test]
+async fn a_full_store_stops_the_call_before_the_work_but_admits_its_keys() {
+    let store = MemoryStore::with(1, Clock::system());
+    let executor = Executor::new(store);
+    let first: Answer = executor.run(command(), |_| async { Ok(1) }).await;
+    assert!(first.is_ok());
+    let other = Command::new(Key::command("acme", "PAY", "k-2").expect("a valid key"));
+    let refused: Answer = executor.run(other, |_| async { panic!("must not run") }).await;
+    assert!(matches!(refused, Err(Error::Capacity)), "{refused:?}");
+    let again: Answer = executor.run(command(), |_| async { Ok(2) }).await;
+    assert!(again.expect("admitted").replayed());
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_a_claim_is_recognised_as_our_own() {
+    for fault in [Fault::LoseReply, Fault::LoseRequest] {
+        let bench = Bench::new(LocalReplay::OFF);
+        bench.store.faults().next(Verb::Open, fault);
+        let answer = bench.run(command()).await.expect("resolved");
+        assert_eq!((answer.value(), answer.attempt()), (Some(&1), Some(1)), "{fault:?}");
+        assert_eq!(bench.store.faults().happened(Verb::Open), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_a_takeover_is_recognised_as_our_own() {
+    let bench = Bench::new(LocalReplay::OFF);
+    let failed: Answer = bench.executor.run(command(), |_| async { Err("no".to_owned()) }).await;
+    assert!(failed.is_err());
+    bench.store.faults().next(Verb::Swap, Fault::LoseReply);
+    let retried = bench.run(command()).await.expect("resolved");
+    assert_eq!(retried.attempt(), Some(2));
+    assert_eq!(bench.store.faults().happened(Verb::Swap), 1);
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_a_completion_is_a_completion() {
+    for fault in [Fault::LoseReply, Fault::LoseRequest] {
+        let bench = Bench::new(LocalReplay::OFF);
+        bench.store.faults().next(Verb::Settle, fault);
+        let answer = bench.run(command()).await.expect("resolved");
+        assert!(answer.receipt().is_some_and(|receipt| receipt.recorded), "{fault:?}");
+        assert_eq!(bench.state().await, Some(State::Succeeded));
+        assert_eq!(bench.store.faults().happened(Verb::Settle), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_whose_caller_was_told_of_a_failure_is_given_back() {
+    let bench = Bench::new(LocalReplay::OFF);
+    bench.store.faults().always(Verb::Open, Fault::LoseReply);
+    let lost = bench.run(brief()).await;
+    assert!(matches!(&lost, Err(Error::Store(e)) if e.kind() == ErrorKind::Ambiguous), "{lost:?}");
+    assert_eq!(bench.runs(), 0);
+    let released = async {
+        while bench.state().await.is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), released).await.expect("the orphan is released");
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_recorded_is_still_delivered() {
+    let bench = Bench::new(LocalReplay::OFF);
+    bench.store.faults().always(Verb::Settle, Fault::Refuse);
+    let answer = bench.run(brief()).await.expect("delivered");
+    assert_eq!(answer.value(), Some(&1));
+    assert!(answer.receipt().is_some_and(|receipt| !receipt.recorded));
+    assert_eq!(bench.state().await, Some(State::Running), "left to the crash policy");
+    assert!(bench.store.faults().happened(Verb::Settle) > 1, "it was tried until the lease ended");
+}
+
+#[tokio::test]
+async fn one_failed_renewal_does_not_cancel_the_work() {
+    let bench = Bench::new(LocalReplay::OFF);
+    bench.store.faults().next(Verb::Renewer, Fault::Refuse);
+    bench.store.faults().next(Verb::Renew, Fault::Refuse);
+    let store = bench.store.clone();
+    let long: Answer = bench
+        .executor
+        .run(brief(), move |claim| async move {
+            while store.faults().calls(Verb::Renew) < 4 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            if claim.is_cancelled() { Err("cancelled".to_owned()) } else { Ok(7) }
+        })
+        .await;
+    assert_eq!(long.expect("kept").value(), Some(&7));
+    assert_eq!(bench.store.faults().happened(Verb::Renew), 1);
+}
+
+#[tokio::test]
+async fn work_is_told_before_a_lease_that_cannot_be_renewed_ends() {
+    let bench = Bench::new(LocalReplay::OFF);
+    bench.store.faults().always(Verb::Renew, Fault::Refuse);
+    let told: Answer = bench
+        .executor
+        .run(brief(), |claim| async move {
+            let started = tokio::time::Instant::now();
+            claim.cancelled().await;
+            Ok(u32::try_from(started.elapsed().as_millis()).unwrap_or(u32::MAX))
+        })
+        .await;
+    let after = *told.expect("nobody took over").value().expect("ran");
+    assert!((150..300).contains(&after), "told after {after} ms of a lease of 300 ms");
+}
+
+#[tokio::test]
+async fn a_renewal_that_hangs_costs_a_part_of_the_lease_not_all_of_it() {
+    let bench = Bench::new(LocalReplay::OFF);
+    bench.store.faults().next(Verb::Renew, Fault::Hang);
+    let store = bench.store.clone();
+    let long: Answer = bench
+        .executor
+        .run(brief(), move |claim| async move {
+            while store.faults().calls(Verb::Renew) < 3 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Ok(u32::from(claim.is_cancelled()))
+        })
+        .await;
+    assert_eq!(long.expect("kept").value(), Some(&0));
+}
+
+#[tokio::test]
+async fn many_waiters_share_one_watch() {
+    let bench = Bench::new(LocalReplay::default());
+    let slow = Polling { first: Duration::from_millis(20), max: Duration::from_millis(20) };
+    let elsewhere = Executor::builder(bench.store.clone()).polling(slow).build().expect("valid");
+    let (release, released) = oneshot::channel::<()>();
+    let (running, started) = oneshot::channel();
+    let holder = tokio::spawn({
+        let executor = bench.executor.clone();
+        async move {
+            let work = move |_| async move {
+                let _ = running.send(());
+                released.await.map(|()| 5).map_err(|e| e.to_string())
+            };
+            executor.run(command(), work).await
+        }
+    });
+    started.await.expect("running");
+    let waiters: Vec<_> = (0..100)
+        .map(|_| {
+            let executor = elsewhere.clone();
+            let patient = command().wait(Wait::Deadline(Duration::from_secs(10)));
+            tokio::spawn(async move {
+                executor.run(patient, |_| async { Err::<u32, _>("must not run".to_owned()) }).await
+            })
+        })
+        .collect();
+    while bench.store.faults().calls(Verb::Peek) < 5 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let opened = bench.store.faults().calls(Verb::Open);
+    release.send(()).expect("the holder waits");
+    for waiter in waiters {
+        assert_eq!(waiter.await.expect("no panic").expect("answered").value(), Some(&5));
+    }
+    assert!(holder.await.expect("no panic").is_ok());
+    assert_eq!(opened, 101, "each asked once, and then only the watch looked");
+    let after = bench.store.faults().calls(Verb::Open) - opened;
+    assert!(after <= 5, "one look answered everybody, but {after} asked again");
+}
+
+#[tokio::test]
+async fn the_sweeper_runs_by_itself_and_in_batches() {
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let store = FaultyStore::new(MemoryStore::with(1_000, clock.clone()));
+    let executor = Executor::builder(store.clone())
+        .sweeping(Sweeping { every: Duration::from_millis(20), batch: 10 })
+        .policy(Policy { keep: Duration::from_secs(1), ..Policy::default() })
+        .build()
+        .expect("valid");
+    for n in 0..50 {
+        let key = Key::command("acme", "PAY", &format!("k-{n}")).expect("a valid key");
+        let done: Answer = executor.run(Command::new(key), |_| async { Ok(1) }).await;
+        assert!(done.is_ok());
+    }
+    clock.advance(Duration::from_secs(2));
+    let swept = async {
+        while !store.sound().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), swept).await.expect("swept");
+    assert!(store.faults().calls(Verb::Sweep) >= 5, "10 at a time");
+}
+
+#[tokio::test]
+async fn bad_settings_are_typed_errors() {
+    let bench = Bench::new(LocalReplay::OFF);
+    let short = bench.run(command().lease(Duration::from_millis(99))).await;
+    assert!(matches!(short, Err(Error::Policy(_))), "{short:?}");
+    let unverified = bench.run(command().on_crash(OnCrash::Verify)).await;
+    assert!(matches!(unverified, Err(Error::Policy(_))), "{unverified:?}");
+    assert_eq!((bench.runs(), bench.state().await), (0, None));
+}
+
+#[tokio::test]
+async fn a_retry_without_a_fingerprint_does_not_loosen_the_key() {
+    let bench = Bench::new(LocalReplay::default());
+    let mine = command().fingerprint(Fingerprint::opaque("a"));
+    let failed: Answer = bench.executor.run(mine, |_| async { Err("no".to_owned()) }).await;
+    assert!(failed.is_err());
+    assert!(bench.run(command()).await.is_ok());
+    let other = bench.run(command().fingerprint(Fingerprint::opaque("b"))).await;
+    assert!(matches!(other, Err(Error::Mismatch)), "{other:?}");
+}
+
+#[tokio::test]
+async fn random_faults_never_double_an_answer() {
+    let mut happened = 0;
+    for seed in 0..40 {
+        let bench = Bench::new(LocalReplay::OFF);
+        let faults = [Fault::Refuse, Fault::LoseReply, Fault::LoseRequest];
+        bench.store.faults().randomly(seed, 300, &faults);
+        let patient =
+            || command().lease(Duration::from_secs(2)).wait(Wait::UpTo(Duration::from_secs(3)));
+        let mut answers = Vec::new();
+        for _ in 0..200 {
+            if let Ok(Some(value)) = bench.run(patient()).await.map(Execution::into_value) {
+                answers.push(value);
+                if answers.len() == 3 {
+                    break;
+                }
+            }
+        }
+        assert_eq!(answers.len(), 3, "seed {seed}: the key is stuck");
+        assert!(answers.iter().all(|answer| *answer == answers[0]), "seed {seed}: {answers:?}");
+        assert_eq!(bench.runs(), 1, "seed {seed}");
+        happened += bench.store.faults().total();
+    }
+    assert!(happened > 40, "only {happened} faults happened");
+}

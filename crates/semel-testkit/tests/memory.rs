@@ -1,0 +1,105 @@
+//! The memory store under the whole suite, by a clock that the tests move.
+
+use std::time::Duration;
+
+use semel::store::memory::MemoryStore;
+use semel::{Clock, Timestamp};
+use semel_testkit::{Fixture, conformance, model_test};
+
+struct Memory {
+    store: MemoryStore,
+    clock: Clock,
+}
+
+impl Memory {
+    async fn new() -> Self {
+        let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+        Self { store: MemoryStore::with(MemoryStore::CAPACITY, clock.clone()), clock }
+    }
+}
+
+impl Fixture for Memory {
+    type Store = MemoryStore;
+
+    async fn store(&self) -> MemoryStore {
+        self.store.clone()
+    }
+
+    async fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+}
+
+conformance!(Memory::new());
+model_test!(Memory::new());
+
+/// What only this store does: it is bounded.
+mod capacity {
+    use semel::store::{Draft, Ending, ErrorKind, Opened, Store};
+    use semel::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded};
+
+    use super::*;
+
+    fn draft(id: usize) -> Draft {
+        Draft {
+            key: Key::command("acme", "PAY", &format!("k{id}")).expect("a valid key"),
+            fingerprint: Fingerprint::none(),
+            operation_id: OperationId::generate(),
+            attempt_id: AttemptId::generate(),
+            attempt: 1,
+            owner: "host:1:a".into(),
+            lease: Duration::from_secs(30),
+            on_crash: OnCrash::Rerun,
+            keep: Duration::from_secs(60),
+        }
+    }
+
+    fn of(capacity: usize) -> (MemoryStore, Clock) {
+        let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+        (MemoryStore::with(capacity, clock.clone()), clock)
+    }
+
+    async fn claim(store: &MemoryStore, draft: &Draft) -> Lease {
+        let opened = store.open(draft).await.expect("there is room");
+        let Opened::Inserted { fence } = opened else { panic!("the key is free") };
+        Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id }
+    }
+
+    #[tokio::test]
+    async fn a_full_store_refuses_new_keys_and_admits_the_ones_it_holds() {
+        let (store, _) = of(2);
+        claim(&store, &draft(1)).await;
+        claim(&store, &draft(2)).await;
+        let refused = store.open(&draft(3)).await.expect_err("the store is full");
+        assert_eq!(refused.kind(), ErrorKind::Capacity);
+        assert!(matches!(store.open(&draft(1)).await, Ok(Opened::Existing { .. })));
+        assert_eq!(store.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn released_and_expired_keys_make_room() {
+        let (store, clock) = of(2);
+        let one = claim(&store, &draft(1)).await;
+        let two = claim(&store, &draft(2)).await;
+        store.settle(&one, &Ending::Removed).await.map(drop).expect("settle");
+        claim(&store, &draft(3)).await;
+        let outcome = Recorded::Whole(Outcome::empty());
+        let ending = Ending::Succeeded { outcome, keep: Duration::from_secs(1) };
+        store.settle(&two, &ending).await.map(drop).expect("settle");
+        assert!(store.open(&draft(4)).await.is_err(), "an answer that is kept makes no room");
+        clock.advance(Duration::from_secs(1));
+        claim(&store, &draft(4)).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_race_for_the_last_places_is_won_by_exactly_as_many() {
+        let (store, _) = of(10);
+        let mut racing = tokio::task::JoinSet::new();
+        for id in 0..64 {
+            let store = store.clone();
+            racing.spawn(async move { store.open(&draft(id)).await.is_ok() });
+        }
+        assert_eq!(racing.join_all().await.into_iter().filter(|won| *won).count(), 10);
+        assert_eq!(store.len(), 10);
+    }
+}
