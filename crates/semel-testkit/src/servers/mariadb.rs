@@ -52,6 +52,9 @@ impl MariaDb {
         let scratch = Scratch::new("mariadb")?;
         let data = scratch.data(account.as_ref())?;
         let data_flag = flag("--datadir=", &data);
+        // A starting server deletes the temporary tables that it finds in its temporary directory,
+        // those of its neighbours among them: each has its own.
+        let temporary = flag("--tmpdir=", &data);
         let launch = |program, args: Vec<OsString>| Launch {
             program,
             args,
@@ -61,6 +64,7 @@ impl MariaDb {
         let init = vec![
             "--no-defaults".into(),
             data_flag.clone(),
+            temporary.clone(),
             "--auth-root-authentication-method=normal".into(),
             "--skip-test-db".into(),
             "--skip-name-resolve".into(),
@@ -71,7 +75,8 @@ impl MariaDb {
         fs::write(&login, LOGIN).map_err(|error| Error::system("writing login.sql", error))?;
         let flags = options.into_flags();
         Server::start(scratch, |port| {
-            let mut args: Vec<OsString> = vec!["--no-defaults".into(), data_flag.clone()];
+            let mut args: Vec<OsString> =
+                vec!["--no-defaults".into(), data_flag.clone(), temporary.clone()];
             args.push(format!("--port={port}").into());
             args.push(flag("--init-file=", &login));
             args.extend(FLAGS.map(OsString::from));

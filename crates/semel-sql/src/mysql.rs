@@ -1,0 +1,288 @@
+//! MySQL 8 and MariaDB 10.6: the ledger in InnoDB.
+//!
+//! A [`MySqlStore`] has connections of its own: a few lanes on which concurrent steps travel
+//! together, some for transactions, one aside for sweeping and listing, and one per renewer. It does
+//! not borrow from the caller's pool, and nothing in it waits for a row that somebody's open
+//! transaction holds.
+//!
+//! The statements were run on MariaDB 10.11. The variants for MySQL 8, which lacks `INSERT …
+//! RETURNING` and `SET STATEMENT`, are written and not run; `check` says so.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), semel::store::Error> {
+//! use semel_sql::mysql::MySqlStore;
+//!
+//! let store = MySqlStore::connect("mysql://app@localhost/shop").await?;
+//! store.migrate().await?;
+//! assert_eq!(store.verify().await?, []);
+//! # Ok(())
+//! # }
+//! ```
+
+mod aside;
+mod check;
+mod columns;
+mod inspect;
+mod ledger;
+mod many;
+mod schema;
+mod session;
+mod statement;
+mod sweep;
+mod transaction;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::claim::Lease;
+use semel::key::Key;
+use semel::record::Version;
+use semel::store::{
+    Change, Draft, Ending, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer,
+    Result, Settled, Store, Swapped, Swept,
+};
+use sqlx::MySqlConnection;
+use sqlx::mysql::MySqlConnectOptions;
+use tokio::time::timeout;
+
+pub use transaction::MySqlTransaction;
+
+use self::aside::Aside;
+use self::ledger::Ledger;
+use self::session::Role;
+use self::transaction::Bays;
+use crate::error::{Stage, timed_out};
+use crate::lanes::{Dialect as _, Lanes, Settlement};
+use crate::migrate::{self, Migration};
+
+/// The ledger in a MySQL or MariaDB database. Cheap to clone: clones share the connections.
+#[derive(Clone)]
+pub struct MySqlStore {
+    ledger: Arc<Ledger>,
+    lanes: Lanes<Ledger>,
+    bays: Arc<Bays>,
+    aside: Arc<Aside>,
+}
+
+impl MySqlStore {
+    /// Connects with the defaults of [`MySqlStore::builder`].
+    ///
+    /// # Errors
+    /// As [`Builder::connect`].
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::builder(url).connect().await
+    }
+
+    /// A store on the server at `url` (`mysql://user:password@host:port/database`).
+    pub fn builder(url: &str) -> Builder {
+        Builder {
+            url: url.to_owned(),
+            lanes: 4,
+            transactions: 16,
+            statement_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// Applies the migrations that are missing and gives their numbers. Several instances may call
+    /// it at once.
+    ///
+    /// # Errors
+    /// `Misconfigured` if the database ran other statements under one of our numbers.
+    pub async fn migrate(&self) -> Result<Vec<i32>> {
+        // On a session without our limits: building an index may take as long as it takes.
+        let role = Role::Transaction;
+        let (connection, _) =
+            session::connect(&self.ledger.options, role, self.ledger.limit).await?;
+        migrate::apply(&mut schema::Site(connection), schema::MIGRATIONS).await
+    }
+
+    /// What is missing or wrong about the schema, in words. An empty list is good news.
+    ///
+    /// # Errors
+    /// If the server cannot be asked.
+    pub async fn verify(&self) -> Result<Vec<Finding>> {
+        let (mut slot, mut connection) = self.aside.take("verify").await?;
+        let work = schema::verify(&mut connection);
+        let findings = self.aside.bounded("verify", work).await?;
+        *slot = Some(connection);
+        Ok(findings)
+    }
+
+    /// The migrations, for tools of one's own.
+    pub fn migrations() -> &'static [Migration] {
+        schema::MIGRATIONS
+    }
+
+    /// The whole schema as a script, for those who migrate by hand.
+    pub fn schema() -> String {
+        schema::print()
+    }
+
+    /// What the server calls itself.
+    pub fn server_version(&self) -> &str {
+        &self.ledger.server.version
+    }
+}
+
+impl fmt::Debug for MySqlStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MySqlStore").field("server", &self.ledger.server).finish_non_exhaustive()
+    }
+}
+
+/// How many connections a store has, and how long it waits for an answer.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    url: String,
+    lanes: usize,
+    transactions: usize,
+    statement_timeout: Duration,
+}
+
+impl Builder {
+    /// Connections for claiming and settling. Default 4: more lanes, smaller batches.
+    pub fn lanes(mut self, count: usize) -> Self {
+        self.lanes = count.max(1);
+        self
+    }
+
+    /// Transactions of ours that can be open at once; further ones wait. Default 16.
+    pub fn transactions(mut self, count: usize) -> Self {
+        self.transactions = count.max(1);
+        self
+    }
+
+    /// How long a step may take, connecting included, before its caller is told that the answer is
+    /// unknown. Default 5 s.
+    pub fn statement_timeout(mut self, limit: Duration) -> Self {
+        self.statement_timeout = limit;
+        self
+    }
+
+    /// Connects once, to learn what the server is. To be called on the runtime that will drive the
+    /// connections.
+    ///
+    /// # Errors
+    /// `Misconfigured` if the URL is wrong or the server too old; `Unavailable` if it cannot be
+    /// reached.
+    pub async fn connect(self) -> Result<MySqlStore> {
+        let limit = self.statement_timeout;
+        let options = options(&self.url)?;
+        let opened = timeout(limit, session::connect(&options, Role::Ledger, limit)).await;
+        let (_, server) =
+            opened.unwrap_or_else(|_| Err(timed_out(Stage::Connecting, "connect", limit)))?;
+        let ledger = Arc::new(Ledger::new(options, server, limit));
+        Ok(MySqlStore {
+            lanes: Lanes::new(Arc::clone(&ledger), self.lanes, limit),
+            bays: Arc::new(Bays::new(Arc::clone(&ledger), self.transactions)),
+            aside: Arc::new(Aside::new(Arc::clone(&ledger))),
+            ledger,
+        })
+    }
+}
+
+fn options(url: &str) -> Result<MySqlConnectOptions> {
+    let wrong = |why: String| Error::new(ErrorKind::Misconfigured, "connect", why);
+    if !(url.starts_with("mysql://") || url.starts_with("mariadb://")) {
+        let why = "the URL must be mysql://user:password@host:port/database";
+        return Err(wrong(why.into()));
+    }
+    let options: MySqlConnectOptions = url
+        .parse()
+        .map_err(|error: sqlx::Error| wrong(format!("the URL is not valid: {error}")))?;
+    if options.get_database().is_none_or(str::is_empty) {
+        return Err(wrong(
+            "the URL names no database; add one after the host, as in …/shop".into(),
+        ));
+    }
+    Ok(options)
+}
+
+impl Store for MySqlStore {
+    type Renewer = MySqlRenewer;
+
+    async fn open(&self, draft: &Draft) -> Result<Opened> {
+        self.lanes.step(draft).await
+    }
+
+    async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
+        self.lanes.swap(key, judged, change).await
+    }
+
+    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
+        self.lanes.step(&Settlement { lease: *lease, ending: ending.clone() }).await
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
+        self.lanes.step(&key.digest()).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        let (mut slot, mut connection) = self.aside.take("sweep").await?;
+        let work = sweep::sweep(&mut connection, limit);
+        let swept = self.aside.bounded("sweep", work).await?;
+        *slot = Some(connection);
+        Ok(swept)
+    }
+
+    async fn renewer(&self) -> Result<MySqlRenewer> {
+        let mut renewer = MySqlRenewer { ledger: Arc::clone(&self.ledger), connection: None };
+        renewer.connection = Some(renewer.connect().await?);
+        Ok(renewer)
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>> {
+        let (mut slot, mut connection) = self.aside.take("check").await?;
+        let work = async {
+            let mut findings = check::check(&mut connection, &self.ledger.server).await?;
+            findings.extend(schema::verify(&mut connection).await?);
+            Ok(findings)
+        };
+        let findings = self.aside.bounded("check", work).await?;
+        *slot = Some(connection);
+        Ok(findings)
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::Fenced
+    }
+}
+
+/// Extends leases over a connection of its own, which is opened again when it was lost.
+pub struct MySqlRenewer {
+    ledger: Arc<Ledger>,
+    connection: Option<MySqlConnection>,
+}
+
+impl MySqlRenewer {
+    async fn connect(&self) -> Result<MySqlConnection> {
+        let limit = self.ledger.limit;
+        timeout(limit, self.ledger.connect())
+            .await
+            .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, "renew", limit)))
+    }
+}
+
+impl fmt::Debug for MySqlRenewer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MySqlRenewer").finish_non_exhaustive()
+    }
+}
+
+impl Renewer for MySqlRenewer {
+    async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
+        let limit = self.ledger.limit;
+        // Taken out while in use: whatever interrupts us, a connection in mid-statement is not kept.
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        let renewed = timeout(limit, self.ledger.renew(&mut connection, leases))
+            .await
+            .unwrap_or_else(|_| Err(timed_out(Stage::Running, "renew", limit)))?;
+        self.connection = Some(connection);
+        Ok(renewed)
+    }
+}

@@ -1,0 +1,59 @@
+//! One connection beside the lanes, for what is rare and may take long: sweeping, listing, checking.
+//!
+//! Whoever uses it has it alone; a use that does not end cleanly does not give it back, and the next
+//! one opens another.
+
+use std::sync::Arc;
+
+use semel::store::Result;
+use sqlx::MySqlConnection;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::timeout;
+
+use super::ledger::Ledger;
+use crate::error::{Stage, timed_out};
+use crate::lanes::Dialect as _;
+
+/// How many statements' time one use may take; a sweep of a full batch has about a dozen short ones.
+const STATEMENTS: u32 = 4;
+
+/// The connection, if it is open and at rest.
+pub(crate) struct Aside {
+    ledger: Arc<Ledger>,
+    slot: Arc<Mutex<Option<MySqlConnection>>>,
+}
+
+impl Aside {
+    pub(crate) fn new(ledger: Arc<Ledger>) -> Self {
+        Self { ledger, slot: Arc::default() }
+    }
+
+    /// The connection and the place to put it back after a clean use.
+    pub(crate) async fn take(
+        &self,
+        operation: &'static str,
+    ) -> Result<(OwnedMutexGuard<Option<MySqlConnection>>, MySqlConnection)> {
+        let mut slot = Arc::clone(&self.slot).lock_owned().await;
+        let connection =
+            match slot.take() {
+                Some(connection) => connection,
+                None => timeout(self.ledger.limit, self.ledger.connect()).await.unwrap_or_else(
+                    |_| Err(timed_out(Stage::Connecting, operation, self.ledger.limit)),
+                )?,
+            };
+        Ok((slot, connection))
+    }
+
+    /// Runs `work` for a few statements' time at most: a server that went silent must not hold the
+    /// connection for ever.
+    pub(crate) async fn bounded<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = self.ledger.limit * STATEMENTS;
+        timeout(limit, work)
+            .await
+            .unwrap_or_else(|_| Err(timed_out(Stage::Running, operation, limit)))
+    }
+}

@@ -1,0 +1,155 @@
+//! Ending and extending many claims in one statement, and finding out which of them it met.
+//!
+//! Which steps come together is the lanes' business; what a single step is, `ledger`'s.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use semel::claim::Lease;
+use semel::store::{Error, ErrorKind, Renewed, Result, Settled};
+use sqlx::{AssertSqlSafe, MySqlConnection, Row};
+
+use super::columns::Bound;
+use super::ledger::{Ledger, failed};
+use super::session::{deadlock, held};
+use super::statement::Inside;
+use crate::lanes::{BATCH, Settlement};
+use crate::row::{EndingRow, span};
+
+impl Ledger {
+    /// Ends several claims in one statement; says of each whether it was done.
+    pub(super) async fn try_settle(
+        &self,
+        connection: &mut MySqlConnection,
+        group: &[&Settlement],
+    ) -> sqlx::Result<Vec<bool>> {
+        if let [one] = group {
+            let settled = self.settle_one(connection, &one.lease, &one.ending, Inside::Own).await?;
+            return Ok(vec![settled == Settled::Done]);
+        }
+        let rows: Vec<EndingRow<'_>> = group.iter().map(|s| EndingRow::of(&s.ending)).collect();
+        let leases: Vec<Lease> = group.iter().map(|settlement| settlement.lease).collect();
+        let bytes = |text: Option<&str>| text.map(|text| text.as_bytes().to_vec());
+        let mut query = self.bind_places(self.texts.settle(group.len()), &leases);
+        query = rows.iter().fold(query, |query, row| query.bind(row.state));
+        query = rows.iter().fold(query, |query, row| query.bind(row.retry_us));
+        query = rows.iter().fold(query, |query, row| query.bind(row.body.map(<[u8]>::to_vec)));
+        query = rows.iter().fold(query, |query, row| query.bind(bytes(row.content_type)));
+        query = rows.iter().fold(query, |query, row| query.bind(bytes(row.reference)));
+        query = rows.iter().fold(query, |query, row| query.bind(row.omitted_bytes));
+        query = rows.iter().fold(query, |query, row| query.bind(bytes(row.error)));
+        query = rows.iter().fold(query, |query, row| query.bind(row.keep_us));
+        self.write_many(connection, bind_leases(query, &leases), group.len()).await
+    }
+
+    /// Extends leases, at most [`BATCH`].
+    async fn try_renew(
+        &self,
+        connection: &mut MySqlConnection,
+        group: &[&(Lease, Duration)],
+    ) -> sqlx::Result<Vec<bool>> {
+        let leases: Vec<Lease> = group.iter().map(|(lease, _)| *lease).collect();
+        let query = self.bind_places(self.texts.renew(group.len()), &leases);
+        let query = group.iter().fold(query, |query, (_, length)| query.bind(span(*length)));
+        self.write_many(connection, bind_leases(query, &leases), group.len()).await
+    }
+
+    /// A statement of [`Texts::settle`] or [`Texts::renew`] with its first parameters: the list in
+    /// which each row finds its place, and the number of the batch.
+    fn bind_places<'q>(&self, text: Arc<str>, leases: &[Lease]) -> Bound<'q> {
+        let batch = self.batches.fetch_add(1, Ordering::Relaxed);
+        let query = sqlx::query(AssertSqlSafe(text));
+        let bind = |query: Bound<'q>, lease: &Lease| query.bind(lease.digest.as_bytes().to_vec());
+        leases.iter().fold(query, bind).bind(batch).bind(batch)
+    }
+
+    /// Runs such a statement. Which rows matched is asked only if some did and some did not.
+    async fn write_many(
+        &self,
+        connection: &mut MySqlConnection,
+        query: Bound<'_>,
+        count: usize,
+    ) -> sqlx::Result<Vec<bool>> {
+        let affected = query.execute(&mut *connection).await?.rows_affected();
+        if affected == count as u64 || affected == 0 {
+            return Ok(vec![affected > 0; count]);
+        }
+        let text = "SELECT CAST(@semel_wrote AS UNSIGNED)";
+        let bits: u64 = sqlx::query(text).fetch_one(connection).await?.try_get(0)?;
+        Ok((0..count).map(|i| bits >> i & 1 == 1).collect())
+    }
+
+    /// Renews any number of leases; one answer each.
+    pub(crate) async fn renew(
+        &self,
+        connection: &mut MySqlConnection,
+        leases: &[(Lease, Duration)],
+    ) -> Result<Vec<Renewed>> {
+        let mut order: Vec<usize> = (0..leases.len()).collect();
+        order.sort_by_key(|i| leases[*i].0.digest);
+        let mut answers = vec![Renewed::Lost; leases.len()];
+        // One row that its own transaction is just settling must not cost the others their leases,
+        // so a group that cannot be written whole is written one by one.
+        let mut todo: Vec<Vec<usize>> = order.chunks(BATCH).map(<[usize]>::to_vec).collect();
+        let mut locked = 0;
+        while let Some(group) = todo.pop() {
+            let some: Vec<&(Lease, Duration)> = group.iter().map(|i| &leases[*i]).collect();
+            match self.try_renew(connection, &some).await {
+                Ok(done) => {
+                    for (i, done) in group.iter().zip(done) {
+                        answers[*i] = if done { Renewed::Extended } else { Renewed::Lost };
+                    }
+                }
+                Err(error) if !(held(&error) || deadlock(&error)) => {
+                    return Err(failed("renew", error));
+                }
+                Err(_) if group.len() > 1 => todo.extend(group.into_iter().map(|i| vec![i])),
+                Err(_) => locked += 1,
+            }
+        }
+        if locked > 0 {
+            let text = format!("{locked} of {} rows are locked by open transactions", leases.len());
+            return Err(Error::new(ErrorKind::Unavailable, "renew", text));
+        }
+        Ok(answers)
+    }
+}
+
+/// The last parameters of a statement on many rows: which they are, and under which leases.
+fn bind_leases<'q>(query: Bound<'q>, leases: &[Lease]) -> Bound<'q> {
+    let digest = |lease: &Lease| lease.digest.as_bytes().to_vec();
+    let query = leases.iter().fold(query, |query, lease| query.bind(digest(lease)));
+    leases.iter().fold(query, |query, lease| {
+        let attempt_id = lease.attempt_id.to_bytes().to_vec();
+        query.bind(digest(lease)).bind(lease.fence.as_i64()).bind(attempt_id)
+    })
+}
+
+/// Settlements that can share a statement, in the order of their digests: removals alone, the
+/// others in groups of at most `bytes`.
+pub(super) fn groups(settlements: &[Settlement], bytes: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..settlements.len()).collect();
+    order.sort_by_key(|i| settlements[*i].lease.digest);
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut open: Vec<usize> = Vec::new();
+    let mut size = 0;
+    for i in order {
+        let row = EndingRow::of(&settlements[i].ending);
+        if row.state.is_none() {
+            groups.push(vec![i]);
+            continue;
+        }
+        let adds = row.body.map_or(0, <[u8]>::len) + row.content_type.map_or(0, str::len);
+        if size + adds > bytes && !open.is_empty() {
+            groups.push(std::mem::take(&mut open));
+            size = 0;
+        }
+        size += adds;
+        open.push(i);
+    }
+    if !open.is_empty() {
+        groups.push(open);
+    }
+    groups
+}

@@ -1,0 +1,135 @@
+//! The schema on MySQL and MariaDB: which migrations there are, and how two instances take turns.
+//!
+//! Every DDL statement commits by itself here, so a migration is written to be run again after a
+//! crash in its middle (`IF NOT EXISTS`), and an advisory lock keeps a second instance out.
+
+use semel::store::{Error, ErrorKind, Finding, Result};
+use sqlx::{AssertSqlSafe, MySqlConnection, Row};
+
+use super::ledger::failed;
+use super::statement::CLOCK;
+use crate::migrate::{self, Applied, Ground, Migration, RECORD};
+
+/// All of them, in order.
+pub(crate) const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "ledger",
+    sql: include_str!("../../migrations/mysql/0001_ledger.sql"),
+}];
+
+const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (
+    version    INT            NOT NULL PRIMARY KEY,
+    checksum   VARBINARY(64)  NOT NULL,
+    applied_at BIGINT         NOT NULL
+) ENGINE = InnoDB";
+
+/// The name is of this database: two databases on one server do not wait for each other.
+const LOCK: &str = "SELECT GET_LOCK(CONCAT('semel:', LEFT(SHA1(DATABASE()), 16)), 60)";
+const UNLOCK: &str = "SELECT RELEASE_LOCK(CONCAT('semel:', LEFT(SHA1(DATABASE()), 16)))";
+
+/// The whole schema as a script.
+pub(crate) fn print() -> String {
+    migrate::print("MySQL 8 and MariaDB 10.6", MIGRATIONS, |migration| {
+        let Migration { version, .. } = migration;
+        format!(
+            "{HISTORY};\nINSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES\n    \
+             ({version}, '{}', {CLOCK});",
+            migration.checksum()
+        )
+    })
+}
+
+/// A connection on which the schema is brought up to date.
+pub(crate) struct Site(pub(crate) MySqlConnection);
+
+impl Ground for Site {
+    async fn enter(&mut self) -> Result<()> {
+        let row = sqlx::query(LOCK).fetch_one(&mut self.0).await.map_err(migrating)?;
+        let entered: Option<i64> = row.try_get(0).map_err(migrating)?;
+        if entered != Some(1) {
+            let text =
+                "another instance has been migrating for a minute; try again when it is done";
+            return Err(Error::new(ErrorKind::Unavailable, "migrate", text));
+        }
+        sqlx::raw_sql(HISTORY).execute(&mut self.0).await.map_err(migrating)?;
+        Ok(())
+    }
+
+    async fn applied(&mut self) -> Result<Vec<Applied>> {
+        applied(&mut self.0).await
+    }
+
+    async fn run(&mut self, migration: &Migration) -> Result<()> {
+        sqlx::raw_sql(migration.sql).execute(&mut self.0).await.map_err(migrating)?;
+        Ok(())
+    }
+
+    async fn note(&mut self, migration: &Migration, checksum: &str) -> Result<()> {
+        let text = format!(
+            "INSERT IGNORE INTO semel_migration (version, checksum, applied_at) \
+             VALUES (?, ?, {CLOCK})"
+        );
+        let query = sqlx::query(AssertSqlSafe(text))
+            .bind(migration.version)
+            .bind(checksum.as_bytes().to_vec());
+        query.execute(&mut self.0).await.map_err(migrating)?;
+        Ok(())
+    }
+
+    async fn leave(&mut self) -> Result<()> {
+        sqlx::query(UNLOCK).fetch_one(&mut self.0).await.map_err(migrating)?;
+        Ok(())
+    }
+}
+
+fn migrating(error: sqlx::Error) -> Error {
+    failed("migrate", error)
+}
+
+async fn applied(connection: &mut MySqlConnection) -> Result<Vec<Applied>> {
+    let text = "SELECT version, checksum FROM semel_migration ORDER BY version";
+    let rows = sqlx::query(text).fetch_all(connection).await.map_err(migrating)?;
+    let read = |row: &sqlx::mysql::MySqlRow| {
+        let checksum: Vec<u8> = row.try_get(1)?;
+        Ok(Applied {
+            version: row.try_get(0)?,
+            checksum: String::from_utf8_lossy(&checksum).into(),
+        })
+    };
+    rows.iter().map(read).collect::<sqlx::Result<_>>().map_err(migrating)
+}
+
+/// What is missing or wrong, in words.
+pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
+    let history = "SELECT CAST(table_name AS BINARY) FROM information_schema.tables \
+                   WHERE table_schema = DATABASE() AND table_name = ?";
+    let done = if names(connection, history, "semel_migration").await?.is_empty() {
+        Vec::new()
+    } else {
+        applied(connection).await?
+    };
+    let mut findings = migrate::history(MIGRATIONS, &done);
+    let columns = "SELECT CAST(column_name AS BINARY) FROM information_schema.columns \
+                   WHERE table_schema = DATABASE() AND table_name = ?";
+    let indexes = "SELECT DISTINCT CAST(index_name AS BINARY) FROM information_schema.statistics \
+                   WHERE table_schema = DATABASE() AND table_name = ?";
+    let columns = names(connection, columns, RECORD.table).await?;
+    let indexes = names(connection, indexes, RECORD.table).await?;
+    findings.extend(migrate::shape(&RECORD, &columns, &indexes));
+    Ok(findings)
+}
+
+async fn names(
+    connection: &mut MySqlConnection,
+    text: &'static str,
+    table: &str,
+) -> Result<Vec<String>> {
+    let fail = |error| failed("verify", error);
+    let rows =
+        sqlx::query(text).bind(table.to_owned()).fetch_all(connection).await.map_err(fail)?;
+    let name = |row: &sqlx::mysql::MySqlRow| {
+        let name: Vec<u8> = row.try_get(0)?;
+        Ok(String::from_utf8_lossy(&name).into_owned())
+    };
+    rows.iter().map(name).collect::<sqlx::Result<_>>().map_err(fail)
+}

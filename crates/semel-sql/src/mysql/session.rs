@@ -1,0 +1,166 @@
+//! A connection of ours: how it is opened, what its session is set to, and what its server is.
+//!
+//! Nothing of the ledger is here. Connections that a caller brings are never touched by these
+//! settings; what the ledger needs on them travels inside each statement.
+
+use std::time::Duration;
+
+use semel::store::{Error, ErrorKind, Result};
+use sqlx::error::DatabaseError;
+use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError};
+use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
+
+use crate::error::{Stage, classify};
+
+/// Prepared statements kept per connection: one per verb and batch size, with room for the work's.
+const STATEMENTS: usize = 512;
+
+/// The two servers that speak this protocol, and where their SQL parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// Has `INSERT … RETURNING`, `SET STATEMENT … FOR` and a lock wait of zero.
+    MariaDb,
+    /// Has none of the three; `NOWAIT` on reads is what keeps it from waiting.
+    MySql,
+}
+
+/// What a server said about itself when the store connected.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) flavour: Flavour,
+    pub(crate) version: String,
+    /// The largest statement that it takes, in bytes.
+    pub(crate) packet: usize,
+    /// Whether a lock wait that times out takes the whole transaction with it.
+    pub(crate) timeout_rolls_back: bool,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Our own statements only: a lane, a renewer, the sweeper.
+    Ledger,
+    /// A transaction in which the caller's statements run as well.
+    Transaction,
+}
+
+/// Opens a connection and sets its session.
+pub(crate) async fn connect(
+    options: &MySqlConnectOptions,
+    role: Role,
+    limit: Duration,
+) -> Result<(MySqlConnection, Server)> {
+    let failed = |error| classify(codes, Stage::Connecting, "connect", error);
+    let options = options.clone().statement_cache_capacity(STATEMENTS);
+    let mut connection = options.connect().await.map_err(failed)?;
+    let server = describe(&mut connection).await?;
+    let settings = settings(server.flavour, role, limit);
+    sqlx::raw_sql(AssertSqlSafe(settings)).execute(&mut connection).await.map_err(failed)?;
+    Ok((connection, server))
+}
+
+/// READ COMMITTED takes no gap locks, so strangers' keys never wait for each other. Strict mode
+/// makes the server refuse what it would otherwise cut. Lock waits are short on connections that
+/// run our statements alone; in a caller's transaction their own setting stands.
+fn settings(flavour: Flavour, role: Role, limit: Duration) -> String {
+    let mut text = String::from(
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1, \
+         sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",
+    );
+    if role == Role::Ledger {
+        text.push_str(", innodb_lock_wait_timeout = 1");
+        if flavour == Flavour::MariaDb {
+            // Once we stopped waiting for a statement, the server should stop running it, too.
+            text.push_str(&format!(", max_statement_time = {}", limit.as_secs().max(1)));
+        }
+    }
+    text
+}
+
+async fn describe(connection: &mut MySqlConnection) -> Result<Server> {
+    let failed = |error| classify(codes, Stage::Connecting, "connect", error);
+    let text = "SELECT VERSION(), CAST(@@max_allowed_packet AS SIGNED), \
+                CAST(@@innodb_rollback_on_timeout AS SIGNED)";
+    let row = sqlx::query(text).persistent(false).fetch_one(connection).await.map_err(failed)?;
+    let version: String = row.try_get(0).map_err(failed)?;
+    let packet: i64 = row.try_get(1).map_err(failed)?;
+    let timeout_rolls_back: i64 = row.try_get(2).map_err(failed)?;
+    Ok(Server {
+        flavour: flavour_of(&version)?,
+        version,
+        packet: usize::try_from(packet).unwrap_or(usize::MAX),
+        timeout_rolls_back: timeout_rolls_back != 0,
+    })
+}
+
+/// Tells the servers apart, and refuses those that lack what the statements need.
+fn flavour_of(version: &str) -> Result<Flavour> {
+    // Replication once made MariaDB put "5.5.5-" in front of its real version.
+    let plain = version.strip_prefix("5.5.5-").unwrap_or(version);
+    let mut numbers = plain.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>());
+    let mut next = || numbers.next().and_then(std::result::Result::ok).unwrap_or(0);
+    let found = (next(), next());
+    let (flavour, name, least) = if version.to_ascii_lowercase().contains("mariadb") {
+        (Flavour::MariaDb, "MariaDB", (10, 6))
+    } else {
+        (Flavour::MySql, "MySQL", (8, 0))
+    };
+    if found < least {
+        let (major, minor) = least;
+        let text = format!(
+            "the server is {name} {plain}, at least {name} {major}.{minor} is needed; upgrade it"
+        );
+        return Err(Error::new(ErrorKind::Misconfigured, "connect", text));
+    }
+    Ok(flavour)
+}
+
+/// The server's own number of a refusal.
+pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
+    error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>().map(|e| e.number())
+}
+
+/// A lock that somebody else holds was not waited for: 1205, and MySQL's NOWAIT 3572.
+pub(crate) fn held(error: &sqlx::Error) -> bool {
+    matches!(number(error), Some(1205 | 3572))
+}
+
+/// The statement was chosen to break a deadlock, and was rolled back with its transaction.
+pub(crate) fn deadlock(error: &sqlx::Error) -> bool {
+    number(error) == Some(1213)
+}
+
+/// What the server's refusals mean to a caller.
+pub(crate) fn codes(refusal: &dyn DatabaseError) -> Option<ErrorKind> {
+    let refusal = refusal.try_downcast_ref::<MySqlDatabaseError>()?;
+    Some(match refusal.number() {
+        // Lock wait, deadlock, and "record has changed since last read" of snapshot isolation.
+        1205 | 1213 | 1020 | 3572 => ErrorKind::RetryTransaction,
+        // Killed, interrupted, out of time, shutting down: the server does not say how far it came.
+        1053 | 1317 | 1927 | 1969 | 3024 => ErrorKind::Ambiguous,
+        // Disk full, table full.
+        1021 | 1114 => ErrorKind::Capacity,
+        // No such database, table or column; no rights; read-only; too large; too long.
+        1044 | 1045 | 1049 | 1054 | 1142 | 1143 | 1146 | 1153 | 1290 | 1305 | 1406 | 1698
+        | 1792 | 1836 => ErrorKind::Misconfigured,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_too_old_is_refused_by_name() {
+        assert_eq!(flavour_of("10.11.6-MariaDB-log").expect("known"), Flavour::MariaDb);
+        assert_eq!(flavour_of("5.5.5-10.6.12-MariaDB").expect("known"), Flavour::MariaDb);
+        assert_eq!(flavour_of("8.0.36").expect("known"), Flavour::MySql);
+        assert_eq!(flavour_of("8.4.0-commercial").expect("known"), Flavour::MySql);
+        for old in ["10.5.27-MariaDB", "5.7.44-log", "nonsense"] {
+            let error = flavour_of(old).expect_err("too old");
+            assert_eq!(error.kind(), ErrorKind::Misconfigured);
+            assert!(error.to_string().contains("is needed"), "{error}");
+        }
+    }
+}

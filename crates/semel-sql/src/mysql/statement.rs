@@ -1,0 +1,346 @@
+//! The texts of our statements, by verb and batch size.
+//!
+//! Invariants that every text keeps: time is the server's (`UTC_TIMESTAMP(6)`, which no session time
+//! zone moves); rows are found by primary key alone, so that nobody else's row is ever locked; every
+//! write adds one to `number`, so that a row that matched also changed, whatever the client's
+//! CLIENT_FOUND_ROWS says; nothing ends or extends a claim without its fence and attempt.
+
+use std::sync::{Arc, OnceLock};
+
+use super::session::Flavour;
+use crate::lanes::BATCH;
+
+/// The server's wall clock at the start of the statement, in microseconds since 1970, UTC.
+pub(crate) const CLOCK: &str =
+    "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))";
+
+/// The moment `span` microseconds from now. A span that reaches beyond what the column holds ends
+/// there: it stands for "for ever". Null stays null.
+fn after(span: &str) -> String {
+    format!("{CLOCK} + LEAST({span}, {} - {CLOCK})", i64::MAX)
+}
+
+/// The columns of a record, in the order in which `columns` reads them.
+const RECORD: &str = "number, fingerprint, state, operation_id, attempt_id, attempt, fence, owner, \
+                      lease_until, retry_at, on_crash, keep_us, body, content_type, reference, \
+                      omitted_bytes, error, created_at, updated_at, completed_at, expires_at";
+
+/// What every read selects.
+pub(crate) fn read() -> String {
+    format!("digest, {CLOCK}, {RECORD}")
+}
+
+/// What listings select: the read, and the parts of the key.
+pub(crate) fn read_with_key() -> String {
+    format!("{}, kind, tenant, scope, principal, id", read())
+}
+
+/// Statements by batch size, built when first needed.
+#[derive(Debug)]
+pub(crate) struct Texts {
+    flavour: Flavour,
+    guards: Guards,
+    insert: Sized,
+    peek: Sized,
+    probe: Sized,
+    settle: Sized,
+    renew: Sized,
+}
+
+/// Which conditions stand. All of them, but for tests that show what each is good for.
+#[derive(Clone, Copy, Debug)]
+struct Guards {
+    fence: bool,
+    version: bool,
+}
+
+impl Guards {
+    fn of_environment() -> Self {
+        #[cfg(feature = "testing")]
+        {
+            use semel::testing::{Guard, sabotaged};
+            Self { fence: !sabotaged(Guard::Fence), version: !sabotaged(Guard::Version) }
+        }
+        #[cfg(not(feature = "testing"))]
+        Self { fence: true, version: true }
+    }
+}
+
+#[derive(Debug)]
+struct Sized([OnceLock<Arc<str>>; BATCH]);
+
+impl Sized {
+    fn new() -> Self {
+        Self([const { OnceLock::new() }; BATCH])
+    }
+
+    fn get(&self, count: usize, build: impl FnOnce() -> String) -> Arc<str> {
+        Arc::clone(self.0[count - 1].get_or_init(|| build().into()))
+    }
+}
+
+impl Texts {
+    pub(crate) fn new(flavour: Flavour) -> Self {
+        Self {
+            flavour,
+            guards: Guards::of_environment(),
+            insert: Sized::new(),
+            peek: Sized::new(),
+            probe: Sized::new(),
+            settle: Sized::new(),
+            renew: Sized::new(),
+        }
+    }
+
+    /// Inserts `count` drafts. On MariaDB a row that is there already comes back instead, untouched,
+    /// and a row that somebody's open transaction holds is an error at once. On MySQL a row that is
+    /// there is an error, and the fence of all comes back as the insert id.
+    pub(crate) fn insert(&self, count: usize) -> Arc<str> {
+        self.insert.get(count, || {
+            let fence = match self.flavour {
+                Flavour::MariaDb => CLOCK.to_owned(),
+                Flavour::MySql => format!("LAST_INSERT_ID({CLOCK})"),
+            };
+            let row =
+                format!("(?,?,?,?,?,?,1,?,0,?,?,?,{fence},?,{},?,?,{CLOCK},{CLOCK})", after("?"));
+            let insert = format!(
+                "INSERT INTO semel_record (digest, kind, tenant, scope, principal, id, number, \
+                 fingerprint, state, operation_id, attempt_id, attempt, fence, owner, lease_until, \
+                 on_crash, keep_us, created_at, updated_at) VALUES {}",
+                repeat(&row, count, ",")
+            );
+            match self.flavour {
+                Flavour::MySql => insert,
+                Flavour::MariaDb => self.at_once(&format!(
+                    "{insert} ON DUPLICATE KEY UPDATE number = number RETURNING {}",
+                    read()
+                )),
+            }
+        })
+    }
+
+    /// Reads `count` records as they were last committed.
+    pub(crate) fn peek(&self, count: usize) -> Arc<str> {
+        self.peek.get(count, || select(count))
+    }
+
+    /// As `peek`, but an error at once if anybody's open transaction holds one of the keys, seen or
+    /// not. MySQL only; on a connection of ours, whose isolation leaves no gap lock behind.
+    pub(crate) fn probe(&self, count: usize) -> Arc<str> {
+        self.probe.get(count, || format!("{} FOR SHARE NOWAIT", select(count)))
+    }
+
+    /// Ends `count` claims, at least two. `@semel_wrote` says which.
+    pub(crate) fn settle(&self, count: usize) -> Arc<str> {
+        self.settle.get(count, || {
+            let number = format!("CAST({} AS SIGNED)", pick(count));
+            let bytes = pick(count);
+            let set = ending(&Ending {
+                state: &number,
+                retry_us: &number,
+                body: &bytes,
+                content_type: &bytes,
+                reference: &bytes,
+                omitted_bytes: &number,
+                error: &bytes,
+                keep_us: &number,
+            });
+            self.many(count, &set)
+        })
+    }
+
+    /// Extends `count` leases. `@semel_wrote` says which.
+    pub(crate) fn renew(&self, count: usize) -> Arc<str> {
+        self.renew.get(count, || {
+            let until = after(&format!("CAST({} AS SIGNED)", pick(count)));
+            self.many(count, &format!("lease_until = {until}, updated_at = {CLOCK}"))
+        })
+    }
+
+    /// One UPDATE of many rows, each with values of its own.
+    ///
+    /// The rows are met in the order of the primary key, so that two such statements never wait for
+    /// each other in a circle. `@semel_at` is the row's place in the lists; it is set first, for a
+    /// server evaluates SET from left to right. (A join with a derived table would do without it,
+    /// but writes every batch to a temporary table on disk.) There is no UPDATE … RETURNING: bits in
+    /// `@semel_wrote` note the rows that matched, for when not all of them did, and `@semel_batch`
+    /// tells them from those of an earlier statement.
+    fn many(&self, count: usize, set: &str) -> String {
+        let list = repeat("?", count, ",");
+        let guard = if self.guards.fence {
+            let leases = repeat("(?,?,?)", count, ",");
+            format!("AND state = 0 AND (digest, fence, attempt_id) IN ({leases})")
+        } else {
+            let leases = repeat("?", 3 * count, ",");
+            format!("AND COALESCE({leases}, 1) IS NOT NULL")
+        };
+        format!(
+            "UPDATE semel_record FORCE INDEX (PRIMARY) SET number = number + IF( \
+             (@semel_at := FIELD(digest, {list})) IS NULL \
+             OR (@semel_wrote := IF(@semel_batch <=> ?, @semel_wrote, 0) \
+             | (1 << (@semel_at - 1))) IS NULL \
+             OR (@semel_batch := ?) IS NULL, 1, 1), {set} WHERE digest IN ({list}) {guard}"
+        )
+    }
+
+    /// Ends one claim.
+    pub(crate) fn settle_one(&self, inside: Inside) -> String {
+        let set = ending(&Ending::BOUND);
+        let guard = self.lease_guard(inside);
+        format!("UPDATE semel_record SET number = number + 1, {set} WHERE digest = ?{guard}")
+    }
+
+    /// Removes one claim.
+    pub(crate) fn remove_one(&self, inside: Inside) -> String {
+        format!("DELETE FROM semel_record WHERE digest = ?{}", self.lease_guard(inside))
+    }
+
+    fn lease_guard(&self, inside: Inside) -> String {
+        // Sabotage keeps the parameters, so that binding stays the same.
+        let guard = if self.guards.fence {
+            " AND fence = ? AND attempt_id = ? AND state = 0"
+        } else {
+            " AND (? + LENGTH(?) IS NOT NULL)"
+        };
+        match (inside, self.flavour) {
+            // After a COMMIT or a DDL statement in the work there is no transaction to complete.
+            (Inside::Caller, Flavour::MariaDb) => format!("{guard} AND @@in_transaction = 1"),
+            (Inside::Caller, Flavour::MySql) | (Inside::Own, _) => guard.to_owned(),
+        }
+    }
+
+    /// Grants again over the judged version. The new fence comes back as the insert id.
+    pub(crate) fn regrant(&self, fresh: bool) -> String {
+        let survives = if fresh {
+            format!("number = 1, created_at = {CLOCK}")
+        } else {
+            "number = number + 1".into()
+        };
+        self.at_once(&format!(
+            "UPDATE semel_record SET {survives}, fingerprint = ?, state = 0, operation_id = ?, \
+             attempt_id = ?, attempt = ?, fence = LAST_INSERT_ID(GREATEST(fence + 1, {CLOCK})), \
+             owner = ?, lease_until = {}, retry_at = NULL, on_crash = ?, keep_us = ?, \
+             body = NULL, content_type = NULL, reference = NULL, omitted_bytes = NULL, \
+             error = NULL, updated_at = {CLOCK}, completed_at = NULL, expires_at = NULL \
+             WHERE digest = ?{}",
+            after("?"),
+            self.version_guard()
+        ))
+    }
+
+    /// Ends the judged version without its holder.
+    pub(crate) fn end(&self) -> String {
+        self.at_once(&format!(
+            "UPDATE semel_record SET number = number + 1, fence = LAST_INSERT_ID(fence), {} \
+             WHERE digest = ?{}",
+            ending(&Ending::BOUND),
+            self.version_guard()
+        ))
+    }
+
+    /// Sends the judged version round again.
+    pub(crate) fn redrive(&self) -> String {
+        self.at_once(&format!(
+            "UPDATE semel_record SET number = number + 1, fence = LAST_INSERT_ID(fence), \
+             state = 2, attempt = 0, lease_until = NULL, retry_at = {CLOCK}, body = NULL, \
+             content_type = NULL, reference = NULL, omitted_bytes = NULL, updated_at = {CLOCK}, \
+             completed_at = {CLOCK}, expires_at = {} WHERE digest = ?{}",
+            after("keep_us"),
+            self.version_guard()
+        ))
+    }
+
+    /// Removes the judged version. MariaDB gives its fence back; MySQL keeps it as the insert id.
+    pub(crate) fn remove(&self) -> String {
+        let guard = self.version_guard();
+        match self.flavour {
+            Flavour::MariaDb => self.at_once(&format!(
+                "DELETE FROM semel_record WHERE digest = ?{guard} RETURNING fence"
+            )),
+            Flavour::MySql => format!(
+                "DELETE FROM semel_record WHERE digest = ?{guard} AND LAST_INSERT_ID(fence) >= 0"
+            ),
+        }
+    }
+
+    fn version_guard(&self) -> &'static str {
+        if self.guards.version {
+            " AND number = ? AND attempt_id = ?"
+        } else {
+            " AND (? + LENGTH(?) IS NOT NULL)"
+        }
+    }
+
+    /// The statement, which does not wait for a row that somebody's open transaction holds. MySQL
+    /// has no such prefix: there it waits for the session's lock wait, one second on ours.
+    fn at_once(&self, statement: &str) -> String {
+        match self.flavour {
+            Flavour::MariaDb => {
+                format!("SET STATEMENT innodb_lock_wait_timeout = 0 FOR {statement}")
+            }
+            Flavour::MySql => statement.to_owned(),
+        }
+    }
+}
+
+/// Whose transaction a statement runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inside {
+    /// Its own.
+    Own,
+    /// The caller's.
+    Caller,
+}
+
+/// Where the values of an ending come from.
+struct Ending<'a> {
+    state: &'a str,
+    retry_us: &'a str,
+    body: &'a str,
+    content_type: &'a str,
+    reference: &'a str,
+    omitted_bytes: &'a str,
+    error: &'a str,
+    keep_us: &'a str,
+}
+
+impl Ending<'_> {
+    const BOUND: Ending<'static> = Ending {
+        state: "?",
+        retry_us: "?",
+        body: "?",
+        content_type: "?",
+        reference: "?",
+        omitted_bytes: "?",
+        error: "?",
+        keep_us: "?",
+    };
+}
+
+/// What `Record::ended` does. The order of the parameters is that of the fields.
+fn ending(values: &Ending<'_>) -> String {
+    let Ending { state, retry_us, body, content_type, reference, omitted_bytes, error, keep_us } =
+        values;
+    format!(
+        "state = {state}, lease_until = NULL, retry_at = {}, body = {body}, \
+         content_type = {content_type}, reference = {reference}, omitted_bytes = {omitted_bytes}, \
+         error = {error}, updated_at = {CLOCK}, completed_at = {CLOCK}, \
+         expires_at = {}",
+        after(retry_us),
+        after(keep_us)
+    )
+}
+
+/// The value at the row's place in a list.
+fn pick(count: usize) -> String {
+    format!("ELT(@semel_at, {})", repeat("?", count, ","))
+}
+
+fn select(count: usize) -> String {
+    let list = repeat("?", count, ",");
+    format!("SELECT {} FROM semel_record WHERE digest IN ({list})", read())
+}
+
+pub(crate) fn repeat(text: &str, count: usize, between: &str) -> String {
+    vec![text; count].join(between)
+}

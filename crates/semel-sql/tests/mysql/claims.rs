@@ -1,0 +1,276 @@
+//! Claims under contention: rivals in open transactions, storms on few keys, callers that leave.
+
+use std::time::Duration;
+
+use semel::store::{Change, Ending, Filter};
+use semel::store::{ErrorKind, Inspect, Opened, Renewed, Renewer, Settled, Store, Swapped};
+use semel_sql::sqlx::{self, Connection};
+use semel_testkit::fixture::run;
+use tokio::time::timeout;
+
+use crate::fixture::{Ground, at, claim, draft, failure, key, lease, success};
+
+/// Far less than any lock wait of the server (50 s by default, 1 s on our sessions).
+const AT_ONCE: Duration = Duration::from_millis(600);
+
+#[test]
+fn a_rival_never_waits_behind_an_open_transaction() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let mut holder = ground.plain().await;
+        let mut work = holder.begin().await.expect("begin");
+        insert_as_a_rival_would(&mut work, &key("held")).await;
+        let rival = timeout(AT_ONCE, store.open(&draft(&key("held")))).await.expect("at once");
+        assert!(matches!(rival, Ok(Opened::Contended)), "{rival:?}");
+        work.rollback().await.expect("rollback");
+        claim(&store, &key("held")).await;
+    });
+}
+
+async fn insert_as_a_rival_would(connection: &mut sqlx::MySqlConnection, key: &semel::Key) {
+    use semel::store::TransactionalStore as _;
+    // Another instance's store, whose statement runs in this transaction.
+    let url = std::env::var("SEMEL_TEST_MYSQL_URL").expect("set");
+    let other = semel_sql::mysql::MySqlStore::connect(&url).await.expect("connects");
+    let opened = other.open_in(connection, &draft(key)).await.expect("open_in");
+    assert!(matches!(opened, Opened::Inserted { .. }), "{opened:?}");
+}
+
+#[test]
+fn a_batch_with_one_held_key_grants_all_the_others() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = semel_sql::mysql::MySqlStore::builder(&ground.url()).lanes(1);
+        let store = store.connect().await.expect("connects");
+        let mut holder = ground.plain().await;
+        let mut work = holder.begin().await.expect("begin");
+        insert_as_a_rival_would(&mut work, &key("k-20")).await;
+        claim(&store, &key("k-7")).await;
+        let drafts: Vec<_> = (0..40).map(|i| draft(&key(&format!("k-{i}")))).collect();
+        let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
+        let opened = timeout(AT_ONCE, opens).await.expect("nobody waits");
+        for (i, opened) in opened.iter().enumerate() {
+            match (i, opened) {
+                (20, Ok(Opened::Contended)) | (7, Ok(Opened::Existing { .. })) => {}
+                (20 | 7, other) => panic!("k-{i}: {other:?}"),
+                (_, opened) => assert!(matches!(opened, Ok(Opened::Inserted { .. })), "k-{i}"),
+            }
+        }
+        work.rollback().await.expect("rollback");
+    });
+}
+
+#[test]
+fn a_record_under_an_open_write_is_read_as_it_was_last_committed() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let key = key("busy");
+        let held = claim(&store, &key).await;
+        let mut writer = ground.plain().await;
+        let mut work = writer.begin().await.expect("begin");
+        let lock = format!("SELECT 1 FROM semel_record WHERE {} FOR UPDATE", at(&key));
+        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut *work).await.expect("locked");
+        let opened = timeout(AT_ONCE, store.open(&draft(&key))).await.expect("at once");
+        let Ok(Opened::Existing { record, .. }) = opened else { panic!("{opened:?}") };
+        assert_eq!(record.attempt_id, held.attempt_id);
+        let lost = store.swap(&key, record.version(), &Change::End(Ending::Removed));
+        let lost = timeout(AT_ONCE, lost).await.expect("at once").expect("swap");
+        assert_eq!(lost, Swapped::Lost, "a rival holds it: ask again");
+        work.rollback().await.expect("rollback");
+        assert_eq!(store.settle(&held, &success("done")).await.expect("settle"), Settled::Done);
+    });
+}
+
+#[test]
+fn settles_that_share_a_statement_learn_each_their_own_fate() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = semel_sql::mysql::MySqlStore::builder(&ground.url()).lanes(1);
+        let store = store.connect().await.expect("connects");
+        let keys: Vec<_> = (0..64).map(|i| key(&format!("k-{i}"))).collect();
+        let mut leases = Vec::new();
+        for key in &keys {
+            leases.push(claim(&store, key).await);
+        }
+        // Every third claim is not its holder's any more.
+        for lease in leases.iter_mut().step_by(3) {
+            lease.fence = semel::Fence(lease.fence.0 + 1);
+        }
+        let endings: Vec<_> = (0..64)
+            .map(|i| match i % 4 {
+                0 => success(&"x".repeat(i * 100)),
+                1 => failure(),
+                2 => Ending::Removed,
+                _ => Ending::Dead { error: semel::ErrorText::new("dead 💀 ") },
+            })
+            .collect();
+        let settles =
+            leases.iter().zip(&endings).map(|(lease, ending)| store.settle(lease, ending));
+        let settled = futures_util::future::join_all(settles).await;
+        for (i, settled) in settled.into_iter().enumerate() {
+            let expected = if i % 3 == 0 { Settled::Lost } else { Settled::Done };
+            assert_eq!(settled.expect("settle"), expected, "k-{i}");
+            let record = store.peek(&keys[i]).await.expect("peek").map(|peeked| peeked.record);
+            let state = match (i % 3, i % 4) {
+                (0, _) => Some(semel::State::Running),
+                (_, 0) => Some(semel::State::Succeeded),
+                (_, 1) => Some(semel::State::Failed),
+                (_, 2) => None,
+                (_, _) => Some(semel::State::Dead),
+            };
+            assert_eq!(record.as_ref().map(|record| record.state), state, "k-{i}");
+            if let (Some(record), Some(ended)) = (&record, state)
+                && ended != semel::State::Running
+            {
+                let now = record.updated_at;
+                let before = semel::Record { number: 1, ..record.clone() };
+                let expected = before.ended(&endings[i], now).expect("it remains");
+                assert_eq!(*record, expected, "k-{i} is what its own ending makes of it");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_storm_on_few_keys_leaks_no_error() {
+    run(async {
+        let ground = Ground::new().await;
+        let stores = [ground.connect().await, ground.connect().await, ground.connect().await];
+        let tasks: Vec<_> = (0..64usize)
+            .map(|task| {
+                let store = stores[task % stores.len()].clone();
+                tokio::spawn(async move {
+                    let (mut granted, mut seen) = (0u32, 0u32);
+                    for round in 0..40usize {
+                        let key = key(&format!("hot-{}", (task + round) % 8));
+                        let draft = draft(&key);
+                        match store.open(&draft).await.expect("no error leaks from open") {
+                            Opened::Inserted { fence } => {
+                                granted += 1;
+                                let ending =
+                                    if round % 2 == 0 { Ending::Removed } else { failure() };
+                                let settled = store.settle(&lease(&draft, fence), &ending).await;
+                                let settled = settled.expect("no error leaks from settle");
+                                assert_eq!(settled, Settled::Done);
+                            }
+                            Opened::Existing { record, .. } if record.held(record.updated_at) => {
+                                seen += 1;
+                            }
+                            Opened::Existing { record, .. } => {
+                                let change = Change::End(Ending::Removed);
+                                let swap = store.swap(&key, record.version(), &change).await;
+                                let _ = swap.expect("no error leaks from swap");
+                            }
+                            Opened::Contended => seen += 1,
+                        }
+                    }
+                    (granted, seen)
+                })
+            })
+            .collect();
+        let mut sum = (0, 0);
+        for task in tasks {
+            let (granted, seen) = task.await.expect("no error leaked");
+            sum = (sum.0 + granted, sum.1 + seen);
+        }
+        assert!(sum.0 > 0 && sum.1 > 0, "the storm had both grants and collisions: {sum:?}");
+    });
+}
+
+#[test]
+fn a_caller_that_leaves_in_mid_statement_spoils_nothing_for_the_next() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        for round in 0..200u64 {
+            let left = draft(&key(&format!("left-{round}")));
+            let brief = Duration::from_micros(round * 10);
+            let _ = timeout(brief, store.open(&left)).await;
+            let stays = key(&format!("stays-{round}"));
+            let held = claim(&store, &stays).await;
+            let settled = store.settle(&held, &success("mine")).await.expect("settle");
+            assert_eq!(settled, Settled::Done);
+            let peeked = store.peek(&stays).await.expect("peek").expect("there");
+            assert_eq!(peeked.record.attempt_id, held.attempt_id, "answers belong to their asker");
+        }
+    });
+}
+
+#[test]
+fn a_sweep_beside_claims_takes_nothing_that_lives_and_hinders_nobody() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        for i in 0..600 {
+            let held = claim(&store, &key(&format!("old-{i}"))).await;
+            assert_eq!(store.settle(&held, &success("old")).await.expect("settle"), Settled::Done);
+        }
+        ground.run("UPDATE semel_record SET expires_at = 1 WHERE state = 1").await;
+        let sweeper = store.clone();
+        let sweeping = tokio::spawn(async move {
+            let mut removed = 0;
+            loop {
+                let swept = sweeper.sweep(50).await.expect("sweep");
+                removed += swept.removed;
+                if !swept.more {
+                    return removed;
+                }
+            }
+        });
+        for i in 0..300 {
+            let held = claim(&store, &key(&format!("new-{i}"))).await;
+            assert_eq!(store.settle(&held, &success("new")).await.expect("settle"), Settled::Done);
+        }
+        assert_eq!(sweeping.await.expect("no panic"), 600);
+        let left = ground.number("SELECT COUNT(*) FROM semel_record").await;
+        assert_eq!(left, 300, "what was completed meanwhile is all there");
+    });
+}
+
+#[test]
+fn a_locked_row_costs_its_neighbours_no_renewal() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let held = claim(&store, &key("locked")).await;
+        let free = claim(&store, &key("free")).await;
+        ground.run("UPDATE semel_record SET lease_until = 7").await;
+        let mut writer = ground.plain().await;
+        let mut work = writer.begin().await.expect("begin");
+        let lock = format!("SELECT 1 FROM semel_record WHERE {} FOR UPDATE", at(&key("locked")));
+        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut *work).await.expect("locked");
+        let mut renewer = store.renewer().await.expect("renewer");
+        let length = Duration::from_secs(30);
+        let error = renewer.renew(&[(held, length), (free, length)]).await.expect_err("locked");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let extended =
+            format!("SELECT lease_until > 7 FROM semel_record WHERE {}", at(&key("free")));
+        assert_eq!(ground.number(&extended).await, 1, "the neighbour was extended all the same");
+        work.rollback().await.expect("rollback");
+        let renewed = renewer.renew(&[(held, length), (free, length)]).await.expect("free again");
+        assert_eq!(renewed, [Renewed::Extended, Renewed::Extended]);
+    });
+}
+
+#[test]
+fn text_of_any_kind_is_stored_byte_by_byte() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        for text in ["naïve ", "😀", "😁", " lead", "e\u{301}", "ﬁ", "\u{200b}x"] {
+            let key = semel::Key::command(text, text, text).expect("valid");
+            let mut draft = draft(&key);
+            draft.owner = text.into();
+            let opened = store.open(&draft).await.expect("open");
+            assert!(matches!(opened, Opened::Inserted { .. }), "{text:?} is a key of its own");
+            let record = store.peek(&key).await.expect("peek").expect("there").record;
+            assert_eq!(&*record.owner, text);
+            let filter = Filter { tenant: Some(text.into()), ..Filter::default() };
+            let page = store.list(&filter, None, 10).await.expect("list");
+            assert_eq!(page.entries.len(), 1, "{text:?} is listed under its own tenant");
+            assert_eq!(page.entries[0].key.id(), text);
+        }
+    });
+}

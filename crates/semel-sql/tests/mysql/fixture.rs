@@ -1,0 +1,160 @@
+//! A database per test on the server that the environment names, and short ways to say things.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::claim::{AttemptId, Lease, OperationId};
+use semel::fingerprint::Fingerprint;
+use semel::key::Key;
+use semel::outcome::{ErrorText, Outcome, Recorded};
+use semel::policy::OnCrash;
+use semel::store::{BoxFuture, Draft, Ending, Opened, Store};
+use semel_sql::mysql::MySqlStore;
+use semel_sql::sqlx::{self, AssertSqlSafe, Connection, MySqlConnection};
+use semel_testkit::Fixture;
+
+/// A database that is dropped with the test.
+pub(crate) struct Ground {
+    server: String,
+    name: String,
+}
+
+impl Ground {
+    /// An empty database.
+    pub(crate) async fn bare() -> Self {
+        let url = std::env::var("SEMEL_TEST_MYSQL_URL")
+            .expect("set SEMEL_TEST_MYSQL_URL or run `cargo xtask test`, which starts the servers");
+        let server = url.rsplit_once('/').expect("the URL names a database").0.to_owned();
+        let name = format!("semel_{}", OperationId::generate()).to_lowercase();
+        let ground = Self { server, name };
+        let mut root = MySqlConnection::connect(&url).await.expect("the server answers");
+        let create = format!("CREATE DATABASE {}", ground.name);
+        sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut root).await.expect("may create");
+        ground
+    }
+
+    /// A database with our schema.
+    pub(crate) async fn new() -> Self {
+        let ground = Self::bare().await;
+        ground.connect().await.migrate().await.expect("the schema is created");
+        ground
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("{}/{}", self.server, self.name)
+    }
+
+    pub(crate) async fn connect(&self) -> MySqlStore {
+        MySqlStore::connect(&self.url()).await.expect("the server answers")
+    }
+
+    /// A connection as an application has it.
+    pub(crate) async fn plain(&self) -> MySqlConnection {
+        MySqlConnection::connect(&self.url()).await.expect("the server answers")
+    }
+
+    pub(crate) async fn run(&self, text: &str) {
+        let mut connection = self.plain().await;
+        sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut connection).await.expect(text);
+    }
+
+    pub(crate) async fn number(&self, text: &str) -> i64 {
+        let mut connection = self.plain().await;
+        let text = format!("SELECT CAST(({text}) AS SIGNED)");
+        sqlx::query_scalar(AssertSqlSafe(text.clone()))
+            .fetch_one(&mut connection)
+            .await
+            .expect(&text)
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let (url, name) = (self.url(), self.name.clone());
+        let clean = async move {
+            let mut connection = MySqlConnection::connect(&url).await.ok()?;
+            let drop = format!("SET lock_wait_timeout = 5; DROP DATABASE {name}");
+            sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut connection).await.ok()
+        };
+        // A runtime cannot be blocked from within; a thread of its own can.
+        let _ = std::thread::spawn(|| semel_testkit::fixture::run(clean)).join();
+    }
+}
+
+impl Fixture for Ground {
+    type Store = MySqlStore;
+
+    async fn store(&self) -> MySqlStore {
+        self.connect().await
+    }
+
+    async fn advance(&self, span: Duration) {
+        let by = span.as_micros();
+        self.run(&format!(
+            "UPDATE semel_record SET created_at = created_at - {by}, updated_at = updated_at - {by}, \
+             lease_until = lease_until - {by}, retry_at = retry_at - {by}, \
+             completed_at = completed_at - {by}, expires_at = expires_at - {by}"
+        ))
+        .await;
+    }
+
+    fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {
+        Some(Box::pin(async move {
+            self.run(&format!("UPDATE semel_record SET state = 9 WHERE {}", at(key))).await;
+        }))
+    }
+}
+
+/// The condition that finds a key's row.
+pub(crate) fn at(key: &Key) -> String {
+    let hex: String = key.digest().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("digest = x'{hex}'")
+}
+
+pub(crate) fn key(id: &str) -> Key {
+    Key::command("acme", "ORDER_CREATE", id).expect("a valid key")
+}
+
+pub(crate) fn draft(key: &Key) -> Draft {
+    Draft {
+        key: key.clone(),
+        fingerprint: Fingerprint::opaque("order"),
+        operation_id: OperationId::generate(),
+        attempt_id: AttemptId::generate(),
+        attempt: 1,
+        owner: Arc::from("host:1:test"),
+        lease: Duration::from_secs(30),
+        on_crash: OnCrash::Rerun,
+        keep: Duration::from_secs(60),
+    }
+}
+
+/// Claims a free key.
+pub(crate) async fn claim(store: &impl Store, key: &Key) -> Lease {
+    let draft = draft(key);
+    match store.open(&draft).await.expect("open") {
+        Opened::Inserted { fence } => lease(&draft, fence),
+        other @ (Opened::Existing { .. } | Opened::Contended) => {
+            panic!("expected a grant, got {other:?}")
+        }
+    }
+}
+
+pub(crate) fn lease(draft: &Draft, fence: semel::Fence) -> Lease {
+    Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id }
+}
+
+pub(crate) fn success(text: &str) -> Ending {
+    Ending::Succeeded {
+        outcome: Recorded::Whole(Outcome::new("text/plain", text.to_owned())),
+        keep: Duration::from_secs(60),
+    }
+}
+
+pub(crate) fn failure() -> Ending {
+    Ending::Failed {
+        error: ErrorText::new("no"),
+        retry_after: Some(Duration::ZERO),
+        keep: Duration::from_secs(60),
+    }
+}

@@ -1,0 +1,146 @@
+//! What happens to a store whose connections are taken away.
+
+use std::time::Duration;
+
+use semel::store::{ErrorKind, Opened, Store};
+use semel_sql::sqlx::{self, AssertSqlSafe, Row};
+use semel_testkit::fixture::run;
+use tokio::time::timeout;
+
+use crate::fixture::{Ground, draft, key, lease, success};
+
+/// Kills every connection to the test's database but its own; gives their number.
+async fn kill_all(ground: &Ground) -> usize {
+    let mut killer = ground.plain().await;
+    let text = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist \
+                WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+    let rows = sqlx::query(text).fetch_all(&mut killer).await.expect("list");
+    let mut killed = 0;
+    for row in rows {
+        let id: i64 = row.try_get(0).expect("an id");
+        // One that ended by itself in between is as dead as we want it.
+        let kill = sqlx::raw_sql(AssertSqlSafe(format!("KILL CONNECTION {id}")));
+        killed += usize::from(kill.execute(&mut killer).await.is_ok());
+    }
+    killed
+}
+
+#[test]
+fn connections_that_are_killed_under_load_are_replaced_and_no_claim_is_given_twice() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let tasks: Vec<_> = (0..16)
+            .map(|task| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    let (mut done, mut failed) = (0, 0);
+                    for round in 0..60 {
+                        let draft = draft(&key(&format!("k-{task}-{round}")));
+                        let granted = match store.open(&draft).await {
+                            Ok(Opened::Inserted { fence }) => Some(fence),
+                            Ok(other) => panic!("nobody else claims this key: {other:?}"),
+                            Err(error) if error.kind() == ErrorKind::Ambiguous => {
+                                failed += 1;
+                                let peeked = retry(|| store.peek(&draft.key)).await;
+                                peeked.map(|peeked| {
+                                    assert_eq!(peeked.record.attempt_id, draft.attempt_id);
+                                    peeked.record.fence
+                                })
+                            }
+                            Err(error) => {
+                                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                                let peeked = retry(|| store.peek(&draft.key)).await;
+                                assert!(
+                                    peeked.is_none(),
+                                    "unavailable means that nothing happened"
+                                );
+                                failed += 1;
+                                None
+                            }
+                        };
+                        let Some(fence) = granted else { continue };
+                        match store.settle(&lease(&draft, fence), &success("ok")).await {
+                            Ok(_) => done += 1,
+                            Err(error) => {
+                                let kinds = [ErrorKind::Ambiguous, ErrorKind::Unavailable];
+                                assert!(kinds.contains(&error.kind()), "{error}");
+                                failed += 1;
+                            }
+                        }
+                    }
+                    (done, failed)
+                })
+            })
+            .collect();
+        let mut killed = 0;
+        while !tasks.iter().all(tokio::task::JoinHandle::is_finished) && killed < 40 {
+            killed += kill_all(&ground).await;
+        }
+        let mut sum = (0, 0);
+        for task in tasks {
+            let (done, failed) = task.await.expect("no wrong answer");
+            sum = (sum.0 + done, sum.1 + failed);
+        }
+        assert!(killed > 0 && sum.1 > 0, "the kills were felt: {killed} killed, {sum:?}");
+        assert!(sum.0 > 16 * 30, "the store healed: {sum:?}");
+    });
+}
+
+/// Reads until the store answers: a read may be repeated.
+async fn retry<T, F>(read: impl Fn() -> F) -> T
+where
+    F: Future<Output = semel::store::Result<T>>,
+{
+    let answer = async {
+        loop {
+            if let Ok(answer) = read().await {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), answer).await.expect("the store heals")
+}
+
+#[test]
+fn transactions_and_renewers_get_new_connections() {
+    use semel::store::{Renewed, Renewer as _, TransactionalStore as _};
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let transaction = store.begin().await.expect("begin");
+        store.rollback(transaction).await;
+        let mut renewer = store.renewer().await.expect("renewer");
+        let held = crate::fixture::claim(&store, &key("a")).await;
+        assert!(kill_all(&ground).await >= 3);
+        let transaction = store.begin().await.expect("a dead connection is replaced unseen");
+        store.rollback(transaction).await;
+        let leases = [(held, Duration::from_secs(30))];
+        let error = renewer.renew(&leases).await.expect_err("its connection was killed");
+        assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+        assert_eq!(renewer.renew(&leases).await.expect("healed"), [Renewed::Extended]);
+    });
+}
+
+#[test]
+fn a_runtime_that_ends_while_steps_are_queued_takes_them_with_it_quietly() {
+    let ground = run(Ground::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    runtime.block_on(async {
+        let store = semel_sql::mysql::MySqlStore::builder(&ground.url()).lanes(1);
+        let store = store.connect().await.expect("connects");
+        for i in 0..64 {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let _ = store.open(&draft(&key(&format!("k-{i}")))).await;
+            });
+        }
+        // Every task runs once: the first is under way, the others stand in line behind it.
+        tokio::task::yield_now().await;
+    });
+    drop(runtime);
+    let left = run(ground.number("SELECT COUNT(*) FROM semel_record"));
+    assert!(left <= 1, "what was never sent did not happen: {left}");
+}

@@ -1,0 +1,17 @@
+//! The ledger on MariaDB: every behaviour of the conformance suite, and what only this server can
+//! get wrong.
+#![cfg(feature = "mysql")]
+
+mod claims;
+mod effects;
+mod fixture;
+mod healing;
+mod schema;
+mod transactions;
+mod trips;
+
+mod conforms {
+    use crate::fixture::Ground;
+
+    semel_testkit::conformance!(Ground::new());
+}

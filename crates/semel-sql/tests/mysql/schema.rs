@@ -1,0 +1,151 @@
+//! Migrations, and what the store says about a server or a schema that is not as it must be.
+
+use semel::store::{ErrorKind, Store};
+use semel_sql::mysql::MySqlStore;
+use semel_testkit::fixture::run;
+
+use crate::fixture::{Ground, at, claim, key};
+
+#[test]
+fn several_instances_may_migrate_at_once() {
+    run(async {
+        let ground = Ground::bare().await;
+        let url = ground.url();
+        let instances: Vec<_> = (0..8)
+            .map(|_| {
+                let url = url.clone();
+                tokio::spawn(async move {
+                    let store = MySqlStore::connect(&url).await.expect("the server answers");
+                    store.migrate().await.expect("migrated")
+                })
+            })
+            .collect();
+        let mut applied = Vec::new();
+        for instance in instances {
+            applied.extend(instance.await.expect("no panic"));
+        }
+        assert_eq!(applied, [1], "each migration is applied by exactly one instance");
+        assert_eq!(ground.connect().await.verify().await.expect("verify"), []);
+    });
+}
+
+#[test]
+fn the_printed_script_is_the_schema_and_the_one_in_the_docs() {
+    run(async {
+        let ground = Ground::bare().await;
+        ground.run(&MySqlStore::schema()).await;
+        let store = ground.connect().await;
+        assert_eq!(store.verify().await.expect("verify"), []);
+        assert_eq!(store.migrate().await.expect("migrate"), [0; 0]);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/sql/mysql.sql");
+        if std::env::var_os("SEMEL_BLESS").is_some() {
+            std::fs::write(path, MySqlStore::schema()).expect("writable");
+        }
+        let kept = std::fs::read_to_string(path).expect("the script is in the docs");
+        assert!(kept == MySqlStore::schema(), "{path} is old: run this test with SEMEL_BLESS=1");
+    });
+}
+
+#[test]
+fn verify_names_what_is_missing_or_changed() {
+    run(async {
+        let ground = Ground::bare().await;
+        let store = ground.connect().await;
+        let words = |findings: Vec<semel::store::Finding>| {
+            findings.into_iter().map(|f| f.found).collect::<Vec<_>>().join("; ")
+        };
+        let empty = words(store.verify().await.expect("verify"));
+        assert!(empty.contains("migration 1 (ledger) was never applied"), "{empty}");
+        assert!(empty.contains("table semel_record is not there"), "{empty}");
+        store.migrate().await.expect("migrate");
+        ground.run("ALTER TABLE semel_record DROP INDEX semel_record_sweep").await;
+        let index = words(store.verify().await.expect("verify"));
+        assert!(index.contains("no index semel_record_sweep"), "{index}");
+        ground.run("UPDATE semel_migration SET checksum = 'other'").await;
+        let changed = words(store.verify().await.expect("verify"));
+        assert!(changed.contains("applied with other statements"), "{changed}");
+        let error = store.migrate().await.expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    });
+}
+
+#[test]
+fn a_database_without_our_schema_is_misconfigured_and_nothing_is_claimed() {
+    run(async {
+        let ground = Ground::bare().await;
+        let store = ground.connect().await;
+        let error = store.open(&crate::fixture::draft(&key("a"))).await.expect_err("no table");
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    });
+}
+
+#[test]
+fn a_wrong_url_and_a_missing_server_are_told_apart() {
+    run(async {
+        for url in ["postgres://root@127.0.0.1/x", "mysql://root@127.0.0.1:1", "mysql://:::"] {
+            let error = MySqlStore::connect(url).await.expect_err("wrong");
+            assert_eq!(error.kind(), ErrorKind::Misconfigured, "{url}: {error}");
+        }
+        let error = MySqlStore::connect("mysql://root@127.0.0.1:1/x").await.expect_err("nobody");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    });
+}
+
+#[test]
+fn a_column_with_a_collation_is_a_finding() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let codes = |findings: Vec<semel::store::Finding>| {
+            findings.into_iter().map(|f| f.code).collect::<Vec<_>>()
+        };
+        let before = codes(store.check().await.expect("check"));
+        assert!(!before.contains(&"mysql-collation"), "{before:?}");
+        ground
+            .run("ALTER TABLE semel_record MODIFY id VARCHAR(255) COLLATE utf8mb4_unicode_ci NOT NULL")
+            .await;
+        let after = codes(store.check().await.expect("check"));
+        assert!(after.contains(&"mysql-collation"), "{after:?}");
+    });
+}
+
+#[test]
+fn a_read_only_session_is_misconfigured() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let user = format!("reader_{}", ground.number("SELECT CONNECTION_ID()").await);
+        ground.run(&format!("CREATE USER {user}; GRANT SELECT ON *.* TO {user}")).await;
+        let url = ground.url().replace("root@", &format!("{user}@"));
+        let reader = MySqlStore::connect(&url).await.expect("may connect");
+        let error = reader.open(&crate::fixture::draft(&key("a"))).await.expect_err("refused");
+        ground.run(&format!("DROP USER {user}")).await;
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+        assert!(store.peek(&key("a")).await.expect("peek").is_none());
+    });
+}
+
+#[test]
+fn a_damaged_column_is_named_and_neither_key_nor_value_is_shown() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let key = key("very-secret");
+        claim(&store, &key).await;
+        for (damage, column) in [
+            ("state = 9", "state"),
+            ("state = 0, on_crash = 7", "on_crash"),
+            ("on_crash = 0, lease_until = NULL", "lease_until"),
+            ("lease_until = 1, fingerprint = 'xy'", "fingerprint"),
+            ("fingerprint = '', owner = x'ff'", "owner"),
+        ] {
+            ground.run(&format!("UPDATE semel_record SET {damage} WHERE {}", at(&key))).await;
+            let error = store.peek(&key).await.expect_err(damage);
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(error.to_string().contains(&format!("column {column} ")), "{error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+            let opened = store.open(&crate::fixture::draft(&key)).await.expect_err(damage);
+            assert_eq!(opened.kind(), ErrorKind::Corrupt, "{opened}");
+        }
+    });
+}

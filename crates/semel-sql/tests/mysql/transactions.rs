@@ -1,0 +1,239 @@
+//! The ledger inside transactions: ours, and those that a caller brings.
+
+use std::time::Duration;
+
+use semel::store::{Change, ErrorKind, Opened, Settled, Store, Swapped, TransactionalStore};
+use semel_sql::mysql::MySqlStore;
+use semel_sql::sqlx::{self, Connection};
+use semel_testkit::fixture::run;
+use tokio::time::timeout;
+
+use crate::fixture::{Ground, at, claim, draft, key, lease, success};
+
+const AT_ONCE: Duration = Duration::from_millis(600);
+
+async fn with_orders() -> (Ground, MySqlStore) {
+    let ground = Ground::new().await;
+    ground.run("CREATE TABLE orders (id INT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(99))").await;
+    let store = ground.connect().await;
+    (ground, store)
+}
+
+async fn order(connection: &mut sqlx::MySqlConnection) {
+    sqlx::query("INSERT INTO orders (note) VALUES ('one')")
+        .execute(connection)
+        .await
+        .expect("order");
+}
+
+#[test]
+fn claim_work_and_outcome_are_one_commit() {
+    run(async {
+        let (ground, store) = with_orders().await;
+        let draft = draft(&key("a"));
+        let mut transaction = store.begin().await.expect("begin");
+        let connection = MySqlStore::connection(&mut transaction);
+        let opened = store.open_in(connection, &draft).await.expect("open");
+        let Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
+        order(connection).await;
+        let settled = store.settle_in(connection, &lease(&draft, fence), &success("ok")).await;
+        assert_eq!(settled.expect("settle"), Settled::Done);
+        assert!(
+            store.peek(&key("a")).await.expect("peek").is_none(),
+            "nothing shows before commit"
+        );
+        store.commit(transaction).await.expect("commit");
+        let record = store.peek(&key("a")).await.expect("peek").expect("there").record;
+        assert_eq!(record.state, semel::State::Succeeded);
+        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 1);
+    });
+}
+
+#[test]
+fn a_transaction_that_is_rolled_back_or_dropped_leaves_nothing() {
+    run(async {
+        let (ground, store) = with_orders().await;
+        for dropped in [false, true] {
+            let mut transaction = store.begin().await.expect("begin");
+            let connection = MySqlStore::connection(&mut transaction);
+            let opened = store.open_in(connection, &draft(&key("a"))).await.expect("open");
+            assert!(matches!(opened, Opened::Inserted { .. }), "{opened:?}");
+            order(connection).await;
+            if dropped { drop(transaction) } else { store.rollback(transaction).await }
+        }
+        // The server notices a closed connection in its own time; the key tells when it has.
+        let free = async {
+            while !matches!(store.open(&draft(&key("a"))).await, Ok(Opened::Inserted { .. })) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), free).await.expect("the lock goes with the connection");
+        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 0);
+    });
+}
+
+#[test]
+fn a_transaction_never_waits_for_a_rival_and_stays_usable() {
+    run(async {
+        let (ground, store) = with_orders().await;
+        let mut first = store.begin().await.expect("begin");
+        let opened = store.open_in(MySqlStore::connection(&mut first), &draft(&key("a"))).await;
+        assert!(matches!(opened, Ok(Opened::Inserted { .. })), "{opened:?}");
+        let mut second = store.begin().await.expect("begin");
+        let connection = MySqlStore::connection(&mut second);
+        order(connection).await;
+        let rival = draft(&key("a"));
+        let rival = timeout(AT_ONCE, store.open_in(connection, &rival)).await.expect("at once");
+        assert!(matches!(rival, Ok(Opened::Contended)), "{rival:?}");
+        order(connection).await;
+        store.commit(second).await.expect("a contended key undoes nothing of the transaction");
+        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 2);
+        store.rollback(first).await;
+    });
+}
+
+#[test]
+fn a_record_that_came_after_the_snapshot_of_a_repeatable_read_is_seen() {
+    run(async {
+        let (ground, store) = with_orders().await;
+        let mut caller = ground.plain().await;
+        let snapshot = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+        sqlx::raw_sql(snapshot).execute(&mut caller).await.expect("set");
+        let mut work = caller.begin().await.expect("begin");
+        let read = format!("SELECT COUNT(*) FROM semel_record WHERE {}", at(&key("a")));
+        let count = |text: String| sqlx::query_scalar::<_, i64>(sqlx::AssertSqlSafe(text));
+        assert_eq!(count(read.clone()).fetch_one(&mut *work).await.expect("read"), 0);
+        let held = claim(&store, &key("a")).await;
+        let settled = store.settle(&held, &success("theirs")).await.expect("settle");
+        assert_eq!(settled, Settled::Done);
+        assert_eq!(
+            count(read).fetch_one(&mut *work).await.expect("read"),
+            0,
+            "the snapshot is old"
+        );
+        let opened = store.open_in(&mut work, &draft(&key("a"))).await.expect("open");
+        let Opened::Existing { record, .. } = opened else { panic!("granted twice: {opened:?}") };
+        assert_eq!(record.attempt_id, held.attempt_id);
+        assert_eq!(record.state, semel::State::Succeeded);
+        work.rollback().await.expect("rollback");
+    });
+}
+
+#[test]
+fn a_regrant_inside_a_transaction_is_undone_with_it() {
+    run(async {
+        let (_ground, store) = with_orders().await;
+        let held = claim(&store, &key("a")).await;
+        let settled = store.settle(&held, &crate::fixture::failure()).await.expect("settle");
+        assert_eq!(settled, Settled::Done);
+        let before = store.peek(&key("a")).await.expect("peek").expect("there").record;
+        let again = semel::store::Draft { attempt: 2, ..draft(&key("a")) };
+        let mut transaction = store.begin().await.expect("begin");
+        let connection = MySqlStore::connection(&mut transaction);
+        let change = Change::Regrant(again.clone());
+        let swapped = store.swap_in(connection, &key("a"), before.version(), &change).await;
+        let Ok(Swapped::Done { fence }) = swapped else { panic!("{swapped:?}") };
+        assert!(fence > before.fence);
+        let settled = store.settle_in(connection, &lease(&again, fence), &success("ok")).await;
+        assert_eq!(settled.expect("settle"), Settled::Done);
+        store.rollback(transaction).await;
+        let after = store.peek(&key("a")).await.expect("peek").expect("there").record;
+        assert_eq!(after, before);
+    });
+}
+
+#[test]
+fn work_that_ends_its_transaction_is_refused_in_words() {
+    run(async {
+        let (_ground, store) = with_orders().await;
+        for (i, sabotage) in
+            ["COMMIT", "ROLLBACK", "CREATE TABLE t0 (x INT)", "TRUNCATE TABLE orders"]
+                .into_iter()
+                .enumerate()
+        {
+            let draft = draft(&key(&format!("a-{i}")));
+            let mut transaction = store.begin().await.expect("begin");
+            let connection = MySqlStore::connection(&mut transaction);
+            let opened = store.open_in(connection, &draft).await.expect("open");
+            let Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
+            sqlx::raw_sql(sabotage).execute(&mut *connection).await.expect("runs");
+            let settled = store.settle_in(connection, &lease(&draft, fence), &success("ok")).await;
+            let error = settled.expect_err(sabotage);
+            assert_eq!(error.kind(), ErrorKind::Misconfigured, "{sabotage}: {error}");
+            assert!(error.to_string().contains("out of it"), "{error}");
+            store.rollback(transaction).await;
+        }
+    });
+}
+
+#[test]
+fn work_that_ends_its_transaction_and_begins_another_is_refused_at_the_commit() {
+    run(async {
+        let (ground, store) = with_orders().await;
+        let draft = draft(&key("a"));
+        let mut transaction = store.begin().await.expect("begin");
+        let connection = MySqlStore::connection(&mut transaction);
+        let opened = store.open_in(connection, &draft).await.expect("open");
+        let Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
+        sqlx::raw_sql("COMMIT; BEGIN").execute(&mut *connection).await.expect("runs");
+        order(connection).await;
+        let settled = store.settle_in(connection, &lease(&draft, fence), &success("ok")).await;
+        assert_eq!(settled.expect("settle"), Settled::Done);
+        let error = store.commit(transaction).await.expect_err("not the claim's transaction");
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 0, "nothing was committed");
+    });
+}
+
+#[test]
+fn a_begin_of_the_work_is_a_savepoint() {
+    run(async {
+        let (ground, store) = with_orders().await;
+        for round in 0..3 {
+            let draft = draft(&key(&format!("a-{round}")));
+            let mut transaction = store.begin().await.expect("begin");
+            let connection = MySqlStore::connection(&mut transaction);
+            let opened = store.open_in(connection, &draft).await.expect("open");
+            let Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
+            let mut kept = connection.begin().await.expect("savepoint");
+            order(&mut kept).await;
+            kept.commit().await.expect("released");
+            let mut undone = connection.begin().await.expect("savepoint");
+            order(&mut undone).await;
+            drop(undone);
+            let settled = store.settle_in(connection, &lease(&draft, fence), &success("ok")).await;
+            assert_eq!(settled.expect("settle"), Settled::Done);
+            store.commit(transaction).await.expect("commit");
+            assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, round + 1);
+        }
+    });
+}
+
+#[test]
+fn a_deadlock_in_the_callers_transaction_asks_for_all_of_it_again() {
+    run(async {
+        let (ground, store) = with_orders().await;
+        ground.run("INSERT INTO orders (id, note) VALUES (1, ''), (2, '')").await;
+        let held = claim(&store, &key("a")).await;
+        let (mut one, mut two) = (ground.plain().await, ground.plain().await);
+        sqlx::raw_sql("BEGIN").execute(&mut one).await.expect("begin");
+        sqlx::raw_sql("BEGIN").execute(&mut two).await.expect("begin");
+        // `two` is the heavier transaction, so the server picks `one` as the victim.
+        for _ in 0..20 {
+            order(&mut two).await;
+        }
+        let update = "UPDATE orders SET note = 'x' WHERE id = 1";
+        sqlx::raw_sql(update).execute(&mut one).await.expect("first lock");
+        let lock = format!("SELECT 1 FROM semel_record WHERE {} FOR UPDATE", at(&key("a")));
+        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut two).await.expect("second lock");
+        let rival = tokio::spawn(async move { sqlx::raw_sql(update).execute(&mut two).await });
+        let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx \
+                       WHERE trx_state = 'LOCK WAIT'";
+        while ground.number(waiting).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        let error = store.settle_in(&mut one, &held, &success("ok")).await.expect_err("deadlock");
+        assert_eq!(error.kind(), ErrorKind::RetryTransaction, "{error}");
+        rival.await.expect("no panic").expect("the other one goes on");
+    });
+}
