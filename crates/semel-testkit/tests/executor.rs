@@ -378,3 +378,85 @@ async fn random_faults_never_double_an_answer() {
     }
     assert!(happened > 40, "only {happened} faults happened");
 }
+
+/// A holder in one executor that finishes when told.
+async fn holder(executor: &Executor<Store>, command: Command) -> oneshot::Sender<()> {
+    let (release, released) = oneshot::channel::<()>();
+    let (running, started) = oneshot::channel();
+    let executor = executor.clone();
+    tokio::spawn(async move {
+        let work = move |_| async move {
+            let _ = running.send(());
+            released.await.map(|()| 5).map_err(|e| e.to_string())
+        };
+        let answer: Answer = executor.run(command, work).await;
+        answer.map(|_| ()).expect("the holder finishes");
+    });
+    started.await.expect("running");
+    release
+}
+
+fn watching(bench: &Bench, first: Duration) -> Executor<Store> {
+    let polling = Polling { first, max: first };
+    Executor::builder(bench.store.clone())
+        .polling(polling)
+        .local_replay(LocalReplay::OFF)
+        .sweeping(Sweeping::OFF)
+        .build()
+        .expect("valid")
+}
+
+#[tokio::test]
+async fn after_the_last_waiter_left_nobody_looks() {
+    let bench = Bench::new(LocalReplay::OFF);
+    let _release = holder(&bench.executor, command()).await;
+    let elsewhere = watching(&bench, Duration::from_millis(10));
+    let hasty = command().wait(Wait::UpTo(Duration::from_millis(100)));
+    let told: Answer = elsewhere.run(hasty, |_| async { Ok(0) }).await;
+    assert!(told.expect("told").in_progress());
+    let looked = bench.store.faults().calls(Verb::Peek);
+    assert!((2..=25).contains(&looked), "{looked} looks in 100 ms, one every 10 ms or so");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(bench.store.faults().calls(Verb::Peek) <= looked + 1, "nobody waits any more");
+}
+
+#[tokio::test]
+async fn a_waiter_is_not_given_an_answer_that_expired_while_it_waited() {
+    let bench = Bench::new(LocalReplay::OFF);
+    let keep = Duration::from_secs(60);
+    let release = holder(&bench.executor, command().keep(keep)).await;
+    let elsewhere = watching(&bench, Duration::from_millis(200));
+    let waiter = tokio::spawn(async move {
+        let patient = command().wait(Wait::Deadline(Duration::from_secs(10)));
+        let answer: Answer = elsewhere.run(patient, |_| async { Ok(6) }).await;
+        answer
+    });
+    while bench.store.faults().calls(Verb::Open) < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    release.send(()).expect("the holder waits");
+    while bench.state().await != Some(State::Succeeded) {
+        tokio::task::yield_now().await;
+    }
+    bench.clock.advance(keep);
+    let answer = waiter.await.expect("no panic").expect("an answer");
+    assert_eq!((answer.replayed(), answer.value()), (false, Some(&6)), "run anew, not replayed");
+}
+
+#[tokio::test]
+async fn many_shutdowns_at_once_all_end() {
+    let bench = Bench::new(LocalReplay::OFF);
+    let release = holder(&bench.executor, command()).await;
+    let shutdowns: Vec<_> = (0..64)
+        .map(|_| {
+            let executor = bench.executor.clone();
+            tokio::spawn(async move { executor.shutdown(Duration::from_secs(10)).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    release.send(()).expect("the holder waits");
+    for shutdown in shutdowns {
+        assert!(shutdown.await.expect("no panic").graceful);
+    }
+    assert_eq!(bench.state().await, Some(State::Succeeded));
+}

@@ -221,4 +221,14 @@ mod tests {
         assert!(Policy { max_attempts: Some(0), ..Policy::default() }.check().is_err());
         assert_eq!(Policy::default().check(), Ok(()));
     }
+
+    #[test]
+    fn the_defaults_are_the_documented_ones() {
+        let Policy { keep, lease, work_timeout, wait, woken, .. } = Policy::default();
+        assert_eq!((keep.as_secs(), lease.as_secs()), (86_400, 30));
+        assert_eq!((work_timeout, wait, woken), (None, Wait::No, Woken::Join));
+        let Policy { on_failure, on_crash, max_attempts, max_outcome, .. } = Policy::default();
+        assert_eq!((on_failure, on_crash), (OnFailure::Retry, OnCrash::Rerun));
+        assert_eq!((max_attempts, max_outcome), (None, 1_048_576));
+    }
 }
