@@ -33,11 +33,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use command::{Command, Verification};
-pub use context::Context;
+pub use context::{Context, NoDurableClaim};
 pub use execution::{Error, Execution, Receipt};
 pub use manual::{Claim, Claimed, Unsettled};
 pub use replay::LocalReplay;
-pub use unit::{NoDurableClaim, Unit};
+pub use unit::Unit;
 pub use wait::Polling;
 
 use codec::{Json, Plain};
@@ -149,7 +149,8 @@ impl<S: Store> Builder<S> {
 
     /// How waiting looks at the store. Default 50 ms doubling to 500 ms.
     pub fn polling(mut self, polling: Polling) -> Self {
-        self.polling = polling;
+        let first = polling.first.max(Duration::from_millis(1));
+        self.polling = Polling { first, max: polling.max.max(first) };
         self
     }
 
@@ -306,7 +307,9 @@ impl<S: Store> Executor<S> {
     /// Takes no new work, tells attempts to stop, gives them `grace`, then drops what is left.
     ///
     /// Work that may still run is never given back: a dropped attempt's claim is settled only after
-    /// its future is gone, and work that does not yield keeps its lease.
+    /// its future is gone, and work that does not yield keeps its lease. What the work itself has
+    /// spawned elsewhere (other tasks, blocking threads) is out of our sight: let it end before the
+    /// work does.
     pub async fn shutdown(&self, grace: Duration) -> Shutdown {
         let inner = &self.0;
         inner.closing.cancel();
@@ -317,6 +320,8 @@ impl<S: Store> Executor<S> {
             // Dropped attempts settle their claims; one that never yields is left to its lease.
             let _ = tokio::time::timeout(Duration::from_secs(5), inner.attempts.wait()).await;
         }
+        inner.tasks.close();
+        let _ = tokio::time::timeout(Duration::from_secs(1), inner.tasks.wait()).await;
         Shutdown { graceful }
     }
 }

@@ -192,8 +192,5 @@ fn error_of(record: &Record) -> ErrorText {
 }
 
 fn crashed(record: &Record) -> ErrorText {
-    ErrorText::new(&format!(
-        "attempt {} by {} ended without an answer: its lease lapsed",
-        record.attempt, record.owner
-    ))
+    ErrorText::new(&format!("attempt {} ended without an answer: its lease lapsed", record.attempt))
 }

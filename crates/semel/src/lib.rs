@@ -30,8 +30,8 @@
 //!         .run(command.clone(), |claim| async move {
 //!             // Pass this on: the same in every retry of this operation, so that the payment
 //!             // provider can recognise a repeat too.
-//!             let id = claim.downstream_key("charge");
-//!             Ok::<_, std::io::Error>(Charge { id, cents: 1999 })
+//!             let id = claim.downstream_key("charge")?;
+//!             Ok::<_, semel::executor::NoDurableClaim>(Charge { id, cents: 1999 })
 //!         })
 //!         .await?;
 //!     assert_eq!(charged.replayed(), attempt > 1);

@@ -10,10 +10,13 @@ use std::time::Duration;
 use crate::executor::Executor;
 use crate::key::Key;
 use crate::outcome::{ErrorText, Outcome, Recorded};
-use crate::record::State;
+use crate::record::{State, Version};
 use crate::store::{
     Change, Cursor, Ending, Error, ErrorKind, Filter, Inspect, Page, Result, Swapped,
 };
+
+/// Largest outcome that an operator may put in, as for commands by default.
+const MAX_OUTCOME: usize = 1 << 20;
 
 /// What came of an operator's verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +75,7 @@ pub trait Operate: Sync {
         }
     }
 
-    /// Decides an Uncertain record.
+    /// Decides an Uncertain record, or a claim whose lease is over.
     fn resolve(
         &self,
         key: &Key,
@@ -101,7 +104,7 @@ pub trait Operate: Sync {
         })
     }
 
-    /// Removes a settled record: its key may be used anew at once. Never one that is running.
+    /// Removes a record: its key may be used anew at once. Never one whose lease runs.
     fn purge(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
         change_if(self, key, Change::End(Ending::Removed), |state| state != State::Running)
     }
@@ -114,25 +117,37 @@ async fn change_if<O: Operate + ?Sized>(
     applies: impl Fn(State) -> bool + Send,
 ) -> Result<Operated> {
     use crate::store::Store as _;
-    let Some(found) = operator.ledger().peek(key).await? else {
-        return Ok(Operated::Missing);
-    };
-    let state = found.record.state;
+    let Some(found) = operator.ledger().peek(key).await? else { return Ok(Operated::Missing) };
+    // A claim whose lease is over is as uncertain as one that was marked so: nobody holds it.
+    let lapsed = found.record.state == State::Running && !found.record.held(found.now);
+    let state = if lapsed { State::Uncertain } else { found.record.state };
     if !applies(state) {
         return Ok(Operated::Refused { state });
     }
     if let Change::End(Ending::Succeeded { outcome: Recorded::Whole(outcome), .. }) = &change
-        && outcome.size() > (1 << 20)
+        && outcome.size() > MAX_OUTCOME
     {
-        let large = "an operator's outcome may have 1 MiB at most";
+        let large = format!("an operator's outcome may have {MAX_OUTCOME} bytes at most");
         return Err(Error::new(ErrorKind::Capacity, "resolve", large));
     }
-    match operator.ledger().swap(key, found.record.version(), &change).await? {
-        Swapped::Done { .. } => {
-            operator.changed(key);
-            Ok(Operated::Done)
+    let judged = found.record.version();
+    let swapped = operator.ledger().swap(key, judged, &change).await;
+    // Whatever came of it, what was remembered before may be wrong now.
+    operator.changed(key);
+    match swapped {
+        Ok(Swapped::Done { .. }) => Ok(Operated::Done),
+        Ok(Swapped::Lost) => Ok(Operated::Moved),
+        Err(error) if error.kind() == ErrorKind::Ambiguous => {
+            let now = operator.ledger().peek(key).await?.map(|found| found.record.version());
+            let next = Version { number: judged.number + 1, ..judged };
+            match now {
+                Some(version) if version == judged => Err(error.with_kind(ErrorKind::Unavailable)),
+                Some(version) if version == next => Ok(Operated::Done),
+                None if matches!(change, Change::End(Ending::Removed)) => Ok(Operated::Done),
+                Some(_) | None => Ok(Operated::Moved),
+            }
         }
-        Swapped::Lost => Ok(Operated::Moved),
+        Err(error) => Err(error),
     }
 }
 

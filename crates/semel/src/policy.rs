@@ -136,6 +136,8 @@ pub struct Policy {
 impl Policy {
     /// The shortest lease: below it a renewal cannot be relied on to arrive in time.
     pub const MIN_LEASE: Duration = Duration::from_millis(100);
+    /// The longest lease: a crash blocks its key for that long, and a day is already too long.
+    pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
     /// Checks what the types cannot.
     ///
@@ -144,6 +146,9 @@ impl Policy {
     pub fn check(&self) -> Result<(), InvalidPolicy> {
         if self.lease < Self::MIN_LEASE {
             return Err(InvalidPolicy::LeaseTooShort { lease: self.lease });
+        }
+        if self.lease > Self::MAX_LEASE {
+            return Err(InvalidPolicy::LeaseTooLong { lease: self.lease });
         }
         if self.keep.is_zero() {
             return Err(InvalidPolicy::KeepZero);
@@ -177,6 +182,15 @@ pub enum InvalidPolicy {
     /// The lease is below the minimum.
     #[error("a lease of {lease:?} is too short, at least {:?} is needed", Policy::MIN_LEASE)]
     LeaseTooShort {
+        /// What was asked for.
+        lease: Duration,
+    },
+    /// The lease is above the maximum.
+    #[error(
+        "a lease of {lease:?} is too long, at most {:?} are taken; it is renewed anyway",
+        Policy::MAX_LEASE
+    )]
+    LeaseTooLong {
         /// What was asked for.
         lease: Duration,
     },
@@ -217,6 +231,8 @@ mod tests {
     fn a_policy_that_cannot_work_is_refused_with_its_reason() {
         let short = Policy { lease: Duration::from_millis(99), ..Policy::default() };
         assert!(short.check().is_err_and(|e| e.to_string().contains("100ms")));
+        let long = Policy { lease: Duration::MAX, ..Policy::default() };
+        assert!(matches!(long.check(), Err(InvalidPolicy::LeaseTooLong { .. })));
         assert!(Policy { keep: Duration::ZERO, ..Policy::default() }.check().is_err());
         assert!(Policy { max_attempts: Some(0), ..Policy::default() }.check().is_err());
         assert_eq!(Policy::default().check(), Ok(()));

@@ -151,6 +151,8 @@ pub enum Renewed {
     Extended,
     /// The claim was no longer this lease's.
     Lost,
+    /// Could not be told: this record is locked or cannot be read. The others are not held up.
+    Unknown,
 }
 
 /// What one [`Store::sweep`] did.
@@ -158,7 +160,7 @@ pub enum Renewed {
 pub struct Swept {
     /// Records removed.
     pub removed: u32,
-    /// Lapsed claims under [`OnCrash::Hold`] that turned Uncertain.
+    /// Lapsed claims under [`OnCrash::Hold`] and [`OnCrash::Verify`] that turned Uncertain.
     pub suspended: u32,
     /// Whether there may be more to do at once.
     pub more: bool,
@@ -236,9 +238,10 @@ pub trait Store: Send + Sync + 'static {
     /// Reads a record. Expired and lapsed ones are shown as they are.
     fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<Peeked>>> + Send;
 
-    /// Removes at most `limit` records that nobody can need: expired ones, and lapsed claims under
-    /// Rerun or Verify whose lease ended more than their `keep` ago; turns lapsed claims under Hold
-    /// Uncertain. Never touches a record whose lease runs.
+    /// Works off at most `limit` records: removes expired ones, and lapsed claims under Rerun whose
+    /// lease ended more than their `keep` ago; turns Uncertain lapsed claims under Hold, and those
+    /// under Verify whose lease ended more than their `keep` ago, since what may have happened must
+    /// not be forgotten unasked. Never touches a record whose lease runs.
     fn sweep(&self, limit: u32) -> impl Future<Output = Result<Swept>> + Send;
 
     /// A renewer. Called on the runtime that will use it.

@@ -39,7 +39,8 @@ impl Default for Sweeping {
 pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: CancellationToken) {
     loop {
         // Jitter keeps many instances from sweeping in step.
-        let pause = settings.every.mul_f64(0.9 + 0.2 * fastrand::f64());
+        let every = settings.every.min(Duration::from_secs(24 * 60 * 60));
+        let pause = every.mul_f64(0.9 + 0.2 * fastrand::f64());
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = closing.cancelled() => return,

@@ -291,14 +291,14 @@ pub async fn a_claim_that_comes_first_is_visible_and_gives_keys<F: TransactionFi
     let executor = executor(&fixture).await;
     let asked: Result<Execution<(bool, Option<String>)>, Error<String>> = executor
         .transact(command().claim_first(), |unit: Unit<F::Store>| async move {
-            Ok((true, unit.downstream_key("charge").ok()))
+            Ok((true, unit.context().downstream_key("charge").ok()))
         })
         .await;
     assert!(asked.expect("an answer").into_value().expect("ran").1.is_some());
     let other = Key::command("acme", "ORDER_CREATE", "tx-2").expect("a valid key");
     let refused: Result<Execution<String>, Error<String>> = executor
         .transact(Command::new(other), |unit: Unit<F::Store>| async move {
-            unit.downstream_key("charge").map_err(|e| e.to_string())
+            unit.context().downstream_key("charge").map_err(|e| e.to_string())
         })
         .await;
     assert!(

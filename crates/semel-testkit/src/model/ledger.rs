@@ -101,10 +101,21 @@ impl Line {
 
     /// What a sweep removes.
     pub(crate) fn sweepable(&self, now: Span) -> bool {
-        let lapsed_long_ago = self.state == State::Running
-            && self.on_crash != OnCrash::Hold
-            && self.lease_until.is_some_and(|until| until + self.keep <= now);
-        self.expired(now) || lapsed_long_ago
+        self.expired(now) || (self.lapsed_long_ago(now) && self.on_crash == OnCrash::Rerun)
+    }
+
+    /// What a sweep leaves for somebody to decide.
+    fn undecided(&self, now: Span) -> bool {
+        match self.on_crash {
+            OnCrash::Rerun => false,
+            OnCrash::Hold => self.lapsed(now),
+            OnCrash::Verify => self.lapsed_long_ago(now),
+        }
+    }
+
+    fn lapsed_long_ago(&self, now: Span) -> bool {
+        self.state == State::Running
+            && self.lease_until.is_some_and(|until| until + self.keep <= now)
     }
 
     fn lapsed(&self, now: Span) -> bool {
@@ -348,7 +359,7 @@ impl Ledger {
         let held: Vec<usize> = self
             .lines
             .iter()
-            .filter(|(_, line)| line.lapsed(now) && line.on_crash == OnCrash::Hold)
+            .filter(|(_, line)| line.undecided(now))
             .map(|(key, _)| *key)
             .collect();
         for key in &held {

@@ -11,7 +11,7 @@ use super::command::Order;
 use crate::claim::{AttemptId, Lease, OperationId, Origin};
 use crate::clock::monotonic;
 use crate::fingerprint::Fingerprint;
-use crate::judge::{Verdict, judge};
+use crate::judge::{self, Verdict, judge};
 use crate::measure;
 use crate::outcome::ErrorText;
 use crate::record::{Record, State};
@@ -35,6 +35,33 @@ pub(super) struct Grant {
     pub(super) verify: bool,
     /// When the grant was asked for.
     pub(super) since: Instant,
+}
+
+impl Grant {
+    /// How a claim under which nothing ran is given back: as it was found. `None` where a crashed
+    /// attempt still awaits its verifier: the lease lapses, and the next caller asks it.
+    pub(super) fn untouched(&self, keep: Duration) -> Option<Ending> {
+        untouched(self.origin, self.verify, keep)
+    }
+}
+
+fn untouched(origin: Origin, verify: bool, keep: Duration) -> Option<Ending> {
+    match origin {
+        _ if verify => None,
+        Origin::Fresh => Some(Ending::Removed),
+        // An earlier attempt's operation id and count must survive.
+        Origin::AfterFailure | Origin::Takeover => {
+            let error = ErrorText::new("the claim was given back; nothing ran under it");
+            Some(Ending::Failed { error, retry_after: Some(Duration::ZERO), keep })
+        }
+    }
+}
+
+/// A claim being asked for: drawn once, so that a lost reply can be recognised.
+pub(super) struct Bid {
+    pub(super) draft: Draft,
+    /// The re-grant that was judged, if it came to one.
+    judged: Option<judge::Grant>,
 }
 
 /// What asking for a claim came to.
@@ -78,10 +105,10 @@ impl<S: Store> Inner<S> {
     /// [`begin`](Self::begin) for a caller who holds the key in this process.
     pub(super) async fn begin_unheld(&self, order: &Order) -> Result<Begun> {
         let since = monotonic();
-        let mut draft = self.draft(order);
+        let mut bid = self.bid(order);
         let (mut lost, mut doubt) = (0, None);
         loop {
-            match self.round(order, &mut draft, since).await {
+            match self.round(order, &mut bid, since).await {
                 Ok(Some(begun)) => {
                     measure::begin_took(since.elapsed());
                     return Ok(begun);
@@ -95,18 +122,20 @@ impl<S: Store> Inner<S> {
                     measure::store_failed(&error);
                     #[cfg(feature = "testing")]
                     if crate::testing::sabotaged(crate::testing::Guard::Ambiguity) {
-                        draft.attempt_id = AttemptId::generate();
+                        bid = self.bid(order);
+                        pause(Duration::from_millis(20)).await;
                         continue;
                     }
-                    let ambiguous = error.kind() == ErrorKind::Ambiguous;
+                    let kind = error.kind();
+                    if kind == ErrorKind::Ambiguous {
+                        doubt.get_or_insert_with(monotonic);
+                    }
                     // An answer that nothing happened settles nothing while an earlier step is
                     // still in doubt.
-                    if !ambiguous && (doubt.is_none() || error.kind() != ErrorKind::Unavailable) {
-                        return Err(error);
-                    }
-                    let since = *doubt.get_or_insert_with(monotonic);
-                    if since.elapsed() >= PATIENCE.min(order.policy.lease / 2) {
-                        self.release_orphan(order, draft.attempt_id);
+                    let Some(since) = doubt else { return Err(error) };
+                    let over = since.elapsed() >= PATIENCE.min(order.policy.lease / 2);
+                    if over || !transient(&error) {
+                        self.release_orphan(order, &bid);
                         return Err(error.with_kind(ErrorKind::Ambiguous));
                     }
                     pause(Duration::from_millis(20)).await;
@@ -116,75 +145,15 @@ impl<S: Store> Inner<S> {
     }
 
     /// One try; `None` means that a race was lost.
-    async fn round(
-        &self,
-        order: &Order,
-        draft: &mut Draft,
-        since: Instant,
-    ) -> Result<Option<Begun>> {
-        let opened = self.store.open(draft).await?;
-        match self.judge_opened(order, draft, opened, since) {
+    async fn round(&self, order: &Order, bid: &mut Bid, since: Instant) -> Result<Option<Begun>> {
+        let opened = self.store.open(&bid.draft).await?;
+        match judge_opened(order, bid, opened, since) {
             Step::Done(begun) => Ok(Some(begun)),
             Step::Write { record, change, then } => {
                 let swapped = self.store.swap(&order.key, record.version(), &change).await?;
-                Ok(conclude(draft, record, then, swapped, since))
+                Ok(conclude(&bid.draft, record, then, swapped, since))
             }
         }
-    }
-
-    /// What an opened key means for this order. Fills the draft of a re-grant.
-    pub(super) fn judge_opened(
-        &self,
-        order: &Order,
-        draft: &mut Draft,
-        opened: Opened,
-        since: Instant,
-    ) -> Step {
-        let (record, now) = match opened {
-            Opened::Inserted { fence } => {
-                let lease = lease_of(draft, fence);
-                return Step::Done(Begun::Granted(grant(draft, lease, Origin::Fresh, since)));
-            }
-            Opened::Contended => return Step::Done(Begun::running()),
-            Opened::Existing { record, now } => (record, now),
-        };
-        if record.attempt_id == draft.attempt_id && record.state == State::Running {
-            // Our own write, whose reply was lost.
-            let origin = if record.attempt == 1 { Origin::Fresh } else { Origin::Takeover };
-            draft.operation_id = record.operation_id;
-            draft.attempt = record.attempt;
-            let lease = record.lease(draft.key.digest());
-            return Step::Done(Begun::Granted(grant(draft, lease, origin, since)));
-        }
-        let verdict = judge(Some(&record), &order.request(), now);
-        let change = match &verdict {
-            Verdict::Granted(grant) => {
-                draft.attempt = grant.attempt;
-                match grant.operation_id {
-                    Some(operation_id) => {
-                        draft.operation_id = operation_id;
-                        if order.fingerprint == Fingerprint::none() {
-                            // A retry that does not say what it asks for does not loosen the key.
-                            draft.fingerprint = record.fingerprint;
-                        }
-                        Change::Regrant(draft.clone())
-                    }
-                    None => Change::Replace(draft.clone()),
-                }
-            }
-            Verdict::Bury { error } => Change::End(Ending::Dead { error: error.clone() }),
-            Verdict::Suspend { error } => Change::End(Ending::Uncertain { error: error.clone() }),
-            Verdict::Mismatch
-            | Verdict::Completed { .. }
-            | Verdict::Running { .. }
-            | Verdict::Backoff { .. }
-            | Verdict::FailedFinal { .. }
-            | Verdict::Dead { .. }
-            | Verdict::Uncertain { .. } => {
-                return Step::Done(Begun::Answered { verdict, record: Some(record), as_of: since });
-            }
-        };
-        Step::Write { record, change, then: verdict }
     }
 
     /// A claim as this process would write it for `order`.
@@ -202,38 +171,91 @@ impl<S: Store> Inner<S> {
         }
     }
 
+    pub(super) fn bid(&self, order: &Order) -> Bid {
+        Bid { draft: self.draft(order), judged: None }
+    }
+
     /// A claim that may have been granted to a caller who was told of a failure: nothing ran under
-    /// it, so it is given back as soon as the store answers, instead of blocking the key until its
-    /// lease lapses.
-    fn release_orphan(&self, order: &Order, attempt_id: AttemptId) {
+    /// it, so it is given back as soon as it shows, instead of blocking the key until it lapses. The
+    /// lost step may still arrive, so a look that finds nothing settles nothing.
+    fn release_orphan(&self, order: &Order, bid: &Bid) {
         let (store, key, lease) = (self.store.clone(), order.key.clone(), order.policy.lease);
-        let keep = order.policy.keep;
+        let attempt_id = bid.draft.attempt_id;
+        let (origin, verify) =
+            bid.judged.map_or((Origin::Fresh, false), |judged| (judged.origin, judged.verify));
+        let Some(ending) = untouched(origin, verify, order.policy.keep) else { return };
+        let closing = self.closing.clone();
         self.tasks.spawn(async move {
             let since = monotonic();
-            while since.elapsed() < lease {
+            while since.elapsed() < lease && !closing.is_cancelled() {
                 pause(Duration::from_millis(100)).await;
-                let Ok(peeked) = store.peek(&key).await else {
+                let Ok(Some(found)) = store.peek(&key).await else { continue };
+                let Record { attempt_id: found_id, state, .. } = &found.record;
+                if *found_id != attempt_id {
                     continue;
-                };
-                let Some(record) = peeked.map(|p| p.record) else {
-                    return;
-                };
-                if record.attempt_id != attempt_id || record.state != State::Running {
+                }
+                if *state != State::Running {
                     return;
                 }
-                let ending = if record.attempt == 1 {
-                    Ending::Removed
-                } else {
-                    // An earlier attempt's operation id must survive.
-                    let error = ErrorText::new("the claim's reply was lost; nothing ran");
-                    Ending::Failed { error, retry_after: Some(Duration::ZERO), keep }
-                };
-                if store.settle(&record.lease(key.digest()), &ending).await.is_ok() {
+                if store.settle(&found.record.lease(key.digest()), &ending).await.is_ok() {
                     return;
                 }
             }
         });
     }
+}
+
+/// What an opened key means for this order. Fills the draft of a re-grant.
+pub(super) fn judge_opened(order: &Order, bid: &mut Bid, opened: Opened, since: Instant) -> Step {
+    let draft = &mut bid.draft;
+    let (record, now) = match opened {
+        Opened::Inserted { fence } => {
+            let lease = lease_of(draft, fence);
+            return Step::Done(Begun::Granted(grant(draft, lease, Origin::Fresh, since)));
+        }
+        Opened::Contended => return Step::Done(Begun::running()),
+        Opened::Existing { record, now } => (record, now),
+    };
+    if record.attempt_id == draft.attempt_id && record.state == State::Running {
+        // Our own write, whose reply was lost: what it was judged as still holds.
+        let (origin, verify) =
+            bid.judged.map_or((Origin::Fresh, false), |judged| (judged.origin, judged.verify));
+        draft.operation_id = record.operation_id;
+        draft.attempt = record.attempt;
+        let lease = record.lease(draft.key.digest());
+        let grant = Grant { verify, ..grant(draft, lease, origin, since) };
+        return Step::Done(Begun::Granted(grant));
+    }
+    let verdict = judge(Some(&record), &order.request(), now);
+    let change = match &verdict {
+        Verdict::Granted(grant) => {
+            bid.judged = Some(*grant);
+            draft.attempt = grant.attempt;
+            match grant.operation_id {
+                Some(operation_id) => {
+                    draft.operation_id = operation_id;
+                    if order.fingerprint == Fingerprint::none() {
+                        // A retry that does not say what it asks for does not loosen the key.
+                        draft.fingerprint = record.fingerprint;
+                    }
+                    Change::Regrant(draft.clone())
+                }
+                None => Change::Replace(draft.clone()),
+            }
+        }
+        Verdict::Bury { error } => Change::End(Ending::Dead { error: error.clone() }),
+        Verdict::Suspend { error } => Change::End(Ending::Uncertain { error: error.clone() }),
+        Verdict::Mismatch
+        | Verdict::Completed { .. }
+        | Verdict::Running { .. }
+        | Verdict::Backoff { .. }
+        | Verdict::FailedFinal { .. }
+        | Verdict::Dead { .. }
+        | Verdict::Uncertain { .. } => {
+            return Step::Done(Begun::Answered { verdict, record: Some(record), as_of: since });
+        }
+    };
+    Step::Write { record, change, then: verdict }
 }
 
 /// What a written (or lost) verdict means.

@@ -212,4 +212,14 @@ impl Order {
             can_verify: self.verifier.is_some(),
         }
     }
+
+    /// Whether this order's crash policy can be kept by a claim that is `committed` before the work.
+    pub(super) fn survives_a_crash(&self, committed: bool) -> Result<(), InvalidPolicy> {
+        match self.policy.on_crash {
+            OnCrash::Hold | OnCrash::Verify if !committed => {
+                Err(InvalidPolicy::NeedsClaimFirst(self.policy.on_crash))
+            }
+            OnCrash::Rerun | OnCrash::Hold | OnCrash::Verify => Ok(()),
+        }
+    }
 }

@@ -9,7 +9,7 @@ use super::begin::{Begun, Grant, pause};
 use super::codec::Codec;
 use super::command::Order;
 use super::execution::{Error, Execution};
-use super::run::failpoint;
+use super::run::{failpoint, shown};
 use super::settle::{Ended, failure};
 use crate::clock::monotonic;
 use crate::outcome::ErrorText;
@@ -44,9 +44,7 @@ impl<E: Display> Failure<E> {
     /// end, the store is the one in trouble, or the escaped unit still holds what recording needs.
     pub(super) fn blame(&self) -> Option<String> {
         match self {
-            Failure::Work(_) | Failure::Panicked(_) | Failure::TimedOut(_) => {
-                Some(self.to_string())
-            }
+            Failure::Work(_) | Failure::Panicked(_) | Failure::TimedOut(_) => Some(shown(self)),
             Failure::Escaped
             | Failure::Aborted
             | Failure::Lost
@@ -112,7 +110,14 @@ impl<S: TransactionalStore> Inner<S> {
                     let lost = "the connection broke during commit; nothing was committed";
                     return Err(store::Error::new(ErrorKind::Unavailable, "commit", lost).into());
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    // Refused, not lost: a constraint checked at commit fails the work like any
+                    // other error. A transaction to be run again has not failed yet.
+                    if !matches!(error.kind(), ErrorKind::Ambiguous | ErrorKind::RetryTransaction) {
+                        self.record_failure(order, grant, &error.to_string()).await;
+                    }
+                    return Err(error.into());
+                }
             }
         }
         failpoint("commit.after");
@@ -199,11 +204,14 @@ impl<S: TransactionalStore> Inner<S> {
                 return self.after_loss::<C, T, E>(order, Error::ClaimLost).await;
             }
             Worked::Failed(Failure::Aborted) => {
-                self.give_back(order, grant).await;
+                self.interrupted(order, grant, "the attempt was stopped by a shutdown").await;
                 return Err(Error::Closed);
             }
+            Worked::Failed(Failure::TimedOut(limit)) => {
+                return self.timed_out::<C, T, E>(order, grant, limit).await;
+            }
             Worked::Failed(failed) => {
-                let text = failed.to_string();
+                let text = shown(&failed);
                 return self.fail::<C, T, E>(order, grant, &text, failed.into()).await;
             }
         };
@@ -211,7 +219,8 @@ impl<S: TransactionalStore> Inner<S> {
         failpoint("commit.before");
         if let Err(error) = self.store.commit(transaction).await {
             if error.kind() != ErrorKind::Ambiguous {
-                return Err(error.into());
+                let text = error.to_string();
+                return self.fail::<C, T, E>(order, grant, &text, error.into()).await;
             }
             // A settle of our own waits for the commit in doubt, and then either finds the claim
             // ended by it or ends the claim as a failure.

@@ -19,6 +19,8 @@ pub struct Context {
     pub(super) origin: Origin,
     pub(super) cancelled: CancellationToken,
     pub(super) reference: Arc<Mutex<Option<Reference>>>,
+    /// Whether a crash or a failure leaves the operation id behind.
+    pub(super) durable: bool,
 }
 
 impl Context {
@@ -50,12 +52,20 @@ impl Context {
 
     /// An idempotency key for a call to somebody else: 32 hex digits, the same in every retry and
     /// takeover of this operation, different for each `step`.
-    pub fn downstream_key(&self, step: &str) -> String {
+    ///
+    /// # Errors
+    /// [`NoDurableClaim`] where nothing would remember the operation, so that the next attempt would
+    /// send another key: in a one-commit transaction (add `.claim_first()`), and under
+    /// [`OnFailure::Release`](crate::OnFailure::Release), which `consume` uses.
+    pub fn downstream_key(&self, step: &str) -> Result<String, NoDurableClaim> {
+        if !self.durable {
+            return Err(NoDurableClaim);
+        }
         let mut hash = Sha256::new();
         hash.update(b"semel/downstream/1\0");
         hash.update(self.operation_id.to_bytes());
         hash.update(step.as_bytes());
-        hex(&hash.finalize()[..16])
+        Ok(hex(&hash.finalize()[..16]))
     }
 
     /// Whether the work should stop: its claim was lost, its time is up, or the executor shuts down.
@@ -77,3 +87,11 @@ impl Context {
         self.reference.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
+
+/// A downstream key was asked for where it could not be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a downstream key must be the same in every retry, but this claim leaves nothing behind: add \
+     `.claim_first()` to the transaction, or a failure policy other than Release"
+)]
+pub struct NoDurableClaim;

@@ -1,12 +1,13 @@
 //! What becomes of a claim when its work has ended.
 
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use super::begin::Grant;
 use super::codec::{Codec, Unencodable};
 use super::command::Order;
 use super::execution::{Error, Execution, Receipt};
-use super::run::failpoint;
+use super::run::{failpoint, words};
 use super::settle::{Ended, failure};
 use super::{Context, Inner};
 use crate::clock::monotonic;
@@ -27,15 +28,17 @@ impl<S: Store> Inner<S> {
     ) -> Result<Execution<T>, Error<E>> {
         let max = order.policy.max_outcome;
         // The work ran: whatever is wrong with its result, it must not run again.
-        let (outcome, value) = match C::encode(value) {
-            Ok((outcome, value)) => match with_reference(outcome, context) {
-                whole if whole.size() <= max => (Recorded::Whole(whole), value),
-                large => (Recorded::Omitted { bytes: large.size() as u64 }, value),
+        let encoded = std::panic::catch_unwind(AssertUnwindSafe(|| C::encode(value)));
+        let (outcome, value) = match encoded {
+            Ok(Ok((outcome, value))) => match with_reference(outcome, context) {
+                whole if whole.size() <= max => (Recorded::Whole(whole), Ok(value)),
+                large => (Recorded::Omitted { bytes: large.size() as u64 }, Ok(value)),
             },
-            Err(Unencodable { value, reason }) => {
-                tracing::error!(key = ?order.key, reason, "a result cannot be stored; it cannot be replayed");
-                (Recorded::Omitted { bytes: 0 }, value)
+            Ok(Err(Unencodable { value, reason })) => {
+                tracing::error!(key = ?order.key, reason, "a result cannot be stored or replayed");
+                (Recorded::Omitted { bytes: 0 }, Ok(value))
             }
+            Err(panic) => (Recorded::Omitted { bytes: 0 }, Err(words(panic.as_ref()))),
         };
         let ending = Ending::Succeeded { outcome, keep: order.policy.keep };
         let as_of = monotonic();
@@ -45,13 +48,13 @@ impl<S: Store> Inner<S> {
         match ended {
             Ended::Recorded => {
                 let receipt = self.share(order, grant, ending, as_of);
-                Ok(Execution::Executed { value, receipt })
+                executed(value, receipt)
             }
             Ended::Lost => self.after_loss::<C, T, E>(order, Error::ClaimLost).await,
             Ended::Unrecorded(error) => {
                 tracing::error!(key = ?order.key, %error, "the work ran, but its answer is not recorded");
                 measure::unrecorded();
-                Ok(Execution::Executed { value, receipt: receipt(grant, false) })
+                executed(value, receipt(grant, false))
             }
         }
     }
@@ -122,10 +125,30 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// Ends the claim of work that shutdown has dropped. What it did so far is unknown, so the
-    /// operation keeps its id, and a policy that asks for care gets it.
-    pub(super) async fn give_back(&self, order: &Order, grant: &Grant) {
-        let error = ErrorText::new("the attempt was stopped by a shutdown");
+    /// The work took too long and was dropped. It may have had effects: where a crash must not be
+    /// re-run blindly, neither must this.
+    pub(super) async fn timed_out<C: Codec<T>, T, E>(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        limit: Duration,
+    ) -> Result<Execution<T>, Error<E>> {
+        let text = format!("the work took longer than {limit:?} and was cancelled");
+        match order.policy.on_crash {
+            OnCrash::Rerun => {
+                self.fail::<C, T, E>(order, grant, &text, Error::WorkTimeout { limit }).await
+            }
+            OnCrash::Hold | OnCrash::Verify => {
+                self.interrupted(order, grant, &text).await;
+                Err(Error::WorkTimeout { limit })
+            }
+        }
+    }
+
+    /// Ends the claim of work that was dropped. What it did so far is unknown, so the operation
+    /// keeps its id, and a policy that asks for care gets it.
+    pub(super) async fn interrupted(&self, order: &Order, grant: &Grant, text: &str) {
+        let error = ErrorText::new(text);
         let ending = match order.policy.on_crash {
             OnCrash::Rerun => {
                 Ending::Failed { error, retry_after: Some(Duration::ZERO), keep: order.policy.keep }
@@ -136,6 +159,29 @@ impl<S: Store> Inner<S> {
         };
         let _ = self.settle(&order.key, &grant.lease, &ending, Duration::from_secs(2)).await;
         self.moved(&order.key);
+    }
+
+    /// The lease was over, or about to be, before the work could start: it does not start.
+    pub(super) async fn too_late<C: Codec<T>, T, E>(
+        &self,
+        order: &Order,
+        grant: &Grant,
+    ) -> Result<Execution<T>, Error<E>> {
+        if let Some(ending) = grant.untouched(order.policy.keep) {
+            let _ = self.settle(&order.key, &grant.lease, &ending, Duration::from_secs(2)).await;
+            self.moved(&order.key);
+        }
+        if self.closing.is_cancelled() {
+            return Err(Error::Closed);
+        }
+        self.after_loss::<C, T, E>(order, Error::ClaimLost).await
+    }
+}
+
+fn executed<T, E>(value: Result<T, String>, receipt: Receipt) -> Result<Execution<T>, Error<E>> {
+    match value {
+        Ok(value) => Ok(Execution::Executed { value, receipt }),
+        Err(panic) => Err(Error::Encode { reason: format!("it panicked: {panic}") }),
     }
 }
 

@@ -11,7 +11,8 @@ use crate::fingerprint::Fingerprint;
 use crate::judge::Verdict;
 use crate::key::Digest;
 
-type Held = HashMap<Digest, Fingerprint>;
+/// What each holder was granted under; `None` while it still asks.
+type Held = HashMap<Digest, Option<Fingerprint>>;
 
 /// The keys held. Cheap to clone.
 #[derive(Clone, Default)]
@@ -26,10 +27,10 @@ impl InFlight {
     pub(super) fn judge(&self, order: &Order) -> Option<Verdict> {
         let held = self.lock();
         let holder = held.get(&order.key.digest())?;
-        Some(if holder.accepts(&order.fingerprint) {
-            Verdict::Running { lease_remaining: None }
-        } else {
-            Verdict::Mismatch
+        Some(match holder {
+            Some(granted) if !granted.accepts(&order.fingerprint) => Verdict::Mismatch,
+            // Until the store has judged the holder, it may itself be the mismatch.
+            Some(_) | None => Verdict::Running { lease_remaining: None },
         })
     }
 
@@ -45,7 +46,7 @@ impl InFlight {
                 Err(Verdict::Running { lease_remaining: None })
             }
             std::collections::hash_map::Entry::Vacant(free) => {
-                free.insert(order.fingerprint);
+                free.insert(None);
                 Ok(Hold { keys: self.clone(), digest })
             }
         }
@@ -56,6 +57,13 @@ impl InFlight {
 pub(super) struct Hold {
     keys: InFlight,
     digest: Digest,
+}
+
+impl Hold {
+    /// The store has granted the claim, for requests with this fingerprint.
+    pub(super) fn granted(&self, fingerprint: Fingerprint) {
+        self.keys.lock().insert(self.digest, Some(fingerprint));
+    }
 }
 
 impl Drop for Hold {

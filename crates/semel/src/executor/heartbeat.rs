@@ -6,10 +6,12 @@
 //! lease that it could not renew ends.
 
 use std::collections::{BTreeSet, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +22,8 @@ use crate::store::{Renewed, Renewer, Store};
 
 /// Leases renewed in one step.
 const BATCH: usize = 256;
+/// Longest step, so that a lease taken while one hangs is not kept waiting for long.
+const MAX_STEP: Duration = Duration::from_secs(3);
 
 /// The leases of one executor.
 pub(super) struct Heartbeat<S: Store> {
@@ -62,6 +66,14 @@ pub(super) struct Beat {
     id: u64,
 }
 
+impl Beat {
+    /// Whether the lease still runs, with a margin: work may start under it.
+    pub(super) fn holds(&self) -> bool {
+        let now = monotonic();
+        self.table.lock().entries.get(&self.id).is_some_and(|entry| !entry.is_over(now))
+    }
+}
+
 impl Drop for Beat {
     fn drop(&mut self) {
         let mut leases = self.table.lock();
@@ -77,6 +89,14 @@ struct Entry {
     renew_at: Instant,
     ends: Instant,
     lost: CancellationToken,
+}
+
+impl Entry {
+    /// Whether the lease is about to end. The margin leaves the work a moment to hear of it before
+    /// a rival may start.
+    fn is_over(&self, now: Instant) -> bool {
+        now + self.length / 10 >= self.ends
+    }
 }
 
 #[derive(Default)]
@@ -146,12 +166,27 @@ impl Table {
         }
     }
 
+    /// Tells the work of every lease that is about to end unrenewed.
+    fn fence(&self, now: Instant) {
+        let over: Vec<u64> = {
+            let leases = self.lock();
+            leases.entries.iter().filter(|(_, e)| e.is_over(now)).map(|(id, _)| *id).collect()
+        };
+        for id in over {
+            self.lose(id);
+        }
+    }
+
+    /// The shortest lease: nothing may take long by its measure.
+    fn shortest(&self) -> Duration {
+        let leases = self.lock();
+        leases.entries.values().map(|e| e.length).min().unwrap_or(Duration::from_secs(1))
+    }
+
     /// After a failed round: try again soon, or give up a lease that is about to end.
     fn retry(&self, due: &[(u64, Lease, Duration)], now: Instant) {
         for (id, _, length) in due {
-            // The margin leaves the work a moment to hear of it before a rival may start.
-            let over = self.lock().entries.get(id).is_some_and(|e| now + *length / 10 >= e.ends);
-            if over {
+            if self.lock().entries.get(id).is_some_and(|entry| entry.is_over(now)) {
                 self.lose(*id);
             } else {
                 let pause = (*length / 20).clamp(Duration::from_millis(5), Duration::from_secs(1));
@@ -162,7 +197,7 @@ impl Table {
 }
 
 fn launch<S: Store>(store: &Arc<S>, table: &Arc<Table>) {
-    let beat = run(Arc::clone(store), Arc::clone(table));
+    let beat = keep_running(Arc::clone(store), Arc::clone(table));
     #[cfg(feature = "testing")]
     if crate::testing::sabotaged(crate::testing::Guard::HeartbeatThread) {
         tokio::spawn(beat);
@@ -178,6 +213,19 @@ fn launch<S: Store>(store: &Arc<S>, table: &Arc<Table>) {
     });
     if let Err(error) = thread {
         tracing::error!(%error, "heartbeat has no thread: leases will lapse");
+    }
+}
+
+/// A store that panics once must not cost every later lease.
+async fn keep_running<S: Store>(store: Arc<S>, table: Arc<Table>) {
+    while AssertUnwindSafe(run(Arc::clone(&store), Arc::clone(&table)))
+        .catch_unwind()
+        .await
+        .is_err()
+    {
+        tracing::error!("renewal panicked; starting it again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        table.fence(monotonic());
     }
 }
 
@@ -207,8 +255,10 @@ async fn renew<S: Store>(
     due: &[(u64, Lease, Duration)],
 ) {
     let sent = monotonic();
-    // One hung step may cost a part of the shortest lease, never all of it.
-    let limit = due.iter().map(|(_, _, length)| *length / 4).min().unwrap_or_default();
+    // One hung step may cost a part of the shortest lease, never all of it; and while it hangs,
+    // leases that come to their end are told.
+    let limit = (table.shortest() / 4).min(MAX_STEP);
+    let tick = (limit / 4).max(Duration::from_millis(1));
     let step = async {
         let renewer = match renewer {
             Some(renewer) => renewer,
@@ -217,16 +267,28 @@ async fn renew<S: Store>(
         let leases: Vec<(Lease, Duration)> = due.iter().map(|(_, l, d)| (*l, *d)).collect();
         renewer.renew(&leases).await
     };
-    match tokio::time::timeout(limit, step).await {
+    let watched = async {
+        tokio::pin!(step);
+        loop {
+            tokio::select! {
+                done = &mut step => return done,
+                () = tokio::time::sleep(tick) => table.fence(monotonic()),
+            }
+        }
+    };
+    match tokio::time::timeout(limit, watched).await {
         Ok(Ok(answers)) => {
-            for ((id, _, length), answer) in due.iter().zip(answers) {
+            let mut unknown = Vec::new();
+            for ((id, lease, length), answer) in due.iter().zip(answers) {
                 match answer {
                     Renewed::Extended => {
                         table.reschedule(*id, sent + *length / 3, Some(sent + *length));
                     }
                     Renewed::Lost => table.lose(*id),
+                    Renewed::Unknown => unknown.push((*id, *lease, *length)),
                 }
             }
+            table.retry(&unknown, monotonic());
         }
         Ok(Err(error)) => {
             tracing::warn!(%error, leases = due.len(), "renewal failed; trying again");

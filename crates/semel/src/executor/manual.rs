@@ -12,7 +12,7 @@ use super::begin::{Begun, Grant};
 use super::codec::Plain;
 use super::command::{Command, Order};
 use super::execution::{Error, Execution, Receipt};
-use super::finish::with_reference;
+use super::finish::{receipt, with_reference};
 use super::heartbeat::Beat;
 use super::settle::{Ended, failure};
 use super::{Context, Executor, Inner};
@@ -105,7 +105,7 @@ impl<S: Store> Claim<S> {
         grant: Grant,
         renewed: bool,
     ) -> Self {
-        let context = inner.context(&order, &grant);
+        let context = inner.context(&order, &grant, renewed);
         let beat = renewed.then(|| inner.keep_alive(&order, &grant, &context));
         Self { inner: Arc::clone(inner), order, grant, context, beat }
     }
@@ -153,15 +153,33 @@ impl<S: Store> Claim<S> {
         self.end(ending).await
     }
 
-    /// Gives the key back, as if it had never been claimed.
+    /// Gives the key back as it was found: free, or with its earlier attempt due again. A claim that
+    /// [wants verification](Self::wants_verification) is left to lapse: somebody must still ask.
     ///
     /// # Errors
     /// As [`complete`](Self::complete).
     pub async fn release(self) -> Result<Option<Receipt>, Unsettled<S>> {
-        self.end(Ending::Removed).await
+        match self.grant.untouched(self.order.policy.keep) {
+            Some(ending) => self.end(ending).await,
+            None => Ok(Some(receipt(&self.grant, true))),
+        }
     }
 
+    /// In a task of its own: a caller who leaves now must not lose what the work came to.
     async fn end(self, ending: Ending) -> Result<Option<Receipt>, Unsettled<S>> {
+        let attempts = self.inner.attempts.clone();
+        let settling = attempts.spawn(self.settle(ending));
+        match settling.await {
+            Ok(settled) => settled,
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is going down, and everybody on it: there is nobody to answer.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+
+    async fn settle(self, ending: Ending) -> Result<Option<Receipt>, Unsettled<S>> {
         let as_of = monotonic();
         let (key, patience) = (&self.order.key, self.order.policy.lease);
         match self.inner.settle(key, &self.grant.lease, &ending, patience).await {

@@ -4,6 +4,7 @@
 //! expiry, which the entry knows, and an operator's hand, for which entries live a minute at most.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use moka::Expiry;
@@ -38,12 +39,16 @@ impl Default for LocalReplay {
     }
 }
 
+/// Nobody needs a local answer that is older; and instants do not overflow.
+const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A settled answer.
 #[derive(Clone, Debug)]
 pub(super) struct Replay {
     pub(super) fingerprint: Fingerprint,
     pub(super) outcome: Outcome,
     pub(super) receipt: Receipt,
+    as_of: Instant,
     until: Instant,
 }
 
@@ -52,13 +57,19 @@ pub(super) struct Replay {
 pub(super) struct ReplayCache {
     cache: Option<Cache<Digest, Arc<Replay>>>,
     max_age: Duration,
+    /// When an operator last changed a key: what was read before that is not to be trusted, even if
+    /// it arrives here later.
+    revoked: Cache<Digest, Instant>,
+    any_revoked: AtomicBool,
 }
 
 impl ReplayCache {
     pub(super) fn new(settings: LocalReplay) -> Self {
-        let max_age = settings.max_age;
+        let max_age = settings.max_age.min(MAX_AGE);
+        let revoked = Cache::builder().max_capacity(100_000).time_to_live(max_age * 2).build();
+        let any_revoked = AtomicBool::new(false);
         if settings.entries == 0 || settings.bytes == 0 || max_age.is_zero() {
-            return Self { cache: None, max_age };
+            return Self { cache: None, max_age, revoked, any_revoked };
         }
         // Both limits in one: an entry weighs at least its share of the bytes.
         let share = u32::try_from(settings.bytes / settings.entries).unwrap_or(u32::MAX);
@@ -69,12 +80,18 @@ impl ReplayCache {
             })
             .expire_after(Lifetime)
             .build();
-        Self { cache: Some(cache), max_age }
+        Self { cache: Some(cache), max_age, revoked, any_revoked }
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Replay>> {
         let replay = self.cache.as_ref()?.get(&key.digest())?;
-        (replay.until > clock::monotonic()).then_some(replay)
+        let trusted = replay.until > clock::monotonic() && !self.is_revoked(key, replay.as_of);
+        trusted.then_some(replay)
+    }
+
+    fn is_revoked(&self, key: &Key, as_of: Instant) -> bool {
+        self.any_revoked.load(Ordering::Acquire)
+            && self.revoked.get(&key.digest()).is_some_and(|since| as_of <= since)
     }
 
     /// Remembers an answer that the store had at `as_of` and keeps for `fresh_for` from then.
@@ -87,15 +104,20 @@ impl ReplayCache {
         (as_of, fresh_for): (Instant, Duration),
     ) {
         let Some(cache) = &self.cache else { return };
+        if self.is_revoked(key, as_of) {
+            return;
+        }
         let until = as_of + fresh_for.min(self.max_age);
         let outcome = outcome.clone();
-        cache.insert(key.digest(), Arc::new(Replay { fingerprint, outcome, receipt, until }));
+        cache
+            .insert(key.digest(), Arc::new(Replay { fingerprint, outcome, receipt, as_of, until }));
     }
 
     pub(super) fn remove(&self, key: &Key) {
-        if let Some(cache) = &self.cache {
-            cache.invalidate(&key.digest());
-        }
+        let Some(cache) = &self.cache else { return };
+        self.revoked.insert(key.digest(), clock::monotonic());
+        self.any_revoked.store(true, Ordering::Release);
+        cache.invalidate(&key.digest());
     }
 }
 

@@ -23,7 +23,7 @@ use crate::judge::Verdict;
 use crate::key::Key;
 use crate::measure;
 use crate::outcome::Recorded;
-use crate::policy::Wait;
+use crate::policy::{OnFailure, Wait};
 use crate::record::{Record, State};
 use crate::store::{Peeked, Store};
 
@@ -69,17 +69,16 @@ impl<S: Store> Inner<S> {
             }
             let task = attempt(Arc::clone(self), Arc::clone(&order), work);
             let (verdict, record, as_of) = match self.detached(task).await {
-                Some(Attempted::Finished(result)) => break result,
-                Some(Attempted::Answered { verdict, record, as_of, work: unused }) => {
+                Ok(Attempted::Finished(result)) => break result,
+                Ok(Attempted::Answered { verdict, record, as_of, work: unused }) => {
                     work = unused;
                     (verdict, record, as_of)
                 }
-                // The runtime is going down, or our own code panicked: say so, claim nothing.
-                None => break Err(Error::Closed),
+                Err(ended) => break Err(ended.widen()),
             };
             let running = matches!(verdict, Verdict::Running { .. });
             if running && waiting.again(self, &order).await {
-                match waiting.reported(self, &order).await {
+                match waiting.reported(self, &order, &verdict).await {
                     Some(failed) => break Err(failed.widen()),
                     None => continue,
                 }
@@ -97,12 +96,16 @@ impl<S: Store> Inner<S> {
     async fn detached<O: Send + 'static>(
         &self,
         task: impl Future<Output = O> + Send + 'static,
-    ) -> Option<O> {
+    ) -> Result<O, Error> {
         #[cfg(feature = "testing")]
         if crate::testing::sabotaged(crate::testing::Guard::Spawn) {
-            return Some(task.await);
+            return Ok(task.await);
         }
-        self.attempts.spawn(task).await.ok()
+        self.attempts.spawn(task).await.map_err(|ended| match ended.try_into_panic() {
+            Ok(panic) => Error::Panicked { message: words(panic.as_ref()) },
+            // The runtime is going down.
+            Err(_) => Error::Closed,
+        })
     }
 
     /// Answers from this process's memory, where it has the answer.
@@ -209,10 +212,13 @@ impl<S: Store> Inner<S> {
         Fut: Future<Output = Result<T, E>>,
         E: Display,
     {
-        let context = self.context(order, grant);
-        let _beat = self.keep_alive(order, grant, &context);
+        let context = self.context(order, grant, true);
+        let beat = self.keep_alive(order, grant, &context);
         if let Some(answer) = self.verify::<C, T>(order, grant, &context).await {
             return answer.map_err(Error::widen);
+        }
+        if !beat.holds() {
+            return self.too_late::<C, T, E>(order, grant).await;
         }
         let limit = order.policy.work_timeout;
         let ran = self.supervise(&context, limit, async { work(context.clone()).await }).await;
@@ -222,33 +228,25 @@ impl<S: Store> Inner<S> {
                 self.succeed::<C, T, E>(order, grant, &context, value).await
             }
             Ran::Finished(Err(error)) => {
-                let text = error.to_string();
+                let text = shown(&error);
                 self.fail::<C, T, E>(order, grant, &text, Error::Work(error)).await
             }
             Ran::Panicked(message) => {
                 let text = format!("the work panicked: {message}");
                 self.fail::<C, T, E>(order, grant, &text, Error::Panicked { message }).await
             }
-            Ran::TimedOut(limit) => {
-                let error = Error::WorkTimeout { limit };
-                self.fail::<C, T, E>(
-                    order,
-                    grant,
-                    &format!("{}", Error::<E>::WorkTimeout { limit }),
-                    error,
-                )
-                .await
-            }
+            Ran::TimedOut(limit) => self.timed_out::<C, T, E>(order, grant, limit).await,
             Ran::Aborted => {
-                self.give_back(order, grant).await;
+                self.interrupted(order, grant, "the attempt was stopped by a shutdown").await;
                 Err(Error::Closed)
             }
         }
     }
 
     /// What the work will know.
-    pub(super) fn context(&self, order: &Order, grant: &Grant) -> Context {
+    pub(super) fn context(&self, order: &Order, grant: &Grant, committed: bool) -> Context {
         Context {
+            durable: committed && order.policy.on_failure != OnFailure::Release,
             key: order.key.clone(),
             operation_id: grant.operation_id,
             attempt: grant.attempt,
@@ -285,6 +283,8 @@ impl<S: Store> Inner<S> {
         };
         tokio::select! {
             biased;
+            // First: an attempt that slipped in behind a shutdown does not start its work.
+            () = self.abort.cancelled() => Ran::Aborted,
             ran = work => match ran {
                 Ok(result) => Ran::Finished(result),
                 Err(panic) => Ran::Panicked(words(panic.as_ref())),
@@ -293,12 +293,17 @@ impl<S: Store> Inner<S> {
                 context.cancelled.cancel();
                 Ran::TimedOut(limit.unwrap_or_default())
             }
-            () = self.abort.cancelled() => Ran::Aborted,
         }
     }
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
+/// What an error says, whatever its `Display` does: a claim must be settled even so.
+pub(super) fn shown(error: &impl Display) -> String {
+    std::panic::catch_unwind(AssertUnwindSafe(|| error.to_string()))
+        .unwrap_or_else(|_| "the work failed with an error that cannot be shown".to_owned())
+}
+
+pub(super) fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "a value that is not text".to_owned())

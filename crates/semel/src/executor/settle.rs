@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Inner;
-use super::begin::{pause, transient};
+use super::begin::pause;
 use super::command::Order;
 use crate::claim::Lease;
 use crate::clock::monotonic;
@@ -13,7 +13,7 @@ use crate::measure;
 use crate::outcome::ErrorText;
 use crate::policy::OnFailure;
 use crate::record::State;
-use crate::store::{Ending, Error, ErrorKind, Settled, Store};
+use crate::store::{Ending, Error, ErrorKind, Peeked, Settled, Store};
 
 /// What came of an ending.
 pub(super) enum Ended {
@@ -44,21 +44,17 @@ impl<S: Store> Inner<S> {
                 Ok(Settled::Lost) if !doubt => return Ended::Lost,
                 // An earlier try may have been the one that ended it.
                 Ok(Settled::Lost) => match self.store.peek(key).await {
-                    Ok(None) if *ending == Ending::Removed => return Ended::Recorded,
-                    Ok(None) => return Ended::Lost,
-                    Ok(Some(found)) => {
-                        let ours = found.record.attempt_id == lease.attempt_id;
-                        if ours && found.record.state != State::Running {
-                            return Ended::Recorded;
-                        }
-                        return Ended::Lost;
+                    Ok(found) if is_ours(found.as_ref(), lease, ending) => return Ended::Recorded,
+                    Ok(_) => return Ended::Lost,
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        return Ended::Unrecorded(error);
                     }
-                    Err(error) if !transient(&error) => return Ended::Unrecorded(error),
                     Err(_) => {}
                 },
                 Err(error) => {
                     measure::store_failed(&error);
-                    if !transient(&error) || since.elapsed() >= patience {
+                    // The work ran: only a record that cannot be read is beyond another try.
+                    if error.kind() == ErrorKind::Corrupt || since.elapsed() >= patience {
                         return Ended::Unrecorded(error);
                     }
                     doubt |= error.kind() == ErrorKind::Ambiguous;
@@ -81,6 +77,30 @@ impl<S: Store> Inner<S> {
     pub(super) fn moved(&self, key: &Key) {
         self.waiters.wake(key.digest().hint());
         self.store.announce(key.digest().hint());
+    }
+}
+
+/// Whether what is stored is the very ending we wrote. Rivals and operators who end a lapsed claim
+/// leave its attempt id in place, so that alone proves nothing.
+fn is_ours(found: Option<&Peeked>, lease: &Lease, ending: &Ending) -> bool {
+    let Some(Peeked { record, .. }) = found else { return *ending == Ending::Removed };
+    if record.attempt_id != lease.attempt_id {
+        return false;
+    }
+    match ending {
+        Ending::Succeeded { outcome, .. } => {
+            record.state == State::Succeeded && record.outcome.as_ref() == Some(outcome)
+        }
+        Ending::Failed { error, .. } => {
+            record.state == State::Failed && record.error.as_ref() == Some(error)
+        }
+        Ending::Dead { error } => {
+            record.state == State::Dead && record.error.as_ref() == Some(error)
+        }
+        Ending::Uncertain { error } => {
+            record.state == State::Uncertain && record.error.as_ref() == Some(error)
+        }
+        Ending::Removed => false,
     }
 }
 

@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::begin::{Begun, Grant, Step, conclude};
+use super::begin::{Begun, Grant, Step, conclude, judge_opened};
 use super::codec::{Codec, Json, Plain};
 use super::command::{Command, Order};
 use super::commit::{Failure, Worked};
 use super::execution::{Error, Execution};
 use super::finish::with_reference;
+use super::flight::Hold;
 use super::manual::{Claim, Claimed};
 use super::run::{Attempted, Ran, failpoint};
 use super::unit::Unit;
@@ -24,7 +25,6 @@ use super::{Context, Executor, Inner};
 use crate::clock::monotonic;
 use crate::judge::Verdict;
 use crate::outcome::{Outcome, Recorded};
-use crate::policy::{InvalidPolicy, OnCrash};
 use crate::store::{self, Ending, Settled, TransactionalStore};
 
 impl<S: TransactionalStore> Executor<S> {
@@ -47,12 +47,7 @@ impl<S: TransactionalStore> Executor<S> {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let order = self.0.accept(command).map_err(Error::widen)?;
-        match order.policy.on_crash {
-            OnCrash::Hold | OnCrash::Verify if !order.claim_first => {
-                return Err(InvalidPolicy::NeedsClaimFirst(order.policy.on_crash).into());
-            }
-            OnCrash::Rerun | OnCrash::Hold | OnCrash::Verify => {}
-        }
+        order.survives_a_crash(order.claim_first)?;
         let attempt = Inner::attempt_transact::<Json, T, E, F, Fut>;
         self.0.drive::<Json, _, _, _, _, _>(order, work, attempt).await
     }
@@ -69,6 +64,7 @@ impl<S: TransactionalStore> Executor<S> {
         command: Command,
     ) -> Result<Claimed<S>, Error> {
         let order = self.0.accept(command)?;
+        order.survives_a_crash(false)?;
         match self.0.begin_in(connection, &order).await? {
             Begun::Granted(grant) => Ok(Claimed::Granted(Claim::new(&self.0, order, grant, false))),
             Begun::Answered { verdict, record, as_of } => {
@@ -120,14 +116,14 @@ impl<S: TransactionalStore> Inner<S> {
         order: &Order,
     ) -> store::Result<Begun> {
         let since = monotonic();
-        let mut draft = self.draft(order);
-        let opened = self.store.open_in(connection, &draft).await?;
-        match self.judge_opened(order, &mut draft, opened, since) {
+        let mut bid = self.bid(order);
+        let opened = self.store.open_in(connection, &bid.draft).await?;
+        match judge_opened(order, &mut bid, opened, since) {
             Step::Done(begun) => Ok(begun),
             Step::Write { record, change, then } => {
                 let version = record.version();
                 let swapped = self.store.swap_in(connection, &order.key, version, &change).await?;
-                let begun = conclude(&draft, record, then, swapped, since);
+                let begun = conclude(&bid.draft, record, then, swapped, since);
                 Ok(begun.unwrap_or_else(Begun::running))
             }
         }
@@ -150,14 +146,19 @@ impl<S: TransactionalStore> Inner<S> {
                 return Attempted::Answered { verdict, record: None, as_of: monotonic(), work };
             }
         };
-        let attempted = self.transact_held::<C, T, E, F, Fut>(&order, work).await;
+        let attempted = self.transact_held::<C, T, E, F, Fut>(&order, &hold, work).await;
         // Whoever was woken while the key was still held here must look once more.
         drop(hold);
         self.waiters.wake(order.key.digest().hint());
         attempted
     }
 
-    async fn transact_held<C, T, E, F, Fut>(&self, order: &Order, work: F) -> Attempted<F, T, E>
+    async fn transact_held<C, T, E, F, Fut>(
+        &self,
+        order: &Order,
+        hold: &Hold,
+        work: F,
+    ) -> Attempted<F, T, E>
     where
         C: Codec<T>,
         F: FnOnce(Unit<S>) -> Fut,
@@ -166,7 +167,7 @@ impl<S: TransactionalStore> Inner<S> {
     {
         failpoint("begin.before");
         if order.claim_first {
-            return self.attempt_claimed::<C, T, E, F, Fut>(order, work).await;
+            return self.attempt_claimed::<C, T, E, F, Fut>(order, hold, work).await;
         }
         let mut transaction = match self.store.begin().await {
             Ok(transaction) => transaction,
@@ -182,7 +183,8 @@ impl<S: TransactionalStore> Inner<S> {
         failpoint("begin.after");
         match begun {
             Begun::Granted(grant) => {
-                let context = self.context(order, &grant);
+                hold.granted(grant.fingerprint);
+                let context = self.context(order, &grant, false);
                 let ran =
                     self.work::<C, T, E, F, Fut>(order, &grant, &context, transaction, work).await;
                 Attempted::Finished(self.finish_one_commit::<C, T, E>(order, &grant, ran).await)
@@ -224,7 +226,6 @@ impl<S: TransactionalStore> Inner<S> {
             transaction: Some(transaction),
             home: Arc::clone(&home),
             context: context.clone(),
-            durable: order.claim_first,
         };
         let store_limit = self.store.work_limit(order.policy.lease);
         let limit = order.policy.work_timeout.into_iter().chain(store_limit).min();
@@ -308,7 +309,12 @@ impl<S: TransactionalStore> Inner<S> {
     }
 
     /// Work under a committed claim: the completion rides in the work's transaction.
-    async fn attempt_claimed<C, T, E, F, Fut>(&self, order: &Order, work: F) -> Attempted<F, T, E>
+    async fn attempt_claimed<C, T, E, F, Fut>(
+        &self,
+        order: &Order,
+        hold: &Hold,
+        work: F,
+    ) -> Attempted<F, T, E>
     where
         C: Codec<T>,
         F: FnOnce(Unit<S>) -> Fut,
@@ -323,10 +329,14 @@ impl<S: TransactionalStore> Inner<S> {
             Err(error) => return Attempted::Finished(Err(error.into())),
         };
         failpoint("begin.after");
-        let context = self.context(order, &grant);
+        hold.granted(grant.fingerprint);
+        let context = self.context(order, &grant, true);
         let beat = self.keep_alive(order, &grant, &context);
         if let Some(answer) = self.verify::<C, T>(order, &grant, &context).await {
             return Attempted::Finished(answer.map_err(Error::widen));
+        }
+        if !beat.holds() {
+            return Attempted::Finished(self.too_late::<C, T, E>(order, &grant).await);
         }
         let worked = match self.store.begin().await {
             Ok(transaction) => {

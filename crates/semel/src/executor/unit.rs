@@ -12,7 +12,6 @@ pub struct Unit<S: TransactionalStore> {
     pub(super) transaction: Option<S::Transaction>,
     pub(super) home: Arc<Mutex<Option<S::Transaction>>>,
     pub(super) context: Context,
-    pub(super) durable: bool,
 }
 
 impl<S: TransactionalStore> fmt::Debug for Unit<S> {
@@ -27,18 +26,9 @@ impl<S: TransactionalStore> Unit<S> {
         S::connection(self.transaction.as_mut().expect("a unit has its transaction until it drops"))
     }
 
-    /// What the work knows about its claim.
+    /// What the work knows about its claim: fence, operation id, downstream keys, cancellation.
     pub fn context(&self) -> &Context {
         &self.context
-    }
-
-    /// As [`Context::downstream_key`], where the claim survives a crash.
-    ///
-    /// # Errors
-    /// [`NoDurableClaim`] without `.claim_first()`: after a crash nothing would remember the key,
-    /// and the next attempt would send another.
-    pub fn downstream_key(&self, step: &str) -> Result<String, NoDurableClaim> {
-        if self.durable { Ok(self.context.downstream_key(step)) } else { Err(NoDurableClaim) }
     }
 }
 
@@ -47,8 +37,3 @@ impl<S: TransactionalStore> Drop for Unit<S> {
         *self.home.lock().unwrap_or_else(PoisonError::into_inner) = self.transaction.take();
     }
 }
-
-/// A downstream key was asked for in a one-commit transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a downstream key must survive a crash; add `.claim_first()` to the command")]
-pub struct NoDurableClaim;

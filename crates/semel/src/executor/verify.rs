@@ -1,14 +1,13 @@
 //! Asking whether a crashed attempt happened, before anything runs again.
 
-use std::panic::AssertUnwindSafe;
-
-use futures_util::FutureExt as _;
+use std::convert::Infallible;
 
 use super::begin::Grant;
 use super::codec::Codec;
 use super::command::{Order, Verification};
 use super::execution::{Error, Execution};
 use super::finish::receipt;
+use super::run::Ran;
 use super::settle::Ended;
 use super::{Context, Inner};
 use crate::outcome::{ErrorText, Recorded};
@@ -23,9 +22,15 @@ impl<S: Store> Inner<S> {
         context: &Context,
     ) -> Option<Result<Execution<T>, Error>> {
         let verifier = order.verifier.as_ref().filter(|_| grant.verify)?;
-        let asked = AssertUnwindSafe(verifier(context.clone())).catch_unwind().await;
+        let asking = async { Ok::<_, Infallible>(verifier(context.clone()).await) };
+        let found = match self.supervise(context, order.policy.work_timeout, asking).await {
+            Ran::Finished(Ok(found)) => found,
+            Ran::Panicked(_) | Ran::TimedOut(_) => Verification::Unknown,
+            // Nothing was learnt: the lease lapses, and the next caller asks again.
+            Ran::Aborted => return Some(Err(Error::Closed)),
+        };
         let patience = order.policy.lease;
-        let (ending, answer) = match asked.unwrap_or(Verification::Unknown) {
+        let (ending, answer) = match found {
             Verification::NotDone => {
                 // The crashed attempt may have been the last that was allowed.
                 let max = order.policy.max_attempts.filter(|max| grant.attempt > *max)?;
@@ -41,7 +46,13 @@ impl<S: Store> Inner<S> {
                 let answer = C::decode(&outcome)
                     .map(|value| Execution::Replayed { value, receipt })
                     .map_err(|reason| Error::Decode { reason });
-                (Ending::Succeeded { outcome: Recorded::Whole(outcome), keep }, answer)
+                let outcome = match outcome.size() {
+                    size if size > order.policy.max_outcome => {
+                        Recorded::Omitted { bytes: size as u64 }
+                    }
+                    _ => Recorded::Whole(outcome),
+                };
+                (Ending::Succeeded { outcome, keep }, answer)
             }
         };
         Some(match self.settle(&order.key, &grant.lease, &ending, patience).await {
@@ -49,7 +60,7 @@ impl<S: Store> Inner<S> {
                 self.moved(&order.key);
                 answer
             }
-            Ended::Lost => Err(Error::ClaimLost),
+            Ended::Lost => self.after_loss::<C, T, Infallible>(order, Error::ClaimLost).await,
             Ended::Unrecorded(error) => Err(error.into()),
         })
     }

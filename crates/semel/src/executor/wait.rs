@@ -16,6 +16,7 @@ use super::begin::pause;
 use super::command::Order;
 use super::execution::Error;
 use crate::clock::monotonic;
+use crate::judge::Verdict;
 use crate::key::{Hint, Key};
 use crate::measure;
 use crate::outcome::ErrorText;
@@ -209,12 +210,14 @@ async fn listen<S: Store>(inner: Weak<Inner<S>>) {
 pub(super) struct Waiting<S: Store> {
     place: Option<Place<S>>,
     pub(super) since: Instant,
+    /// Whether the holder is a transaction of this process.
+    local: bool,
 }
 
 impl<S: Store> Waiting<S> {
     pub(super) fn new(inner: &Arc<Inner<S>>, order: &Order) -> Self {
         let place = (order.policy.wait != Wait::No).then(|| Place::take(inner, &order.key));
-        Self { place, since: monotonic() }
+        Self { place, since: monotonic(), local: false }
     }
 
     /// Waits for the claim to end; `false` if the wait is over.
@@ -222,6 +225,7 @@ impl<S: Store> Waiting<S> {
         let Some(place) = &mut self.place else {
             return false;
         };
+        self.local = inner.in_flight.judge(order).is_some();
         let left = order.policy.wait.limit().saturating_sub(self.since.elapsed());
         let woken = tokio::select! {
             woken = place.wait(left) => woken,
@@ -232,8 +236,17 @@ impl<S: Store> Waiting<S> {
     }
 
     /// Under [`Woken::Report`]: the holder's failure, if that is what ended the wait.
-    pub(super) async fn reported(&self, inner: &Inner<S>, order: &Order) -> Option<Error> {
-        if order.policy.woken != Woken::Report {
+    pub(super) async fn reported(
+        &self,
+        inner: &Inner<S>,
+        order: &Order,
+        waited_on: &Verdict,
+    ) -> Option<Error> {
+        // A claim in an open transaction is not visible, nor is its end until it is over; of one in
+        // another process not even that is known. What is stored then belongs to an earlier attempt.
+        let invisible = matches!(waited_on, Verdict::Running { lease_remaining: None });
+        let unknown = inner.in_flight.judge(order).is_some() || (invisible && !self.local);
+        if order.policy.woken != Woken::Report || unknown {
             return None;
         }
         let found = inner.store.peek(&order.key).await.ok()?;

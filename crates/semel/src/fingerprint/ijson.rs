@@ -133,7 +133,8 @@ fn decimal(token: &str) -> (bool, String, i64) {
     let negative = mantissa.starts_with('-');
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = format!("{}{fraction}", whole.trim_start_matches(['-', '+']));
-    let exponent = exponent - i64::try_from(fraction.len()).unwrap_or(i64::MAX / 2);
+    let places = i64::try_from(fraction.len()).unwrap_or(i64::MAX / 2);
+    let exponent = i64::saturating_sub(exponent, places);
     let digits = digits.trim_start_matches('0');
     let significant = digits.trim_end_matches('0');
     if significant.is_empty() {
@@ -141,7 +142,7 @@ fn decimal(token: &str) -> (bool, String, i64) {
         return (false, String::new(), 0);
     }
     let dropped = i64::try_from(digits.len() - significant.len()).unwrap_or(0);
-    (negative, significant.to_owned(), exponent + dropped)
+    (negative, significant.to_owned(), exponent.saturating_add(dropped))
 }
 
 #[cfg(test)]
@@ -169,6 +170,8 @@ mod tests {
             "12345678901234567890123",
             "0.1000000000000000055511151231257827",
             "1e400",
+            "1.0e-9223372036854775808",
+            "1e99999999999999999999",
             r#"{"a":1,"a":2}"#,
             r#"{"x":{"a":1,"a":1}}"#,
             r#""\ud800""#,

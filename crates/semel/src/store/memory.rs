@@ -176,7 +176,7 @@ impl MemoryStore {
                     continue;
                 };
                 let record = &held.get().record;
-                if record.state == State::Running && record.on_crash == OnCrash::Hold {
+                if record.state == State::Running && record.on_crash != OnCrash::Rerun {
                     let error = ErrorText::new("the attempt ended without an answer (swept)");
                     let ended = record.clone().ended(&Ending::Uncertain { error }, now);
                     if let Some(record) = ended {

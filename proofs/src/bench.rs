@@ -1,0 +1,87 @@
+//! Measuring the ledger beside the raw limit of each store.
+//!
+//! A figure is worth something only beside its reference, so both run in one process, in turns, and
+//! every operation checks its own answer: a measured error path is a failed run. No threshold fails
+//! anything here; a missed target is printed, and whoever reads decides.
+
+mod arguments;
+mod business;
+mod counted;
+mod large;
+mod memory;
+mod mysql;
+mod ours;
+mod postgres;
+mod redis;
+mod report;
+mod round;
+mod seats;
+mod sqlite;
+mod waiters;
+
+use std::error::Error;
+use std::time::Duration;
+
+use arguments::{Arguments, Which};
+use report::Report;
+
+/// Why a run is worth nothing.
+pub type Trouble = Box<dyn Error + Send + Sync>;
+
+/// How many tasks ask at the same time.
+const TASKS: [usize; 3] = [1, 16, 64];
+
+/// How long and how often is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Turns of each contender.
+    rounds: usize,
+    /// Length of a turn.
+    turn: Duration,
+    /// Before the first turn.
+    warm_up: Duration,
+    /// Times a waiter is kept waiting.
+    waits: usize,
+}
+
+impl Pace {
+    const QUICK: Self = Self {
+        rounds: 5,
+        turn: Duration::from_millis(120),
+        warm_up: Duration::from_millis(80),
+        waits: 40,
+    };
+    const FULL: Self = Self {
+        rounds: 7,
+        turn: Duration::from_millis(700),
+        warm_up: Duration::from_millis(300),
+        waits: 200,
+    };
+}
+
+/// Runs the benchmark that the arguments name and prints what it found.
+///
+/// # Errors
+/// Arguments that mean nothing, a store that cannot be reached, an operation that gave another
+/// answer than it should.
+pub async fn run(arguments: &[String]) -> Result<(), Trouble> {
+    let arguments = Arguments::parse(arguments)?;
+    let mut report = Report::default();
+    for which in &arguments.stores {
+        eprintln!("{} …", which.name());
+        let done = match which {
+            Which::Memory => memory::bench(&arguments, &mut report).await,
+            Which::Sqlite => sqlite::bench(&arguments, &mut report).await,
+            Which::Postgres => postgres::bench(&arguments, &mut report).await,
+            Which::MySql => mysql::bench(&arguments, &mut report).await,
+            Which::Redis => redis::bench(&arguments, &mut report).await,
+        };
+        done.map_err(|trouble| format!("{}: {trouble}", which.name()))?;
+    }
+    if let Some(path) = &arguments.json {
+        std::fs::write(path, report.json()?)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    print!("{}", report.table());
+    Ok(())
+}

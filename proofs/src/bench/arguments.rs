@@ -1,0 +1,99 @@
+//! What the command line asks for.
+
+use std::path::PathBuf;
+
+use super::{Pace, Trouble};
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub(crate) struct Arguments {
+    pub(crate) stores: Vec<Which>,
+    pub(crate) pace: Pace,
+    /// Also with many records in the table, this many.
+    pub(crate) large: Option<u32>,
+    pub(crate) json: Option<PathBuf>,
+    /// Connections of a reference that talks to a SQL server, at most.
+    pub(crate) connections: usize,
+    /// Connections on which the store's own steps travel, where it has lanes and not its default.
+    pub(crate) lanes: Option<usize>,
+}
+
+/// A store under measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Memory,
+    Sqlite,
+    Postgres,
+    MySql,
+    Redis,
+}
+
+const USAGE: &str = "usage: bench ledger [--quick] [--json FILE] \
+                     [--store memory|sqlite|postgres|mysql|redis]… [--large] [--full] \
+                     [--connections N] [--lanes N]";
+
+impl Which {
+    const ALL: [Self; 5] = [Self::Memory, Self::Sqlite, Self::Postgres, Self::MySql, Self::Redis];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite => "sqlite",
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+            Self::Redis => "redis",
+        }
+    }
+
+    /// Where its server is.
+    pub(crate) fn url(self) -> Result<String, Trouble> {
+        let variable = format!("SEMEL_TEST_{}_URL", self.name().to_uppercase());
+        std::env::var(&variable).map_err(|_| {
+            format!("set {variable} or run `cargo xtask bench`, which starts the servers").into()
+        })
+    }
+}
+
+impl Arguments {
+    pub(crate) fn parse(words: &[String]) -> Result<Self, Trouble> {
+        let mut words = words.iter().map(String::as_str);
+        match words.next() {
+            Some("ledger" | "all") => {}
+            Some(other) => return Err(format!("there is no benchmark {other:?}; {USAGE}").into()),
+            None => return Err(USAGE.into()),
+        }
+        let (mut stores, mut quick, mut json) = (Vec::new(), false, None);
+        let (mut large, mut full) = (false, false);
+        let (mut connections, mut lanes) = (16, None);
+        while let Some(word) = words.next() {
+            match word {
+                "--quick" => quick = true,
+                "--large" => large = true,
+                "--full" => full = true,
+                "--connections" => {
+                    connections = words.next().ok_or(USAGE)?.parse::<usize>()?.max(1)
+                }
+                "--lanes" => lanes = Some(words.next().ok_or(USAGE)?.parse::<usize>()?.max(1)),
+                "--json" => json = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
+                "--store" => {
+                    let name = words.next().ok_or(USAGE)?;
+                    let named = Which::ALL.into_iter().find(|which| which.name() == name);
+                    stores.push(named.ok_or_else(|| format!("no store {name:?}; {USAGE}"))?);
+                }
+                other => return Err(format!("cannot read {other:?}; {USAGE}").into()),
+            }
+        }
+        if stores.is_empty() {
+            stores.extend(Which::ALL);
+        }
+        let many = if full { 10_000_000 } else { 1_000_000 };
+        Ok(Self {
+            stores,
+            pace: if quick { Pace::QUICK } else { Pace::FULL },
+            large: (large || full).then_some(many),
+            json,
+            connections,
+            lanes,
+        })
+    }
+}

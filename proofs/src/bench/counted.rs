@@ -1,0 +1,84 @@
+//! A store that counts how often it is asked, so that a replay from memory cannot pass for one from
+//! the store, nor the other way round.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use semel::store::{
+    Change, Draft, Ending, Finding, Guarantee, Listen, Opened, Peeked, Result, Settled, Swapped,
+    Swept,
+};
+use semel::{Hint, Key, Lease, Store, Version};
+
+/// The store with its count.
+#[derive(Debug)]
+pub(crate) struct Counted<S> {
+    store: S,
+    opened: Arc<AtomicU64>,
+}
+
+impl<S> Counted<S> {
+    pub(crate) fn new(store: S) -> Self {
+        Self { store, opened: Arc::default() }
+    }
+
+    /// How many keys were opened so far.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+}
+
+impl<S: Store> Store for Counted<S> {
+    type Renewer = S::Renewer;
+
+    fn open(&self, draft: &Draft) -> impl Future<Output = Result<Opened>> + Send {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        self.store.open(draft)
+    }
+
+    fn swap(
+        &self,
+        key: &Key,
+        judged: Version,
+        change: &Change,
+    ) -> impl Future<Output = Result<Swapped>> + Send {
+        self.store.swap(key, judged, change)
+    }
+
+    fn settle(
+        &self,
+        lease: &Lease,
+        ending: &Ending,
+    ) -> impl Future<Output = Result<Settled>> + Send {
+        self.store.settle(lease, ending)
+    }
+
+    fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<Peeked>>> + Send {
+        self.store.peek(key)
+    }
+
+    fn sweep(&self, limit: u32) -> impl Future<Output = Result<Swept>> + Send {
+        self.store.sweep(limit)
+    }
+
+    fn renewer(&self) -> impl Future<Output = Result<S::Renewer>> + Send {
+        self.store.renewer()
+    }
+
+    fn listen(&self) -> impl Future<Output = Result<Option<Box<dyn Listen>>>> + Send {
+        self.store.listen()
+    }
+
+    fn announce(&self, hint: Hint) {
+        self.store.announce(hint);
+    }
+
+    fn check(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send {
+        self.store.check()
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.store.guarantee()
+    }
+}

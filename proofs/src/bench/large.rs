@@ -1,0 +1,169 @@
+//! A table with many records: does claiming cost more, and does sweeping disturb anybody?
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use semel::store::{Ending, Opened, Settled};
+use semel::{Lease, Store};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::ours::{self, Run};
+use super::report::{Report, Subject, Target};
+use super::round::{Contender, Lane, compete, percentile};
+use super::{Pace, Trouble};
+
+/// Records in the small table.
+const FEW: u32 = 10_000;
+/// Records that one step of the sweeper removes, as by default.
+const SWEEP: u32 = 1_000;
+/// Expired records, for the sweeper.
+const EXPIRED: u32 = 1_000_000;
+
+/// A place that can be filled with records.
+pub(crate) trait Crowd {
+    type Store: Store + Clone;
+
+    /// A store on it, with its schema.
+    fn store(&self) -> impl Future<Output = Result<Self::Store, Trouble>>;
+
+    /// Adds records, settled and live, or settled and expired.
+    fn load(&self, count: u32, expired: bool) -> impl Future<Output = Result<(), Trouble>>;
+}
+
+/// `small` and `large` are two places on the same server.
+pub(crate) async fn bench<C: Crowd>(
+    report: &mut Report,
+    store: &'static str,
+    (small, large): (&C, &C),
+    many: u32,
+    pace: Pace,
+) -> Result<(), Trouble> {
+    let (few, crowded) = (small.store().await?, large.store().await?);
+    small.load(FEW, false).await?;
+    large.load(many, false).await?;
+    for tasks in [1, 16] {
+        let subject = Subject { bench: "begin-large", store, concurrency: tasks };
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for store in [&few, &crowded] {
+            opening(store, tasks, pace).await?;
+        }
+        for _ in 0..pace.rounds {
+            ours.push(opening(&crowded, tasks, pace).await?);
+            theirs.push(opening(&few, tasks, pace).await?);
+        }
+        let name = format!("{FEW} records instead of {many}");
+        let target = Some(Target::AtMost(1.3));
+        report.compare(subject, "us", &ours, (&name, &theirs), target);
+    }
+    small.load(EXPIRED, true).await?;
+    sweeping(report, store, few, pace).await
+}
+
+/// The median of what claiming a new key takes, in microseconds. The claim is given back outside the
+/// measured time, so that the table stays as it is.
+async fn opening<S: Store + Clone>(store: &S, tasks: usize, pace: Pace) -> Result<f64, Trouble> {
+    static NUMBER: AtomicU64 = AtomicU64::new(1 << 61);
+    let until = Instant::now() + pace.turn;
+    let mut workers = JoinSet::new();
+    for _ in 0..tasks {
+        let store = store.clone();
+        workers.spawn(async move {
+            let mut took = Vec::new();
+            while Instant::now() < until {
+                let draft = ours::draft(NUMBER.fetch_add(1, Ordering::Relaxed));
+                let since = Instant::now();
+                let opened = store.open(&draft).await?;
+                took.push(u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX));
+                let Opened::Inserted { fence } = opened else {
+                    return Err(format!("a claim was expected: {opened:?}").into());
+                };
+                let (digest, attempt_id) = (draft.key.digest(), draft.attempt_id);
+                let lease = Lease { digest, fence, attempt_id };
+                if store.settle(&lease, &Ending::Removed).await? != Settled::Done {
+                    return Err("the claim could not be given back".into());
+                }
+            }
+            Ok::<_, Trouble>(took)
+        });
+    }
+    let mut took = Vec::new();
+    while let Some(ended) = workers.join_next().await {
+        took.extend(ended??);
+    }
+    Ok(percentile(took, 0.5) / 1_000.0)
+}
+
+/// `run`, while the sweeper works through a backlog without a pause.
+struct Disturbed<S: Store> {
+    run: Arc<Run<S>>,
+    store: S,
+    started: AtomicBool,
+    sweeper: Mutex<Option<Sweeper>>,
+}
+
+struct Sweeper {
+    stop: CancellationToken,
+    sweeps: JoinHandle<semel::store::Result<u64>>,
+}
+
+impl Sweeper {
+    fn start<S: Store>(store: S) -> Self {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let sweeps = tokio::spawn(async move {
+            let mut removed = 0;
+            while !stopped.is_cancelled() {
+                removed += u64::from(store.sweep(SWEEP).await?.removed);
+            }
+            Ok(removed)
+        });
+        Self { stop, sweeps }
+    }
+}
+
+impl<S: Store + Clone> Contender for Disturbed<S> {
+    async fn once(&self, number: u64) -> Result<(), Trouble> {
+        if !self.started.swap(true, Ordering::SeqCst) {
+            let sweeper = Sweeper::start(self.store.clone());
+            *self.sweeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(sweeper);
+        }
+        self.run.once(number).await
+    }
+
+    async fn audit(&self, done: u64) -> Result<(), Trouble> {
+        let sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sweeper = sweeper.ok_or("nothing was swept in this turn")?;
+        sweeper.stop.cancel();
+        let swept = sweeper.sweeps.await??;
+        self.started.store(false, Ordering::SeqCst);
+        if swept < u64::from(SWEEP) {
+            return Err(format!("only {swept} records were swept in a turn of {done}").into());
+        }
+        eprintln!("    swept {swept} records in a turn of {done} commands");
+        self.run.audit(done).await
+    }
+}
+
+async fn sweeping<S: Store + Clone>(
+    report: &mut Report,
+    name: &'static str,
+    store: S,
+    pace: Pace,
+) -> Result<(), Trouble> {
+    let run = Run::new(ours::executor(store.clone())?);
+    let (started, sweeper) = (AtomicBool::new(false), Mutex::new(None));
+    let disturbed = Disturbed { run: Arc::clone(&run), store, started, sweeper };
+    let lanes: [Arc<dyn Lane>; 2] = [Arc::new(disturbed), run];
+    let series = compete(&lanes, 16, pace).await?;
+    let [ours, alone] = &series[..] else { unreachable!("two lanes give two series") };
+    let subject = |bench| Subject { bench, store: name, concurrency: 16 };
+    let least = Some(Target::AtLeast(0.8));
+    report.rates(subject("run while sweeping"), ours, ("without the sweep", alone), least);
+    let most = Some(Target::AtMost(2.0));
+    let beside = ("without the sweep", &alone.p99s[..]);
+    report.compare(subject("run while sweeping p99"), "us", &ours.p99s, beside, most);
+    Ok(())
+}

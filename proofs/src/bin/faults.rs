@@ -1,0 +1,209 @@
+//! The fault runs: `faults model | crash | zombie | sabotage`.
+//!
+//! `cargo xtask faults` starts the servers and then this. The hidden command `child` is the process
+//! that the others kill.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use semel_proofs::child::{self, Mode};
+use semel_proofs::crash::{self, Trouble};
+use semel_proofs::effects::Journal;
+use semel_proofs::place::{NAMES, Place};
+use semel_proofs::report::Report;
+use semel_proofs::stores::Backend;
+use semel_proofs::{histories, sabotage, zombie};
+use semel_testkit::model;
+
+const USAGE: &str = "\
+usage: faults <command> [--store S]… [--json FILE]
+
+  model     [--cases N] [--operations N] [--seed X]    random histories beside the reference
+  crash     [--kills N] [--mode transact|claim-first|run] [--lease MS]
+                                                       processes die at failpoints and by kill -9
+  zombie    [--stops N] [--mode run|claim-first] [--lease MS]
+                                                       processes stop past their lease and wake up
+  sabotage                                             every guard is removed; its test must go red
+
+S is memory, sqlite, postgres, mysql, redis, redis-cluster or a URL; without it, all that fit.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("cannot start a runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let done = runtime.block_on(run(&arguments));
+    // What still runs in a child has nobody to answer to.
+    runtime.shutdown_background();
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(trouble) => {
+            eprintln!("faults: {trouble}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn run(arguments: &[String]) -> Result<bool, Trouble> {
+    let Some((command, rest)) = arguments.split_first() else {
+        return Err(USAGE.into());
+    };
+    let options = Options::parse(rest)?;
+    let report = match command.as_str() {
+        "child" => {
+            child::serve(options.child()?).await?;
+            return Ok(true);
+        }
+        "model" => histories(&options).await?,
+        "crash" => crashes(&options).await?,
+        "zombie" => zombies(&options).await?,
+        "sabotage" => sabotage::run(!cfg!(debug_assertions)).await?,
+        "help" | "--help" => {
+            print!("{USAGE}");
+            return Ok(true);
+        }
+        unknown => return Err(format!("no command {unknown:?}\n{USAGE}").into()),
+    };
+    print!("{report}");
+    if let Some(path) = &options.json {
+        report.write(path)?;
+    }
+    Ok(report.kept())
+}
+
+async fn histories(options: &Options) -> Result<Report, Trouble> {
+    let mut report = Report::new("model");
+    let mut settings = model::Settings::new();
+    settings.cases = options.cases.unwrap_or(2_000);
+    settings.operations = options.operations.unwrap_or(settings.operations);
+    settings.seed = options.seed.unwrap_or(settings.seed);
+    for store in options.stores(&NAMES) {
+        eprintln!("{store} …");
+        let place = Place::named(store).await?;
+        report.lines.push(histories::run(&place, settings).await?);
+        place.remove().await;
+    }
+    Ok(report)
+}
+
+async fn crashes(options: &Options) -> Result<Report, Trouble> {
+    let mut report = Report::new("crash");
+    for store in options.stores(&NAMES[1..]) {
+        let place = Place::named(store).await?;
+        let modes: &[Mode] = match (options.mode, place.backend().is_atomic()) {
+            (Some(mode), _) => &[mode],
+            (None, true) => &[Mode::Transact, Mode::ClaimFirst, Mode::Run],
+            (None, false) => &[Mode::Run],
+        };
+        place.remove().await;
+        for mode in modes {
+            eprintln!("{store} {mode} …");
+            let place = Place::named(store).await?;
+            let settings = crash::Settings {
+                program: std::env::current_exe()?,
+                mode: *mode,
+                kills: options.kills.unwrap_or(500),
+                lease: options.lease.unwrap_or(Duration::from_millis(500)),
+            };
+            report.lines.push(crash::run(&place, &settings).await?);
+            place.remove().await;
+        }
+    }
+    Ok(report)
+}
+
+async fn zombies(options: &Options) -> Result<Report, Trouble> {
+    let mut report = Report::new("zombie");
+    for store in options.stores(&NAMES[1..]) {
+        let server = matches!(store, "postgres" | "mysql");
+        let modes: &[Mode] = match (options.mode, server) {
+            (Some(mode), _) => &[mode],
+            // A SQLite file has one writer: a stopped transaction stops everybody.
+            (None, false) => &[Mode::Run],
+            (None, true) => &[Mode::Run, Mode::ClaimFirst],
+        };
+        for mode in modes {
+            eprintln!("{store} {mode} …");
+            let place = Place::named(store).await?;
+            let settings = zombie::Settings {
+                program: std::env::current_exe()?,
+                mode: *mode,
+                stops: options.stops.unwrap_or(125),
+                lease: options.lease.unwrap_or(Duration::from_millis(300)),
+            };
+            report.lines.push(zombie::run(&place, &settings).await?);
+            place.remove().await;
+        }
+    }
+    Ok(report)
+}
+
+/// The command line after the command.
+#[derive(Debug, Default)]
+struct Options {
+    stores: Vec<String>,
+    json: Option<PathBuf>,
+    cases: Option<u32>,
+    operations: Option<usize>,
+    seed: Option<u64>,
+    kills: Option<u32>,
+    stops: Option<u32>,
+    mode: Option<Mode>,
+    lease: Option<Duration>,
+    journal: Option<PathBuf>,
+    fails_one_in: u32,
+}
+
+impl Options {
+    fn parse(arguments: &[String]) -> Result<Self, Trouble> {
+        let mut options = Self::default();
+        let mut rest = arguments.iter();
+        while let Some(name) = rest.next() {
+            let value = rest.next().ok_or_else(|| format!("{name} needs a value\n{USAGE}"))?;
+            match name.as_str() {
+                "--store" => options.stores.push(value.clone()),
+                "--json" => options.json = Some(value.into()),
+                "--cases" => options.cases = Some(number(name, value)?),
+                "--operations" => options.operations = Some(number(name, value)?),
+                "--seed" => options.seed = Some(number(name, value)?),
+                "--kills" => options.kills = Some(number(name, value)?),
+                "--stops" => options.stops = Some(number(name, value)?),
+                "--mode" => options.mode = Some(value.parse()?),
+                "--lease" => options.lease = Some(Duration::from_millis(number(name, value)?)),
+                "--journal" => options.journal = Some(value.into()),
+                "--fails-one-in" => options.fails_one_in = number(name, value)?,
+                unknown => return Err(format!("no option {unknown:?}\n{USAGE}").into()),
+            }
+        }
+        Ok(options)
+    }
+
+    fn stores<'a>(&'a self, all: &'a [&'static str]) -> Vec<&'a str> {
+        match self.stores.as_slice() {
+            [] => all.to_vec(),
+            chosen => chosen.iter().map(String::as_str).collect(),
+        }
+    }
+
+    fn child(&self) -> Result<child::Settings, Trouble> {
+        let url = self.stores.first().ok_or("a child needs --store")?;
+        Ok(child::Settings {
+            backend: Backend::parse(url)?,
+            mode: self.mode.ok_or("a child needs --mode")?,
+            lease: self.lease.ok_or("a child needs --lease")?,
+            journal: Journal::at(self.journal.clone().ok_or("a child needs --journal")?),
+            fails_one_in: self.fails_one_in,
+        })
+    }
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Trouble> {
+    value.parse().map_err(|_| format!("{name} needs a number, not {value:?}").into())
+}

@@ -1,0 +1,317 @@
+//! The program under test: a process that executes what it is told over its standard input, until
+//! somebody kills it.
+//!
+//! It decides nothing about faults. Failpoints come by the environment, signals from the parent; see
+//! [`subject`](crate::subject) for the other end of the pipe.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::io::Write as _;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel::executor::{Error, Unit};
+use semel::store::AnyStore;
+use semel::{Command, Context, Execution, Executor, Key, Policy, Wait};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::sync::oneshot;
+
+use crate::effects::{Database, Effect, Journal};
+use crate::stores::{Backend, Visitor};
+
+/// How operations are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Claim, effect and outcome in one commit.
+    Transact,
+    /// The claim is committed first; effect and outcome share a commit.
+    ClaimFirst,
+    /// Fenced: the effect is outside the store.
+    Run,
+}
+
+impl Mode {
+    /// The name on command lines and in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Transact => "transact",
+            Mode::ClaimFirst => "claim-first",
+            Mode::Run => "run",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Mode::Transact, Mode::ClaimFirst, Mode::Run];
+        known
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| format!("no mode {text:?}; give transact, claim-first or run"))
+    }
+}
+
+/// What a child is started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The store.
+    pub backend: Backend,
+    /// How it executes.
+    pub mode: Mode,
+    /// The lease of its claims.
+    pub lease: Duration,
+    /// Where effects go that no database holds.
+    pub journal: Journal,
+    /// One execution in so many fails; 0 means none.
+    pub fails_one_in: u32,
+}
+
+/// What the parent says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Execute the operation of `key`.
+    Execute {
+        /// Names the call.
+        call: u64,
+        /// The id of the key.
+        key: String,
+        /// How long to wait for another holder.
+        wait: Duration,
+        /// Do the effect, say so, and then wait for [`Order::Finish`] before answering.
+        hold: bool,
+    },
+    /// Let a held call go on.
+    Finish {
+        /// Which.
+        call: u64,
+    },
+}
+
+/// What the child says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Word {
+    /// The store is open.
+    Ready,
+    /// A held call has done its effect and waits.
+    Holding {
+        /// Which.
+        call: u64,
+    },
+    /// A call has ended.
+    Ended {
+        /// Which.
+        call: u64,
+        /// How.
+        answer: Answer,
+    },
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// With the operation's result.
+    Done {
+        /// The result.
+        value: String,
+        /// Whether an earlier call ran it.
+        replayed: bool,
+        /// Whether the ledger has it.
+        recorded: bool,
+        /// Which execution gave it.
+        attempt: u32,
+        /// Its fence.
+        fence: u64,
+        /// Its operation.
+        operation: String,
+    },
+    /// Somebody else is at it.
+    InProgress,
+    /// Without one: the work failed, or the store did.
+    Failed(String),
+}
+
+/// Executes what standard input says until it closes.
+///
+/// # Errors
+/// The store could not be opened.
+pub async fn serve(settings: Settings) -> semel::store::Result<()> {
+    let backend = settings.backend.clone();
+    match settings.mode {
+        Mode::Run => {
+            let door = Fenced { executor: executor(backend.open().await?, &settings), settings };
+            listen(Arc::new(door)).await;
+            Ok(())
+        }
+        Mode::Transact | Mode::ClaimFirst => backend.with_database(Serve(settings)).await,
+    }
+}
+
+struct Serve(Settings);
+
+impl Visitor for Serve {
+    type Output = ();
+
+    async fn visit<S: Database>(self, store: S) {
+        let door = Atomic { executor: executor(store, &self.0), settings: self.0 };
+        listen(Arc::new(door)).await;
+    }
+}
+
+fn executor<S: semel::Store>(store: S, settings: &Settings) -> Executor<S> {
+    let policy = Policy { lease: settings.lease, ..Policy::default() };
+    Executor::builder(store).policy(policy).build().expect("the lease is long enough")
+}
+
+/// The one way in which a child executes.
+trait Door: Send + Sync + 'static {
+    fn execute(&self, command: Command, held: Option<Held>) -> impl Future<Output = Answer> + Send;
+}
+
+/// A call that waits in the middle of its work.
+struct Held {
+    call: u64,
+    finish: oneshot::Receiver<()>,
+}
+
+impl Held {
+    async fn wait(self) {
+        say(&Word::Holding { call: self.call });
+        let _ = self.finish.await;
+    }
+}
+
+struct Fenced {
+    executor: Executor<AnyStore>,
+    settings: Settings,
+}
+
+impl Door for Fenced {
+    async fn execute(&self, command: Command, held: Option<Held>) -> Answer {
+        let (journal, fails) = (self.settings.journal.clone(), fails(&self.settings));
+        let work = move |context: Context| async move {
+            // Before the effect: an effect outside the store is not undone by a failure.
+            if fails {
+                return Err("the work failed by chance".to_owned());
+            }
+            let effect = Effect::of(&context);
+            journal.perform(&effect).map_err(|error| error.to_string())?;
+            if let Some(held) = held {
+                held.wait().await;
+            }
+            Ok(effect.value)
+        };
+        answer(self.executor.run(command, work).await)
+    }
+}
+
+struct Atomic<S: Database> {
+    executor: Executor<S>,
+    settings: Settings,
+}
+
+impl<S: Database> Door for Atomic<S> {
+    async fn execute(&self, command: Command, held: Option<Held>) -> Answer {
+        let fails = fails(&self.settings);
+        let command = match self.settings.mode {
+            Mode::ClaimFirst => command.claim_first(),
+            Mode::Transact | Mode::Run => command,
+        };
+        let work = move |mut unit: Unit<S>| async move {
+            let effect = Effect::of(unit.context());
+            S::perform(unit.conn(), &effect).await.map_err(|error| error.to_string())?;
+            // After the effect: the rollback must undo it.
+            if fails {
+                return Err("the work failed by chance".to_owned());
+            }
+            if let Some(held) = held {
+                held.wait().await;
+            }
+            Ok(effect.value)
+        };
+        answer(self.executor.transact(command, work).await)
+    }
+}
+
+fn fails(settings: &Settings) -> bool {
+    settings.fails_one_in > 0 && fastrand::u32(..settings.fails_one_in) == 0
+}
+
+fn answer(result: Result<Execution<String>, Error<String>>) -> Answer {
+    match result {
+        Ok(Execution::InProgress { .. }) => Answer::InProgress,
+        Ok(done @ (Execution::Executed { .. } | Execution::Replayed { .. })) => {
+            let replayed = done.replayed();
+            let receipt = *done.receipt().expect("an answer has a receipt");
+            Answer::Done {
+                value: done.into_value().expect("an answer has a value"),
+                replayed,
+                recorded: receipt.recorded,
+                attempt: receipt.attempt,
+                fence: receipt.fence.0,
+                operation: receipt.operation_id.to_string(),
+            }
+        }
+        Err(error) => Answer::Failed(error.to_string()),
+    }
+}
+
+/// The key that `id` stands for, here and in the parent.
+pub fn key(id: &str) -> Key {
+    Key::command("acme", "PROVE", id).expect("the parent gives valid ids")
+}
+
+async fn listen<D: Door>(door: Arc<D>) {
+    let held: Arc<Mutex<HashMap<u64, oneshot::Sender<()>>>> = Arc::default();
+    let locked = |held: &Arc<Mutex<HashMap<_, _>>>, call, finish| {
+        held.lock().unwrap_or_else(PoisonError::into_inner).insert(call, finish);
+    };
+    say(&Word::Ready);
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        match serde_json::from_str(&line) {
+            Ok(Order::Execute { call, key: id, wait, hold }) => {
+                let wait = if wait.is_zero() { Wait::No } else { Wait::UpTo(wait) };
+                let command = Command::new(key(&id)).wait(wait);
+                let held = hold.then(|| {
+                    let (sender, finish) = oneshot::channel();
+                    locked(&held, call, sender);
+                    Held { call, finish }
+                });
+                let door = Arc::clone(&door);
+                tokio::spawn(async move {
+                    let answer = door.execute(command, held).await;
+                    say(&Word::Ended { call, answer });
+                });
+            }
+            Ok(Order::Finish { call }) => {
+                let sender = held.lock().unwrap_or_else(PoisonError::into_inner).remove(&call);
+                let _ = sender.map(|sender| sender.send(()));
+            }
+            Err(error) => {
+                eprintln!("child: cannot read {line:?}: {error}");
+                std::process::exit(2);
+            }
+        }
+    }
+}
+
+/// One line, in one write: the parent must never see half of it and act.
+fn say(word: &Word) {
+    let mut line = serde_json::to_string(word).expect("words are plain data");
+    line.push('\n');
+    let mut out = std::io::stdout().lock();
+    // A parent that is gone needs no answer.
+    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+}

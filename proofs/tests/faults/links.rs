@@ -1,0 +1,170 @@
+//! Links that break in the middle of a reply: the step happened, and the answer did not arrive.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::executor::Unit;
+use semel::{AnyStore, Executor, Wait};
+use semel_proofs::effects::{self, Database, Effect};
+use semel_proofs::on_stores;
+use semel_proofs::place::Place;
+use semel_proofs::scene::{Seen, command, executor};
+use semel_proofs::stores::Visitor;
+use semel_testkit::proxy::FaultProxy;
+
+/// Longer than finding out takes, shorter than a test may hang.
+const LEASE: Duration = Duration::from_secs(6);
+/// Cuts over the replies of one operation.
+const OFFSETS: usize = 60;
+
+/// Operations within which a cut must have fallen.
+const ROUNDS: usize = 5;
+
+/// A proxy in front of the server of `place`.
+async fn proxy(place: &Place) -> FaultProxy {
+    let url = place.backend().to_string();
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let host = rest.split(['/', '?']).next().unwrap_or_default();
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    let server: SocketAddr =
+        host.to_socket_addrs().expect("host and port").next().expect("an address");
+    FaultProxy::start(server).await.expect("a proxy")
+}
+
+/// Where to cut, so that the cuts fall all over `bytes` bytes of replies.
+fn offsets(bytes: u64) -> Vec<usize> {
+    let bytes = usize::try_from(bytes).expect("a few hundred bytes");
+    assert!(bytes > 0, "there is no reply to cut");
+    let all: Range<usize> = 0..bytes;
+    let offsets: Vec<usize> = all.step_by(bytes.div_ceil(OFFSETS)).collect();
+    assert!(offsets.len() >= OFFSETS / 2, "only {} cuts", offsets.len());
+    offsets
+}
+
+async fn faults_a_cut_reply_neither_doubles_nor_strands_a_run(place: Arc<Place>) {
+    let proxy = proxy(&place).await;
+    let through = place.backend().by_way_of(proxy.addr().port());
+    let through = executor(through.open().await.expect("a store"), LEASE);
+    let direct = executor(place.backend().open().await.expect("a store"), LEASE);
+    let seen = Seen::default();
+    run(&through, "warm-up", &seen).await.expect("an answer");
+    let before = proxy.traffic().reply_bytes;
+    run(&through, "measured", &seen).await.expect("an answer");
+    let cuts = offsets(proxy.traffic().reply_bytes - before);
+
+    for bytes in cuts {
+        let before = proxy.faults().cuts;
+        proxy.cut_reply_after(bytes);
+        for round in 0.. {
+            let id = format!("cut-at-{bytes}-{round}");
+            // This caller may be told of a failure; that the key has its answer is what counts.
+            let first = run(&through, &id, &seen).await;
+            let second = run(&direct, &id, &seen).await.expect("an answer");
+            assert_eq!(seen.times(&id), 1, "cut at {bytes}: {first:?}, then {second:?}");
+            if let Ok(first) = first {
+                assert_eq!(first, second, "cut at {bytes}");
+            }
+            // The first replies of a connection are longer, so that a cut may fall into a later one.
+            if proxy.faults().cuts > before {
+                break;
+            }
+            assert!(round < ROUNDS, "no reply was cut at {bytes}");
+        }
+    }
+}
+
+async fn run(
+    executor: &Executor<AnyStore>,
+    id: &str,
+    seen: &Seen,
+) -> Result<u64, semel::Error<String>> {
+    let noted = seen.clone();
+    let wait = Wait::Deadline(LEASE + Duration::from_secs(5));
+    let work = move |context: semel::Context| async move {
+        noted.note(&context);
+        Ok::<_, String>(fastrand::u64(..))
+    };
+    let answer = executor.run(command(id).wait(wait), work).await?;
+    Ok(answer.into_value().expect("who waits to a deadline has an answer"))
+}
+
+on_stores!(faults_a_cut_reply_neither_doubles_nor_strands_a_run: postgres mysql redis);
+
+struct CutTransactions(Arc<Place>);
+
+impl Visitor for CutTransactions {
+    type Output = usize;
+
+    async fn visit<S: Database>(self, direct: S) -> usize {
+        let proxy = proxy(&self.0).await;
+        let through = self.0.backend().by_way_of(proxy.addr().port());
+        let cut = Cut { proxy, direct: executor(direct, LEASE) };
+        through.with_database(cut).await.expect("a store")
+    }
+}
+
+/// Transactions through a proxy, repeated beside it.
+struct Cut<D: Database> {
+    proxy: FaultProxy,
+    direct: Executor<D>,
+}
+
+impl<D: Database> Visitor for Cut<D> {
+    type Output = usize;
+
+    async fn visit<S: Database>(self, through: S) -> usize {
+        let Self { proxy, direct } = self;
+        let through = executor(through, LEASE);
+        transact(&through, "warm-up").await.expect("an answer");
+        let before = proxy.traffic().reply_bytes;
+        transact(&through, "measured").await.expect("an answer");
+        let cuts = offsets(proxy.traffic().reply_bytes - before);
+        let mut keys = 2;
+        for bytes in cuts {
+            let before = proxy.faults().cuts;
+            proxy.cut_reply_after(bytes);
+            for round in 0.. {
+                let id = format!("cut-at-{bytes}-{round}");
+                let first = transact(&through, &id).await;
+                let second = transact(&direct, &id).await.expect("an answer");
+                if let Ok(first) = first {
+                    assert_eq!(first, second, "cut at {bytes}");
+                }
+                keys += 1;
+                if proxy.faults().cuts > before {
+                    break;
+                }
+                assert!(round < ROUNDS, "no reply was cut at {bytes}");
+            }
+        }
+        keys
+    }
+}
+
+async fn transact<S: Database>(
+    executor: &Executor<S>,
+    id: &str,
+) -> Result<String, semel::Error<String>> {
+    let wait = Wait::Deadline(LEASE + Duration::from_secs(5));
+    let work = |mut unit: Unit<S>| async move {
+        let effect = Effect::of(unit.context());
+        S::perform(unit.conn(), &effect).await.map_err(|error| error.to_string())?;
+        Ok::<_, String>(effect.value)
+    };
+    let answer = executor.transact(command(id).wait(wait), work).await?;
+    Ok(answer.into_value().expect("who waits to a deadline has an answer"))
+}
+
+async fn faults_a_cut_reply_neither_doubles_nor_strands_a_transaction(place: Arc<Place>) {
+    let visitor = CutTransactions(Arc::clone(&place));
+    let keys = place.backend().with_database(visitor).await.expect("a store");
+    let effects = effects::read(place.backend()).await.expect("readable");
+    let mut ids: Vec<&str> = effects.iter().map(|effect| effect.key.as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!((ids.len(), effects.len()), (keys, keys), "keys with effects, and effects");
+}
+
+on_stores!(faults_a_cut_reply_neither_doubles_nor_strands_a_transaction: postgres mysql);
