@@ -20,6 +20,7 @@
 //! ```
 
 mod aside;
+mod batch;
 mod check;
 mod columns;
 mod inspect;
@@ -53,7 +54,7 @@ use self::ledger::Ledger;
 use self::session::Role;
 use self::transaction::Bays;
 use crate::error::{Stage, timed_out};
-use crate::lanes::{Dialect as _, Lanes, Settlement};
+use crate::lanes::{Lanes, Settlement};
 use crate::migrate::{self, Migration};
 
 /// The ledger in a MySQL or MariaDB database. Cheap to clone: clones share the connections.
@@ -221,7 +222,7 @@ impl Store for MySqlStore {
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
         let (mut slot, mut connection) = self.aside.take("sweep").await?;
-        let work = sweep::sweep(&mut connection, limit);
+        let work = sweep::sweep(&mut connection, self.ledger.server.flavour, limit);
         let swept = self.aside.bounded("sweep", work).await?;
         *slot = Some(connection);
         Ok(swept)
@@ -259,7 +260,7 @@ pub struct MySqlRenewer {
 impl MySqlRenewer {
     async fn connect(&self) -> Result<MySqlConnection> {
         let limit = self.ledger.limit;
-        timeout(limit, self.ledger.connect())
+        timeout(limit, self.ledger.session())
             .await
             .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, "renew", limit)))
     }
@@ -279,10 +280,16 @@ impl Renewer for MySqlRenewer {
             Some(connection) => connection,
             None => self.connect().await?,
         };
-        let renewed = timeout(limit, self.ledger.renew(&mut connection, leases))
+        let mut answers = vec![Renewed::Unknown; leases.len()];
+        let done = timeout(limit, self.ledger.renew(&mut connection, leases, &mut answers))
             .await
-            .unwrap_or_else(|_| Err(timed_out(Stage::Running, "renew", limit)))?;
-        self.connection = Some(connection);
-        Ok(renewed)
+            .unwrap_or_else(|_| Err(timed_out(Stage::Running, "renew", limit)));
+        match done {
+            Ok(()) => self.connection = Some(connection),
+            // Those that were written must not suffer for those that were not.
+            Err(_) if answers.iter().any(|answer| *answer != Renewed::Unknown) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(answers)
     }
 }

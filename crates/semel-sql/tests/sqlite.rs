@@ -14,8 +14,8 @@ use semel::store::{
     TransactionalStore,
 };
 use semel::{
-    AttemptId, Clock, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded,
-    State, Timestamp,
+    AttemptId, Clock, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome,
+    Recorded, State, Timestamp,
 };
 use semel_sql::sqlite::{Builder, SqliteStore, SqliteTransaction, Synchronous};
 use semel_sql::sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -280,6 +280,56 @@ async fn a_long_sweep_goes_in_slices_and_says_whether_there_is_more() {
     assert!(store.traffic().commits > before + 1, "one turn of the writer took it all");
     let second = store.sweep(1_000).await.expect("sweeps");
     assert_eq!((second.removed, second.more), (100, false));
+}
+
+#[tokio::test]
+async fn a_claim_that_is_kept_for_ever_is_renewed_with_the_others() {
+    let place = Place::new();
+    let store = place.open().await;
+    let forever = Draft { keep: Duration::MAX, ..draft("for ever") };
+    let lease = claim(&store, &forever).await;
+    let other = claim(&store, &draft("other")).await;
+    let mut renewer = store.renewer().await.expect("a renewer");
+    let length = Duration::from_secs(30);
+    let renewed = renewer.renew(&[(lease, length), (other, length)]).await.expect("renews");
+    assert_eq!(renewed, [Renewed::Extended; 2]);
+    let dead = Ending::Dead { error: ErrorText::new("x") };
+    assert_eq!(store.settle(&lease, &dead).await.expect("settles"), Settled::Done);
+    let judged = store.peek(&forever.key).await.expect("peeks").expect("is there").record;
+    let redriven = store.swap(&forever.key, judged.version(), &Change::Redrive).await;
+    assert_eq!(redriven.expect("redrives"), Swapped::Done { fence: lease.fence });
+}
+
+#[tokio::test]
+async fn a_sweep_takes_the_oldest_first_whatever_their_kind() {
+    let place = Place::new();
+    let store = place.builder().synchronous(Synchronous::Normal).open().await.expect("opens");
+    for id in ["a", "b", "c"] {
+        settled(&store, id).await;
+    }
+    place.clock.advance(Duration::from_secs(61));
+    let brief = Duration::from_secs(1);
+    for (id, on_crash) in
+        [("hold", OnCrash::Hold), ("verify", OnCrash::Verify), ("rerun", OnCrash::Rerun)]
+    {
+        claim(&store, &Draft { lease: brief, keep: brief, on_crash, ..draft(id) }).await;
+    }
+    place.clock.advance(Duration::from_secs(3));
+    settled(&store, "fresh").await;
+    let mut done = Vec::new();
+    for limit in [2, 2, 5] {
+        let swept = store.sweep(limit).await.expect("sweeps");
+        done.push((swept.removed, swept.suspended, swept.more));
+    }
+    assert_eq!(done, [(2, 0, true), (1, 1, true), (1, 1, false)]);
+    let state = async |id| {
+        let peeked = store.peek(&key(id)).await.expect("peeks");
+        peeked.map(|peeked| peeked.record.state)
+    };
+    assert_eq!(state("hold").await, Some(State::Uncertain));
+    assert_eq!(state("verify").await, Some(State::Uncertain));
+    assert_eq!(state("rerun").await, None);
+    assert_eq!(state("fresh").await, Some(State::Succeeded));
 }
 
 #[tokio::test]

@@ -12,7 +12,6 @@ use tokio::time::timeout;
 
 use super::ledger::Ledger;
 use crate::error::{Stage, timed_out};
-use crate::lanes::Dialect as _;
 
 /// How many statements' time one use may take; a sweep of a full batch has about a dozen short ones.
 const STATEMENTS: u32 = 4;
@@ -37,7 +36,7 @@ impl Aside {
         let connection =
             match slot.take() {
                 Some(connection) => connection,
-                None => timeout(self.ledger.limit, self.ledger.connect()).await.unwrap_or_else(
+                None => timeout(self.ledger.limit, self.ledger.session()).await.unwrap_or_else(
                     |_| Err(timed_out(Stage::Connecting, operation, self.ledger.limit)),
                 )?,
             };

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use semel::claim::{Fence, Lease};
-use semel::key::{Digest, Key};
+use semel::key::Key;
 use semel::record::Version;
 use semel::store::{
     Change, Draft, Ending, Error, ErrorKind, Opened, Peeked, Result, Settled, Swapped,
@@ -18,18 +18,20 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::columns::{Bound, Found, bind_draft, identity};
-use super::many::groups;
-use super::session::{self, Flavour, Role, Server, codes, deadlock, held};
+use super::session::{self, Flavour, Role, Server, codes, held};
 use super::statement::{Inside, Texts};
 use crate::error::{Stage, classify};
-use crate::lanes::{Dialect, Settlement};
 use crate::row::{DraftRow, EndingRow, undecodable};
 
-/// How often a statement of ours that lost a deadlock is sent again before its caller learns of it.
-const DEADLOCKS: usize = 5;
-/// Most bytes of outcomes in one statement: well below what any server takes, and more than a
-/// batch of ordinary answers has.
-const BYTES: usize = 1 << 20;
+/// How long an ending that met a lock waits before it is sent again. A rival that merely looks at
+/// the record is gone by then; one in a transaction of its own is not waited for any longer.
+pub(super) const PAUSES: [Duration; 5] = [
+    Duration::from_millis(1),
+    Duration::from_millis(2),
+    Duration::from_millis(4),
+    Duration::from_millis(8),
+    Duration::from_millis(16),
+];
 
 /// The statements, and the server they are for.
 pub(crate) struct Ledger {
@@ -47,8 +49,13 @@ impl Ledger {
         Self { options, server, limit, texts, batches: AtomicI64::new(1) }
     }
 
+    /// A connection for our own statements.
+    pub(crate) async fn session(&self) -> Result<MySqlConnection> {
+        Ok(session::connect(&self.options, Role::Ledger, self.limit).await?.0)
+    }
+
     /// Inserts or reads some drafts with different digests. `Err(sqlx)` for all of them.
-    async fn try_open(
+    pub(super) async fn try_open(
         &self,
         connection: &mut MySqlConnection,
         drafts: &[&Draft],
@@ -87,27 +94,44 @@ impl Ledger {
             .filter(|(_, digest)| !found.iter().any(|f| is(f, digest)))
             .map(|(draft, _)| *draft)
             .collect();
-        let fence = if missing.is_empty() {
-            Fence(0)
-        } else {
-            self.insert_mysql(connection, &missing).await?
-        };
+        let mut fences = match missing.as_slice() {
+            [] => Vec::new(),
+            missing => self.insert_mysql(connection, missing).await?,
+        }
+        .into_iter();
         let answer = |digest: &[u8; 32]| match take(&mut found, digest) {
             Some(row) => existing(row),
-            None => Ok(Opened::Inserted { fence }),
+            None => match fences.next() {
+                Some(fence) => Ok(Opened::Inserted { fence }),
+                None => Err(silent("open")),
+            },
         };
         Ok(digests.iter().map(answer).collect())
     }
 
-    /// Inserts rows that were not there a moment ago; gives the fence, which all of them share.
+    /// Inserts rows that were not there a moment ago; gives their fences. Each row has its own, and
+    /// only the last one comes back by itself, so those of several are read.
     pub(crate) async fn insert_mysql(
         &self,
         connection: &mut MySqlConnection,
         drafts: &[&Draft],
-    ) -> sqlx::Result<Fence> {
+    ) -> sqlx::Result<Vec<Fence>> {
         let query = sqlx::query(AssertSqlSafe(self.texts.insert(drafts.len())));
         let query = drafts.iter().fold(query, |query, draft| bind_draft(query, draft));
-        Ok(Fence(query.execute(connection).await?.last_insert_id()))
+        let done = query.execute(&mut *connection).await?;
+        if drafts.len() == 1 {
+            return Ok(vec![Fence(done.last_insert_id())]);
+        }
+        let digests: Vec<_> = drafts.iter().map(|draft| identity(&draft.key)).collect();
+        let read = select(connection, self.texts.peek(digests.len()), &digests).await;
+        let mut found = read.map_err(unread)?;
+        let fence = |(draft, digest): (&&Draft, &[u8; 32])| match take(&mut found, digest) {
+            Some(Ok(row)) if row.raw.attempt_id == draft.attempt_id.to_bytes() => {
+                Ok(Fence::from_i64(row.raw.fence))
+            }
+            Some(_) | None => Err(sqlx::Error::Protocol("a row that was written is gone".into())),
+        };
+        drafts.iter().zip(&digests).map(fence).collect()
     }
 
     /// Reads a record, not waiting for whoever holds it. On a connection of ours, on MySQL.
@@ -244,156 +268,18 @@ impl Ledger {
     }
 
     /// Whether the refusal means only that a rival holds the row, and nothing else was undone.
-    fn merely_held(&self, error: &sqlx::Error) -> bool {
+    pub(super) fn merely_held(&self, error: &sqlx::Error) -> bool {
         held(error) && !self.server.timeout_rolls_back
     }
 }
 
-impl Dialect for Ledger {
-    type Connection = MySqlConnection;
-
-    async fn connect(&self) -> Result<MySqlConnection> {
-        Ok(session::connect(&self.options, Role::Ledger, self.limit).await?.0)
-    }
-
-    async fn open(
-        &self,
-        connection: &mut MySqlConnection,
-        drafts: &[Draft],
-    ) -> Result<Vec<Result<Opened>>> {
-        let mut order: Vec<usize> = (0..drafts.len()).collect();
-        order.sort_by_key(|i| drafts[*i].key.digest());
-        let mut answers = Answers::new(drafts.len());
-        // A statement fails whole when one of its keys is held. Then those that are there are read
-        // (a reader waits for nobody), and the rest is halved until only the held ones are left.
-        let mut todo = vec![order];
-        while let Some(group) = todo.pop() {
-            let some: Vec<&Draft> = group.iter().map(|i| &drafts[*i]).collect();
-            match self.try_open(connection, &some).await {
-                Ok(opened) => answers.put(&group, opened),
-                Err(error) if contended(&error) => {
-                    let digests: Vec<_> = some.iter().map(|draft| identity(&draft.key)).collect();
-                    let text = self.texts.peek(digests.len());
-                    let mut found = select(connection, text, &digests)
-                        .await
-                        .map_err(|error| failed("open", error))?;
-                    let mut rest = Vec::new();
-                    for (i, digest) in group.iter().zip(&digests) {
-                        match take(&mut found, digest) {
-                            Some(row) => answers.put(&[*i], [existing(row)]),
-                            None if group.len() == 1 => {
-                                answers.put(&[*i], [Ok(Opened::Contended)]);
-                            }
-                            None => rest.push(*i),
-                        }
-                    }
-                    split(rest, &mut todo);
-                }
-                Err(error) => return Err(failed("open", error)),
-            }
-        }
-        answers.done("open")
-    }
-
-    async fn settle(
-        &self,
-        connection: &mut MySqlConnection,
-        settlements: &[Settlement],
-    ) -> Result<Vec<Result<Settled>>> {
-        let mut answers = Answers::new(settlements.len());
-        let mut todo = groups(settlements, BYTES.min(self.server.packet / 4));
-        let mut deadlocks = 0;
-        while let Some(group) = todo.pop() {
-            let some: Vec<&Settlement> = group.iter().map(|i| &settlements[*i]).collect();
-            match self.try_settle(connection, &some).await {
-                Ok(done) => {
-                    let settled = |done| Ok(if done { Settled::Done } else { Settled::Lost });
-                    answers.put(&group, done.into_iter().map(settled));
-                }
-                Err(error) if deadlock(&error) && deadlocks < DEADLOCKS => {
-                    deadlocks += 1;
-                    todo.push(group);
-                }
-                Err(error) if held(&error) || deadlock(&error) => {
-                    if let [one] = group.as_slice() {
-                        // The statement was rolled back: nothing happened to this claim.
-                        let error = failed("settle", error).with_kind(ErrorKind::Unavailable);
-                        answers.put(&[*one], [Err(error)]);
-                    } else {
-                        todo.extend(group.into_iter().map(|i| vec![i]));
-                    }
-                }
-                Err(error) => return Err(failed("settle", error)),
-            }
-        }
-        answers.done("settle")
-    }
-
-    async fn peek(
-        &self,
-        connection: &mut MySqlConnection,
-        digests: &[Digest],
-    ) -> Result<Vec<Result<Option<Peeked>>>> {
-        let digests: Vec<[u8; 32]> = digests.iter().map(|digest| *digest.as_bytes()).collect();
-        let mut found = select(connection, self.texts.peek(digests.len()), &digests)
-            .await
-            .map_err(|error| failed("peek", error))?;
-        let answer = |digest| match take(&mut found, digest) {
-            None => Ok(None),
-            Some(row) => row?.peeked("peek").map(Some),
-        };
-        Ok(digests.iter().map(answer).collect())
-    }
-
-    async fn swap(
-        &self,
-        connection: &mut MySqlConnection,
-        key: &Key,
-        judged: Version,
-        change: &Change,
-    ) -> Result<Swapped> {
-        match self.swap_one(connection, key, judged, change).await {
-            // Alone in its transaction, a statement that lost a deadlock did nothing.
-            Err(error) if error.kind() == ErrorKind::RetryTransaction => Ok(Swapped::Lost),
-            swapped => swapped,
-        }
-    }
+/// A read that tells what a write of ours did has failed. The write is done and its outcome unknown:
+/// whatever the refusal says, it is not a refusal of the write.
+pub(super) fn unread(error: sqlx::Error) -> sqlx::Error {
+    sqlx::Error::Protocol(format!("written, but what was written could not be read: {error}"))
 }
 
-/// Answers in the order of the questions, however they come in.
-struct Answers<T>(Vec<Option<Result<T>>>);
-
-impl<T> Answers<T> {
-    fn new(count: usize) -> Self {
-        Self((0..count).map(|_| None).collect())
-    }
-
-    fn put(&mut self, places: &[usize], answers: impl IntoIterator<Item = Result<T>>) {
-        for (place, answer) in places.iter().zip(answers) {
-            self.0[*place] = Some(answer);
-        }
-    }
-
-    fn done(self, operation: &'static str) -> Result<Vec<Result<T>>> {
-        Ok(self
-            .0
-            .into_iter()
-            .map(|answer| answer.unwrap_or_else(|| Err(silent(operation))))
-            .collect())
-    }
-}
-
-fn split(mut rest: Vec<usize>, todo: &mut Vec<Vec<usize>>) {
-    let tail = rest.split_off(rest.len() / 2);
-    todo.extend([rest, tail].into_iter().filter(|half| !half.is_empty()));
-}
-
-/// A rival holds one of the keys, or wrote it between our look and our insert.
-fn contended(error: &sqlx::Error) -> bool {
-    held(error) || deadlock(error) || session::number(error) == Some(1062)
-}
-
-async fn select(
+pub(super) async fn select(
     connection: &mut MySqlConnection,
     text: Arc<str>,
     digests: &[[u8; 32]],
@@ -408,7 +294,10 @@ fn is(found: &(Vec<u8>, Result<Found>), digest: &[u8; 32]) -> bool {
     found.0.as_slice() == digest
 }
 
-fn take(found: &mut Vec<(Vec<u8>, Result<Found>)>, digest: &[u8; 32]) -> Option<Result<Found>> {
+pub(super) fn take(
+    found: &mut Vec<(Vec<u8>, Result<Found>)>,
+    digest: &[u8; 32],
+) -> Option<Result<Found>> {
     let place = found.iter().position(|row| is(row, digest))?;
     Some(found.swap_remove(place).1)
 }
@@ -430,7 +319,7 @@ fn opened(draft: &Draft, row: &MySqlRow) -> Result<Opened> {
     }
 }
 
-fn existing(row: Result<Found>) -> Result<Opened> {
+pub(super) fn existing(row: Result<Found>) -> Result<Opened> {
     let Peeked { record, now } = row?.peeked("open")?;
     Ok(Opened::Existing { record: Box::new(record), now })
 }
@@ -451,6 +340,6 @@ pub(crate) fn failed(operation: &'static str, error: sqlx::Error) -> Error {
     classify(codes, Stage::Running, operation, error)
 }
 
-fn silent(operation: &'static str) -> Error {
+pub(super) fn silent(operation: &'static str) -> Error {
     Error::new(ErrorKind::Ambiguous, operation, "the server answered for fewer rows than were sent")
 }

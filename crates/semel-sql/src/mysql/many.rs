@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel::claim::Lease;
-use semel::store::{Error, ErrorKind, Renewed, Result, Settled};
+use semel::store::{Renewed, Result, Settled};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
+use super::batch::split;
 use super::columns::Bound;
-use super::ledger::{Ledger, failed};
-use super::session::{deadlock, held};
+use super::ledger::{Ledger, failed, select, unread};
+use super::session::{Flavour, deadlock, held};
 use super::statement::Inside;
 use crate::lanes::{BATCH, Settlement};
 use crate::row::{EndingRow, span};
@@ -24,12 +25,13 @@ impl Ledger {
         connection: &mut MySqlConnection,
         group: &[&Settlement],
     ) -> sqlx::Result<Vec<bool>> {
+        let leases: Vec<Lease> = group.iter().map(|settlement| settlement.lease).collect();
+        self.none_held(connection, &leases).await?;
         if let [one] = group {
             let settled = self.settle_one(connection, &one.lease, &one.ending, Inside::Own).await?;
             return Ok(vec![settled == Settled::Done]);
         }
         let rows: Vec<EndingRow<'_>> = group.iter().map(|s| EndingRow::of(&s.ending)).collect();
-        let leases: Vec<Lease> = group.iter().map(|settlement| settlement.lease).collect();
         let bytes = |text: Option<&str>| text.map(|text| text.as_bytes().to_vec());
         let mut query = self.bind_places(self.texts.settle(group.len()), &leases);
         query = rows.iter().fold(query, |query, row| query.bind(row.state));
@@ -50,6 +52,7 @@ impl Ledger {
         group: &[&(Lease, Duration)],
     ) -> sqlx::Result<Vec<bool>> {
         let leases: Vec<Lease> = group.iter().map(|(lease, _)| *lease).collect();
+        self.none_held(connection, &leases).await?;
         let query = self.bind_places(self.texts.renew(group.len()), &leases);
         let query = group.iter().fold(query, |query, (_, length)| query.bind(span(*length)));
         self.write_many(connection, bind_leases(query, &leases), group.len()).await
@@ -76,23 +79,25 @@ impl Ledger {
             return Ok(vec![affected > 0; count]);
         }
         let text = "SELECT CAST(@semel_wrote AS UNSIGNED)";
-        let bits: u64 = sqlx::query(text).fetch_one(connection).await?.try_get(0)?;
+        let read = sqlx::query(text).fetch_one(connection).await;
+        let bits: u64 = read.and_then(|row| row.try_get(0)).map_err(unread)?;
         Ok((0..count).map(|i| bits >> i & 1 == 1).collect())
     }
 
-    /// Renews any number of leases; one answer each.
+    /// Renews any number of leases, and notes each answer as soon as it is known: whatever becomes
+    /// of a later statement, what an earlier one wrote is written.
     pub(crate) async fn renew(
         &self,
         connection: &mut MySqlConnection,
         leases: &[(Lease, Duration)],
-    ) -> Result<Vec<Renewed>> {
+        answers: &mut [Renewed],
+    ) -> Result<()> {
         let mut order: Vec<usize> = (0..leases.len()).collect();
         order.sort_by_key(|i| leases[*i].0.digest);
-        let mut answers = vec![Renewed::Lost; leases.len()];
-        // One row that its own transaction is just settling must not cost the others their leases,
-        // so a group that cannot be written whole is written one by one.
+        // One row that somebody holds must not cost the others their leases, so a group that cannot
+        // be written whole is halved until only the held rows are left. Whoever holds one may be
+        // its own transaction as well as one that takes it over: it cannot be told.
         let mut todo: Vec<Vec<usize>> = order.chunks(BATCH).map(<[usize]>::to_vec).collect();
-        let mut locked = 0;
         while let Some(group) = todo.pop() {
             let some: Vec<&(Lease, Duration)> = group.iter().map(|i| &leases[*i]).collect();
             match self.try_renew(connection, &some).await {
@@ -104,15 +109,24 @@ impl Ledger {
                 Err(error) if !(held(&error) || deadlock(&error)) => {
                     return Err(failed("renew", error));
                 }
-                Err(_) if group.len() > 1 => todo.extend(group.into_iter().map(|i| vec![i])),
-                Err(_) => locked += 1,
+                Err(_) if group.len() > 1 => split(group, &mut todo),
+                Err(_) => answers[group[0]] = Renewed::Unknown,
             }
         }
-        if locked > 0 {
-            let text = format!("{locked} of {} rows are locked by open transactions", leases.len());
-            return Err(Error::new(ErrorKind::Unavailable, "renew", text));
+        Ok(())
+    }
+
+    /// MySQL would wait for a held row. A look that does not wait comes first there.
+    async fn none_held(
+        &self,
+        connection: &mut MySqlConnection,
+        leases: &[Lease],
+    ) -> sqlx::Result<()> {
+        if self.server.flavour == Flavour::MySql {
+            let digests: Vec<_> = leases.iter().map(|lease| *lease.digest.as_bytes()).collect();
+            select(connection, self.texts.probe(digests.len()), &digests).await?;
         }
-        Ok(answers)
+        Ok(())
     }
 }
 

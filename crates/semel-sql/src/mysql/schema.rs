@@ -3,7 +3,7 @@
 //! Every DDL statement commits by itself here, so a migration is written to be run again after a
 //! crash in its middle (`IF NOT EXISTS`), and an advisory lock keeps a second instance out.
 
-use semel::store::{Error, ErrorKind, Finding, Result};
+use semel::store::{Error, ErrorKind, Finding, Result, Severity};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::ledger::failed;
@@ -60,6 +60,9 @@ impl Ground for Site {
     }
 
     async fn run(&mut self, migration: &Migration) -> Result<()> {
+        if migration.version == 1 {
+            refuse_a_stranger(&mut self.0).await?;
+        }
         sqlx::raw_sql(migration.sql).execute(&mut self.0).await.map_err(migrating)?;
         Ok(())
     }
@@ -109,14 +112,75 @@ pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Findi
         applied(connection).await?
     };
     let mut findings = migrate::history(MIGRATIONS, &done);
+    findings.extend(table(connection).await?);
+    Ok(findings)
+}
+
+/// The first migration says IF NOT EXISTS, for it may have been cut short after its first statement.
+/// A table of that name is therefore taken for ours only if it is made like ours.
+async fn refuse_a_stranger(connection: &mut MySqlConnection) -> Result<()> {
+    let findings = table(connection).await?;
+    if findings.iter().any(|finding| finding.code == "sql-table-missing") {
+        return Ok(());
+    }
+    let Some(wrong) = findings.iter().find(|finding| finding.severity == Severity::Error) else {
+        return Ok(());
+    };
+    let text = format!(
+        "there is a table {} that this crate did not make: {}; rename it or use another database",
+        RECORD.table, wrong.found
+    );
+    Err(Error::new(ErrorKind::Misconfigured, "migrate", text))
+}
+
+/// What the ledger's table lacks. Its primary key is what keeps one key from being granted twice,
+/// and its generated columns are what the sweeper and the operators go by.
+async fn table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
     let columns = "SELECT CAST(column_name AS BINARY) FROM information_schema.columns \
                    WHERE table_schema = DATABASE() AND table_name = ?";
     let indexes = "SELECT DISTINCT CAST(index_name AS BINARY) FROM information_schema.statistics \
                    WHERE table_schema = DATABASE() AND table_name = ?";
     let columns = names(connection, columns, RECORD.table).await?;
     let indexes = names(connection, indexes, RECORD.table).await?;
-    findings.extend(migrate::shape(&RECORD, &columns, &indexes));
+    let mut findings = migrate::shape(&RECORD, &columns, &indexes);
+    if columns.is_empty() {
+        return Ok(findings);
+    }
+    // With the length of a prefix, by which two digests could be one.
+    let primary = "SELECT CAST(CONCAT(column_name, COALESCE(CONCAT('(', sub_part, ')'), '')) AS \
+                   BINARY) FROM information_schema.statistics WHERE table_schema = DATABASE() \
+                   AND index_name = 'PRIMARY' AND table_name = ? ORDER BY seq_in_index";
+    let primary = names(connection, primary, RECORD.table).await?;
+    if !matches!(primary.as_slice(), [column] if column.eq_ignore_ascii_case("digest")) {
+        let found = match primary.as_slice() {
+            [] => "table semel_record has no primary key: one key can be granted twice".into(),
+            other => format!(
+                "the primary key of semel_record is ({}), not (digest): one key can be granted \
+                 twice, or two keys share a record",
+                other.join(", ")
+            ),
+        };
+        findings.push(wrong("mysql-primary-key", found));
+    }
+    let generated = "SELECT CAST(column_name AS BINARY) FROM information_schema.columns \
+                     WHERE table_schema = DATABASE() AND table_name = ? \
+                     AND COALESCE(generation_expression, '') <> ''";
+    let generated = names(connection, generated, RECORD.table).await?;
+    for column in ["sweep_at", "attention"] {
+        if !generated.iter().any(|name| name.eq_ignore_ascii_case(column)) {
+            let found = format!(
+                "column {column} of semel_record is not generated: no statement writes it, so \
+                 records are never swept or never shown"
+            );
+            findings.push(wrong("mysql-not-generated", found));
+        }
+    }
     Ok(findings)
+}
+
+fn wrong(code: &'static str, found: String) -> Finding {
+    let fix = "compare the table with the printed script and make it so".into();
+    Finding { severity: Severity::Error, code, found, fix }
 }
 
 async fn names(

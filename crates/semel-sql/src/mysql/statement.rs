@@ -14,6 +14,17 @@ use crate::lanes::BATCH;
 pub(crate) const CLOCK: &str =
     "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))";
 
+/// The same clock when the row at hand is filled, not when the statement began; for fences alone.
+///
+/// A batch takes its time. Were all its fences the moment at which it began, a rival could claim and
+/// give back the key of a late row in between, and the fence granted next would be smaller than the
+/// rival's. `SYSDATE` is read anew for each row (a server started with `sysdate-is-now` loses this).
+/// It is in the session's time zone, so only its distance from `NOW` is used. What is left are the
+/// microseconds between filling a row and placing it, in which nothing waits: a rival would have to
+/// claim and to give back in them, two commits and a trip.
+const ROW_CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) \
+     + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0)";
+
 /// The moment `span` microseconds from now. A span that reaches beyond what the column holds ends
 /// there: it stands for "for ever". Null stays null.
 fn after(span: &str) -> String {
@@ -94,12 +105,12 @@ impl Texts {
 
     /// Inserts `count` drafts. On MariaDB a row that is there already comes back instead, untouched,
     /// and a row that somebody's open transaction holds is an error at once. On MySQL a row that is
-    /// there is an error, and the fence of all comes back as the insert id.
+    /// there is an error, and the fence of the last row comes back as the insert id.
     pub(crate) fn insert(&self, count: usize) -> Arc<str> {
         self.insert.get(count, || {
             let fence = match self.flavour {
-                Flavour::MariaDb => CLOCK.to_owned(),
-                Flavour::MySql => format!("LAST_INSERT_ID({CLOCK})"),
+                Flavour::MariaDb => ROW_CLOCK.to_owned(),
+                Flavour::MySql => format!("LAST_INSERT_ID({ROW_CLOCK})"),
             };
             let row =
                 format!("(?,?,?,?,?,?,1,?,0,?,?,?,{fence},?,{},?,?,{CLOCK},{CLOCK})", after("?"));
@@ -130,7 +141,8 @@ impl Texts {
         self.probe.get(count, || format!("{} FOR SHARE NOWAIT", select(count)))
     }
 
-    /// Ends `count` claims, at least two. `@semel_wrote` says which.
+    /// Ends `count` claims, at least two; an error at once if a rival holds one of them.
+    /// `@semel_wrote` says which were met.
     pub(crate) fn settle(&self, count: usize) -> Arc<str> {
         self.settle.get(count, || {
             let number = format!("CAST({} AS SIGNED)", pick(count));
@@ -149,7 +161,8 @@ impl Texts {
         })
     }
 
-    /// Extends `count` leases. `@semel_wrote` says which.
+    /// Extends `count` leases; an error at once if a rival holds one of them. `@semel_wrote` says
+    /// which were met.
     pub(crate) fn renew(&self, count: usize) -> Arc<str> {
         self.renew.get(count, || {
             let until = after(&format!("CAST({} AS SIGNED)", pick(count)));
@@ -174,25 +187,28 @@ impl Texts {
             let leases = repeat("?", 3 * count, ",");
             format!("AND COALESCE({leases}, 1) IS NOT NULL")
         };
-        format!(
+        self.at_once(&format!(
             "UPDATE semel_record FORCE INDEX (PRIMARY) SET number = number + IF( \
              (@semel_at := FIELD(digest, {list})) IS NULL \
              OR (@semel_wrote := IF(@semel_batch <=> ?, @semel_wrote, 0) \
              | (1 << (@semel_at - 1))) IS NULL \
              OR (@semel_batch := ?) IS NULL, 1, 1), {set} WHERE digest IN ({list}) {guard}"
-        )
+        ))
     }
 
-    /// Ends one claim.
+    /// Ends one claim; an error at once if a rival holds it.
     pub(crate) fn settle_one(&self, inside: Inside) -> String {
         let set = ending(&Ending::BOUND);
         let guard = self.lease_guard(inside);
-        format!("UPDATE semel_record SET number = number + 1, {set} WHERE digest = ?{guard}")
+        self.at_once(&format!(
+            "UPDATE semel_record SET number = number + 1, {set} WHERE digest = ?{guard}"
+        ))
     }
 
-    /// Removes one claim.
+    /// Removes one claim; an error at once if a rival holds it.
     pub(crate) fn remove_one(&self, inside: Inside) -> String {
-        format!("DELETE FROM semel_record WHERE digest = ?{}", self.lease_guard(inside))
+        let guard = self.lease_guard(inside);
+        self.at_once(&format!("DELETE FROM semel_record WHERE digest = ?{guard}"))
     }
 
     fn lease_guard(&self, inside: Inside) -> String {
@@ -274,12 +290,14 @@ impl Texts {
     /// The statement, which does not wait for a row that somebody's open transaction holds. MySQL
     /// has no such prefix: there it waits for the session's lock wait, one second on ours.
     fn at_once(&self, statement: &str) -> String {
-        match self.flavour {
-            Flavour::MariaDb => {
-                format!("SET STATEMENT innodb_lock_wait_timeout = 0 FOR {statement}")
-            }
-            Flavour::MySql => statement.to_owned(),
-        }
+        at_once(self.flavour, statement)
+    }
+}
+
+pub(crate) fn at_once(flavour: Flavour, statement: &str) -> String {
+    match flavour {
+        Flavour::MariaDb => format!("SET STATEMENT innodb_lock_wait_timeout = 0 FOR {statement}"),
+        Flavour::MySql => statement.to_owned(),
     }
 }
 

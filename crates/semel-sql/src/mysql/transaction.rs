@@ -15,10 +15,10 @@ use semel::store::{
 };
 use sqlx::{MySql, MySqlConnection, Row, SqlSafeStr};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::MySqlStore;
-use super::ledger::{Ledger, failed};
+use super::ledger::{Ledger, PAUSES, failed, silent};
 use super::session::{self, Flavour, Role, codes, held, number};
 use super::statement::Inside;
 use crate::error::{Stage, classify, timed_out};
@@ -120,13 +120,16 @@ impl TransactionalStore for MySqlStore {
     /// this server can neither read the current row without a lock at REPEATABLE READ nor let go of
     /// a lock early. Rivals still read it, and are not kept waiting.
     async fn open_in(&self, connection: &mut MySqlConnection, draft: &Draft) -> Result<Opened> {
-        match self.ledger.server.flavour {
-            Flavour::MariaDb => match self.ledger.open_one(connection, draft).await? {
-                Some(opened) => Ok(opened),
-                None => self.open_held(draft).await,
-            },
-            Flavour::MySql => self.open_in_mysql(connection, draft).await,
-        }
+        self.within("open", async {
+            match self.ledger.server.flavour {
+                Flavour::MariaDb => match self.ledger.open_one(connection, draft).await? {
+                    Some(opened) => Ok(opened),
+                    None => self.open_held(draft).await,
+                },
+                Flavour::MySql => self.open_in_mysql(connection, draft).await,
+            }
+        })
+        .await
     }
 
     async fn swap_in(
@@ -136,7 +139,7 @@ impl TransactionalStore for MySqlStore {
         judged: Version,
         change: &Change,
     ) -> Result<Swapped> {
-        self.ledger.swap_one(connection, key, judged, change).await
+        self.within("swap", self.ledger.swap_one(connection, key, judged, change)).await
     }
 
     async fn settle_in(
@@ -145,19 +148,18 @@ impl TransactionalStore for MySqlStore {
         lease: &Lease,
         ending: &Ending,
     ) -> Result<Settled> {
-        if self.ledger.server.flavour == Flavour::MySql {
-            still_open_mysql(connection).await?;
-        }
-        let settled = self
-            .ledger
-            .settle_one(connection, lease, ending, Inside::Caller)
-            .await
-            .map_err(|error| failed("settle", error))?;
-        // Zero rows: the claim was lost, or there was no transaction to settle it in.
-        if settled == Settled::Lost && self.ledger.server.flavour == Flavour::MariaDb {
-            still_open_mariadb(connection).await?;
-        }
-        Ok(settled)
+        self.within("settle", async {
+            if self.ledger.server.flavour == Flavour::MySql {
+                still_open_mysql(connection).await?;
+            }
+            let settled = self.settle_unheld(connection, lease, ending).await?;
+            // Zero rows: the claim was lost, or there was no transaction to settle it in.
+            if settled == Settled::Lost && self.ledger.server.flavour == Flavour::MariaDb {
+                still_open_mariadb(connection).await?;
+            }
+            Ok(settled)
+        })
+        .await
     }
 
     async fn commit(&self, mut transaction: MySqlTransaction) -> Result<()> {
@@ -185,6 +187,47 @@ impl TransactionalStore for MySqlStore {
 }
 
 impl MySqlStore {
+    /// Runs a step inside a transaction. Whatever fails, and however late, nothing was committed.
+    async fn within<T>(
+        &self,
+        operation: &'static str,
+        step: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = self.ledger.limit;
+        let done = timeout(limit, step).await;
+        done.unwrap_or_else(|_| Err(timed_out(Stage::Running, operation, limit))).map_err(|error| {
+            if error.kind() == ErrorKind::Ambiguous {
+                return error.with_kind(ErrorKind::Unavailable);
+            }
+            error
+        })
+    }
+
+    /// Ends a claim in the caller's transaction. A rival that looks at the record is waited out, one
+    /// that holds it is not: its transaction may be waiting for this one.
+    async fn settle_unheld(
+        &self,
+        connection: &mut MySqlConnection,
+        lease: &Lease,
+        ending: &Ending,
+    ) -> Result<Settled> {
+        let mut pauses = PAUSES.into_iter();
+        loop {
+            let sent = self.ledger.settle_one(connection, lease, ending, Inside::Caller).await;
+            let error = match sent {
+                Ok(settled) => return Ok(settled),
+                Err(error) => error,
+            };
+            if !self.ledger.merely_held(&error) {
+                return Err(failed("settle", error));
+            }
+            match pauses.next() {
+                Some(pause) => sleep(pause).await,
+                None => return Err(failed("settle", error).with_kind(ErrorKind::Unavailable)),
+            }
+        }
+    }
+
     /// A rival holds the key: what was last committed under it, if anything.
     async fn open_held(&self, draft: &Draft) -> Result<Opened> {
         Ok(match self.lanes.step(&draft.key.digest()).await? {
@@ -211,7 +254,10 @@ impl MySqlStore {
             Err(error) => return Err(failed("open", error)),
         }
         match self.ledger.insert_mysql(connection, &[draft]).await {
-            Ok(fence) => Ok(Opened::Inserted { fence }),
+            Ok(fences) => match fences.as_slice() {
+                [fence] => Ok(Opened::Inserted { fence: *fence }),
+                _ => Err(silent("open")),
+            },
             Err(error) if number(&error) == Some(1062) => self.open_held(draft).await,
             Err(error) if held(&error) && !self.ledger.server.timeout_rolls_back => {
                 self.open_held(draft).await

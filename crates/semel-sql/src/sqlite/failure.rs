@@ -1,7 +1,7 @@
 //! SQLite's result codes in our words: what happened, and what to do about it.
 //!
 //! A step inside a transaction that did not commit did not happen, so most failures are
-//! `Unavailable`; only a failed COMMIT is ambiguous.
+//! `Unavailable`; only a COMMIT that failed and may have reached the disk is ambiguous.
 
 use std::fmt;
 use std::path::Path;
@@ -17,6 +17,7 @@ const READONLY: i32 = 8;
 const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
 const CANTOPEN: i32 = 14;
+const CONSTRAINT: i32 = 19;
 const NOTADB: i32 = 26;
 
 /// The primary result code of what SQLite refused; `None` where it was not SQLite that failed.
@@ -92,12 +93,19 @@ pub(super) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Err
     explained(kind, operation, text, error)
 }
 
-/// The failure of a COMMIT. Its last page may have reached the disk before the failure did.
+/// The failure of a COMMIT. Its last page may have reached the disk before the failure did, unless
+/// SQLite refused to begin: for somebody's lock, or for a constraint that was deferred until then.
 pub(super) fn at_commit(operation: &'static str, error: sqlx::Error) -> Error {
-    if is_busy(&error) {
-        return in_transaction(operation, error);
-    }
-    explained(ErrorKind::Ambiguous, operation, "COMMIT failed half-way", error)
+    let (kind, text) = match primary(&error) {
+        Some(BUSY | LOCKED) => return in_transaction(operation, error),
+        // The transaction is still open then, and whoever ends it rolls it back.
+        Some(CONSTRAINT) => (
+            ErrorKind::Unavailable,
+            "COMMIT was refused, so nothing was committed: a deferred constraint does not hold",
+        ),
+        Some(_) | None => (ErrorKind::Ambiguous, "COMMIT failed half-way"),
+    };
+    explained(kind, operation, text, error)
 }
 
 /// The failure to open `path`.

@@ -92,14 +92,28 @@ pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<
     };
     let columns = "SELECT name FROM pragma_table_info('semel_record')";
     let columns = names(connection.fetch_all(columns).await?)?;
+    let key = "SELECT name FROM pragma_table_info('semel_record') WHERE pk > 0 ORDER BY pk";
+    let key = names(connection.fetch_all(key).await?)?;
     let indexes = "SELECT name FROM pragma_index_list('semel_record')";
     let indexes = names(connection.fetch_all(indexes).await?)?;
     let mut findings = migrate::shape(&RECORD, &columns, &indexes);
     if !columns.is_empty() {
+        findings.extend(primary_key(&key));
         let history = applied(connection).await.unwrap_or_default();
         findings.extend(migrate::history(MIGRATIONS, &history));
     }
     Ok(findings)
+}
+
+/// Everything rests on the primary key: a table that was copied without it grants a key twice.
+fn primary_key(key: &[String]) -> Option<Finding> {
+    let right = matches!(key, [only] if only.eq_ignore_ascii_case("digest"));
+    (!right).then(|| Finding {
+        severity: Severity::Error,
+        code: "sql-key-missing",
+        found: format!("the primary key of semel_record is ({}), not (digest)", key.join(", ")),
+        fix: "create the table as in the printed script and copy the rows into it".into(),
+    })
 }
 
 /// What is wrong with the set-up beside the schema.

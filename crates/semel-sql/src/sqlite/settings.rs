@@ -69,7 +69,11 @@ impl Builder {
     }
 
     /// How long the work of one transaction may keep the writer. Default a third of the command's
-    /// lease, so that everybody's renewals still come in time.
+    /// lease, and never more than 10 s.
+    ///
+    /// Everybody's renewals wait meanwhile, whatever their own leases are: it must stay below a third
+    /// of the *shortest* lease on the file, or claims lapse while their holders work. The default
+    /// suits leases of 30 s and more.
     pub fn work_limit(mut self, work_limit: Duration) -> Self {
         self.work_limit = Some(work_limit);
         self

@@ -64,26 +64,44 @@ const GRANTED: &str = "UPDATE semel_record SET number = COALESCE(?, number + 1),
     created_at = COALESCE(?, created_at), updated_at = ?, completed_at = NULL, \
     expires_at = NULL, sweep_at = ?";
 
-const REDRIVEN: &str = "UPDATE semel_record SET number = number + 1, state = 2, attempt = 0, \
-    lease_until = NULL, retry_at = ?, body = NULL, content_type = NULL, reference = NULL, \
-    omitted_bytes = NULL, updated_at = ?, completed_at = ?, expires_at = ? + keep_us, \
-    sweep_at = ? + keep_us";
+/// A moment, bound twice, and the row's `keep` after it. An integer sum that overflows becomes a REAL
+/// in SQLite, which a STRICT table refuses: what is kept for ever saturates.
+macro_rules! kept {
+    () => {
+        "? + MIN(keep_us, 9223372036854775807 - ?)"
+    };
+}
+
+const REDRIVEN: &str = concat!(
+    "UPDATE semel_record SET number = number + 1, state = 2, attempt = 0, lease_until = NULL, \
+     retry_at = ?, body = NULL, content_type = NULL, reference = NULL, omitted_bytes = NULL, \
+     updated_at = ?, completed_at = ?, expires_at = ",
+    kept!(),
+    ", sweep_at = ",
+    kept!()
+);
 
 /// `on_crash` 1 is Hold: its sweep is due when the lease lapses, the others' a `keep` later.
-const RENEWED: &str = "UPDATE semel_record SET number = number + 1, lease_until = ?, \
-    updated_at = ?, sweep_at = ? + CASE on_crash WHEN 1 THEN 0 ELSE keep_us END";
+const RENEWED: &str = concat!(
+    "UPDATE semel_record SET number = number + 1, lease_until = ?, updated_at = ?, \
+     sweep_at = CASE on_crash WHEN 1 THEN ? ELSE ",
+    kept!(),
+    " END"
+);
 
 const REMOVED: &str = "DELETE FROM semel_record";
 
-/// First the lapsed claims that must not be re-run, then, with what is left of the limit, the rows
-/// that nobody can need. Both walk the index on `sweep_at`, oldest first.
+/// Of the `limit` rows that are due first, whatever their kind: the lapsed claims that must not be
+/// forgotten unasked (all but Rerun, `on_crash` 0) turn Uncertain, which takes them out of the order,
+/// and the rest of the same rows, which nobody can need, are removed. The walk down the index on
+/// `sweep_at` ends at the limit; what kind a row is of is asked after it, never during it.
 const SUSPENDED: &str = "UPDATE semel_record SET number = number + 1, state = 4, \
     lease_until = NULL, error = ?, updated_at = ?, completed_at = ?, sweep_at = NULL \
-    WHERE digest IN (SELECT digest FROM semel_record WHERE sweep_at <= ? AND state = 0 \
-    AND on_crash = 1 ORDER BY sweep_at LIMIT ?)";
+    WHERE digest IN (SELECT digest FROM semel_record WHERE sweep_at <= ? ORDER BY sweep_at LIMIT ?) \
+    AND state = 0 AND on_crash <> 0";
 const PURGED: &str = "DELETE FROM semel_record WHERE digest IN (SELECT digest FROM semel_record \
-    WHERE sweep_at <= ? AND NOT (state = 0 AND on_crash = 1) ORDER BY sweep_at \
-    LIMIT MAX(0, ? - changes()))";
+    WHERE sweep_at <= ? ORDER BY sweep_at LIMIT MAX(0, ? - changes())) \
+    AND NOT (state = 0 AND on_crash <> 0)";
 
 /// A statement's kind. Steps of one kind run as one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -218,7 +236,8 @@ impl Bindings {
 
     pub(super) fn renew(&mut self, lease: &Lease, length: std::time::Duration, now: Timestamp) {
         let until = now.as_micros().saturating_add(span(length));
-        self.add(until).add(now.as_micros()).add(until).leased(lease);
+        self.add(until).add(now.as_micros());
+        self.add(until).add(until).add(until).leased(lease);
     }
 
     fn ended(&mut self, ending: &Ending, now: Timestamp) {
@@ -249,7 +268,7 @@ impl Bindings {
     }
 
     pub(super) fn redrive(&mut self, key: &Key, version: Version, now: Timestamp) {
-        for _ in 0..5 {
+        for _ in 0..7 {
             self.add(now.as_micros());
         }
         self.judged(key, version);

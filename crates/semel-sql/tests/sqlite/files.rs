@@ -111,6 +111,21 @@ async fn the_check_lists_what_weakens_the_promise() {
 }
 
 #[tokio::test]
+async fn a_ledger_that_was_copied_without_its_primary_key_is_refused() {
+    let place = Place::new();
+    let store = place.open().await;
+    let copied = "ALTER TABLE semel_record RENAME TO whole; \
+                  CREATE TABLE semel_record AS SELECT * FROM whole";
+    place.run(copied.into()).await;
+    let findings = store.check().await.expect("checks");
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+    assert_eq!(errors.map(|finding| finding.code).collect::<Vec<_>>(), ["sql-key-missing"]);
+    let (kind, text) = refused(place.builder()).await;
+    assert_eq!(kind, ErrorKind::Misconfigured);
+    assert!(text.contains("primary key"), "{text}");
+}
+
+#[tokio::test]
 async fn the_printed_script_is_what_the_store_needs() {
     let place = Place::new();
     place.run(print()).await;

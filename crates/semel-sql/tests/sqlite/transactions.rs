@@ -81,8 +81,11 @@ async fn a_transaction_that_outlives_its_limit_is_cut_off_and_the_others_go_on()
     let limit = Duration::from_millis(50);
     let store = place.builder().work_limit(limit).open().await.expect("opens");
     assert_eq!(store.work_limit(Duration::from_secs(30)), Some(limit));
-    let default = place.open().await.work_limit(Duration::from_secs(30));
-    assert_eq!(default, Some(Duration::from_secs(10)));
+    let default = place.open().await;
+    for (lease, limit) in [(6, 2), (30, 10), (3_600, 10)] {
+        let limit = Some(Duration::from_secs(limit));
+        assert_eq!(default.work_limit(Duration::from_secs(lease)), limit, "everybody waits for it");
+    }
     let stuck = async {
         let _transaction = store.begin().await.expect("begins");
         pending::<()>().await;
@@ -155,6 +158,27 @@ async fn work_that_ends_the_transaction_itself_is_refused() {
     let after = store.begin().await.expect("the next transaction has a sound connection");
     store.commit(after).await.expect("commits");
     claim(&store, &draft("after")).await;
+}
+
+#[tokio::test]
+async fn a_constraint_that_fails_at_the_commit_is_certain_and_leaves_nothing() {
+    let place = Place::new();
+    let store = place.open().await;
+    let tables = "CREATE TABLE customers (n INTEGER PRIMARY KEY); CREATE TABLE orders \
+                  (n INTEGER REFERENCES customers (n) DEFERRABLE INITIALLY DEFERRED)";
+    place.run(tables.into()).await;
+    let mut transaction = store.begin().await.expect("begins");
+    let connection = SqliteStore::connection(&mut transaction);
+    let opened = store.open_in(connection, &draft("a")).await;
+    assert!(matches!(opened, Ok(Opened::Inserted { .. })));
+    insert_order(&mut transaction).await;
+    let refused = store.commit(transaction).await.expect_err("there is no such customer");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(refused.to_string().contains("FOREIGN KEY"), "{refused}");
+    let after = store.begin().await.expect("the writer is free again");
+    store.commit(after).await.expect("commits");
+    assert_eq!(orders(&place).await, 0);
+    claim(&store, &draft("a")).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,370 @@
+//! Lanes: a few connections of our own, on which concurrent steps travel together.
+//!
+//! While a lane is idle its caller uses it at once and alone: nothing waits for company. While all
+//! are busy, steps queue, and a lane that comes free takes as many as fit of the oldest step's verb
+//! in one statement. This is not a pool: nobody outside borrows a connection, none is pinged, and
+//! statements are the [`Dialect`]'s.
+//!
+//! What keeps everybody from hanging: every statement has a time limit; a connection on which a
+//! statement did not end cleanly (an error, a timeout, a caller that left) is thrown away, never
+//! reused; and a request whose batch vanished without an answer is told `Ambiguous`.
+
+mod queue;
+mod step;
+
+use std::collections::VecDeque;
+use std::mem::take;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use semel::key::{Digest, Key};
+use semel::record::Version;
+use semel::store::{Change, Draft, Error, ErrorKind, Opened, Peeked, Result, Settled, Swapped};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::error::{Stage, again, timed_out};
+use queue::{Queue, Standing, Verb, Waiting};
+use step::Step;
+
+pub(crate) use step::Settlement;
+
+/// Most steps in one statement. Beyond it a batch gains little and its slowest member waits long.
+pub(crate) const BATCH: usize = 64;
+/// Most steps that wait for a lane. Beyond it a caller is better served by an error now.
+pub(crate) const QUEUE: usize = 4096;
+
+/// What a database brings to its lanes. Every batch holds each digest once, and at least one step;
+/// answers are in the order of the steps. An error of the whole batch means the same for all of it.
+pub(crate) trait Dialect: Send + Sync + 'static {
+    /// A connection, closed when it is dropped.
+    type Connection: Send + 'static;
+
+    /// Opens a connection. `Unavailable` or `Misconfigured` when it fails.
+    fn connect(&self) -> impl Future<Output = Result<Self::Connection>> + Send;
+
+    /// Inserts or reads.
+    fn open(
+        &self,
+        connection: &mut Self::Connection,
+        drafts: &[Draft],
+    ) -> impl Future<Output = Result<Vec<Result<Opened>>>> + Send;
+
+    /// Ends claims.
+    fn settle(
+        &self,
+        connection: &mut Self::Connection,
+        settlements: &[Settlement],
+    ) -> impl Future<Output = Result<Vec<Result<Settled>>>> + Send;
+
+    /// Reads.
+    fn peek(
+        &self,
+        connection: &mut Self::Connection,
+        digests: &[Digest],
+    ) -> impl Future<Output = Result<Vec<Result<Option<Peeked>>>>> + Send;
+
+    /// Writes over a judged version.
+    fn swap(
+        &self,
+        connection: &mut Self::Connection,
+        key: &Key,
+        judged: Version,
+        change: &Change,
+    ) -> impl Future<Output = Result<Swapped>> + Send;
+}
+
+struct State<D: Dialect> {
+    /// Connections at rest; an idle lane may have none, and then opens one.
+    idle: Vec<Option<D::Connection>>,
+    queue: Queue<D>,
+}
+
+struct Inner<D: Dialect> {
+    dialect: Arc<D>,
+    limit: Duration,
+    state: Mutex<State<D>>,
+    /// Lanes with a connection, to tell "this lane cannot connect" from "nobody can".
+    connected: AtomicUsize,
+    runtime: tokio::runtime::Handle,
+}
+
+/// The lanes of one store.
+pub(crate) struct Lanes<D: Dialect>(Arc<Inner<D>>);
+
+impl<D: Dialect> Clone for Lanes<D> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<D: Dialect> Lanes<D> {
+    /// `count` lanes, connected when they are first used; a statement may take `limit`. To be
+    /// called on the runtime whose reactor the connections are to use.
+    pub(crate) fn new(dialect: Arc<D>, count: usize, limit: Duration) -> Self {
+        let idle = (0..count.max(1)).map(|_| None).collect();
+        Self(Arc::new(Inner {
+            dialect,
+            limit,
+            state: Mutex::new(State { idle, queue: Queue::new() }),
+            connected: AtomicUsize::new(0),
+            runtime: tokio::runtime::Handle::current(),
+        }))
+    }
+
+    /// Runs a step, alone on an idle lane or with others on the next one that comes free.
+    pub(crate) async fn step<S: Step<D>>(&self, step: &S) -> Result<S::Answer> {
+        let waiting = {
+            let mut state = self.0.state();
+            match state.idle.pop() {
+                Some(connection) => Ok(Lane::new(&self.0, connection)),
+                None => Err(self.0.enqueue(&mut state, step)?),
+            }
+        };
+        match waiting {
+            Ok(mut lane) => {
+                let mut answers = lane.run(std::slice::from_ref(step)).await?;
+                answers.pop().unwrap_or_else(|| Err(unanswered(S::NAME)))
+            }
+            Err(reply) => reply.await.unwrap_or_else(|_| Err(unanswered(S::NAME))),
+        }
+    }
+
+    /// Writes over a judged version, alone on a lane: re-grants are rare and differ in shape.
+    pub(crate) async fn swap(
+        &self,
+        key: &Key,
+        judged: Version,
+        change: &Change,
+    ) -> Result<Swapped> {
+        let mut lane = self.single("swap").await?;
+        let dialect = Arc::clone(&self.0.dialect);
+        lane.connect("swap").await?;
+        let limit = self.0.limit;
+        let Some(connection) = lane.start() else { return Err(unanswered("swap")) };
+        let swapped = timeout(limit, dialect.swap(connection, key, judged, change))
+            .await
+            .unwrap_or_else(|_| Err(timed_out(Stage::Running, "swap", limit)));
+        lane.end(swapped)
+    }
+
+    async fn single(&self, operation: &'static str) -> Result<Lane<D>> {
+        let lane = {
+            let mut state = self.0.state();
+            if let Some(connection) = state.idle.pop() {
+                return Ok(Lane::new(&self.0, connection));
+            }
+            if state.queue.len() >= QUEUE {
+                return Err(full(operation));
+            }
+            let (reply, lane) = oneshot::channel();
+            let ticket = state.queue.ticket();
+            state.queue.singles.push_back(Standing { ticket, reply });
+            lane
+        };
+        let lost = |_| Error::new(ErrorKind::Unavailable, operation, "the store is shutting down");
+        lane.await.map_err(lost)
+    }
+}
+
+impl<D: Dialect> Inner<D> {
+    fn state(&self) -> MutexGuard<'_, State<D>> {
+        // Every change under this lock is a push or a pop, so a poisoned lock is still good.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enqueue<S: Step<D>>(
+        &self,
+        state: &mut State<D>,
+        step: &S,
+    ) -> Result<oneshot::Receiver<Result<S::Answer>>> {
+        if state.queue.len() >= QUEUE {
+            return Err(full(S::NAME));
+        }
+        let (reply, answer) = oneshot::channel();
+        let ticket = state.queue.ticket();
+        S::line(&mut state.queue).push_back(Waiting { ticket, step: step.clone(), reply });
+        Ok(answer)
+    }
+
+    /// Puts a lane to its next use: the oldest in the queue, or rest.
+    fn release(self: &Arc<Self>, connection: Option<D::Connection>) {
+        let mut state = self.state();
+        // Callers that left while they stood in line want no lane any more.
+        while state.queue.singles.front().is_some_and(|standing| standing.reply.is_closed()) {
+            state.queue.singles.pop_front();
+        }
+        let Some(verb) = state.queue.oldest() else {
+            state.idle.push(connection);
+            return;
+        };
+        if verb == Verb::Single
+            && let Some(standing) = state.queue.singles.pop_front()
+        {
+            drop(state);
+            let _ = standing.reply.send(Lane::new(self, connection));
+            return;
+        }
+        drop(state);
+        // A batch belongs to nobody's future: whoever of its callers leaves, the others are served.
+        let mut lane = Lane::new(self, connection);
+        lane.unpolled = true;
+        self.runtime.spawn(lane.drain());
+    }
+
+    /// Gives up what is queued: the runtime that would serve it has ended.
+    fn abandon(&self) {
+        let queue = std::mem::replace(&mut self.state().queue, Queue::new());
+        // Dropped after the lock is: whoever still waits learns from its channel.
+        drop(queue);
+    }
+}
+
+/// A connection in use. Dropping it puts the lane to its next use; a connection on which a
+/// statement did not end cleanly is closed first.
+pub(crate) struct Lane<D: Dialect> {
+    inner: Arc<Inner<D>>,
+    connection: Option<D::Connection>,
+    clean: bool,
+    /// Handed to a task that has not run yet. Dropped like this, there is no runtime any more, and
+    /// spawning once more would drop once more, without end.
+    unpolled: bool,
+}
+
+impl<D: Dialect> Lane<D> {
+    fn new(inner: &Arc<Inner<D>>, connection: Option<D::Connection>) -> Self {
+        Self { inner: Arc::clone(inner), connection, clean: true, unpolled: false }
+    }
+
+    async fn run<S: Step<D>>(&mut self, steps: &[S]) -> Result<Vec<Result<S::Answer>>> {
+        self.connect(S::NAME).await?;
+        let inner = Arc::clone(&self.inner);
+        let Some(connection) = self.start() else { return Err(unanswered(S::NAME)) };
+        let answers = timeout(inner.limit, S::run(&inner.dialect, connection, steps))
+            .await
+            .unwrap_or_else(|_| Err(timed_out(Stage::Running, S::NAME, inner.limit)));
+        self.end(answers)
+    }
+
+    /// The connection, marked as in the middle of a statement until [`Lane::end`].
+    fn start(&mut self) -> Option<&mut D::Connection> {
+        self.clean = false;
+        self.connection.as_mut()
+    }
+
+    fn end<T>(&mut self, result: Result<T>) -> Result<T> {
+        self.clean = result.is_ok();
+        if !self.clean {
+            self.discard();
+        }
+        result
+    }
+
+    async fn connect(&mut self, operation: &'static str) -> Result<()> {
+        if self.connection.is_none() {
+            let opened = timeout(self.inner.limit, self.inner.dialect.connect())
+                .await
+                .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, operation, self.inner.limit)));
+            self.connection = Some(opened?);
+            self.inner.connected.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn discard(&mut self) {
+        if self.connection.take().is_some() {
+            self.inner.connected.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.clean = true;
+    }
+
+    /// Serves the queue until it is empty or a caller wants the lane to itself.
+    async fn drain(mut self) {
+        self.unpolled = false;
+        loop {
+            let next = self.inner.state().queue.oldest();
+            match next {
+                Some(Verb::Open) => self.batch::<Draft>().await,
+                Some(Verb::Settle) => self.batch::<Settlement>().await,
+                Some(Verb::Peek) => self.batch::<Digest>().await,
+                Some(Verb::Single) | None => return,
+            }
+        }
+    }
+
+    async fn batch<S: Step<D>>(&mut self) {
+        let batch = self.inner.state().queue.take::<S>();
+        if batch.is_empty() {
+            return;
+        }
+        let (steps, replies): (Vec<S>, Vec<_>) =
+            batch.into_iter().map(|waiting| (waiting.step, waiting.reply)).unzip();
+        match self.run(&steps).await {
+            Ok(answers) => {
+                // A dialect that answers too few leaves the rest to be told so by their channel.
+                for (reply, answer) in replies.into_iter().zip(answers) {
+                    let _ = reply.send(answer);
+                }
+            }
+            Err(error) => {
+                for reply in replies {
+                    let _ = reply.send(Err(again(&error, S::NAME)));
+                }
+                self.refuse_if_unreachable(&error);
+            }
+        }
+    }
+
+    /// When no lane has a connection and none can be had, whoever is queued is told at once
+    /// instead of after one connect timeout each.
+    fn refuse_if_unreachable(&self, error: &Error) {
+        let unreachable = error.kind() == ErrorKind::Unavailable
+            && self.connection.is_none()
+            && self.inner.connected.load(Ordering::SeqCst) == 0;
+        if !unreachable {
+            return;
+        }
+        let (opens, settles, peeks) = {
+            let queue = &mut self.inner.state().queue;
+            (take(&mut queue.opens), take(&mut queue.settles), take(&mut queue.peeks))
+        };
+        refuse(opens, error);
+        refuse(settles, error);
+        refuse(peeks, error);
+    }
+}
+
+fn refuse<S: Step<D>, D: Dialect>(line: VecDeque<Waiting<S, D>>, error: &Error) {
+    for waiting in line {
+        let _ = waiting.reply.send(Err(again(error, S::NAME)));
+    }
+}
+
+impl<D: Dialect> Drop for Lane<D> {
+    fn drop(&mut self) {
+        if !self.clean {
+            // The caller left in the middle of a statement, whose reply may still be under way.
+            self.discard();
+        }
+        if self.unpolled {
+            self.inner.abandon();
+        }
+        self.inner.release(self.connection.take());
+    }
+}
+
+fn full(operation: &'static str) -> Error {
+    let text = format!(
+        "{QUEUE} steps already wait for the store's connections; slow down or give it more lanes"
+    );
+    Error::new(ErrorKind::Unavailable, operation, text)
+}
+
+fn unanswered(operation: &'static str) -> Error {
+    let text = "the statement that carried this step ended without an answer for it";
+    Error::new(ErrorKind::Ambiguous, operation, text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Who waits for a lane, and who goes next.
+
+use std::collections::{HashSet, VecDeque};
+
+use semel::key::Digest;
+use semel::store::{Draft, Result};
+use tokio::sync::oneshot;
+
+use super::step::{Settlement, Step};
+use super::{BATCH, Dialect, Lane};
+
+/// A queued step.
+pub(crate) struct Waiting<S: Step<D>, D: Dialect> {
+    pub(super) ticket: u64,
+    pub(super) step: S,
+    pub(super) reply: oneshot::Sender<Result<S::Answer>>,
+}
+
+/// A queued caller that wants a lane to itself.
+pub(super) struct Standing<D: Dialect> {
+    pub(super) ticket: u64,
+    pub(super) reply: oneshot::Sender<Lane<D>>,
+}
+
+/// Steps that found no idle lane, oldest first in each line.
+pub(crate) struct Queue<D: Dialect> {
+    next_ticket: u64,
+    pub(super) opens: VecDeque<Waiting<Draft, D>>,
+    pub(super) settles: VecDeque<Waiting<Settlement, D>>,
+    pub(super) peeks: VecDeque<Waiting<Digest, D>>,
+    pub(super) singles: VecDeque<Standing<D>>,
+}
+
+/// Which line is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Open,
+    Settle,
+    Peek,
+    Single,
+}
+
+impl<D: Dialect> Queue<D> {
+    pub(super) fn new() -> Self {
+        Self {
+            next_ticket: 0,
+            opens: VecDeque::new(),
+            settles: VecDeque::new(),
+            peeks: VecDeque::new(),
+            singles: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.opens.len() + self.settles.len() + self.peeks.len() + self.singles.len()
+    }
+
+    pub(super) fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    /// The line in which somebody has waited longest, so that no verb starves another.
+    pub(super) fn oldest(&self) -> Option<Verb> {
+        let fronts = [
+            (self.opens.front().map(|w| w.ticket), Verb::Open),
+            (self.settles.front().map(|w| w.ticket), Verb::Settle),
+            (self.peeks.front().map(|w| w.ticket), Verb::Peek),
+            (self.singles.front().map(|w| w.ticket), Verb::Single),
+        ];
+        fronts
+            .into_iter()
+            .filter_map(|(ticket, verb)| Some((ticket?, verb)))
+            .min_by_key(|f| f.0)
+            .map(|f| f.1)
+    }
+
+    /// Up to [`BATCH`] steps with different digests, in order of arrival. A second step on a digest
+    /// stays where it is: in one statement neither of the two would see what the other did.
+    pub(super) fn take<S: Step<D>>(&mut self) -> Vec<Waiting<S, D>> {
+        let line = S::line(self);
+        let mut seen = HashSet::with_capacity(line.len().min(BATCH));
+        let mut batch = Vec::with_capacity(line.len().min(BATCH));
+        let mut passed = VecDeque::new();
+        while batch.len() < BATCH {
+            let Some(waiting) = line.pop_front() else { break };
+            if waiting.reply.is_closed() {
+                // Its caller left before anything was sent: not running it is the better answer.
+                continue;
+            }
+            if seen.insert(waiting.step.digest()) {
+                batch.push(waiting);
+            } else {
+                passed.push_back(waiting);
+            }
+        }
+        while let Some(waiting) = passed.pop_back() {
+            line.push_front(waiting);
+        }
+        batch
+    }
+}

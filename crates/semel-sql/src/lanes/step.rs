@@ -1,0 +1,103 @@
+//! The steps that can share a statement: opening, settling, reading.
+//!
+//! Swaps are not among them: they are rare, and each has a shape of its own.
+
+use std::collections::VecDeque;
+
+use semel::claim::Lease;
+use semel::key::Digest;
+use semel::store::{Draft, Ending, Opened, Peeked, Result, Settled};
+
+use super::Dialect;
+use super::queue::{Queue, Waiting};
+
+/// A claim and how it ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Settlement {
+    pub(crate) lease: Lease,
+    pub(crate) ending: Ending,
+}
+
+/// A step that can share a statement with others of its kind.
+pub(crate) trait Step<D: Dialect>: Clone + Send + Sync + 'static {
+    /// What it is answered.
+    type Answer: Send + 'static;
+    /// Its name in errors.
+    const NAME: &'static str;
+
+    /// Whose record it is about.
+    fn digest(&self) -> Digest;
+
+    /// Where steps of this kind wait.
+    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>>;
+
+    /// Runs some of them in one statement.
+    fn run(
+        dialect: &D,
+        connection: &mut D::Connection,
+        steps: &[Self],
+    ) -> impl Future<Output = Result<Vec<Result<Self::Answer>>>> + Send;
+}
+
+impl<D: Dialect> Step<D> for Draft {
+    type Answer = Opened;
+    const NAME: &'static str = "open";
+
+    fn digest(&self) -> Digest {
+        self.key.digest()
+    }
+
+    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>> {
+        &mut queue.opens
+    }
+
+    fn run(
+        dialect: &D,
+        connection: &mut D::Connection,
+        steps: &[Self],
+    ) -> impl Future<Output = Result<Vec<Result<Opened>>>> + Send {
+        dialect.open(connection, steps)
+    }
+}
+
+impl<D: Dialect> Step<D> for Settlement {
+    type Answer = Settled;
+    const NAME: &'static str = "settle";
+
+    fn digest(&self) -> Digest {
+        self.lease.digest
+    }
+
+    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>> {
+        &mut queue.settles
+    }
+
+    fn run(
+        dialect: &D,
+        connection: &mut D::Connection,
+        steps: &[Self],
+    ) -> impl Future<Output = Result<Vec<Result<Settled>>>> + Send {
+        dialect.settle(connection, steps)
+    }
+}
+
+impl<D: Dialect> Step<D> for Digest {
+    type Answer = Option<Peeked>;
+    const NAME: &'static str = "peek";
+
+    fn digest(&self) -> Digest {
+        *self
+    }
+
+    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>> {
+        &mut queue.peeks
+    }
+
+    fn run(
+        dialect: &D,
+        connection: &mut D::Connection,
+        steps: &[Self],
+    ) -> impl Future<Output = Result<Vec<Result<Option<Peeked>>>>> + Send {
+        dialect.peek(connection, steps)
+    }
+}

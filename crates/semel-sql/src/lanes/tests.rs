@@ -1,0 +1,227 @@
+//! Lanes over a database that does what the test tells it.
+
+use std::sync::atomic::AtomicBool;
+
+use semel::claim::{AttemptId, Fence, OperationId};
+use semel::fingerprint::Fingerprint;
+use semel::policy::OnCrash;
+use tokio::sync::Semaphore;
+
+use super::*;
+
+/// Runs a statement when it is let, and remembers what was in it.
+struct Script {
+    go: Semaphore,
+    sent: Mutex<Vec<(&'static str, Vec<Digest>)>>,
+    reachable: AtomicBool,
+    panics: AtomicBool,
+}
+
+impl Script {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            go: Semaphore::new(0),
+            sent: Mutex::default(),
+            reachable: AtomicBool::new(true),
+            panics: AtomicBool::new(false),
+        })
+    }
+
+    async fn run(&self, verb: &'static str, digests: Vec<Digest>) {
+        self.sent.lock().unwrap().push((verb, digests));
+        self.go.acquire().await.unwrap().forget();
+        assert!(!self.panics.load(Ordering::SeqCst), "told to");
+    }
+
+    fn sent(&self) -> Vec<(&'static str, usize)> {
+        self.sent.lock().unwrap().iter().map(|(verb, digests)| (*verb, digests.len())).collect()
+    }
+}
+
+impl Dialect for Script {
+    type Connection = ();
+
+    async fn connect(&self) -> Result<()> {
+        if self.reachable.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unavailable, "connect", "nobody is there"))
+    }
+
+    async fn open(&self, (): &mut (), drafts: &[Draft]) -> Result<Vec<Result<Opened>>> {
+        self.run("open", drafts.iter().map(|draft| draft.key.digest()).collect()).await;
+        Ok(drafts.iter().map(|_| Ok(Opened::Inserted { fence: Fence(1) })).collect())
+    }
+
+    async fn settle(&self, (): &mut (), all: &[Settlement]) -> Result<Vec<Result<Settled>>> {
+        self.run("settle", all.iter().map(|one| one.lease.digest).collect()).await;
+        Ok(all.iter().map(|_| Ok(Settled::Done)).collect())
+    }
+
+    async fn peek(&self, (): &mut (), all: &[Digest]) -> Result<Vec<Result<Option<Peeked>>>> {
+        self.run("peek", all.to_vec()).await;
+        Ok(all.iter().map(|_| Ok(None)).collect())
+    }
+
+    async fn swap(&self, (): &mut (), key: &Key, _: Version, _: &Change) -> Result<Swapped> {
+        self.run("swap", vec![key.digest()]).await;
+        Ok(Swapped::Lost)
+    }
+}
+
+fn key(id: usize) -> Key {
+    Key::command("t", "s", &id.to_string()).unwrap()
+}
+
+fn draft(id: usize) -> Draft {
+    Draft {
+        key: key(id),
+        fingerprint: Fingerprint::none(),
+        operation_id: OperationId::generate(),
+        attempt_id: AttemptId::generate(),
+        attempt: 1,
+        owner: Arc::from("o"),
+        lease: Duration::from_secs(1),
+        on_crash: OnCrash::Rerun,
+        keep: Duration::from_secs(1),
+    }
+}
+
+fn one_lane(script: &Arc<Script>) -> Lanes<Script> {
+    Lanes::new(Arc::clone(script), 1, Duration::from_secs(5))
+}
+
+/// Starts a step and lets it come as far as it gets.
+async fn start<T: Send + 'static>(
+    step: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    let task = tokio::spawn(step);
+    for _ in 0..5 {
+        tokio::task::yield_now().await;
+    }
+    task
+}
+
+async fn opening(lanes: &Lanes<Script>, id: usize) -> tokio::task::JoinHandle<Result<Opened>> {
+    let lanes = lanes.clone();
+    start(async move { lanes.step(&draft(id)).await }).await
+}
+
+#[tokio::test]
+async fn what_waits_while_the_lane_is_busy_travels_together_and_in_order_of_arrival() {
+    let script = Script::new();
+    let lanes = one_lane(&script);
+    let mut tasks = vec![opening(&lanes, 0).await];
+    for id in 1..=3 {
+        tasks.push(opening(&lanes, id).await);
+    }
+    let (peeking, swapping) = (lanes.clone(), lanes.clone());
+    let peek = start(async move { peeking.step(&key(9).digest()).await }).await;
+    let judged = Version { attempt_id: AttemptId::generate(), number: 1 };
+    let swap = start(async move { swapping.swap(&key(8), judged, &Change::Redrive).await }).await;
+    tasks.push(opening(&lanes, 4).await);
+    script.go.add_permits(10);
+    for task in tasks {
+        assert!(matches!(task.await.unwrap().unwrap(), Opened::Inserted { .. }));
+    }
+    assert!(peek.await.unwrap().unwrap().is_none());
+    assert_eq!(swap.await.unwrap().unwrap(), Swapped::Lost);
+    // The last open joined those before it; the peek and the swap came before nothing else.
+    assert_eq!(script.sent(), [("open", 1), ("open", 4), ("peek", 1), ("swap", 1)]);
+}
+
+#[tokio::test]
+async fn a_second_step_on_a_digest_goes_into_the_next_statement() {
+    let script = Script::new();
+    let lanes = one_lane(&script);
+    let mut tasks = vec![];
+    for id in [0, 1, 2, 1, 3, 1] {
+        tasks.push(opening(&lanes, id).await);
+    }
+    script.go.add_permits(10);
+    for task in tasks {
+        assert!(task.await.unwrap().is_ok());
+    }
+    assert_eq!(script.sent(), [("open", 1), ("open", 3), ("open", 1), ("open", 1)]);
+}
+
+#[tokio::test]
+async fn a_statement_carries_no_more_than_a_batch() {
+    let script = Script::new();
+    let lanes = one_lane(&script);
+    let mut tasks = vec![];
+    for id in 0..=BATCH + 5 {
+        tasks.push(opening(&lanes, id).await);
+    }
+    script.go.add_permits(10);
+    for task in tasks {
+        assert!(task.await.unwrap().is_ok());
+    }
+    assert_eq!(script.sent(), [("open", 1), ("open", BATCH), ("open", 5)]);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_at_once() {
+    let script = Script::new();
+    let lanes = one_lane(&script);
+    let mut tasks = vec![];
+    for id in 0..=QUEUE {
+        tasks.push(opening(&lanes, id).await);
+    }
+    let error = lanes.step(&draft(QUEUE + 1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("4096 steps already wait"), "{error}");
+    script.go.add_permits(QUEUE);
+    for task in tasks {
+        assert!(task.await.unwrap().is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_vanishes_is_ambiguous_for_all_of_it_and_frees_its_lane() {
+    let script = Script::new();
+    let lanes = one_lane(&script);
+    let first = opening(&lanes, 0).await;
+    let waiting = [opening(&lanes, 1).await, opening(&lanes, 2).await];
+    script.go.add_permits(1);
+    assert!(first.await.unwrap().is_ok());
+    script.panics.store(true, Ordering::SeqCst);
+    script.go.add_permits(1);
+    for task in waiting {
+        assert_eq!(task.await.unwrap().unwrap_err().kind(), ErrorKind::Ambiguous);
+    }
+    script.panics.store(false, Ordering::SeqCst);
+    script.go.add_permits(1);
+    assert!(lanes.step(&draft(3)).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_caller_that_left_the_queue_is_not_sent() {
+    let script = Script::new();
+    let lanes = one_lane(&script);
+    let first = opening(&lanes, 0).await;
+    let (stays, leaves) = (opening(&lanes, 1).await, opening(&lanes, 2).await);
+    leaves.abort();
+    assert!(leaves.await.unwrap_err().is_cancelled());
+    script.go.add_permits(10);
+    assert!(first.await.unwrap().is_ok());
+    assert!(stays.await.unwrap().is_ok());
+    assert_eq!(script.sent(), [("open", 1), ("open", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_nobody_can_connect_the_whole_queue_is_told_at_once() {
+    let script = Script::new();
+    let lanes = one_lane(&script);
+    let first = opening(&lanes, 0).await;
+    let waiting = [opening(&lanes, 1).await, opening(&lanes, 1).await, opening(&lanes, 1).await];
+    script.reachable.store(false, Ordering::SeqCst);
+    // The first statement is never answered: its time runs out and its connection is thrown away.
+    assert_eq!(first.await.unwrap().unwrap_err().kind(), ErrorKind::Ambiguous);
+    for task in waiting {
+        let error = task.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("nobody is there"), "{error}");
+    }
+    assert_eq!(script.sent(), [("open", 1)]);
+}

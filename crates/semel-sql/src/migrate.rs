@@ -1,0 +1,255 @@
+//! The schema: numbered migrations inside the binary, applied once each, and a check in words.
+//!
+//! A dialect brings its files and its `Ground`: how it keeps two instances from migrating at once.
+//! There is no way back down: a ledger is never migrated to forget what happened.
+
+use std::fmt::Write as _;
+
+use semel::fingerprint::Fingerprint;
+use semel::store::{Error, ErrorKind, Finding, Result, Severity};
+
+/// One numbered step of the schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Migration {
+    /// Its place in the order, counted from 1.
+    pub version: i32,
+    /// What it brings.
+    pub name: &'static str,
+    /// Its statements.
+    pub sql: &'static str,
+}
+
+impl Migration {
+    /// SHA-256 of the statements, in hex: tells whether the database ran these very ones.
+    pub fn checksum(&self) -> String {
+        // The first byte of a stored fingerprint names its scheme; the hash is what follows.
+        let hash = Fingerprint::of_bytes(self.sql.as_bytes());
+        hash.as_bytes().iter().skip(1).fold(String::with_capacity(64), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+}
+
+/// What a database says that it has run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Applied {
+    pub(crate) version: i32,
+    pub(crate) checksum: String,
+}
+
+/// A table as our statements need it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) table: &'static str,
+    pub(crate) columns: &'static [&'static str],
+    pub(crate) indexes: &'static [&'static str],
+}
+
+/// The ledger's table, the same in every dialect.
+pub(crate) const RECORD: Shape = Shape {
+    table: "semel_record",
+    columns: &[
+        "digest",
+        "kind",
+        "tenant",
+        "scope",
+        "principal",
+        "id",
+        "number",
+        "fingerprint",
+        "state",
+        "operation_id",
+        "attempt_id",
+        "attempt",
+        "fence",
+        "owner",
+        "lease_until",
+        "retry_at",
+        "on_crash",
+        "keep_us",
+        "body",
+        "content_type",
+        "reference",
+        "omitted_bytes",
+        "error",
+        "created_at",
+        "updated_at",
+        "completed_at",
+        "expires_at",
+        "sweep_at",
+    ],
+    indexes: &["semel_record_sweep", "semel_record_open", "semel_record_reference"],
+};
+
+/// A database under construction, for as long as one `apply` takes.
+///
+/// Between `enter` and `leave` no other instance migrates. Where the database can, the whole of it
+/// is one transaction; where it cannot (MySQL commits every DDL statement), the statements are
+/// written so that running them again changes nothing.
+pub(crate) trait Ground: Send {
+    /// Waits until no other instance migrates, and creates the table `semel_migration` if need be.
+    fn enter(&mut self) -> impl Future<Output = Result<()>> + Send;
+    /// What has been applied, in order of version.
+    fn applied(&mut self) -> impl Future<Output = Result<Vec<Applied>>> + Send;
+    /// Runs the statements of a migration.
+    fn run(&mut self, migration: &Migration) -> impl Future<Output = Result<()>> + Send;
+    /// Notes that it was run, by the database's clock.
+    fn note(
+        &mut self,
+        migration: &Migration,
+        checksum: &str,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Lets the next instance in.
+    fn leave(&mut self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Applies what is missing, in order; gives the versions that it applied.
+///
+/// # Errors
+/// `Misconfigured` if the database ran other statements under one of our numbers; nothing is
+/// changed then.
+pub(crate) async fn apply<G: Ground>(ground: &mut G, all: &[Migration]) -> Result<Vec<i32>> {
+    ground.enter().await?;
+    let outcome = apply_missing(ground, all).await;
+    match outcome {
+        Ok(versions) => ground.leave().await.map(|()| versions),
+        Err(error) => {
+            // The first failure is the one to report; the lock ends with the connection anyway.
+            let _ = ground.leave().await;
+            Err(error)
+        }
+    }
+}
+
+async fn apply_missing<G: Ground>(ground: &mut G, all: &[Migration]) -> Result<Vec<i32>> {
+    let applied = ground.applied().await?;
+    if let Some(finding) = history(all, &applied).into_iter().find(|f| f.code == CHANGED) {
+        let text = format!("{}; {}", finding.found, finding.fix);
+        return Err(Error::new(ErrorKind::Misconfigured, "migrate", text));
+    }
+    let mut versions = Vec::new();
+    for migration in all {
+        if applied.iter().any(|done| done.version == migration.version) {
+            continue;
+        }
+        ground.run(migration).await?;
+        ground.note(migration, &migration.checksum()).await?;
+        versions.push(migration.version);
+    }
+    Ok(versions)
+}
+
+/// All statements as one script, for those who migrate by hand.
+pub(crate) fn print(dialect: &str, all: &[Migration], note: fn(&Migration) -> String) -> String {
+    let mut text = format!(
+        "-- Semel's schema for {dialect}. Written by the crate (`print` of its migrations); not \
+         edited by hand.\n"
+    );
+    for migration in all {
+        let Migration { version, name, sql } = migration;
+        let _ = write!(text, "\n-- {version}: {name}\n{}\n{}\n", sql.trim_end(), note(migration));
+    }
+    text
+}
+
+const CHANGED: &str = "sql-migration-changed";
+
+/// What the history of a database says against ours.
+pub(crate) fn history(all: &[Migration], applied: &[Applied]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for migration in all {
+        let Migration { version, name, .. } = migration;
+        match applied.iter().find(|done| done.version == *version) {
+            None => findings.push(Finding {
+                severity: Severity::Error,
+                code: "sql-migration-missing",
+                found: format!("migration {version} ({name}) was never applied"),
+                fix: "call `migrate`, or apply the printed script".into(),
+            }),
+            Some(done) if done.checksum != migration.checksum() => findings.push(Finding {
+                severity: Severity::Error,
+                code: CHANGED,
+                found: format!("migration {version} ({name}) was applied with other statements"),
+                fix: "find out who changed it and compare the schema with the printed script"
+                    .into(),
+            }),
+            Some(_) => {}
+        }
+    }
+    let known = all.iter().map(|migration| migration.version).max().unwrap_or(0);
+    let newest = applied.iter().map(|done| done.version).max().unwrap_or(0);
+    if newest > known {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            code: "sql-migration-newer",
+            found: format!("the schema is at version {newest}, this program knows {known}"),
+            fix: "finish the roll-out of the newer program".into(),
+        });
+    }
+    findings
+}
+
+/// What a table lacks of its shape. Pass the names that the database lists for it; a table with no
+/// column at all is not there.
+pub(crate) fn shape(shape: &Shape, columns: &[String], indexes: &[String]) -> Vec<Finding> {
+    let Shape { table, .. } = shape;
+    if columns.is_empty() {
+        return vec![Finding {
+            severity: Severity::Error,
+            code: "sql-table-missing",
+            found: format!("table {table} is not there"),
+            fix: "call `migrate`, or apply the printed script".into(),
+        }];
+    }
+    let lacks =
+        |found: &[String], name: &&&str| !found.iter().any(|n| n.eq_ignore_ascii_case(name));
+    let column = shape.columns.iter().filter(|name| lacks(columns, name)).map(|name| Finding {
+        severity: Severity::Error,
+        code: "sql-column-missing",
+        found: format!("table {table} has no column {name}"),
+        fix: "compare the table with the printed script and add the column".into(),
+    });
+    let index = shape.indexes.iter().filter(|name| lacks(indexes, name)).map(|name| Finding {
+        severity: Severity::Warning,
+        code: "sql-index-missing",
+        found: format!("table {table} has no index {name}; sweeping or listing will be slow"),
+        fix: "create the index as in the printed script".into(),
+    });
+    column.chain(index).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Migration = Migration { version: 1, name: "ledger", sql: "create table a (b int)" };
+    const TWO: Migration = Migration { version: 2, name: "more", sql: "create table c (d int)" };
+
+    fn applied(migration: &Migration) -> Applied {
+        Applied { version: migration.version, checksum: migration.checksum() }
+    }
+
+    #[test]
+    fn a_history_is_compared_in_words() {
+        assert_eq!(history(&[ONE, TWO], &[applied(&ONE), applied(&TWO)]), []);
+        let missing = history(&[ONE, TWO], &[applied(&ONE)]);
+        assert!(missing[0].found.contains("migration 2 (more) was never applied"));
+        let other = Applied { version: 1, checksum: "00".into() };
+        assert_eq!(history(&[ONE], &[other])[0].code, CHANGED);
+        assert_eq!(history(&[ONE], &[applied(&ONE), applied(&TWO)])[0].code, "sql-migration-newer");
+    }
+
+    #[test]
+    fn a_lacking_column_and_index_are_named() {
+        let columns: Vec<String> =
+            RECORD.columns.iter().filter(|c| **c != "fence").map(ToString::to_string).collect();
+        let indexes = ["semel_record_open".to_owned(), "SEMEL_RECORD_REFERENCE".to_owned()];
+        let found: Vec<String> =
+            shape(&RECORD, &columns, &indexes).into_iter().map(|f| f.found).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("no column fence"));
+        assert!(found[1].contains("no index semel_record_sweep"));
+        assert_eq!(shape(&RECORD, &[], &[])[0].code, "sql-table-missing");
+    }
+}

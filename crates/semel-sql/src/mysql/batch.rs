@@ -1,0 +1,267 @@
+//! The ledger on a lane: steps that travel together, each with an answer of its own.
+//!
+//! A batch may take several statements, and each of them commits by itself. So an error belongs to
+//! the steps of the statement that met it: what was answered before stands, and what was not sent
+//! yet is sent, or told that it was not. What a single step is, is `ledger`'s business.
+
+use std::io;
+
+use semel::key::{Digest, Key};
+use semel::record::Version;
+use semel::store::{Change, Draft, Error, ErrorKind, Opened, Peeked, Result, Settled, Swapped};
+use sqlx::MySqlConnection;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::columns::identity;
+use super::ledger::{Ledger, PAUSES, existing, failed, select, silent, take};
+use super::many::groups;
+use super::session::{deadlock, held, number};
+use crate::error::{Stage, again, timed_out};
+use crate::lanes::{Dialect, Settlement};
+
+/// How often a statement of ours that lost a deadlock is sent again before its caller learns of it.
+const DEADLOCKS: usize = 5;
+/// Most bytes of outcomes in one statement: well below what any server takes, and more than a
+/// batch of ordinary answers has.
+const BYTES: usize = 1 << 20;
+
+impl Ledger {
+    /// When a batch that starts now must have its answers: a little before the lane gives up on the
+    /// whole of it, or those that were served would be told that nobody knows.
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.limit / 10 * 9
+    }
+
+    /// The lane's connection, which is put back after a clean use only.
+    async fn taken(
+        &self,
+        slot: &mut Option<MySqlConnection>,
+        operation: &'static str,
+        deadline: Instant,
+    ) -> Result<MySqlConnection> {
+        match slot.take() {
+            Some(connection) => Ok(connection),
+            None => timeout_at(deadline, self.session())
+                .await
+                .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, operation, self.limit))),
+        }
+    }
+}
+
+/// Runs a statement of a batch; no answer in time is as good as a lost connection.
+async fn in_time<T>(
+    deadline: Instant,
+    statement: impl Future<Output = sqlx::Result<T>>,
+) -> sqlx::Result<T> {
+    timeout_at(deadline, statement).await.unwrap_or_else(|_| {
+        let text = "the database did not answer in time";
+        Err(sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, text)))
+    })
+}
+
+impl Dialect for Ledger {
+    /// `None` once a statement on it did not end cleanly: the next batch opens another.
+    type Connection = Option<MySqlConnection>;
+
+    async fn connect(&self) -> Result<Self::Connection> {
+        self.session().await.map(Some)
+    }
+
+    async fn open(
+        &self,
+        slot: &mut Self::Connection,
+        drafts: &[Draft],
+    ) -> Result<Vec<Result<Opened>>> {
+        let deadline = self.deadline();
+        let mut connection = self.taken(slot, "open", deadline).await?;
+        let mut order: Vec<usize> = (0..drafts.len()).collect();
+        order.sort_by_key(|i| drafts[*i].key.digest());
+        let mut answers = Answers::new("open", drafts.len());
+        // A statement fails whole when one of its keys is held. Then those that are there are read
+        // (a reader waits for nobody), and the rest is halved until only the held ones are left.
+        let mut todo = vec![order];
+        while let Some(group) = todo.pop() {
+            let some: Vec<&Draft> = group.iter().map(|i| &drafts[*i]).collect();
+            match in_time(deadline, self.try_open(&mut connection, &some)).await {
+                Ok(opened) => answers.put(&group, opened),
+                Err(error) if contended(&error) => {
+                    let digests: Vec<_> = some.iter().map(|draft| identity(&draft.key)).collect();
+                    let text = self.texts.peek(digests.len());
+                    let read = select(&mut connection, text, &digests);
+                    let mut found = match in_time(deadline, read).await {
+                        Ok(found) => found,
+                        Err(error) => {
+                            // The insert was refused and a read changes nothing.
+                            let error = failed("open", error);
+                            let lost = error.kind() == ErrorKind::Ambiguous;
+                            answers.fail(&group, error.with_kind(ErrorKind::Unavailable));
+                            if lost {
+                                return answers.cut_short();
+                            }
+                            continue;
+                        }
+                    };
+                    let mut rest = Vec::new();
+                    for (i, digest) in group.iter().zip(&digests) {
+                        match take(&mut found, digest) {
+                            Some(row) => answers.put(&[*i], [existing(row)]),
+                            None if group.len() == 1 => {
+                                answers.put(&[*i], [Ok(Opened::Contended)]);
+                            }
+                            None => rest.push(*i),
+                        }
+                    }
+                    split(rest, &mut todo);
+                }
+                Err(error) => {
+                    if answers.fail(&group, failed("open", error)) {
+                        return answers.cut_short();
+                    }
+                }
+            }
+        }
+        *slot = Some(connection);
+        answers.done()
+    }
+
+    async fn settle(
+        &self,
+        slot: &mut Self::Connection,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Result<Settled>>> {
+        let deadline = self.deadline();
+        let mut connection = self.taken(slot, "settle", deadline).await?;
+        let mut answers = Answers::new("settle", settlements.len());
+        let mut todo = groups(settlements, BYTES.min(self.server.packet / 4));
+        let mut locked: Vec<(usize, Error)> = Vec::new();
+        let mut pauses = PAUSES.into_iter();
+        let mut deadlocks = 0;
+        loop {
+            while let Some(group) = todo.pop() {
+                let some: Vec<&Settlement> = group.iter().map(|i| &settlements[*i]).collect();
+                match in_time(deadline, self.try_settle(&mut connection, &some)).await {
+                    Ok(done) => {
+                        let settled = |done| Ok(if done { Settled::Done } else { Settled::Lost });
+                        answers.put(&group, done.into_iter().map(settled));
+                    }
+                    Err(error) if deadlock(&error) && deadlocks < DEADLOCKS => {
+                        deadlocks += 1;
+                        todo.push(group);
+                    }
+                    Err(error) if held(&error) || deadlock(&error) => match group.as_slice() {
+                        // The statement was rolled back: nothing happened to this claim.
+                        [one] => locked.push((
+                            *one,
+                            failed("settle", error).with_kind(ErrorKind::Unavailable),
+                        )),
+                        _ => split(group, &mut todo),
+                    },
+                    Err(error) => {
+                        if answers.fail(&group, failed("settle", error)) {
+                            return answers.cut_short();
+                        }
+                    }
+                }
+            }
+            match pauses.next() {
+                Some(pause) if !locked.is_empty() => {
+                    sleep(pause).await;
+                    todo.extend(locked.drain(..).map(|(i, _)| vec![i]));
+                }
+                Some(_) | None => break,
+            }
+        }
+        for (i, error) in locked {
+            answers.put(&[i], [Err(error)]);
+        }
+        *slot = Some(connection);
+        answers.done()
+    }
+
+    async fn peek(
+        &self,
+        slot: &mut Self::Connection,
+        digests: &[Digest],
+    ) -> Result<Vec<Result<Option<Peeked>>>> {
+        let mut connection = self.taken(slot, "peek", self.deadline()).await?;
+        let digests: Vec<[u8; 32]> = digests.iter().map(|digest| *digest.as_bytes()).collect();
+        let mut found = select(&mut connection, self.texts.peek(digests.len()), &digests)
+            .await
+            .map_err(|error| failed("peek", error))?;
+        *slot = Some(connection);
+        let answer = |digest| match take(&mut found, digest) {
+            None => Ok(None),
+            Some(row) => row?.peeked("peek").map(Some),
+        };
+        Ok(digests.iter().map(answer).collect())
+    }
+
+    async fn swap(
+        &self,
+        slot: &mut Self::Connection,
+        key: &Key,
+        judged: Version,
+        change: &Change,
+    ) -> Result<Swapped> {
+        let mut connection = self.taken(slot, "swap", self.deadline()).await?;
+        let swapped = match self.swap_one(&mut connection, key, judged, change).await {
+            // Alone in its transaction, a statement that lost a deadlock did nothing.
+            Err(error) if error.kind() == ErrorKind::RetryTransaction => Swapped::Lost,
+            swapped => swapped?,
+        };
+        *slot = Some(connection);
+        Ok(swapped)
+    }
+}
+
+/// Answers in the order of the questions, however they come in.
+struct Answers<T> {
+    operation: &'static str,
+    each: Vec<Option<Result<T>>>,
+}
+
+impl<T> Answers<T> {
+    fn new(operation: &'static str, count: usize) -> Self {
+        Self { operation, each: (0..count).map(|_| None).collect() }
+    }
+
+    fn put(&mut self, places: &[usize], answers: impl IntoIterator<Item = Result<T>>) {
+        let mut answers = answers.into_iter();
+        for place in places {
+            let answer = answers.next().unwrap_or_else(|| Err(silent(self.operation)));
+            self.each[*place] = Some(answer);
+        }
+    }
+
+    /// The statement of these steps failed. Says whether its connection is to be given up.
+    fn fail(&mut self, places: &[usize], error: Error) -> bool {
+        for place in places {
+            self.each[*place] = Some(Err(again(&error, self.operation)));
+        }
+        error.kind() == ErrorKind::Ambiguous
+    }
+
+    fn done(self) -> Result<Vec<Result<T>>> {
+        let operation = self.operation;
+        Ok(self.each.into_iter().map(|one| one.unwrap_or_else(|| Err(silent(operation)))).collect())
+    }
+
+    /// What was answered, and for the others that they were not sent: their connection is gone.
+    fn cut_short(self) -> Result<Vec<Result<T>>> {
+        let unsent = || {
+            let text = "the connection was lost before this step was sent";
+            Error::new(ErrorKind::Unavailable, self.operation, text)
+        };
+        Ok(self.each.into_iter().map(|one| one.unwrap_or_else(|| Err(unsent()))).collect())
+    }
+}
+
+pub(super) fn split(mut rest: Vec<usize>, todo: &mut Vec<Vec<usize>>) {
+    let tail = rest.split_off(rest.len() / 2);
+    todo.extend([rest, tail].into_iter().filter(|half| !half.is_empty()));
+}
+
+/// A rival holds one of the keys, or wrote it between our look and our insert.
+fn contended(error: &sqlx::Error) -> bool {
+    held(error) || deadlock(error) || number(error) == Some(1062)
+}

@@ -1,0 +1,404 @@
+//! The ledger's verbs on a connection: what is bound, what is sent, what the answer means.
+//!
+//! Which connection it is (a lane, a caller's transaction) is decided by the neighbours; the texts
+//! are in `statement`.
+
+use semel::claim::{Fence, Lease};
+use semel::clock::Timestamp;
+use semel::key::{Digest, Key};
+use semel::record::Version;
+use semel::store::{
+    Change, Draft, Ending, Error, ErrorKind, Opened, Peeked, Result, Settled, Swapped,
+};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
+use sqlx::query::Query;
+use sqlx::{ConnectOptions, PgConnection, Postgres, Row};
+
+use super::busy::busy;
+use super::statement::{self, failed, rivalled, text, unconnected};
+use crate::lanes::{Dialect, Settlement};
+use crate::row::{DraftRow, EndingRow, Raw};
+
+type Statement<'q> = Query<'q, Postgres, PgArguments>;
+
+/// Opens connections for lanes and runs their batches.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    pub(super) options: PgConnectOptions,
+}
+
+impl Dialect for Ledger {
+    type Connection = PgConnection;
+
+    async fn connect(&self) -> Result<PgConnection> {
+        self.options.connect().await.map_err(unconnected("connect"))
+    }
+
+    async fn open(&self, lane: &mut PgConnection, drafts: &[Draft]) -> Result<Vec<Result<Opened>>> {
+        let opened = match drafts {
+            [draft] => open(lane, draft).await.map(|opened| vec![opened]),
+            many => open_many(lane, many).await,
+        };
+        match opened {
+            // Somebody's transaction was in the way for longer than we wait for anyone.
+            Err(error) if rivalled(&error) => {
+                Ok(drafts.iter().map(|_| Ok(Opened::Contended)).collect())
+            }
+            other => other.map_err(failed("open")),
+        }
+    }
+
+    async fn settle(
+        &self,
+        lane: &mut PgConnection,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Result<Settled>>> {
+        let settled = match settlements {
+            [one] => settle(lane, &one.lease, &one.ending).await.map(|settled| vec![Ok(settled)]),
+            many => settle_many(lane, many).await,
+        };
+        match settled {
+            Err(error) if rivalled(&error) => {
+                Ok(settlements.iter().map(|_| Err(busy("settle"))).collect())
+            }
+            other => other.map_err(failed("settle")),
+        }
+    }
+
+    async fn peek(
+        &self,
+        lane: &mut PgConnection,
+        digests: &[Digest],
+    ) -> Result<Vec<Result<Option<Peeked>>>> {
+        let peeked = match digests {
+            [digest] => peek(lane, digest).await.map(|peeked| vec![peeked]),
+            many => peek_many(lane, many).await,
+        };
+        peeked.map_err(failed("peek"))
+    }
+
+    async fn swap(
+        &self,
+        lane: &mut PgConnection,
+        key: &Key,
+        judged: Version,
+        change: &Change,
+    ) -> Result<Swapped> {
+        match swap(lane, key, judged, change).await {
+            Err(error) if rivalled(&error) => Ok(Swapped::Lost),
+            other => other.map_err(failed("swap")),
+        }
+    }
+}
+
+/// Inserts or reads one key.
+pub(super) async fn open(
+    connection: &mut PgConnection,
+    draft: &Draft,
+) -> sqlx::Result<Result<Opened>> {
+    let row = DraftRow::of(draft);
+    let found = sqlx::query(text(statement::OPEN))
+        .bind(row.digest.as_slice())
+        .bind(row.kind)
+        .bind(row.tenant)
+        .bind(row.scope)
+        .bind(row.principal)
+        .bind(row.id)
+        .bind(row.fingerprint)
+        .bind(row.operation_id.as_slice())
+        .bind(row.attempt_id.as_slice())
+        .bind(row.attempt)
+        .bind(row.owner)
+        .bind(row.lease_us)
+        .bind(row.on_crash)
+        .bind(row.keep_us)
+        .bind(row.sweep_us)
+        .bind(lock_key(&row.digest))
+        .fetch_optional(connection)
+        .await?;
+    found.map_or(Ok(Ok(Opened::Contended)), |row| opened(&row))
+}
+
+async fn open_many(
+    connection: &mut PgConnection,
+    drafts: &[Draft],
+) -> sqlx::Result<Vec<Result<Opened>>> {
+    let rows: Vec<DraftRow<'_>> = drafts.iter().map(DraftRow::of).collect();
+    let found = sqlx::query(text(statement::OPEN_MANY))
+        .bind(column(&rows, |row| row.digest.as_slice()))
+        .bind(column(&rows, |row| row.kind))
+        .bind(column(&rows, |row| row.tenant))
+        .bind(column(&rows, |row| row.scope))
+        .bind(column(&rows, |row| row.principal))
+        .bind(column(&rows, |row| row.id))
+        .bind(column(&rows, |row| row.fingerprint))
+        .bind(column(&rows, |row| row.operation_id.as_slice()))
+        .bind(column(&rows, |row| row.attempt_id.as_slice()))
+        .bind(column(&rows, |row| row.attempt))
+        .bind(column(&rows, |row| row.owner))
+        .bind(column(&rows, |row| row.lease_us))
+        .bind(column(&rows, |row| row.on_crash))
+        .bind(column(&rows, |row| row.keep_us))
+        .bind(column(&rows, |row| row.sweep_us))
+        .bind(column(&rows, |row| lock_key(&row.digest)))
+        .fetch_all(connection)
+        .await?;
+    // A key without a row is contended.
+    let mut answers: Vec<Result<Opened>> = rows.iter().map(|_| Ok(Opened::Contended)).collect();
+    for row in &found {
+        if let Some(at) = place(row, &rows, |row| &row.digest)? {
+            answers[at] = opened(row)?;
+        }
+    }
+    Ok(answers)
+}
+
+/// Reads a row of `us, won, record…`.
+fn opened(row: &PgRow) -> sqlx::Result<Result<Opened>> {
+    if let Some(fence) = row.try_get::<Option<i64>, _>(1)? {
+        return Ok(Ok(Opened::Inserted { fence: Fence::from_i64(fence) }));
+    }
+    if row.try_get::<Option<i64>, _>(RECORD)?.is_none() {
+        return Ok(Ok(Opened::Contended));
+    }
+    let now = Timestamp::from_micros(row.try_get(0)?);
+    let record = raw(row, RECORD)?.record("open");
+    Ok(record.map(|record| Opened::Existing { record: Box::new(record), now }))
+}
+
+/// Ends one claim. May wait for whoever is writing the row this moment, up to the lock timeout.
+async fn settle(
+    connection: &mut PgConnection,
+    lease: &Lease,
+    ending: &Ending,
+) -> sqlx::Result<Settled> {
+    let done = settlement(statement::SETTLE, statement::RELEASE, lease, &EndingRow::of(ending))
+        .execute(connection)
+        .await?;
+    Ok(if done.rows_affected() == 0 { Settled::Lost } else { Settled::Done })
+}
+
+/// Ends one claim inside a caller's transaction; `None` if that transaction is over.
+pub(super) async fn settle_in(
+    connection: &mut PgConnection,
+    lease: &Lease,
+    ending: &Ending,
+) -> sqlx::Result<Option<Settled>> {
+    let (update, delete) = (statement::SETTLE_IN, statement::RELEASE_IN);
+    let row =
+        settlement(update, delete, lease, &EndingRow::of(ending)).fetch_one(connection).await?;
+    let (open, fence): (bool, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
+    let settled = if fence.is_some() { Settled::Done } else { Settled::Lost };
+    Ok(open.then_some(settled))
+}
+
+fn settlement<'q>(
+    update: &'static str,
+    delete: &'static str,
+    lease: &Lease,
+    row: &EndingRow<'q>,
+) -> Statement<'q> {
+    let guarded = |sql| {
+        sqlx::query(text(sql))
+            .bind(lease.digest.as_bytes().to_vec())
+            .bind(lease.fence.as_i64())
+            .bind(lease.attempt_id.to_bytes().to_vec())
+    };
+    match row.state {
+        None => guarded(delete),
+        Some(state) => ended(guarded(update), state, row),
+    }
+}
+
+/// Binds what an ending leaves, from the fourth parameter on.
+fn ended<'q>(query: Statement<'q>, state: i16, row: &EndingRow<'q>) -> Statement<'q> {
+    query
+        .bind(state)
+        .bind(row.retry_us)
+        .bind(row.body)
+        .bind(row.content_type)
+        .bind(row.reference)
+        .bind(row.omitted_bytes)
+        .bind(row.error)
+        .bind(row.keep_us)
+}
+
+async fn settle_many(
+    connection: &mut PgConnection,
+    settlements: &[Settlement],
+) -> sqlx::Result<Vec<Result<Settled>>> {
+    let attempts: Vec<[u8; 16]> =
+        settlements.iter().map(|s| s.lease.attempt_id.to_bytes()).collect();
+    let rows: Vec<EndingRow<'_>> = settlements.iter().map(|s| EndingRow::of(&s.ending)).collect();
+    let found = sqlx::query(text(statement::SETTLE_MANY))
+        .bind(column(settlements, |s| s.lease.digest.as_bytes().as_slice()))
+        .bind(column(settlements, |s| s.lease.fence.as_i64()))
+        .bind(column(&attempts, |attempt| attempt.as_slice()))
+        .bind(column(&rows, |row| row.state))
+        .bind(column(&rows, |row| row.retry_us))
+        .bind(column(&rows, |row| row.body))
+        .bind(column(&rows, |row| row.content_type))
+        .bind(column(&rows, |row| row.reference))
+        .bind(column(&rows, |row| row.omitted_bytes))
+        .bind(column(&rows, |row| row.error))
+        .bind(column(&rows, |row| row.keep_us))
+        .fetch_all(connection)
+        .await?;
+    let mut answers: Vec<Result<Settled>> = rows.iter().map(|_| Ok(Settled::Lost)).collect();
+    for row in &found {
+        let digest: &[u8] = row.try_get(0)?;
+        let done: bool = row.try_get(1)?;
+        let at = settlements.iter().position(|s| s.lease.digest.as_bytes().as_slice() == digest);
+        let Some(at) = at else { continue };
+        if done {
+            answers[at] = Ok(Settled::Done);
+        } else if !matches!(answers[at], Ok(Settled::Done)) {
+            // It was this grant's and is not settled: somebody has the row locked.
+            answers[at] = Err(busy("settle"));
+        }
+    }
+    Ok(answers)
+}
+
+async fn peek(
+    connection: &mut PgConnection,
+    digest: &Digest,
+) -> sqlx::Result<Result<Option<Peeked>>> {
+    let row = sqlx::query(text(statement::PEEK))
+        .bind(digest.as_bytes().as_slice())
+        .fetch_optional(connection)
+        .await?;
+    row.as_ref().map_or(Ok(Ok(None)), peeked)
+}
+
+async fn peek_many(
+    connection: &mut PgConnection,
+    digests: &[Digest],
+) -> sqlx::Result<Vec<Result<Option<Peeked>>>> {
+    let found = sqlx::query(text(statement::PEEK_MANY))
+        .bind(column(digests, |digest| digest.as_bytes().as_slice()))
+        .fetch_all(connection)
+        .await?;
+    let mut answers: Vec<Result<Option<Peeked>>> = digests.iter().map(|_| Ok(None)).collect();
+    for row in &found {
+        if let Some(at) = place(row, digests, Digest::as_bytes)? {
+            answers[at] = peeked(row)?;
+        }
+    }
+    Ok(answers)
+}
+
+fn peeked(row: &PgRow) -> sqlx::Result<Result<Option<Peeked>>> {
+    let now = Timestamp::from_micros(row.try_get(0)?);
+    let record = raw(row, RECORD)?.record("peek");
+    Ok(record.map(|record| Some(Peeked { record, now })))
+}
+
+/// Writes over a judged version.
+pub(super) async fn swap(
+    connection: &mut PgConnection,
+    key: &Key,
+    judged: Version,
+    change: &Change,
+) -> sqlx::Result<Swapped> {
+    let judging = |sql| {
+        sqlx::query(text(sql))
+            .bind(key.digest().as_bytes().to_vec())
+            .bind(judged.attempt_id.to_bytes().to_vec())
+            .bind(i64::try_from(judged.number).unwrap_or(i64::MAX))
+    };
+    let query = match change {
+        Change::Regrant(draft) => regranted(judging(statement::REGRANT), draft, false),
+        Change::Replace(draft) => regranted(judging(statement::REGRANT), draft, true),
+        Change::Redrive => judging(statement::REDRIVE),
+        Change::End(ending) => {
+            let row = EndingRow::of(ending);
+            match row.state {
+                None => judging(statement::REMOVE),
+                Some(state) => ended(judging(statement::END), state, &row),
+            }
+        }
+    };
+    let row = query.fetch_optional(connection).await?;
+    Ok(match row {
+        Some(row) => Swapped::Done { fence: Fence::from_i64(row.try_get(0)?) },
+        None => Swapped::Lost,
+    })
+}
+
+fn regranted<'q>(query: Statement<'q>, draft: &'q Draft, anew: bool) -> Statement<'q> {
+    let row = DraftRow::of(draft);
+    query
+        .bind(row.fingerprint)
+        .bind(row.operation_id.to_vec())
+        .bind(row.attempt_id.to_vec())
+        .bind(row.attempt)
+        .bind(row.owner)
+        .bind(row.lease_us)
+        .bind(row.on_crash)
+        .bind(row.keep_us)
+        .bind(row.sweep_us)
+        .bind(anew)
+}
+
+/// Where a record's columns begin in a row of `us, won, record…`.
+const RECORD: usize = 2;
+/// Where the digest is in such a row of a batch.
+const DIGEST: usize = RECORD + 21;
+
+/// Reads a record's columns from `at` on.
+pub(super) fn raw(row: &PgRow, at: usize) -> sqlx::Result<Raw> {
+    Ok(Raw {
+        number: row.try_get(at)?,
+        fingerprint: row.try_get(at + 1)?,
+        state: row.try_get(at + 2)?,
+        operation_id: row.try_get(at + 3)?,
+        attempt_id: row.try_get(at + 4)?,
+        attempt: row.try_get(at + 5)?,
+        fence: row.try_get(at + 6)?,
+        owner: row.try_get(at + 7)?,
+        lease_until: row.try_get(at + 8)?,
+        retry_at: row.try_get(at + 9)?,
+        on_crash: row.try_get(at + 10)?,
+        keep_us: row.try_get(at + 11)?,
+        body: row.try_get(at + 12)?,
+        content_type: row.try_get(at + 13)?,
+        reference: row.try_get(at + 14)?,
+        omitted_bytes: row.try_get(at + 15)?,
+        error: row.try_get(at + 16)?,
+        created_at: row.try_get(at + 17)?,
+        updated_at: row.try_get(at + 18)?,
+        completed_at: row.try_get(at + 19)?,
+        expires_at: row.try_get(at + 20)?,
+    })
+}
+
+/// Refuses text that PostgreSQL cannot hold before it can fail a batch of strangers.
+pub(super) fn storable(operation: &'static str, what: &str, text: &str) -> Result<()> {
+    if !text.contains('\0') {
+        return Ok(());
+    }
+    let words = format!("the {what} holds a NUL character, which PostgreSQL's text cannot");
+    Err(Error::new(ErrorKind::Misconfigured, operation, words))
+}
+
+fn column<'a, T, C>(items: &'a [T], cell: impl Fn(&'a T) -> C) -> Vec<C> {
+    items.iter().map(cell).collect()
+}
+
+/// Which request a row of a batch answers.
+fn place<T>(
+    row: &PgRow,
+    items: &[T],
+    digest: impl Fn(&T) -> &[u8; 32],
+) -> sqlx::Result<Option<usize>> {
+    let found: &[u8] = row.try_get(DIGEST)?;
+    Ok(items.iter().position(|item| digest(item).as_slice() == found))
+}
+
+/// The advisory lock of a key: its digest's first eight bytes. A collision makes two strangers
+/// contend for a moment, nothing worse.
+fn lock_key(digest: &[u8; 32]) -> i64 {
+    let [a, b, c, d, e, f, g, h, ..] = *digest;
+    i64::from_be_bytes([a, b, c, d, e, f, g, h])
+}

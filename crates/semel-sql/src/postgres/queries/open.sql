@@ -1,0 +1,34 @@
+-- Invariant: of all who open a key that has no record, the primary key lets one insert; nobody
+-- waits for anybody. The try-lock is held by an uncommitted insert until its transaction ends, so a
+-- rival gets no row (contended) where it would otherwise wait for that transaction. An existing
+-- record is read and left alone. Also run inside callers' transactions.
+with clock as materialized (
+    select us, 9223372036854775807 - us as room
+    from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
+),
+seen as materialized (
+    select * from semel_record r where r.digest = $1
+),
+won as (
+    insert into semel_record (
+        digest, kind, tenant, scope, principal, id, number, fingerprint, state, operation_id,
+        attempt_id, attempt, fence, owner, lease_until, on_crash, keep_us, created_at, updated_at,
+        sweep_at)
+    select $1, $2, $3, $4, $5, $6, 1, $7, 0, $8,
+        $9, $10, c.us, $11,
+        c.us + case when $12 > c.room then c.room else $12 end,
+        $13, $14, c.us, c.us,
+        c.us + case when $15 > c.room then c.room else $15 end
+    from clock c
+    where not exists (select from seen)
+        and pg_try_advisory_xact_lock($16)
+    on conflict (digest) do nothing
+    returning fence
+)
+select c.us, w.fence,
+    r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, r.attempt, r.fence, r.owner,
+    r.lease_until, r.retry_at, r.on_crash, r.keep_us, r.body, r.content_type, r.reference,
+    r.omitted_bytes, r.error, r.created_at, r.updated_at, r.completed_at, r.expires_at
+from clock c
+    left join won w on true
+    left join seen r on true

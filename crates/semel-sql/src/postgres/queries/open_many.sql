@@ -1,0 +1,53 @@
+-- Invariant: as open.sql, for each of many different keys by itself: a key that a rival holds gives
+-- no row and keeps no other key waiting. The lookups are lateral with an offset so that they stay
+-- index lookups whatever the planner believes about the table's size.
+with req as materialized (
+    select * from unnest(
+        $1::bytea[], $2::smallint[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[],
+        $8::bytea[], $9::bytea[], $10::integer[], $11::text[], $12::bigint[], $13::smallint[],
+        $14::bigint[], $15::bigint[], $16::bigint[])
+    as q (digest, kind, tenant, scope, principal, id, fingerprint,
+        operation_id, attempt_id, attempt, owner, lease_us, on_crash,
+        keep_us, sweep_us, lock_key)
+),
+clock as materialized (
+    select us, 9223372036854775807 - us as room
+    from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
+),
+seen as materialized (
+    select q.digest as wanted, r.*
+    from req q cross join lateral (
+        select * from semel_record r where r.digest = q.digest offset 0
+    ) r
+),
+won as (
+    insert into semel_record (
+        digest, kind, tenant, scope, principal, id, number, fingerprint, state, operation_id,
+        attempt_id, attempt, fence, owner, lease_until, on_crash, keep_us, created_at, updated_at,
+        sweep_at)
+    select q.digest, q.kind, q.tenant, q.scope, q.principal, q.id, 1, q.fingerprint, 0,
+        q.operation_id, q.attempt_id, q.attempt, c.us, q.owner,
+        c.us + case when q.lease_us > c.room then c.room else q.lease_us end,
+        q.on_crash,
+        q.keep_us, c.us, c.us,
+        c.us + case when q.sweep_us > c.room then c.room else q.sweep_us end
+    from req q cross join clock c
+    where q.digest <> all (array(select s.wanted from seen s))
+        and pg_try_advisory_xact_lock(q.lock_key)
+    on conflict (digest) do nothing
+    returning digest, fence
+)
+select c.us, null::bigint as won,
+    r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, r.attempt, r.fence, r.owner,
+    r.lease_until, r.retry_at, r.on_crash, r.keep_us, r.body, r.content_type, r.reference,
+    r.omitted_bytes, r.error, r.created_at, r.updated_at, r.completed_at, r.expires_at,
+    r.wanted as digest
+from seen r cross join clock c
+union all
+select c.us, w.fence,
+    r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, r.attempt, r.fence, r.owner,
+    r.lease_until, r.retry_at, r.on_crash, r.keep_us, r.body, r.content_type, r.reference,
+    r.omitted_bytes, r.error, r.created_at, r.updated_at, r.completed_at, r.expires_at,
+    w.digest
+from won w cross join clock c
+    left join (select * from semel_record where false) r on true

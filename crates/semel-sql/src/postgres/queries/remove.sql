@@ -1,0 +1,11 @@
+-- Invariant: no version is written over that was not judged. A row that somebody has locked is
+-- lost, not waited for: its transaction may take as long as its work.
+with held as materialized (
+    select r.digest from semel_record r
+    where r.digest = $1
+        and r.attempt_id = $2 and r.number = $3 -- guard: version
+    for update skip locked
+)
+delete from semel_record r using held h
+where r.digest = h.digest
+returning r.fence

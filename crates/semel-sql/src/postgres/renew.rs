@@ -1,0 +1,137 @@
+//! Lease renewal, on a connection of its own and on the heartbeat's own runtime.
+
+use std::time::Duration;
+
+use semel::claim::Lease;
+use semel::store::{Renewed, Renewer, Result};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgConnection, Row};
+use tokio::time::timeout;
+
+use super::statement::{self, failed, text, unconnected};
+use crate::error::{Stage, timed_out};
+use crate::row::span;
+
+/// Most leases in one statement.
+const BATCH: usize = 1_000;
+/// How often leases whose rows are locked are asked for again, and after how long.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Extends leases in PostgreSQL.
+pub struct PgRenewer {
+    options: PgConnectOptions,
+    connection: Option<PgConnection>,
+    limit: Duration,
+}
+
+impl std::fmt::Debug for PgRenewer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PgRenewer").finish_non_exhaustive()
+    }
+}
+
+/// What one statement says about a lease.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Done,
+    /// Still this grant's, but somebody has the row locked.
+    Locked,
+    Gone,
+}
+
+impl PgRenewer {
+    pub(super) async fn connect(options: PgConnectOptions, limit: Duration) -> Result<Self> {
+        let mut renewer = Self { options, connection: None, limit };
+        let connection = renewer.connection().await?;
+        renewer.connection = Some(connection);
+        Ok(renewer)
+    }
+
+    async fn connection(&mut self) -> Result<PgConnection> {
+        if let Some(connection) = self.connection.take() {
+            return Ok(connection);
+        }
+        timeout(self.limit, self.options.connect())
+            .await
+            .map_err(|_| timed_out(Stage::Connecting, "renew", self.limit))?
+            .map_err(unconnected("renew"))
+    }
+
+    async fn extend(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Answer>> {
+        // Taken out while in use: after an error or a dropped future a new one is opened.
+        let mut connection = self.connection().await?;
+        let answers = timeout(self.limit, extend(&mut connection, leases))
+            .await
+            .map_err(|_| timed_out(Stage::Running, "renew", self.limit))?
+            .map_err(failed("renew"))?;
+        self.connection = Some(connection);
+        Ok(answers)
+    }
+
+    async fn renew_batch(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
+        let mut answers = self.extend(leases).await?;
+        for _ in 1..TRIES {
+            let again: Vec<usize> =
+                (0..leases.len()).filter(|at| answers[*at] == Answer::Locked).collect();
+            if again.is_empty() {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+            let few: Vec<(Lease, Duration)> = again.iter().map(|at| leases[*at]).collect();
+            for (at, answer) in again.into_iter().zip(self.extend(&few).await?) {
+                answers[at] = answer;
+            }
+        }
+        Ok(answers.into_iter().map(conclude).collect())
+    }
+}
+
+/// A row that stays locked is being written by a transaction: its own holder's, settling, or a
+/// rival's takeover of a lapsed lease. Which of them wins is not known before it ends.
+fn conclude(answer: Answer) -> Renewed {
+    match answer {
+        Answer::Done => Renewed::Extended,
+        Answer::Gone => Renewed::Lost,
+        Answer::Locked => Renewed::Unknown,
+    }
+}
+
+impl Renewer for PgRenewer {
+    async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
+        let mut renewed = Vec::with_capacity(leases.len());
+        for batch in leases.chunks(BATCH) {
+            renewed.extend(self.renew_batch(batch).await?);
+        }
+        Ok(renewed)
+    }
+}
+
+async fn extend(
+    connection: &mut PgConnection,
+    leases: &[(Lease, Duration)],
+) -> sqlx::Result<Vec<Answer>> {
+    let digests: Vec<&[u8]> = leases.iter().map(|(l, _)| l.digest.as_bytes().as_slice()).collect();
+    let fences: Vec<i64> = leases.iter().map(|(lease, _)| lease.fence.as_i64()).collect();
+    let attempts: Vec<Vec<u8>> =
+        leases.iter().map(|(lease, _)| lease.attempt_id.to_bytes().to_vec()).collect();
+    let lengths: Vec<i64> = leases.iter().map(|(_, length)| span(*length)).collect();
+    let rows = sqlx::query(text(statement::RENEW))
+        .bind(digests)
+        .bind(fences)
+        .bind(attempts)
+        .bind(lengths)
+        .fetch_all(connection)
+        .await?;
+    let mut answers = vec![Answer::Gone; leases.len()];
+    for row in rows {
+        let (ord, done): (i64, bool) = (row.try_get(0)?, row.try_get(1)?);
+        let at = usize::try_from(ord - 1).unwrap_or(usize::MAX);
+        if let Some(answer) = answers.get_mut(at)
+            && *answer != Answer::Done
+        {
+            *answer = if done { Answer::Done } else { Answer::Locked };
+        }
+    }
+    Ok(answers)
+}

@@ -1,0 +1,226 @@
+//! The schema in PostgreSQL, and what is checked of it and of the server.
+
+use semel::store::{Finding, Result, Severity};
+use sqlx::{Acquire, ConnectOptions, PgConnection, Row};
+
+use super::PgStore;
+use super::statement::{failed, unconnected};
+use crate::migrate::{self, Applied, Ground, Migration, RECORD, Shape};
+
+/// The migrations, in order.
+pub const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "ledger",
+    sql: include_str!("../../migrations/postgres/1-ledger.sql"),
+}];
+
+/// Every table that our statements need.
+const SHAPES: &[Shape] = &[RECORD];
+
+/// Any number will do, as long as every version of this crate uses the same: the advisory lock
+/// under which one instance migrates. These are the letters `semel`.
+const LOCK: i64 = 0x0073_656d_656c;
+
+const HISTORY: &str = "create table if not exists semel_migration (
+    version    integer not null primary key,
+    name       text    not null,
+    checksum   text    not null,
+    applied_at bigint  not null
+)";
+
+const NOTE: &str = "insert into semel_migration (version, name, checksum, applied_at)
+values ($1, $2, $3, (extract(epoch from clock_timestamp()) * 1000000)::bigint)";
+
+/// The whole schema as one script, for those who migrate by hand.
+pub fn print() -> String {
+    let note = |migration: &Migration| {
+        let Migration { version, name, .. } = migration;
+        let checksum = migration.checksum();
+        format!(
+            "{HISTORY};\ninsert into semel_migration (version, name, checksum, applied_at)\nvalues \
+             ({version}, '{name}', '{checksum}', (extract(epoch from clock_timestamp()) * \
+             1000000)::bigint);"
+        )
+    };
+    migrate::print("PostgreSQL", MIGRATIONS, note)
+}
+
+impl PgStore {
+    /// Brings the schema up to date. Any number of instances may do so at once; all of it is one
+    /// transaction. Gives the versions that were applied, which is none if there was nothing to do.
+    ///
+    /// # Errors
+    /// `Misconfigured` if the rights are lacking, or the database ran other statements under one of
+    /// our numbers.
+    pub async fn migrate(&self) -> Result<Vec<i32>> {
+        // A connection of its own, without our time limits: an index on a large table takes long.
+        let mut connection = self.0.plain.connect().await.map_err(unconnected("migrate"))?;
+        migrate::apply(&mut PgGround { connection: &mut connection }, MIGRATIONS).await
+    }
+
+    /// What the schema lacks, in words. An empty list is good news.
+    ///
+    /// # Errors
+    /// If the catalogue cannot be read.
+    pub async fn verify(&self) -> Result<Vec<Finding>> {
+        self.aside("verify", |connection| Box::pin(verify(connection))).await
+    }
+}
+
+struct PgGround<'c> {
+    connection: &'c mut PgConnection,
+}
+
+impl Ground for PgGround<'_> {
+    async fn enter(&mut self) -> Result<()> {
+        let fail = failed("migrate");
+        sqlx::raw_sql("begin").execute(&mut *self.connection).await.map_err(&fail)?;
+        sqlx::query("select pg_advisory_xact_lock($1)")
+            .bind(LOCK)
+            .execute(&mut *self.connection)
+            .await
+            .map_err(&fail)?;
+        sqlx::raw_sql(HISTORY).execute(&mut *self.connection).await.map_err(&fail)?;
+        Ok(())
+    }
+
+    async fn applied(&mut self) -> Result<Vec<Applied>> {
+        applied(self.connection).await.map_err(failed("migrate"))
+    }
+
+    async fn run(&mut self, migration: &Migration) -> Result<()> {
+        let run = sqlx::raw_sql(migration.sql).execute(&mut *self.connection).await;
+        run.map(drop).map_err(failed("migrate"))
+    }
+
+    async fn note(&mut self, migration: &Migration, checksum: &str) -> Result<()> {
+        let noted = sqlx::query(NOTE)
+            .bind(migration.version)
+            .bind(migration.name)
+            .bind(checksum)
+            .execute(&mut *self.connection)
+            .await;
+        noted.map(drop).map_err(failed("migrate"))
+    }
+
+    async fn leave(&mut self) -> Result<()> {
+        // After a failed statement the server turns this into a rollback.
+        sqlx::raw_sql("commit").execute(&mut *self.connection).await.map_err(failed("migrate"))?;
+        Ok(())
+    }
+}
+
+async fn applied(connection: &mut PgConnection) -> sqlx::Result<Vec<Applied>> {
+    let rows = sqlx::query("select version, checksum from semel_migration order by version")
+        .fetch_all(connection)
+        .await?;
+    let read = |row: &sqlx::postgres::PgRow| {
+        Ok(Applied { version: row.try_get(0)?, checksum: row.try_get(1)? })
+    };
+    rows.iter().map(read).collect()
+}
+
+async fn verify(connection: &mut PgConnection) -> Result<Vec<Finding>> {
+    let fail = failed("verify");
+    let mut findings = Vec::new();
+    // One snapshot, so that a migration under way is seen before or after, never in the middle.
+    let mut transaction = connection.begin().await.map_err(&fail)?;
+    let kept: bool = sqlx::query_scalar("select to_regclass('semel_migration') is not null")
+        .fetch_one(&mut *transaction)
+        .await
+        .map_err(&fail)?;
+    let history = if kept { applied(&mut transaction).await.map_err(&fail)? } else { Vec::new() };
+    findings.extend(migrate::history(MIGRATIONS, &history));
+    for shape in SHAPES {
+        let columns: Vec<String> = sqlx::query_scalar(
+            "select attname::text from pg_attribute
+            where attrelid = to_regclass($1) and attnum > 0 and not attisdropped",
+        )
+        .bind(shape.table)
+        .fetch_all(&mut *transaction)
+        .await
+        .map_err(&fail)?;
+        let indexes: Vec<String> = sqlx::query_scalar(
+            "select c.relname::text from pg_index i join pg_class c on c.oid = i.indexrelid
+            where i.indrelid = to_regclass($1) and i.indisvalid",
+        )
+        .bind(shape.table)
+        .fetch_all(&mut *transaction)
+        .await
+        .map_err(&fail)?;
+        findings.extend(migrate::shape(shape, &columns, &indexes));
+        findings.extend(primary_key(&mut transaction, shape).await?);
+    }
+    transaction.commit().await.map_err(&fail)?;
+    Ok(findings)
+}
+
+/// Everything rests on the primary key, so a table that somebody copied without it is no ledger.
+async fn primary_key(connection: &mut PgConnection, shape: &Shape) -> Result<Option<Finding>> {
+    let Shape { table, columns, .. } = shape;
+    let first = columns.first().copied().unwrap_or_default();
+    let unique: Option<bool> = sqlx::query_scalar(
+        "select exists (
+            select from pg_index i
+                join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+            where i.indrelid = to_regclass($1) and i.indisunique and i.indisvalid
+                and i.indnatts = 1 and i.indpred is null and a.attname = $2)
+        where to_regclass($1) is not null",
+    )
+    .bind(table)
+    .bind(first)
+    .fetch_optional(connection)
+    .await
+    .map_err(failed("verify"))?;
+    Ok((unique == Some(false)).then(|| Finding {
+        severity: Severity::Error,
+        code: "sql-key-missing",
+        found: format!("table {table} does not keep {first} unique"),
+        fix: format!("add `primary key ({first})`; without it a thing can happen twice"),
+    }))
+}
+
+const SETTINGS: &str = "select current_setting('fsync'), current_setting('full_page_writes'),
+    current_setting('synchronous_commit'), current_setting('default_transaction_isolation'),
+    pg_is_in_recovery(), current_setting('server_version_num')::integer,
+    current_setting('transaction_read_only')";
+
+/// What is wrong with the server's set-up and the schema.
+pub(super) async fn check(connection: &mut PgConnection) -> Result<Vec<Finding>> {
+    let fail = failed("check");
+    let row = sqlx::query(SETTINGS).fetch_one(&mut *connection).await.map_err(&fail)?;
+    let text = |at: usize| row.try_get::<String, _>(at).map_err(&fail);
+    let standby: bool = row.try_get(4).map_err(&fail)?;
+    let version: i32 = row.try_get(5).map_err(&fail)?;
+    let mut findings = Vec::new();
+    let mut find = |bad: bool, severity, code, found: String, fix: &str| {
+        if bad {
+            findings.push(Finding { severity, code, found, fix: fix.into() });
+        }
+    };
+    for (at, code) in [(0, "postgres-fsync"), (1, "postgres-full-page-writes")] {
+        let name = code.trim_start_matches("postgres-").replace('-', "_");
+        let found = format!("{name} is off: a crash of the server can lose what it acknowledged");
+        find(text(at)? == "off", Severity::Error, code, found, "turn it on and restart the server");
+    }
+    let synchronous = text(2)?;
+    let found = format!("synchronous_commit is {synchronous}: a crash can lose the last commits");
+    let fix = "set it to on for this role or database";
+    find(synchronous == "off", Severity::Error, "postgres-synchronous-commit", found, fix);
+    let isolation = text(3)?;
+    let found = format!("transactions run at {isolation} unless told otherwise");
+    let fix = "expect RetryTransaction, or set default_transaction_isolation to read committed";
+    let unusual = isolation != "read committed";
+    find(unusual, Severity::Warning, "postgres-isolation", found, fix);
+    let found = "the server is a standby and takes no writes".to_owned();
+    find(standby, Severity::Error, "postgres-standby", found, "connect to the primary");
+    let read_only = !standby && text(6)? == "on";
+    let found = "sessions of this role are read-only".to_owned();
+    let fix = "unset default_transaction_read_only";
+    find(read_only, Severity::Error, "postgres-read-only", found, fix);
+    let found = format!("the server's version number is {version}");
+    let fix = "use PostgreSQL 13 or later";
+    find(version < 130_000, Severity::Error, "postgres-version", found, fix);
+    findings.extend(verify(connection).await?);
+    Ok(findings)
+}

@@ -1,0 +1,176 @@
+//! The statements' texts, the session they are planned in, and the server's codes.
+//!
+//! Each text is a file of its own under `queries/`, opened by the invariant that it keeps. What is
+//! bound to them and how answers are read is in `ledger` and its neighbours.
+
+use std::borrow::Cow;
+
+use semel::store::{Error, ErrorKind};
+use sqlx::error::DatabaseError;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+
+use crate::error::{Stage, classify};
+
+pub(super) const OPEN: &str = include_str!("queries/open.sql");
+pub(super) const OPEN_MANY: &str = include_str!("queries/open_many.sql");
+pub(super) const PEEK: &str = include_str!("queries/peek.sql");
+pub(super) const PEEK_MANY: &str = include_str!("queries/peek_many.sql");
+pub(super) const SETTLE: &str = include_str!("queries/settle.sql");
+pub(super) const RELEASE: &str = include_str!("queries/release.sql");
+pub(super) const SETTLE_MANY: &str = include_str!("queries/settle_many.sql");
+pub(super) const SETTLE_IN: &str = include_str!("queries/settle_in.sql");
+pub(super) const RELEASE_IN: &str = include_str!("queries/release_in.sql");
+pub(super) const REGRANT: &str = include_str!("queries/regrant.sql");
+pub(super) const END: &str = include_str!("queries/end.sql");
+pub(super) const REMOVE: &str = include_str!("queries/remove.sql");
+pub(super) const REDRIVE: &str = include_str!("queries/redrive.sql");
+pub(super) const RENEW: &str = include_str!("queries/renew.sql");
+pub(super) const SWEEP: &str = include_str!("queries/sweep.sql");
+
+/// The columns of a record, in the order in which `Raw` is read.
+pub(super) const COLUMNS: &str = "r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, \
+     r.attempt, r.fence, r.owner, r.lease_until, r.retry_at, r.on_crash, r.keep_us, r.body, \
+     r.content_type, r.reference, r.omitted_bytes, r.error, r.created_at, r.updated_at, \
+     r.completed_at, r.expires_at";
+
+/// Begins a transaction and marks it, in one trip. The mark ends with the transaction, whoever ends
+/// it, so that `settle_in` can tell that the work committed behind our back.
+pub(super) const BEGIN: &str = "begin; set local semel.unit = 'open'";
+
+/// Our clock, for the statements that are put together at run time.
+pub(super) const CLOCK: &str = "(extract(epoch from clock_timestamp()) * 1000000)::bigint";
+
+/// The text to send: the file's, unless a test took one of its guards away.
+#[cfg(not(feature = "testing"))]
+pub(super) fn text(sql: &'static str) -> SqlStr {
+    sql.into_sql_str()
+}
+
+/// The text to send: the file's, unless a test took one of its guards away.
+#[cfg(feature = "testing")]
+pub(super) fn text(sql: &'static str) -> SqlStr {
+    match sabotage(sql, semel::testing::sabotaged) {
+        Cow::Borrowed(sql) => sql.into_sql_str(),
+        Cow::Owned(sql) => AssertSqlSafe(sql).into_sql_str(),
+    }
+}
+
+/// Drops the lines that end in `-- guard: <name>` and stops the clock at the transaction's start.
+#[cfg(feature = "testing")]
+fn sabotage(sql: &'static str, removed: fn(semel::testing::Guard) -> bool) -> Cow<'static, str> {
+    use semel::testing::Guard;
+    let mut sql = Cow::Borrowed(sql);
+    for guard in [Guard::Fence, Guard::Version] {
+        if removed(guard) {
+            let mark = format!("-- guard: {}", guard.name());
+            let kept: Vec<&str> = sql.lines().filter(|line| !line.ends_with(&mark)).collect();
+            sql = Cow::Owned(kept.join("\n"));
+        }
+    }
+    if removed(Guard::StoreClock) {
+        sql = Cow::Owned(sql.replace("clock_timestamp()", "now()"));
+    }
+    sql
+}
+
+/// How the ledger's own sessions are set. Their statements touch single rows by primary key, so the
+/// plan must not depend on what the planner believes of a table that was empty a minute ago; and
+/// they must never wait long for anybody's transaction.
+pub(super) fn ledger_session(options: PgConnectOptions, limit_ms: u128) -> PgConnectOptions {
+    let limit = limit_ms.to_string();
+    options.options([
+        ("default_transaction_isolation", "read committed"),
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("jit", "off"),
+        ("lock_timeout", "100"),
+        ("statement_timeout", limit.as_str()),
+    ])
+}
+
+/// Names the failure of a statement of ours, sent outside anybody's transaction.
+pub(super) fn failed(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
+    move |error| {
+        let error = classify(codes, Stage::Running, operation, error);
+        if error.kind() == ErrorKind::RetryTransaction {
+            // There is no transaction of the caller's to run again: the statement alone failed.
+            return error.with_kind(ErrorKind::Unavailable);
+        }
+        error
+    }
+}
+
+/// Names the failure of a statement inside a transaction, which cannot have committed anything.
+pub(super) fn failed_in(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
+    move |error| {
+        let error = classify(codes, Stage::Running, operation, error);
+        if error.kind() == ErrorKind::Ambiguous {
+            return error.with_kind(ErrorKind::Unavailable);
+        }
+        error
+    }
+}
+
+/// Names the failure to connect.
+pub(super) fn unconnected(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
+    move |error| classify(codes, Stage::Connecting, operation, error)
+}
+
+/// Whether the server gave up waiting for a rival: a lock timeout, a deadlock or a serialisation
+/// failure of a statement by itself. Nothing was done.
+pub(super) fn rivalled(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    code.is_some_and(|code| matches!(&*code, "55P03" | "40P01" | "40001"))
+}
+
+/// What the server's codes mean for us; see `docs` of `Codes`.
+pub(super) fn codes(error: &dyn DatabaseError) -> Option<ErrorKind> {
+    let code = error.code()?;
+    Some(match &*code {
+        "40001" | "40P01" => ErrorKind::RetryTransaction,
+        // The backend was told to go while our statement may have been through already.
+        "57P01" | "57P02" => ErrorKind::Ambiguous,
+        "53100" => ErrorKind::Capacity,
+        "XX001" | "XX002" => ErrorKind::Corrupt,
+        // No table, no column, no schema, no function, no database, no right, read-only, or a
+        // prepared statement that a pooler in front of the server does not know.
+        "42P01" | "42703" | "3F000" | "42883" | "3D000" | "42501" | "25006" | "26000" | "42P05" => {
+            ErrorKind::Misconfigured
+        }
+        code if code.starts_with("28") => ErrorKind::Misconfigured,
+        code if code.starts_with("08") => ErrorKind::Ambiguous,
+        _ => return None,
+    })
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use semel::testing::Guard;
+
+    use super::*;
+
+    #[test]
+    fn sabotage_takes_exactly_its_guard_away() {
+        let fence = sabotage(SETTLE, |guard| guard == Guard::Fence);
+        assert!(SETTLE.contains("r.attempt_id = $3"));
+        assert!(!fence.contains("r.attempt_id = $3") && fence.contains("clock_timestamp()"));
+        let version = sabotage(REGRANT, |guard| guard == Guard::Version);
+        assert!(!version.contains("r.number = $3") && version.contains("for update skip locked"));
+        let clock = sabotage(OPEN, |guard| guard == Guard::StoreClock);
+        assert!(!clock.contains("clock_timestamp()"));
+        assert_eq!(sabotage(OPEN, |_| false), OPEN);
+    }
+
+    #[test]
+    fn every_write_after_a_grant_carries_its_guard() {
+        for sql in [SETTLE, RELEASE, SETTLE_MANY, SETTLE_IN, RELEASE_IN, RENEW] {
+            assert!(sql.contains("-- guard: fence"), "{sql}");
+        }
+        for sql in [REGRANT, END, REMOVE, REDRIVE] {
+            assert!(sql.contains("-- guard: version"), "{sql}");
+        }
+    }
+}

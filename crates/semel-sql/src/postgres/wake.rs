@@ -1,0 +1,141 @@
+//! Wake-ups between processes: LISTEN and NOTIFY on a channel of ours.
+//!
+//! Never in a caller's transaction, whose commit would then wait for a lock that all notifying
+//! commits share: hints go through a bounded channel to one task with its own connection, which
+//! sends many in one message. A lost hint costs a waiter one poll, so nothing here is retried.
+
+use std::time::Duration;
+
+use semel::key::Hint;
+use semel::store::{BoxFuture, Error, ErrorKind, Listen, Result};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{ConnectOptions, PgConnection};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::statement::{failed, unconnected};
+use crate::error::{Stage, timed_out};
+
+/// The channel that all stores in a database share.
+const CHANNEL: &str = "semel";
+/// Hints that wait to be sent.
+const WAITING: usize = 1_024;
+/// Most hints in one message: sixteen digits each, and the server takes less than 8,000 bytes.
+const PER_MESSAGE: usize = 400;
+/// At least so long between two messages: at most twenty a second, whatever the load.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Starts the task that sends hints. It ends when the sender is dropped.
+pub(super) fn announcer(options: PgConnectOptions, limit: Duration) -> mpsc::Sender<Hint> {
+    let (sender, hints) = mpsc::channel(WAITING);
+    tokio::spawn(announce(options, limit, hints));
+    sender
+}
+
+async fn announce(options: PgConnectOptions, limit: Duration, mut hints: mpsc::Receiver<Hint>) {
+    let mut connection = None;
+    let mut waiting = Vec::with_capacity(PER_MESSAGE);
+    // The first hint after a quiet time goes out at once; those that come during the pause after it
+    // share the next message.
+    while hints.recv_many(&mut waiting, PER_MESSAGE).await > 0 {
+        waiting.sort_unstable_by_key(|hint| hint.0);
+        waiting.dedup();
+        let message: String = waiting.drain(..).map(digits).collect();
+        let sent = timeout(limit, send(&options, connection.take(), &message)).await;
+        connection = sent.ok().and_then(std::result::Result::ok);
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn send(
+    options: &PgConnectOptions,
+    connection: Option<PgConnection>,
+    message: &str,
+) -> sqlx::Result<PgConnection> {
+    let mut connection = match connection {
+        Some(connection) => connection,
+        None => options.connect().await?,
+    };
+    sqlx::query("select pg_notify($1, $2)")
+        .bind(CHANNEL)
+        .bind(message)
+        .execute(&mut connection)
+        .await?;
+    Ok(connection)
+}
+
+fn digits(hint: Hint) -> String {
+    format!("{:016x}", u64::from_be_bytes(hint.0))
+}
+
+/// The hints of a message, last one first; none if it is not ours.
+fn hints(message: &str) -> Vec<Hint> {
+    let parse = |digits: &[u8]| {
+        let text = std::str::from_utf8(digits).ok()?;
+        Some(Hint(u64::from_str_radix(text, 16).ok()?.to_be_bytes()))
+    };
+    message.as_bytes().rchunks_exact(16).filter_map(parse).collect()
+}
+
+/// Subscribes, on a connection of its own.
+pub(super) async fn listen(options: PgConnectOptions, limit: Duration) -> Result<Box<dyn Listen>> {
+    let subscribed = timeout(limit, subscribe(options)).await;
+    let listener = subscribed
+        .map_err(|_| timed_out(Stage::Connecting, "listen", limit))?
+        .map_err(unconnected("listen"))?;
+    Ok(Box::new(Subscription { listener, unread: Vec::new() }))
+}
+
+async fn subscribe(options: PgConnectOptions) -> sqlx::Result<PgListener> {
+    // sqlx listens only on connections of a pool; this one holds that one connection.
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_with(options)
+        .await?;
+    let mut listener = PgListener::connect_with(&pool).await?;
+    listener.eager_reconnect(false);
+    listener.listen(CHANNEL).await?;
+    Ok(listener)
+}
+
+struct Subscription {
+    listener: PgListener,
+    unread: Vec<Hint>,
+}
+
+impl Listen for Subscription {
+    fn next(&mut self) -> BoxFuture<'_, Result<Hint>> {
+        Box::pin(async move {
+            loop {
+                if let Some(hint) = self.unread.pop() {
+                    return Ok(hint);
+                }
+                match self.listener.try_recv().await.map_err(failed("listen"))? {
+                    Some(notification) => self.unread = hints(notification.payload()),
+                    None => {
+                        let text = "the connection that wake-ups come through was lost";
+                        return Err(Error::new(ErrorKind::Unavailable, "listen", text));
+                    }
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_survive_a_message_and_nonsense_is_ignored() {
+        let sent = [Hint([0; 8]), Hint([0xff; 8]), Hint(*b"abcdefgh")];
+        let message: String = sent.iter().copied().map(digits).collect();
+        let mut read = hints(&message);
+        read.reverse();
+        assert_eq!(read, sent);
+        assert_eq!(hints("hello"), []);
+        assert_eq!(hints("é-é-é-é-é-é-é-é-é-"), []);
+    }
+}

@@ -1,0 +1,256 @@
+//! A row of `semel_record` and back: integers, text and bytes on one side, the domain on the other.
+//!
+//! What is read is checked whole, so a `Record` in hand is valid; a value that no version of this
+//! crate writes is a `Corrupt` error that names the column and shows neither key nor value. No
+//! statement is here: each dialect has its own.
+
+use std::time::Duration;
+
+use semel::claim::{AttemptId, Fence, OperationId};
+use semel::clock::{Timestamp, micros};
+use semel::fingerprint::Fingerprint;
+use semel::key::{Key, Kind, Principal};
+use semel::outcome::{ErrorText, Outcome, Recorded, Reference};
+use semel::policy::OnCrash;
+use semel::record::{Entry, Record, State};
+use semel::store::{Draft, Ending, Result};
+
+use crate::error::corrupt;
+
+/// The columns of a record, as they are stored. `attempt` and `omitted_bytes` hold the bits of
+/// unsigned numbers: the half that reads as negative is never reached, but must not be refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Raw {
+    pub(crate) number: i64,
+    pub(crate) fingerprint: Vec<u8>,
+    pub(crate) state: i16,
+    pub(crate) operation_id: Vec<u8>,
+    pub(crate) attempt_id: Vec<u8>,
+    pub(crate) attempt: i32,
+    pub(crate) fence: i64,
+    pub(crate) owner: String,
+    pub(crate) lease_until: Option<i64>,
+    pub(crate) retry_at: Option<i64>,
+    pub(crate) on_crash: i16,
+    pub(crate) keep_us: i64,
+    pub(crate) body: Option<Vec<u8>>,
+    pub(crate) content_type: Option<String>,
+    pub(crate) reference: Option<String>,
+    pub(crate) omitted_bytes: Option<i64>,
+    pub(crate) error: Option<String>,
+    pub(crate) created_at: i64,
+    pub(crate) updated_at: i64,
+    pub(crate) completed_at: Option<i64>,
+    pub(crate) expires_at: Option<i64>,
+}
+
+/// The columns of a key, as they are stored.
+#[derive(Clone, Debug)]
+pub(crate) struct RawKey {
+    pub(crate) digest: Vec<u8>,
+    pub(crate) kind: i16,
+    pub(crate) tenant: String,
+    pub(crate) scope: String,
+    pub(crate) principal: Vec<u8>,
+    pub(crate) id: String,
+}
+
+impl Raw {
+    /// The record in this row.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming the first column that cannot be read.
+    pub(crate) fn record(mut self, operation: &'static str) -> Result<Record> {
+        let bad = |column| move || corrupt(operation, column);
+        let outcome = self.outcome(operation)?;
+        let state = code(self.state).and_then(State::from_code).ok_or_else(bad("state"))?;
+        let on_crash = code(self.on_crash).and_then(OnCrash::from_code);
+        if state == State::Running && self.lease_until.is_none() {
+            // A claim without an end would never be judged lapsed: nobody could ever go on.
+            return Err(corrupt(operation, "lease_until"));
+        }
+        let keep = u64::try_from(self.keep_us).map_err(|_| corrupt(operation, "keep_us"))?;
+        Ok(Record {
+            number: u64::try_from(self.number).map_err(|_| corrupt(operation, "number"))?,
+            fingerprint: Fingerprint::from_bytes(&self.fingerprint)
+                .ok_or_else(bad("fingerprint"))?,
+            state,
+            operation_id: OperationId::from_bytes(&self.operation_id)
+                .ok_or_else(bad("operation_id"))?,
+            attempt_id: AttemptId::from_bytes(&self.attempt_id).ok_or_else(bad("attempt_id"))?,
+            attempt: self.attempt.cast_unsigned(),
+            fence: Fence(u64::try_from(self.fence).map_err(|_| corrupt(operation, "fence"))?),
+            owner: self.owner.into_boxed_str(),
+            lease_until: self.lease_until.map(Timestamp::from_micros),
+            retry_at: self.retry_at.map(Timestamp::from_micros),
+            on_crash: on_crash.ok_or_else(bad("on_crash"))?,
+            keep: Duration::from_micros(keep),
+            outcome,
+            error: self.error.as_deref().map(ErrorText::new),
+            created_at: Timestamp::from_micros(self.created_at),
+            updated_at: Timestamp::from_micros(self.updated_at),
+            completed_at: self.completed_at.map(Timestamp::from_micros),
+            expires_at: self.expires_at.map(Timestamp::from_micros),
+        })
+    }
+
+    fn outcome(&mut self, operation: &'static str) -> Result<Option<Recorded>> {
+        if self.state != i16::from(State::Succeeded.code()) {
+            return Ok(None);
+        }
+        if let Some(bytes) = self.omitted_bytes {
+            return Ok(Some(Recorded::Omitted { bytes: bytes.cast_unsigned() }));
+        }
+        let body = self.body.take().ok_or_else(|| corrupt(operation, "body"))?;
+        let content_type =
+            self.content_type.take().ok_or_else(|| corrupt(operation, "content_type"))?;
+        let outcome = Outcome::new(content_type, body);
+        Ok(Some(Recorded::Whole(match &self.reference {
+            None => outcome,
+            Some(text) => outcome
+                .with_reference(Reference::new(text).map_err(|_| corrupt(operation, "reference"))?),
+        })))
+    }
+}
+
+impl RawKey {
+    /// The record in this row, with its key, which must still be the one its digest was made of.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming the first column that cannot be read.
+    pub(crate) fn entry(self, raw: Raw, operation: &'static str) -> Result<Entry> {
+        let bad = |column| move || corrupt(operation, column);
+        let kind = code(self.kind).and_then(Kind::from_code).ok_or_else(bad("kind"))?;
+        let principal = Principal::from_bytes(&self.principal).ok_or_else(bad("principal"))?;
+        let key = Key::new(kind, &self.tenant, &self.scope, principal, &self.id)
+            .map_err(|_| corrupt(operation, "id"))?;
+        if key.digest().as_bytes().as_slice() != self.digest {
+            return Err(corrupt(operation, "digest"));
+        }
+        Ok(Entry { key, record: raw.record(operation)? })
+    }
+}
+
+/// What a draft binds. The statement adds what the store's clock says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DraftRow<'a> {
+    pub(crate) digest: [u8; 32],
+    pub(crate) kind: i16,
+    pub(crate) tenant: &'a str,
+    pub(crate) scope: &'a str,
+    pub(crate) principal: &'a [u8],
+    pub(crate) id: &'a str,
+    pub(crate) fingerprint: &'a [u8],
+    pub(crate) operation_id: [u8; 16],
+    pub(crate) attempt_id: [u8; 16],
+    pub(crate) attempt: i32,
+    pub(crate) owner: &'a str,
+    /// Microseconds from the grant to the end of the lease.
+    pub(crate) lease_us: i64,
+    pub(crate) on_crash: i16,
+    pub(crate) keep_us: i64,
+    /// Microseconds from the grant to when the sweeper may act.
+    pub(crate) sweep_us: i64,
+}
+
+impl<'a> DraftRow<'a> {
+    pub(crate) fn of(draft: &'a Draft) -> Self {
+        let key = &draft.key;
+        let lease_us = span(draft.lease);
+        let keep_us = span(draft.keep);
+        Self {
+            digest: *key.digest().as_bytes(),
+            kind: i16::from(key.kind().code()),
+            tenant: key.tenant(),
+            scope: key.scope(),
+            principal: key.asked_by().as_bytes(),
+            id: key.id(),
+            fingerprint: draft.fingerprint.as_bytes(),
+            operation_id: draft.operation_id.to_bytes(),
+            attempt_id: draft.attempt_id.to_bytes(),
+            attempt: draft.attempt.cast_signed(),
+            owner: &draft.owner,
+            lease_us,
+            on_crash: i16::from(draft.on_crash.code()),
+            keep_us,
+            sweep_us: match draft.on_crash {
+                OnCrash::Hold => lease_us,
+                OnCrash::Rerun | OnCrash::Verify => lease_us.saturating_add(keep_us),
+            },
+        }
+    }
+}
+
+/// What an ending binds. `state` is `None` where nothing is to remain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndingRow<'a> {
+    pub(crate) state: Option<i16>,
+    pub(crate) body: Option<&'a [u8]>,
+    pub(crate) content_type: Option<&'a str>,
+    pub(crate) reference: Option<&'a str>,
+    pub(crate) omitted_bytes: Option<i64>,
+    pub(crate) error: Option<&'a str>,
+    /// Microseconds from the ending to the next attempt.
+    pub(crate) retry_us: Option<i64>,
+    /// Microseconds from the ending to the expiry, which is also when the sweeper may act.
+    pub(crate) keep_us: Option<i64>,
+}
+
+impl<'a> EndingRow<'a> {
+    pub(crate) fn of(ending: &'a Ending) -> Self {
+        let bare = |state: State| Self {
+            state: Some(i16::from(state.code())),
+            body: None,
+            content_type: None,
+            reference: None,
+            omitted_bytes: None,
+            error: None,
+            retry_us: None,
+            keep_us: None,
+        };
+        match ending {
+            Ending::Succeeded { outcome: Recorded::Whole(outcome), keep } => Self {
+                body: Some(outcome.body()),
+                content_type: Some(outcome.content_type()),
+                reference: outcome.reference().map(Reference::as_str),
+                keep_us: Some(span(*keep)),
+                ..bare(State::Succeeded)
+            },
+            Ending::Succeeded { outcome: Recorded::Omitted { bytes }, keep } => Self {
+                omitted_bytes: Some(bytes.cast_signed()),
+                keep_us: Some(span(*keep)),
+                ..bare(State::Succeeded)
+            },
+            Ending::Failed { error, retry_after, keep } => Self {
+                error: Some(error.as_str()),
+                retry_us: retry_after.map(span),
+                keep_us: Some(span(*keep)),
+                ..bare(State::Failed)
+            },
+            Ending::Dead { error } => Self { error: Some(error.as_str()), ..bare(State::Dead) },
+            Ending::Uncertain { error } => {
+                Self { error: Some(error.as_str()), ..bare(State::Uncertain) }
+            }
+            Ending::Removed => Self { state: None, ..bare(State::Running) },
+        }
+    }
+}
+
+/// A span as it is stored and added: whole microseconds, up to the largest 64-bit number. Adding it
+/// to a moment must saturate, in a statement as here: a keep of centuries is "for ever".
+pub(crate) fn span(duration: Duration) -> i64 {
+    micros(duration)
+}
+
+/// The text under which the sweeper suspends a lapsed claim that must not be re-run.
+pub(crate) const SWEPT: &str = "the attempt ended without an answer (swept)";
+
+fn code(stored: i16) -> Option<u8> {
+    u8::try_from(stored).ok()
+}
+
+/// Reads what a dialect could not decode as the damage that it is.
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+pub(crate) fn undecodable(operation: &'static str, error: sqlx::Error) -> semel::store::Error {
+    semel::store::Error::new(semel::store::ErrorKind::Corrupt, operation, error)
+}

@@ -1,0 +1,160 @@
+//! A database of a test's own, and what the tests share in preparing one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use semel::clock::micros;
+use semel::store::{BoxFuture, Draft, Ending, Opened};
+use semel::{
+    AttemptId, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded,
+};
+use semel_sql::postgres::{PgOptions, PgStore};
+use semel_testkit::Fixture;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
+
+const URL: &str = "SEMEL_TEST_POSTGRES_URL";
+
+/// A fresh database, dropped with this value.
+pub(crate) struct Database {
+    pub(crate) options: PgConnectOptions,
+    name: String,
+}
+
+/// The server that the tests use.
+fn server() -> PgConnectOptions {
+    let url = std::env::var(URL).unwrap_or_else(|_| {
+        panic!("set {URL} or run `cargo xtask test`, which starts the servers")
+    });
+    url.parse().expect("a PostgreSQL URL")
+}
+
+impl Database {
+    /// An empty database.
+    pub(crate) async fn bare() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::SeqCst);
+        let name = format!("semel_{}_{count}", std::process::id());
+        let mut admin = server().connect().await.expect("the server is up");
+        // Left over from a process that had this id before and was killed.
+        for sql in [
+            format!("drop database if exists {name} with (force)"),
+            format!("create database {name}"),
+        ] {
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.expect("a new database");
+        }
+        admin.close().await.expect("closed");
+        Self { options: server().database(&name), name }
+    }
+
+    /// A database with our schema.
+    pub(crate) async fn new() -> Self {
+        let database = Self::bare().await;
+        database.store().await.migrate().await.expect("migrated");
+        database
+    }
+
+    /// Settings of a store in it.
+    pub(crate) fn settings(&self) -> PgOptions {
+        PgOptions::with(self.options.clone())
+    }
+
+    /// A connection that is not the store's.
+    pub(crate) async fn connection(&self) -> PgConnection {
+        self.options.connect().await.expect("connected")
+    }
+
+    /// Runs a statement beside the store.
+    pub(crate) async fn run(&self, sql: &str) -> u64 {
+        let mut connection = self.connection().await;
+        let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await;
+        done.expect("runs").rows_affected()
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let name = self.name.clone();
+        // Not on the test's runtime, which may be gone or be the one we stand on.
+        let dropping = std::thread::spawn(move || {
+            semel_testkit::fixture::run(async move {
+                let Ok(mut admin) = server().connect().await else { return };
+                let sql = format!("drop database if exists {name} with (force)");
+                let _ = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await;
+            });
+        });
+        let _ = dropping.join();
+    }
+}
+
+impl Fixture for Database {
+    type Store = PgStore;
+
+    async fn store(&self) -> PgStore {
+        self.settings().connect().await.expect("connected")
+    }
+
+    async fn advance(&self, span: Duration) {
+        let span = micros(span);
+        let moved = ["created_at", "updated_at", "lease_until", "retry_at", "completed_at"]
+            .into_iter()
+            .chain(["expires_at", "sweep_at"])
+            .map(|column| format!("{column} = {column} - {span}"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        self.run(&format!("update semel_record set {moved}")).await;
+    }
+
+    fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {
+        Some(Box::pin(async move {
+            let mut connection = self.connection().await;
+            sqlx::query("update semel_record set state = 9 where digest = $1")
+                .bind(key.digest().as_bytes().as_slice())
+                .execute(&mut connection)
+                .await
+                .expect("damaged");
+        }))
+    }
+}
+
+pub(crate) fn key(id: &str) -> Key {
+    Key::command("tenant", "SCOPE", id).expect("valid")
+}
+
+pub(crate) fn draft(key: &Key) -> Draft {
+    Draft {
+        key: key.clone(),
+        fingerprint: Fingerprint::opaque("request"),
+        operation_id: OperationId::generate(),
+        attempt_id: AttemptId::generate(),
+        attempt: 1,
+        owner: Arc::from("host:1:test"),
+        lease: Duration::from_secs(30),
+        on_crash: OnCrash::Rerun,
+        keep: Duration::from_secs(3600),
+    }
+}
+
+/// The lease of a draft that was granted.
+pub(crate) fn lease(draft: &Draft, opened: &Opened) -> Lease {
+    Lease { digest: draft.key.digest(), fence: granted(opened), attempt_id: draft.attempt_id }
+}
+
+/// The fence of a grant.
+pub(crate) fn granted(opened: &Opened) -> Fence {
+    match opened {
+        Opened::Inserted { fence } => *fence,
+        Opened::Existing { .. } | Opened::Contended => panic!("not granted: {opened:?}"),
+    }
+}
+
+pub(crate) fn success(body: &'static str) -> Ending {
+    let outcome = Recorded::Whole(Outcome::new("text/plain", body));
+    Ending::Succeeded { outcome, keep: Duration::from_secs(3600) }
+}
+
+pub(crate) fn failure(text: &str) -> Ending {
+    let error = ErrorText::new(text);
+    Ending::Failed { error, retry_after: Some(Duration::ZERO), keep: Duration::from_secs(3600) }
+}

@@ -1,0 +1,267 @@
+//! Connections that die, servers that fall silent, callers that leave, rows that are damaged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::store::{
+    Draft, Ending, ErrorKind, Filter, Inspect, Opened, Renewed, Renewer, Settled, Store,
+    TransactionalStore,
+};
+use semel::{Outcome, Recorded, State};
+use semel_sql::postgres::{PgOptions, PgStore};
+use semel_testkit::Fixture;
+use tokio::time::timeout;
+
+use crate::database::{Database, draft, failure, key, lease, success};
+use crate::proxy::Proxy;
+
+/// Ends every session in the database but the one that asks.
+pub(crate) async fn kill_all(database: &Database) {
+    let mut connection = database.connection().await;
+    sqlx::query(
+        "select pg_terminate_backend(pid) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid()",
+    )
+    .execute(&mut connection)
+    .await
+    .expect("killed");
+}
+
+/// Claims and settles `id`, asking again after every failure, as an executor would.
+async fn insist(store: &PgStore, id: &str) {
+    let key = key(id);
+    let draft = draft(&key);
+    let claim = loop {
+        match store.open(&draft).await {
+            Ok(opened @ Opened::Inserted { .. }) => break lease(&draft, &opened),
+            Ok(Opened::Existing { record, .. }) => {
+                // A lost reply: the claim is ours if the attempt is.
+                assert_eq!(record.attempt_id, draft.attempt_id);
+                break record.lease(key.digest());
+            }
+            Ok(Opened::Contended) => tokio::task::yield_now().await,
+            Err(error) => assert_transient(error.kind()),
+        }
+    };
+    loop {
+        match store.settle(&claim, &success("done")).await {
+            Ok(Settled::Done) => return,
+            Ok(Settled::Lost) => {
+                let record = store.peek(&key).await.expect("peeked").expect("there").record;
+                assert_eq!((record.state, record.number), (State::Succeeded, 2));
+                return;
+            }
+            Err(error) => assert_transient(error.kind()),
+        }
+    }
+}
+
+fn assert_transient(kind: ErrorKind) {
+    assert!(matches!(kind, ErrorKind::Ambiguous | ErrorKind::Unavailable), "{kind:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_connections_heal_under_load_and_every_claim_is_settled_once() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let tasks: Vec<_> = (0..16)
+        .map(|task| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for at in 0..40 {
+                    insist(&store, &format!("{task}-{at}")).await;
+                }
+            })
+        })
+        .collect();
+    let mut kills = 0;
+    while !tasks.iter().all(tokio::task::JoinHandle::is_finished) {
+        kill_all(&database).await;
+        kills += 1;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    for task in tasks {
+        task.await.expect("every claim settled");
+    }
+    assert!(kills > 2, "the load was over before anything was killed");
+    let mut connection = database.connection().await;
+    let settled: i64 = sqlx::query_scalar(
+        "select count(*) from semel_record where state = 1 and number = 2 and attempt = 1",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .expect("counted");
+    assert_eq!(settled, 640);
+}
+
+#[tokio::test]
+async fn a_dead_connection_at_rest_does_not_fail_the_next_transaction_or_sweep() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    store.commit(store.begin().await.expect("begun")).await.expect("committed");
+    kill_all(&database).await;
+    let mut transaction = store.begin().await.expect("begun on a new connection");
+    let opened = store.open_in(PgStore::connection(&mut transaction), &draft(&key("k"))).await;
+    assert!(matches!(opened.expect("opened"), Opened::Inserted { .. }));
+    store.rollback(transaction).await;
+    assert!(store.sweep(10).await.is_err(), "its connection was killed");
+    assert!(store.sweep(10).await.is_ok(), "and opened anew");
+}
+
+async fn behind_proxy(database: &Database, limit: Duration) -> (PgStore, Proxy) {
+    let proxy = Proxy::to(database.options.get_host(), database.options.get_port()).await;
+    let options = database.options.clone().host("127.0.0.1").port(proxy.port);
+    let settings = PgOptions::with(options).lanes(1).statement_timeout(limit);
+    (settings.connect().await.expect("connected"), proxy)
+}
+
+#[tokio::test]
+async fn a_silent_server_makes_steps_ambiguous_and_hangs_nobody() {
+    let database = Database::new().await;
+    let (store, proxy) = behind_proxy(&database, Duration::from_millis(300)).await;
+    let mut renewer = store.renewer().await.expect("renewer");
+    let first = draft(&key("first"));
+    let claim = lease(&first, &store.open(&first).await.expect("opened"));
+    proxy.silence(true);
+    let drafts: Vec<Draft> = (0..10).map(|at| draft(&key(&at.to_string()))).collect();
+    let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
+    let answers = timeout(Duration::from_secs(5), opens).await.expect("nobody hangs");
+    let kinds: Vec<_> = answers.iter().map(|a| a.as_ref().expect_err("silent").kind()).collect();
+    // The first was sent on the living lane; the others needed a connection that nobody got.
+    assert_eq!(kinds[0], ErrorKind::Ambiguous);
+    assert!(kinds[1..].iter().all(|kind| *kind == ErrorKind::Unavailable), "{kinds:?}");
+    let renewed = renewer.renew(&[(claim, first.lease)]).await;
+    assert_eq!(renewed.expect_err("silent").kind(), ErrorKind::Ambiguous);
+    proxy.silence(false);
+    // What was ambiguous happened: the reader finds the attempt.
+    let record = store.peek(&drafts[0].key).await.expect("peeked").expect("there").record;
+    assert_eq!(record.attempt_id, drafts[0].attempt_id);
+    assert!(store.peek(&drafts[1].key).await.expect("peeked").is_none());
+    assert_eq!(renewer.renew(&[(claim, first.lease)]).await.expect("heals"), [Renewed::Extended]);
+}
+
+#[tokio::test]
+async fn a_commit_whose_reply_is_lost_is_ambiguous() {
+    let database = Database::new().await;
+    let (store, proxy) = behind_proxy(&database, Duration::from_millis(300)).await;
+    let first = draft(&key("k"));
+    let mut transaction = store.begin().await.expect("begun");
+    let connection = PgStore::connection(&mut transaction);
+    let opened = store.open_in(connection, &first).await.expect("opened");
+    let settled = store.settle_in(connection, &lease(&first, &opened), &success("ok")).await;
+    assert_eq!(settled.expect("settled"), Settled::Done);
+    proxy.silence(true);
+    let error = store.commit(transaction).await.expect_err("silent");
+    assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+    proxy.silence(false);
+    let record = store.peek(&first.key).await.expect("peeked").expect("there").record;
+    assert_eq!(record.attempt_id, first.attempt_id);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unavailable() {
+    let database = Database::new().await;
+    let nowhere = database.options.clone().port(1);
+    let error = PgOptions::with(nowhere).connect().await.expect_err("nobody listens there");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let error = PgStore::connect("not a url").await.expect_err("not a URL");
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    let missing = database.options.clone().database("no_such_database");
+    let error = PgOptions::with(missing).connect().await.expect_err("no such database");
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_spoils_nobody_elses_step() {
+    let database = Database::new().await;
+    let (store, proxy) = behind_proxy(&database, Duration::from_secs(5)).await;
+    assert!(store.peek(&key("warm")).await.expect("peeked").is_none());
+    proxy.silence(true);
+    let leaver = draft(&key("leaver"));
+    let leaving = timeout(Duration::from_millis(50), store.open(&leaver)).await;
+    assert!(leaving.is_err(), "it left in the middle of its statement");
+    proxy.silence(false);
+    // The lane's connection was thrown away with it; nobody reads the answer that is still coming.
+    let others: Vec<Draft> = (0..20).map(|at| draft(&key(&at.to_string()))).collect();
+    let opens = futures_util::future::join_all(others.iter().map(|draft| store.open(draft)));
+    for opened in timeout(Duration::from_secs(5), opens).await.expect("nobody hangs") {
+        assert!(matches!(opened.expect("opened"), Opened::Inserted { .. }));
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_a_batch_leaves_its_neighbours_served() {
+    let database = Database::new().await;
+    let store = Arc::new(database.settings().lanes(1).connect().await.expect("connected"));
+    for round in 0..20 {
+        let tasks: Vec<_> = (0..20)
+            .map(|at| {
+                let store = Arc::clone(&store);
+                let draft = draft(&key(&format!("{round}-{at}")));
+                tokio::spawn(async move { store.open(&draft).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        for task in tasks.iter().step_by(3) {
+            task.abort();
+        }
+        for (at, task) in tasks.into_iter().enumerate() {
+            let joined = timeout(Duration::from_secs(5), task).await.expect("nobody hangs");
+            match joined {
+                Ok(opened) => assert!(matches!(opened.expect("opened"), Opened::Inserted { .. })),
+                Err(error) => assert!(error.is_cancelled() && at % 3 == 0),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_row_is_corrupt_names_its_column_and_spares_its_neighbours() {
+    let database = Database::new().await;
+    let store = database.settings().lanes(1).connect().await.expect("connected");
+    for (column, value) in [
+        ("state", "17"),
+        ("on_crash", "9"),
+        ("fence", "-1"),
+        ("attempt_id", "'short'"),
+        ("fingerprint", "'short'"),
+        ("lease_until", "null"),
+    ] {
+        let bad = draft(&key(&format!("secret-{column}")));
+        assert!(matches!(store.open(&bad).await.expect("opened"), Opened::Inserted { .. }));
+        let id = bad.key.id();
+        database
+            .run(&format!("update semel_record set {column} = {value} where id = '{id}'"))
+            .await;
+        let error = store.open(&bad).await.expect_err("damaged");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{column}: {error}");
+        assert!(error.to_string().contains(column), "{error}");
+        assert!(!error.to_string().contains("secret-"), "{error}");
+        let error = store.list(&Filter::default(), None, 10).await.expect_err("damaged");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{column}: {error}");
+        let mut drafts: Vec<_> = (0..5).map(|at| draft(&key(&format!("{column}{at}")))).collect();
+        drafts.insert(2, draft(&bad.key));
+        let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
+        for (at, opened) in opens.await.into_iter().enumerate() {
+            assert_eq!(opened.is_err(), at == 2, "{column} {at}");
+        }
+        database.run("truncate semel_record").await;
+    }
+}
+
+#[tokio::test]
+async fn text_that_postgresql_cannot_hold_is_refused_before_it_is_sent() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let first = draft(&key("k"));
+    let claim = lease(&first, &store.open(&first).await.expect("opened"));
+    let outcome = Recorded::Whole(Outcome::new("text/\0plain", "body"));
+    let ending = Ending::Succeeded { outcome, keep: Duration::from_secs(1) };
+    let error = store.settle(&claim, &ending).await.expect_err("a NUL");
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    let odd = Draft { owner: Arc::from("a\0b"), ..draft(&key("odd")) };
+    assert_eq!(store.open(&odd).await.expect_err("a NUL").kind(), ErrorKind::Misconfigured);
+    let filter = Filter { tenant: Some("a\0b".into()), ..Filter::default() };
+    assert!(store.list(&filter, None, 10).await.expect("listed").entries.is_empty());
+    assert_eq!(store.settle(&claim, &failure("a\0b")).await.expect("settled"), Settled::Done);
+}

@@ -1,0 +1,18 @@
+//! The ledger in PostgreSQL: the suite that every store passes, and what only this one can show.
+#![cfg(feature = "postgres")]
+
+mod database;
+mod effects;
+mod faults;
+mod proxy;
+mod rivals;
+mod schema;
+mod transactions;
+mod trips;
+mod wake;
+
+mod conformance {
+    use crate::database::Database;
+
+    semel_testkit::conformance!(Database::new());
+}

@@ -1,0 +1,106 @@
+//! The schema: made once by however many, and checked in words.
+
+use semel::store::{ErrorKind, Opened, Severity, Store};
+use semel_sql::postgres::{MIGRATIONS, print};
+use semel_testkit::Fixture;
+use sqlx::AssertSqlSafe;
+
+use crate::database::{Database, draft, key};
+
+#[tokio::test]
+async fn several_instances_may_migrate_at_once() {
+    let database = Database::bare().await;
+    let mut stores = Vec::new();
+    for _ in 0..6 {
+        stores.push(database.store().await);
+    }
+    let applied = futures_util::future::join_all(stores.iter().map(|store| store.migrate())).await;
+    let applied: Vec<_> = applied.into_iter().map(|result| result.expect("migrated")).collect();
+    let everything: Vec<i32> = MIGRATIONS.iter().map(|migration| migration.version).collect();
+    assert_eq!(applied.iter().filter(|versions| **versions == everything).count(), 1);
+    assert_eq!(applied.iter().filter(|versions| versions.is_empty()).count(), 5);
+    assert_eq!(stores[0].verify().await.expect("verified"), []);
+}
+
+#[tokio::test]
+async fn a_store_without_its_schema_says_so() {
+    let database = Database::bare().await;
+    let store = database.store().await;
+    let error = store.open(&draft(&key("k"))).await.expect_err("no table");
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    let found = store.check().await.expect("checked");
+    let codes: Vec<_> = found.iter().map(|finding| finding.code).collect();
+    assert_eq!(codes, ["sql-migration-missing", "sql-table-missing"]);
+    // Once it is there, the same store works.
+    store.migrate().await.expect("migrated");
+    assert!(matches!(
+        store.open(&draft(&key("k"))).await.expect("opened"),
+        Opened::Inserted { .. }
+    ));
+}
+
+#[tokio::test]
+async fn a_missing_column_index_or_key_is_named() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    assert_eq!(store.verify().await.expect("verified"), []);
+    database
+        .run("alter table semel_record drop column retry_at, drop constraint semel_record_pkey")
+        .await;
+    database.run("drop index semel_record_sweep").await;
+    let found = store.verify().await.expect("verified");
+    let says = |words: &str| found.iter().any(|finding| finding.found.contains(words));
+    assert!(says("no column retry_at"), "{found:?}");
+    assert!(says("no index semel_record_sweep"), "{found:?}");
+    assert!(says("does not keep digest unique"), "{found:?}");
+    assert!(found.iter().all(|finding| !finding.fix.is_empty()));
+}
+
+#[tokio::test]
+async fn a_changed_migration_is_refused() {
+    let database = Database::new().await;
+    database.run("update semel_migration set checksum = 'other' where version = 1").await;
+    let store = database.store().await;
+    let error = store.migrate().await.expect_err("changed");
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    assert!(error.to_string().contains("other statements"), "{error}");
+}
+
+#[tokio::test]
+async fn the_printed_script_makes_the_same_schema() {
+    let database = Database::bare().await;
+    let mut connection = database.connection().await;
+    sqlx::raw_sql(AssertSqlSafe(print())).execute(&mut connection).await.expect("runs");
+    let store = database.store().await;
+    assert_eq!(store.migrate().await.expect("nothing to do"), Vec::<i32>::new());
+    assert_eq!(store.verify().await.expect("verified"), []);
+}
+
+#[test]
+fn the_script_in_the_documents_is_the_printed_one() {
+    let kept = include_str!("../../../../docs/sql/postgres.sql");
+    assert_eq!(kept, print(), "write the output of `print` to docs/sql/postgres.sql");
+}
+
+#[tokio::test]
+async fn unsafe_settings_are_found() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    assert_eq!(store.check().await.expect("checked"), []);
+    let name = database.options.get_database().expect("named");
+    for (setting, code, severity) in [
+        ("synchronous_commit = off", "postgres-synchronous-commit", Severity::Error),
+        ("default_transaction_isolation = serializable", "postgres-isolation", Severity::Warning),
+        ("default_transaction_read_only = on", "postgres-read-only", Severity::Error),
+    ] {
+        database.run(&format!("alter database {name} set {setting}")).await;
+        let found = database.store().await.check().await.expect("checked");
+        let (setting_name, _) = setting.split_once(' ').expect("a setting");
+        // Read-only from here on, were it not undone first.
+        let mut connection = database.connection().await;
+        let undo = format!("begin read write; alter database {name} reset {setting_name}; commit");
+        sqlx::raw_sql(AssertSqlSafe(undo)).execute(&mut connection).await.expect("undone");
+        let finding = found.iter().find(|finding| finding.code == code);
+        assert_eq!(finding.map(|finding| finding.severity), Some(severity), "{found:?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! What a step costs in round trips, counted on the wire.
+
+use semel::store::{Change, Opened, Settled, Store, Swapped, TransactionalStore};
+use semel_sql::postgres::{PgOptions, PgStore};
+
+use crate::database::{Database, draft, failure, key, lease, success};
+use crate::proxy::Proxy;
+
+/// A store with one lane behind a counting proxy, every statement prepared.
+async fn counted(database: &Database) -> (PgStore, Proxy) {
+    let (host, port) = (database.options.get_host(), database.options.get_port());
+    let proxy = Proxy::to(host, port).await;
+    let options = database.options.clone().host("127.0.0.1").port(proxy.port);
+    let store = PgOptions::with(options).lanes(1).connect().await.expect("connected");
+    once(&store, &proxy, "warm").await;
+    transact(&store, &proxy, "warm transaction").await;
+    (store, proxy)
+}
+
+/// Every verb once; how many trips each took.
+async fn once(store: &PgStore, proxy: &Proxy, id: &str) -> [u64; 5] {
+    let key = key(id);
+    let first = draft(&key);
+    proxy.trips();
+    let opened = store.open(&first).await.expect("opened");
+    let open = proxy.trips();
+    let settled = store.settle(&lease(&first, &opened), &failure("no")).await.expect("settled");
+    assert_eq!(settled, Settled::Done);
+    let settle = proxy.trips();
+    let seen = store.open(&draft(&key)).await.expect("seen");
+    let replay = proxy.trips();
+    let Opened::Existing { record, .. } = seen else { panic!("not there: {seen:?}") };
+    let change = Change::Regrant(draft(&key));
+    let swapped = store.swap(&key, record.version(), &change).await.expect("swapped");
+    assert!(matches!(swapped, Swapped::Done { .. }));
+    let swap = proxy.trips();
+    assert!(store.peek(&key).await.expect("peeked").is_some());
+    [open, settle, replay, swap, proxy.trips()]
+}
+
+async fn transact(store: &PgStore, proxy: &Proxy, id: &str) -> [u64; 5] {
+    let first = draft(&key(id));
+    proxy.trips();
+    let mut transaction = store.begin().await.expect("begun");
+    let begin = proxy.trips();
+    let connection = PgStore::connection(&mut transaction);
+    let opened = store.open_in(connection, &first).await.expect("opened");
+    let open = proxy.trips();
+    sqlx::query("select 1").execute(&mut *connection).await.expect("the work");
+    let work = proxy.trips();
+    let settled = store.settle_in(connection, &lease(&first, &opened), &success("ok")).await;
+    assert_eq!(settled.expect("settled"), Settled::Done);
+    let settle = proxy.trips();
+    store.commit(transaction).await.expect("committed");
+    [begin, open, work, settle, proxy.trips()]
+}
+
+#[tokio::test]
+async fn every_step_is_one_trip() {
+    let database = Database::new().await;
+    let (store, proxy) = counted(&database).await;
+    let counts = once(&store, &proxy, "counted").await;
+    assert_eq!(counts, [1; 5], "open, settle, replay, swap, peek");
+}
+
+#[tokio::test]
+async fn a_protected_transaction_costs_four_trips_beside_its_work() {
+    let database = Database::new().await;
+    let (store, proxy) = counted(&database).await;
+    let counts = transact(&store, &proxy, "counted").await;
+    assert_eq!(counts, [1; 5], "begin, open, work, settle, commit");
+    // The connection's way back is free as well: the next transaction starts with its own BEGIN.
+    let counts = transact(&store, &proxy, "counted again").await;
+    assert_eq!(counts, [1; 5], "begin, open, work, settle, commit");
+}
+
+#[tokio::test]
+async fn steps_that_wait_for_a_lane_share_one_statement() {
+    let database = Database::new().await;
+    let (store, proxy) = counted(&database).await;
+    let claims = async |prefix: &str| {
+        let drafts: Vec<_> = (0..40).map(|at| draft(&key(&format!("{prefix}{at}")))).collect();
+        let opens = drafts.iter().map(|draft| store.open(draft));
+        futures_util::future::join_all(opens).await
+    };
+    // The batch's own statement is prepared by the first round.
+    claims("warm").await;
+    proxy.trips();
+    for opened in claims("counted").await {
+        assert!(matches!(opened.expect("opened"), Opened::Inserted { .. }));
+    }
+    // The first takes the idle lane by itself, the other thirty-nine go together.
+    assert_eq!(proxy.trips(), 2);
+}
