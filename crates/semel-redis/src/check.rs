@@ -35,6 +35,12 @@ impl Facts {
         self.0.get(name).map(String::as_str)
     }
 
+    /// Whether there is another copy of the data, which a failover can put in its place.
+    pub(crate) fn is_replicated(&self) -> bool {
+        let replicas = self.get("connected_slaves").is_some_and(|count| count != "0");
+        replicas || self.get("role").is_some_and(|role| role != "master")
+    }
+
     /// The version, if it is known to be too old.
     pub(crate) fn old_version(&self) -> Option<&str> {
         let version = self.get("redis_version")?;

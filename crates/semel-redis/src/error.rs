@@ -68,7 +68,8 @@ fn refused(code: &str) -> (Kind, &'static str) {
         ),
         "READONLY" => (
             Kind::Misconfigured,
-            "; this is a replica: connect to the master, or use a name that follows it",
+            "; this is a replica: connect to the master, or use a name that follows it; the next \
+             call dials anew",
         ),
         "NOAUTH" | "WRONGPASS" => (Kind::Misconfigured, "; put the user and password into the URL"),
         "NOPERM" => (
@@ -113,6 +114,11 @@ pub(crate) fn unexpected(operation: &'static str, value: &redis::Value) -> Error
 /// Whether the server says that it does not know the script, which proves that nothing ran.
 pub(crate) fn is_no_script(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused(error) if error.kind() == Some(ServerErrorKind::NoScript))
+}
+
+/// Whether the server says that it is a replica: nothing ran, and here nothing ever will.
+pub(crate) fn is_replica(error: &ServerError) -> bool {
+    matches!(error.code(), "READONLY" | "MASTERDOWN")
 }
 
 #[cfg(test)]

@@ -22,7 +22,8 @@
 //!
 //! One server with an append-only file is **Fenced**: one live holder per lease, at most one
 //! outcome, late holders refused. Replicas and clusters are **best effort**: Redis acknowledges a
-//! write before it is replicated, so a failover can forget a claim. `check` says so, and
+//! write before it is replicated, so a failover can forget a claim. `guarantee` says so by what was
+//! seen at connect, `check` by what is there now, and
 //! [`Builder::wait_replicas`] narrows the window without closing it. There is no Redlock here.
 //!
 //! # What an error means

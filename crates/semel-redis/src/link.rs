@@ -14,7 +14,7 @@ use redis::{
     ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 
-use crate::error::{Failure, after_sending, answer};
+use crate::error::{Failure, after_sending, answer, is_replica};
 
 /// Commands that may wait for the socket; beyond it callers wait for their turn.
 const QUEUE: usize = 1_024;
@@ -67,23 +67,18 @@ impl Link {
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
         let mut live = self.live().await?;
         let sent = live.connection.send_packed_command(command).await;
-        sent.map_err(|error| self.failed(&live, error)).and_then(answer)
+        let value = sent.map_err(|error| failed(&live, error))?;
+        leave_a_replica(&live, &value);
+        answer(value)
     }
 
     /// Sends several commands at once; errors among the answers are left where they are.
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
         let mut live = self.live().await?;
         let sent = live.connection.send_packed_commands(commands, 0, commands.len()).await;
-        sent.map_err(|error| self.failed(&live, error))
-    }
-
-    fn failed(&self, live: &Live, error: RedisError) -> Failure {
-        // A silent server and a half-open socket look the same. Dialling anew tells them apart, and
-        // a handshake that gets no answer proves that the next command was not sent.
-        if error.is_io_error() || error.is_unrecoverable_error() {
-            live.lost.store(true, Ordering::Release);
-        }
-        after_sending(error)
+        let values = sent.map_err(|error| failed(&live, error))?;
+        values.iter().for_each(|value| leave_a_replica(&live, value));
+        Ok(values)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -145,6 +140,23 @@ impl Link {
             .set_push_sender(notice);
         let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
         Ok(Live { connection, lost })
+    }
+}
+
+fn failed(live: &Live, error: RedisError) -> Failure {
+    // A silent server and a half-open socket look the same. Dialling anew tells them apart, and a
+    // handshake that gets no answer proves that the next command was not sent.
+    if error.is_io_error() || error.is_unrecoverable_error() {
+        live.lost.store(true, Ordering::Release);
+    }
+    after_sending(error)
+}
+
+/// A master that was demoted keeps its connections open. Only dialling anew can find the one that
+/// the name means now.
+fn leave_a_replica(live: &Live, answer: &Value) {
+    if matches!(answer, Value::ServerError(error) if is_replica(error)) {
+        live.lost.store(true, Ordering::Release);
     }
 }
 

@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
+use redis::Value;
 use semel::Lease;
 use semel::store::{Renewed, Renewer, Result};
 
-use crate::error::{Effect, unexpected};
+use crate::error::Effect;
 use crate::keys::Keys;
 use crate::layout;
 use crate::reply;
 use crate::script::{self, Call};
 use crate::settings::Settings;
-use crate::store::{lease_guard, unreadable};
+use crate::store::lease_guard;
 use crate::transport::Transport;
 
 /// Extends leases.
@@ -60,15 +61,35 @@ impl Renewer for RedisRenewer {
             .map(|((key, ..), args)| Call { script: &script::RENEW, key, args })
             .collect();
         let answers = self.transport.call_many(&calls).await;
-        let renewed = answers.into_iter().map(|answer| {
-            let value = answer.map_err(|failure| failure.during("renew", Effect::Writes))?;
-            match reply::int(&value) {
-                Some(1) => Ok(Renewed::Extended),
-                Some(0) => Ok(Renewed::Lost),
-                Some(-1) => Err(unreadable("renew")),
-                _ => Err(unexpected("renew", &value)),
+        let (mut renewed, mut failed) = (Vec::with_capacity(leases.len()), Vec::new());
+        for ((lease, _), answer) in leases.iter().zip(answers) {
+            // One record that cannot be read must not cost the others their leases.
+            renewed.push(answer.map_or_else(
+                |failure| {
+                    failed.push(failure);
+                    Renewed::Unknown
+                },
+                |value| told(lease, &value),
+            ));
+        }
+        match failed.pop() {
+            Some(failure) if failed.len() + 1 == leases.len() => {
+                Err(failure.during("renew", Effect::Writes))
             }
-        });
-        renewed.collect()
+            _ => Ok(renewed),
+        }
+    }
+}
+
+/// What the script answered about one lease.
+fn told(lease: &Lease, value: &Value) -> Renewed {
+    match reply::int(value) {
+        Some(1) => Renewed::Extended,
+        Some(0) => Renewed::Lost,
+        _ => {
+            let digest = &lease.digest;
+            tracing::warn!(%digest, "did not renew a claim whose record cannot be read");
+            Renewed::Unknown
+        }
     }
 }

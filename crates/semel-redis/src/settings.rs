@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ConnectionInfo, Value};
+use redis::ConnectionInfo;
 use semel::store::{Error, ErrorKind, Result};
 
 use crate::check::Facts;
@@ -107,9 +107,16 @@ impl Builder {
 
     /// Has every write confirmed by `count` replicas within a limit. Default none.
     ///
-    /// This narrows the window in which a failover forgets a claim; it does not close it. A claim
-    /// that too few confirm is taken back and reported as `Unavailable`, any other write as
-    /// `Ambiguous`.
+    /// This narrows the window in which a failover forgets a claim; it does not close it, and a store
+    /// with this setting promises best effort. A claim that too few confirm, fresh or taken over, is
+    /// taken back under its own lease and reported as `Unavailable`: nothing ran under it. A renewal
+    /// does not wait for replicas.
+    ///
+    /// Any other write that too few confirm is reported as `Ambiguous` although the master has it and
+    /// keeps it. For a settle this means: the work is done, and its outcome is recorded and will be
+    /// replayed, unless the master is lost before a replica has it. Whoever looks the record up
+    /// afterwards, as the executor does, finds it settled and takes it as done; after such a loss the
+    /// claim is there again without its outcome, lapses, and is treated as a crash.
     pub fn wait_replicas(mut self, count: u32, within: Duration) -> Self {
         self.replicas = (count > 0).then_some(Replicas { count, within });
         self
@@ -176,19 +183,21 @@ impl Builder {
             }
             Err(failure) => return Err(failed(failure)),
         };
+        let mut replicated = false;
         for node in transport.nodes().await.map_err(failed)? {
             let mut info = redis::Pipeline::new();
             info.cmd("INFO").arg("server").cmd("INFO").arg("cluster");
-            let answers = transport.read(&node, info).await.map_err(failed)?;
-            admit(&answers, cluster)?;
+            info.cmd("INFO").arg("replication");
+            let facts = Facts::read(&transport.read(&node, info).await.map_err(failed)?);
+            admit(&facts, cluster)?;
+            replicated |= facts.is_replicated();
         }
-        Ok(RedisStore::new(transport, settings))
+        Ok(RedisStore::new(transport, settings, replicated))
     }
 }
 
 /// Refuses servers that the scripts cannot run on.
-fn admit(answers: &[Value], cluster: bool) -> Result<()> {
-    let facts = Facts::read(answers);
+fn admit(facts: &Facts, cluster: bool) -> Result<()> {
     if let Some(version) = facts.old_version() {
         return Err(misconfigured(&format!(
             "the server is Redis {version}; the scripts need 7.0 or newer"

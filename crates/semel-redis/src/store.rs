@@ -14,7 +14,7 @@ use semel::store::{
     Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listen,
     Opened, Page, Peeked, Result, Settled, Store, Swapped, Swept,
 };
-use semel::{Digest, Fence, Key, Lease, OnCrash, Record, State, Version};
+use semel::{Digest, ErrorText, Fence, Key, Lease, OnCrash, Record, State, Version};
 
 use crate::error::{Effect, Failure, unexpected};
 use crate::keys::Keys;
@@ -33,6 +33,8 @@ pub struct RedisStore {
     pub(crate) settings: Arc<Settings>,
     /// Where the last sweep stopped. Shared by clones, so that together they get round.
     pub(crate) swept: Arc<tokio::sync::Mutex<Option<Position>>>,
+    /// Whether a failover can forget what was acknowledged, as far as could be seen at connect.
+    fails_over: bool,
 }
 
 impl fmt::Debug for RedisStore {
@@ -68,8 +70,9 @@ impl RedisStore {
         Self::builder().connect_cluster(urls).await
     }
 
-    pub(crate) fn new(transport: Transport, settings: Arc<Settings>) -> Self {
-        Self { transport, settings, swept: Arc::default() }
+    pub(crate) fn new(transport: Transport, settings: Arc<Settings>, replicated: bool) -> Self {
+        let fails_over = replicated || settings.replicas.is_some() || settings.cluster;
+        Self { transport, settings, swept: Arc::default(), fails_over }
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -150,7 +153,14 @@ impl RedisStore {
             packed.collect.as_bytes(),
             if goes_on { b"1" } else { b"0" },
         ];
-        self.write("swap", &script::GRANT, digest, &args).await
+        let (value, short) = self.run("swap", &script::GRANT, digest, &args).await?;
+        match (short, reply::int(&value)) {
+            (Some(short), Some(fence)) => {
+                let fence = Fence::from_i64(fence);
+                Err(self.take_back(draft, fence, untouched(draft, goes_on), short).await)
+            }
+            _ => Ok(value),
+        }
     }
 
     async fn redrive(&self, guard: &Guard, digest: &Digest) -> Result<Value> {
@@ -172,18 +182,75 @@ impl RedisStore {
     }
 
     /// Takes a claim back that too few replicas have confirmed, so that a failover cannot give it
-    /// to somebody else while its holder works.
-    async fn take_back(&self, draft: &Draft, fence: Fence, short: Error) -> Error {
+    /// to somebody else while its holder works. Without an ending its lease ends at once.
+    async fn take_back(
+        &self,
+        draft: &Draft,
+        fence: Fence,
+        ending: Option<Ending>,
+        short: Error,
+    ) -> Error {
         let digest = draft.key.digest();
         let lease = Lease { digest, fence, attempt_id: draft.attempt_id };
         let unconfirmed = Self {
             settings: Arc::new(Settings { replicas: None, ..(*self.settings).clone() }),
             ..self.clone()
         };
-        let guard = Guard::lease(&lease);
-        match unconfirmed.end("open", &digest, &guard, &Ending::Removed).await {
+        let taken = match ending {
+            Some(ending) => {
+                unconfirmed.end("take back", &digest, &Guard::lease(&lease), &ending).await
+            }
+            None => unconfirmed.extend(&lease, Duration::ZERO).await.map(|(value, _)| value),
+        };
+        match taken {
             Ok(_) => short.with_kind(ErrorKind::Unavailable),
             Err(_) => short,
+        }
+    }
+
+    /// Renews one lease.
+    async fn extend(&self, lease: &Lease, length: Duration) -> Result<(Value, Option<Error>)> {
+        let (guard, stored) = (Guard::lease(lease), layout::span(Some(length)));
+        let (length, forever) =
+            (layout::collectable(length).to_string(), layout::FOREVER.to_string());
+        let args = [
+            guard.first.as_bytes(),
+            guard.last.as_bytes(),
+            &guard.expected,
+            &stored,
+            length.as_bytes(),
+            forever.as_bytes(),
+        ];
+        self.run("open", &script::RENEW, &lease.digest, &args).await
+    }
+
+    /// A claim of the caller's own, found by asking again after its reply was lost: nobody knows
+    /// whether replicas have it. A write after it tells, since replicas confirm in order.
+    /// `false` if it is the caller's no more.
+    async fn confirm(&self, draft: &Draft, record: &Record) -> Result<bool> {
+        let ours = record.attempt_id == draft.attempt_id && record.state == State::Running;
+        if self.settings.replicas.is_none() || !ours {
+            return Ok(true);
+        }
+        match self.extend(&record.lease(draft.key.digest()), draft.lease).await? {
+            (value, None) => Ok(value == Value::Int(1)),
+            // Ambiguous: the claim stands, and the caller asks again or gives it back.
+            (_, Some(short)) => Err(short),
+        }
+    }
+}
+
+/// How a claim is taken back under which nothing ran; `None` where the attempt before it may have
+/// crashed and must be asked about, so that only its lease may end.
+fn untouched(draft: &Draft, goes_on: bool) -> Option<Ending> {
+    match draft.on_crash {
+        _ if !goes_on => Some(Ending::Removed),
+        OnCrash::Verify => None,
+        // The operation's id and its count of attempts survive.
+        OnCrash::Rerun | OnCrash::Hold => {
+            let error =
+                ErrorText::new("too few replicas confirmed the claim; nothing ran under it");
+            Some(Ending::Failed { error, retry_after: Some(Duration::ZERO), keep: draft.keep })
         }
     }
 }
@@ -199,8 +266,8 @@ impl PackedClaim {
     fn new(draft: &Draft) -> Self {
         let collect = match draft.on_crash {
             // Somebody must look at it, however late.
-            OnCrash::Hold => String::new(),
-            OnCrash::Rerun | OnCrash::Verify => {
+            OnCrash::Hold | OnCrash::Verify => String::new(),
+            OnCrash::Rerun => {
                 let micros = layout::collectable(draft.lease) + layout::collectable(draft.keep);
                 layout::collect_after(micros).to_string()
             }
@@ -311,10 +378,15 @@ impl Store for RedisStore {
             let fence = Fence::from_i64(fence);
             return match short {
                 None => Ok(Opened::Inserted { fence }),
-                Some(short) => Err(self.take_back(draft, fence, short).await),
+                Some(short) => {
+                    Err(self.take_back(draft, fence, untouched(draft, false), short).await)
+                }
             };
         }
         let (record, now) = record_and_now("open", value)?;
+        if !self.confirm(draft, &record).await? {
+            return Ok(Opened::Contended);
+        }
         Ok(Opened::Existing { record: Box::new(record), now })
     }
 
@@ -370,7 +442,7 @@ impl Store for RedisStore {
     }
 
     fn guarantee(&self) -> Guarantee {
-        if self.transport.is_cluster() { Guarantee::BestEffort } else { Guarantee::Fenced }
+        if self.fails_over { Guarantee::BestEffort } else { Guarantee::Fenced }
     }
 }
 

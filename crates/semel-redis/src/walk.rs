@@ -219,23 +219,27 @@ fn get_header(key: &[u8]) -> Cmd {
 pub(crate) async fn sweep(store: &RedisStore, limit: u32) -> Result<Swept> {
     // One sweep at a time: two would only read the same keys twice.
     let mut from = store.swept.lock().await;
-    let mut walk = Walk::resume(store, "sweep", from.take()).await?;
+    let mut walk = Walk::resume(store, "sweep", from.clone()).await?;
     let mut swept = Swept::default();
-    let mut steps = 0;
+    let outcome = sweep_steps(&mut walk, limit, &mut swept).await;
+    // Kept after a failure too: a walk that began again at every failure would never get round.
+    swept.more = !walk.is_done();
+    *from = swept.more.then_some(walk.position);
+    outcome.map(|()| swept)
+}
+
+async fn sweep_steps(walk: &mut Walk<'_>, limit: u32, swept: &mut Swept) -> Result<()> {
     let done = |swept: &Swept| swept.removed + swept.suspended;
-    while done(&swept) < limit && steps < SWEEP_STEPS && !(steps > 0 && walk.is_done()) {
+    let mut steps = 0;
+    while done(swept) < limit && steps < SWEEP_STEPS && !(steps > 0 && walk.is_done()) {
         walk.step(STEP).await?;
         steps += 1;
-        while done(&swept) < limit && !walk.position.pending.is_empty() {
-            let room = usize::try_from(limit - done(&swept)).unwrap_or(usize::MAX);
-            sweep_some(&mut walk, room, &mut swept).await?;
+        while done(swept) < limit && !walk.position.pending.is_empty() {
+            let room = usize::try_from(limit - done(swept)).unwrap_or(usize::MAX);
+            sweep_some(walk, room, swept).await?;
         }
     }
-    if !walk.is_done() {
-        swept.more = true;
-        *from = Some(walk.position);
-    }
-    Ok(swept)
+    Ok(())
 }
 
 async fn sweep_some(walk: &mut Walk<'_>, room: usize, swept: &mut Swept) -> Result<()> {
@@ -268,16 +272,16 @@ async fn sweep_some(walk: &mut Walk<'_>, room: usize, swept: &mut Swept) -> Resu
 /// What is to become of a record that nobody can need, or that somebody must look at.
 fn due(header: &Header, now: Timestamp) -> Option<Ending> {
     let past = |moment: Option<Timestamp>| moment.is_some_and(|moment| moment <= now);
+    let kept = header.lease_until.map(|until| until.after(header.keep));
+    let uncertain = || {
+        let error = ErrorText::new("the attempt ended without an answer (swept)");
+        Ending::Uncertain { error }
+    };
     match (header.state, header.on_crash) {
         (State::Succeeded | State::Failed, _) => past(header.expires_at).then_some(Ending::Removed),
-        (State::Running, OnCrash::Hold) => past(header.lease_until).then(|| {
-            let error = ErrorText::new("the attempt ended without an answer (swept)");
-            Ending::Uncertain { error }
-        }),
-        (State::Running, OnCrash::Rerun | OnCrash::Verify) => {
-            past(header.lease_until.map(|until| until.after(header.keep)))
-                .then_some(Ending::Removed)
-        }
+        (State::Running, OnCrash::Hold) => past(header.lease_until).then(uncertain),
+        (State::Running, OnCrash::Verify) => past(kept).then(uncertain),
+        (State::Running, OnCrash::Rerun) => past(kept).then_some(Ending::Removed),
         (State::Dead | State::Uncertain, _) => None,
     }
 }

@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use semel::store::{
-    Change, Ending, ErrorKind, Filter, Inspect, Opened, Renewed, Renewer, Settled, Severity, Store,
-    Swapped,
+    Change, Draft, Ending, ErrorKind, Filter, Inspect, Opened, Renewed, Renewer, Settled, Severity,
+    Store, Swapped,
 };
-use semel::{ErrorText, Hint, Lease, OnCrash, Outcome, Recorded, State};
+use semel::{ErrorText, Hint, OnCrash, Outcome, Recorded, State};
 use semel_redis::RedisStore;
 use semel_testkit::servers::{Options, Redis, Server};
-use support::{Place, client, draft, key};
+use support::{Place, claim, client, draft, key};
 
 fn start(flags: &[&str]) -> (Server, Place) {
     let server = Redis::start(Options::new().flags(flags)).unwrap();
@@ -26,13 +26,6 @@ fn start(flags: &[&str]) -> (Server, Place) {
 fn success() -> Ending {
     let outcome = Recorded::Whole(Outcome::new(Outcome::JSON, "{\"id\":7}"));
     Ending::Succeeded { outcome, keep: Duration::from_secs(3_600) }
-}
-
-async fn claim(store: &RedisStore, draft: &semel::store::Draft) -> Lease {
-    let Opened::Inserted { fence } = store.open(draft).await.unwrap() else {
-        panic!("{:?} was held", draft.key);
-    };
-    Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id }
 }
 
 /// Calls per command since the last look, without those that looking takes.
@@ -109,11 +102,12 @@ async fn redis_expires_only_what_nobody_can_need() {
     assert_eq!(store.settle(&lease, &success()).await.unwrap(), Settled::Done);
     assert!(about(3_600_000).contains(&ttl("rerun").await));
 
-    let hold = draft(&key("hold"));
-    let lease = claim(&store, &semel::store::Draft { on_crash: OnCrash::Hold, ..hold }).await;
-    assert_eq!(ttl("hold").await, -1);
-    let _ = renewer.renew(&[(lease, Duration::from_secs(60))]).await.unwrap();
-    assert_eq!(ttl("hold").await, -1);
+    for (id, on_crash) in [("hold", OnCrash::Hold), ("verify", OnCrash::Verify)] {
+        let lease = claim(&store, &Draft { on_crash, ..draft(&key(id)) }).await;
+        assert_eq!(ttl(id).await, -1, "{id}");
+        let _ = renewer.renew(&[(lease, Duration::from_secs(60))]).await.unwrap();
+        assert_eq!(ttl(id).await, -1, "{id}");
+    }
 
     let lease = claim(&store, &draft(&key("dead"))).await;
     let dead = Ending::Dead { error: ErrorText::new("x") };
@@ -147,7 +141,8 @@ async fn a_damaged_or_newer_value_is_corrupt_and_is_never_written_over() {
         if bad.len() < 113 || bad[0] != 1 {
             corrupt(store.settle(&lease, &success()).await.unwrap_err());
             let mut renewer = store.renewer().await.unwrap();
-            corrupt(renewer.renew(&[(lease, Duration::from_secs(1))]).await.unwrap_err());
+            let renewed = renewer.renew(&[(lease, Duration::from_secs(1))]).await.unwrap();
+            assert_eq!(renewed, [Renewed::Unknown]);
             let left: Vec<u8> = place.raw(redis::cmd("GET").arg(place.name(&whole.key))).await;
             assert_eq!(left, bad);
         }
@@ -171,6 +166,61 @@ async fn one_damaged_value_hides_no_others() {
     assert_eq!((swept.removed, swept.more), (2, false));
     let kind = store.open(&draft(&key("list"))).await.unwrap_err().kind();
     assert_eq!(kind, ErrorKind::Corrupt, "somebody else's list is under this name");
+}
+
+#[tokio::test]
+async fn one_lease_that_cannot_be_read_does_not_hold_up_the_others() {
+    let (_server, place) = start(&[]);
+    let store = place.open().await;
+    let mut leases = Vec::new();
+    for id in ["junk", "good", "list", "lost"] {
+        leases.push((claim(&store, &draft(&key(id))).await, Duration::from_secs(60)));
+    }
+    let _: () = place.raw(redis::cmd("SET").arg(place.name(&key("junk"))).arg("junk")).await;
+    for id in ["list", "lost"] {
+        let _: i64 = place.raw(redis::cmd("DEL").arg(place.name(&key(id)))).await;
+    }
+    let _: i64 = place.raw(redis::cmd("LPUSH").arg(place.name(&key("list"))).arg("x")).await;
+    let mut renewer = store.renewer().await.unwrap();
+    let renewed = renewer.renew(&leases).await.unwrap();
+    let expected = [Renewed::Unknown, Renewed::Extended, Renewed::Unknown, Renewed::Lost];
+    assert_eq!(renewed, expected);
+    assert_eq!(renewer.renew(&[]).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_sweep_that_fails_goes_on_where_it_stopped() {
+    let (_server, place) = start(&[]);
+    let store = place.open().await;
+    let fresh = draft(&key("fresh"));
+    claim(&store, &fresh).await;
+    let value: Vec<u8> = place.raw(redis::cmd("GET").arg(place.name(&fresh.key))).await;
+    let mut fill = redis::pipe();
+    for n in 0..5_000 {
+        fill.set(format!("{}{n:064x}", place.prefix), &value).ignore();
+    }
+    let _: () = fill.query_async(&mut client(&place.url).await).await.unwrap();
+    // Many, so that some lie before the last step of the walk.
+    for n in 0..50 {
+        let lapsed = draft(&key(&n.to_string()));
+        claim(&store, &Draft { lease: Duration::ZERO, on_crash: OnCrash::Hold, ..lapsed }).await;
+    }
+    let limit = async |bytes: u32| {
+        let _: () = place.raw(redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes)).await;
+    };
+    let scans = async || calls(&place).await.remove("scan").unwrap_or(0);
+    scans().await;
+    limit(1).await;
+    let error = store.sweep(100_000).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Capacity, "{error}");
+    limit(0).await;
+    let swept = store.sweep(100_000).await.unwrap();
+    assert!(swept.suspended > 0 && !swept.more, "{swept:?}");
+    let both = scans().await;
+    assert!(!store.sweep(100_000).await.unwrap().more);
+    let whole = scans().await;
+    assert!(whole > 2, "one step is no walk");
+    assert_eq!(both, whole, "the second went on where the first stopped");
 }
 
 #[tokio::test]
@@ -230,43 +280,6 @@ async fn a_hint_reaches_another_process_of_the_group_and_no_other() {
     let lease = claim(&other, &draft(&key("theirs"))).await;
     assert_eq!(other.settle(&lease, &success()).await.unwrap(), Settled::Done);
     assert_eq!(stranger.next().await.unwrap(), key("theirs").digest().hint());
-}
-
-#[tokio::test]
-async fn a_claim_that_no_replica_confirms_is_taken_back() {
-    let (_server, place) = start(&[]);
-    let strict = || place.builder().wait_replicas(1, Duration::from_millis(50));
-    let alone = strict().connect(&place.url).await.unwrap();
-    let first = draft(&key("k"));
-    let error = alone.open(&first).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(alone.peek(&first.key).await.unwrap().is_none());
-    let lease = claim(&place.open().await, &first).await;
-    let error = alone.settle(&lease, &success()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
-
-    let port = place.url.rsplit(':').next().unwrap().to_owned();
-    let replica = Redis::start(Options::new().flags(["--replicaof", "127.0.0.1", &port])).unwrap();
-    let mut behind = client(replica.url()).await;
-    loop {
-        let role: String =
-            redis::cmd("INFO").arg("replication").query_async(&mut behind).await.unwrap();
-        if role.contains("master_link_status:up") {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let confirmed =
-        strict().wait_replicas(1, Duration::from_secs(2)).connect(&place.url).await.unwrap();
-    let lease = claim(&confirmed, &draft(&key("confirmed"))).await;
-    assert_eq!(confirmed.settle(&lease, &success()).await.unwrap(), Settled::Done);
-    let codes: Vec<_> = confirmed.check().await.unwrap().iter().map(|found| found.code).collect();
-    assert_eq!(codes, ["redis-fsync", "redis-failover"]);
-
-    let misled = place.builder().connect(replica.url()).await.unwrap();
-    let error = misled.open(&draft(&key("misled"))).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
-    assert!(misled.check().await.unwrap().iter().any(|found| found.code == "redis-replica"));
 }
 
 #[tokio::test]

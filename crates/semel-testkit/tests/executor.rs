@@ -337,6 +337,8 @@ async fn bad_settings_are_typed_errors() {
     let bench = Bench::new(LocalReplay::OFF);
     let short = bench.run(command().lease(Duration::from_millis(99))).await;
     assert!(matches!(short, Err(Error::Policy(_))), "{short:?}");
+    let endless = bench.run(command().lease(Duration::MAX)).await;
+    assert!(matches!(endless, Err(Error::Policy(_))), "{endless:?}");
     let unverified = bench.run(command().on_crash(OnCrash::Verify)).await;
     assert!(matches!(unverified, Err(Error::Policy(_))), "{unverified:?}");
     assert_eq!((bench.runs(), bench.state().await), (0, None));

@@ -1,5 +1,5 @@
 -- Keeps: only the holder extends its lease, to its full length from this server's now. The lease is
--- stored; PX only collects what nobody came back for, and never a claim under Hold.
+-- stored; PX only collects what nobody came back for, and only under Rerun: the others turn Uncertain.
 --
 -- KEYS[1] record
 -- ARGV    1-3 guard (first byte, last byte, expected bytes), 4 lease, 5 lease (us) and 6 the longest
@@ -19,13 +19,13 @@ local t = redis.call('TIME') -- clock
 local now = t[1] * 1000000 + t[2]
 local number = struct.unpack('>I8', v, 27)
 local keep = struct.unpack('>I8', v, 87)
-local hold = string.byte(v, 95) == 1
+local rerun = string.byte(v, 95) == 0
 v = string.sub(v, 1, 26) .. struct.pack('>I8I8', number + 1, now) .. string.sub(v, 43, 58)
   .. ARGV[4] .. string.sub(v, 67)
-if hold then
-  redis.call('SET', KEYS[1], v)
-else
+if rerun then
   local collect = math.floor((ARGV[5] + math.min(keep, tonumber(ARGV[6]))) / 1000) + 10000
   redis.call('SET', KEYS[1], v, 'PX', string.format('%.0f', collect))
+else
+  redis.call('SET', KEYS[1], v)
 end
 return 1

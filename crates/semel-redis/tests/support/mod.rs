@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use semel::store::{BoxFuture, Draft};
-use semel::{AttemptId, Fingerprint, Key, OnCrash, OperationId};
+use semel::store::{BoxFuture, Draft, Opened, Store};
+use semel::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId};
 use semel_redis::{Builder, RedisStore};
 use semel_testkit::Fixture;
 
@@ -96,6 +96,14 @@ impl Fixture for Place {
     fn forgets_by_itself(&self) -> bool {
         false
     }
+}
+
+/// Claims a key that is free.
+pub(crate) async fn claim(store: &RedisStore, draft: &Draft) -> Lease {
+    let Opened::Inserted { fence } = store.open(draft).await.expect("the server answers") else {
+        panic!("{:?} was held", draft.key);
+    };
+    Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id }
 }
 
 pub(crate) fn key(id: &str) -> Key {

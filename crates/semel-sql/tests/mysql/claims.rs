@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use semel::store::{Change, Ending, Filter};
-use semel::store::{ErrorKind, Inspect, Opened, Renewed, Renewer, Settled, Store, Swapped};
+use semel::store::{Inspect, Opened, Settled, Store, Swapped};
 use semel_sql::sqlx::{self, Connection};
 use semel_testkit::fixture::run;
 use tokio::time::timeout;
 
-use crate::fixture::{Ground, at, claim, draft, failure, key, lease, success};
+use crate::fixture::{Ground, at, claim, draft, failure, key, keys, lease, success};
 
 /// Far less than any lock wait of the server (50 s by default, 1 s on our sessions).
 const AT_ONCE: Duration = Duration::from_millis(600);
@@ -230,27 +230,28 @@ fn a_sweep_beside_claims_takes_nothing_that_lives_and_hinders_nobody() {
 }
 
 #[test]
-fn a_locked_row_costs_its_neighbours_no_renewal() {
+fn a_fence_of_a_slow_batch_is_greater_than_one_given_meanwhile() {
     run(async {
         let ground = Ground::new().await;
-        let store = ground.connect().await;
-        let held = claim(&store, &key("locked")).await;
-        let free = claim(&store, &key("free")).await;
-        ground.run("UPDATE semel_record SET lease_until = 7").await;
-        let mut writer = ground.plain().await;
-        let mut work = writer.begin().await.expect("begin");
-        let lock = format!("SELECT 1 FROM semel_record WHERE {} FOR UPDATE", at(&key("locked")));
-        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut *work).await.expect("locked");
-        let mut renewer = store.renewer().await.expect("renewer");
-        let length = Duration::from_secs(30);
-        let error = renewer.renew(&[(held, length), (free, length)]).await.expect_err("locked");
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        let extended =
-            format!("SELECT lease_until > 7 FROM semel_record WHERE {}", at(&key("free")));
-        assert_eq!(ground.number(&extended).await, 1, "the neighbour was extended all the same");
-        work.rollback().await.expect("rollback");
-        let renewed = renewer.renew(&[(held, length), (free, length)]).await.expect("free again");
-        assert_eq!(renewed, [Renewed::Extended, Renewed::Extended]);
+        let store = semel_sql::mysql::MySqlStore::builder(&ground.url()).lanes(1);
+        let store = store.connect().await.expect("connects");
+        let rival = ground.connect().await;
+        let keys = keys(2);
+        let gate = ground.gate("INSERT", &keys[0]).await;
+        let drafts = [draft(&key("alone")), draft(&keys[0]), draft(&keys[1])];
+        let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
+        let meanwhile = async {
+            gate.reached().await;
+            let held = claim(&rival, &keys[1]).await;
+            assert_eq!(rival.settle(&held, &Ending::Removed).await.expect("settle"), Settled::Done);
+            drop(gate);
+            held.fence
+        };
+        let (opened, given) = tokio::join!(opens, meanwhile);
+        let Ok(Opened::Inserted { fence }) = opened[2] else { panic!("{opened:?}") };
+        assert!(fence > given, "{fence:?} was granted after {given:?}");
+        let record = rival.peek(&keys[1]).await.expect("peek").expect("there").record;
+        assert_eq!(record.fence, fence, "what is stored is what was granted");
     });
 }
 

@@ -68,6 +68,64 @@ impl Ground {
     }
 }
 
+/// A place in the middle of a statement: whoever comes to it stays until the gate is dropped.
+pub(crate) struct Gate {
+    ground: String,
+    _holder: MySqlConnection,
+}
+
+impl Ground {
+    /// A gate for statements that do `event` (`INSERT`, `UPDATE`, `DELETE`) to the row of `key`.
+    /// It stands between the filling of the row and its writing.
+    pub(crate) async fn gate(&self, event: &str, key: &Key) -> Gate {
+        let side = if event == "INSERT" { "NEW" } else { "OLD" };
+        self.run(&format!(
+            "CREATE TRIGGER gate BEFORE {event} ON semel_record FOR EACH ROW \
+             IF {side}.{} THEN DO GET_LOCK(DATABASE(), 9); DO RELEASE_LOCK(DATABASE()); END IF",
+            at(key)
+        ))
+        .await;
+        let mut holder = self.plain().await;
+        let lock = "SELECT GET_LOCK(DATABASE(), 0)";
+        sqlx::raw_sql(lock).execute(&mut holder).await.expect("locked");
+        Gate { ground: self.url(), _holder: holder }
+    }
+}
+
+impl Gate {
+    /// Waits until a statement stands at the gate; gives the id of its connection.
+    pub(crate) async fn reached(&self) -> i64 {
+        let mut watcher = MySqlConnection::connect(&self.ground).await.expect("the server answers");
+        let text = "SELECT CAST(MAX(id) AS SIGNED) FROM information_schema.processlist \
+                    WHERE db = DATABASE() AND state = 'User lock'";
+        let seen = async {
+            loop {
+                let id: Option<i64> =
+                    sqlx::query_scalar(text).fetch_one(&mut watcher).await.expect("list");
+                if let Some(id) = id {
+                    return id;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), seen).await.expect("somebody comes")
+    }
+
+    /// Ends the connection that stands at the gate.
+    pub(crate) async fn kill(&self) {
+        let id = self.reached().await;
+        let mut killer = MySqlConnection::connect(&self.ground).await.expect("the server answers");
+        let kill = AssertSqlSafe(format!("KILL CONNECTION {id}"));
+        sqlx::raw_sql(kill).execute(&mut killer).await.expect("killed");
+    }
+}
+
+/// Keys in the order in which one statement meets them.
+pub(crate) fn keys(count: usize) -> Vec<Key> {
+    let mut keys: Vec<Key> = (0..count).map(|i| key(&format!("k-{i}"))).collect();
+    keys.sort_by_key(Key::digest);
+    keys
+}
+
 impl Drop for Ground {
     fn drop(&mut self) {
         let (url, name) = (self.url(), self.name.clone());

@@ -70,6 +70,54 @@ fn verify_names_what_is_missing_or_changed() {
 }
 
 #[test]
+fn a_table_without_its_key_or_its_generated_columns_is_an_error() {
+    use semel::store::Severity;
+    run(async {
+        for (change, code) in [
+            ("DROP PRIMARY KEY", "mysql-primary-key"),
+            ("DROP PRIMARY KEY, ADD PRIMARY KEY (digest, attempt_id)", "mysql-primary-key"),
+            ("DROP PRIMARY KEY, ADD PRIMARY KEY (digest(8))", "mysql-primary-key"),
+            ("DROP PRIMARY KEY, ADD KEY (digest)", "mysql-primary-key"),
+            ("MODIFY sweep_at BIGINT NULL", "mysql-not-generated"),
+            ("DROP COLUMN attention", "mysql-not-generated"),
+        ] {
+            let ground = Ground::new().await;
+            let store = ground.connect().await;
+            ground.run(&format!("ALTER TABLE semel_record {change}")).await;
+            let findings = store.verify().await.expect("verify");
+            let found = findings.iter().find(|finding| finding.code == code);
+            let found = found.unwrap_or_else(|| panic!("{change}: {findings:?}"));
+            assert_eq!(found.severity, Severity::Error, "{change}");
+            let checked = store.check().await.expect("check");
+            assert!(checked.iter().any(|finding| finding.code == code), "{change}: {checked:?}");
+        }
+    });
+}
+
+#[test]
+fn somebody_elses_table_of_our_name_is_refused_in_words_and_a_half_done_migration_is_not() {
+    run(async {
+        let ground = Ground::bare().await;
+        ground.run("CREATE TABLE semel_record (digest INT, note TEXT)").await;
+        let store = ground.connect().await;
+        let error = store.migrate().await.expect_err("not ours");
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+        assert!(error.to_string().contains("did not make"), "{error}");
+        let again = store.migrate().await.expect_err("it was not noted as done");
+        assert_eq!(again.kind(), ErrorKind::Misconfigured, "{again}");
+
+        let ground = Ground::new().await;
+        ground.run("DELETE FROM semel_migration").await;
+        let store = ground.connect().await;
+        assert_eq!(store.migrate().await.expect("ours"), [1]);
+        ground.run("DELETE FROM semel_migration").await;
+        ground.run("ALTER TABLE semel_record DROP PRIMARY KEY").await;
+        let error = store.migrate().await.expect_err("one digest could be granted twice");
+        assert!(error.to_string().contains("has no primary key"), "{error}");
+    });
+}
+
+#[test]
 fn a_database_without_our_schema_is_misconfigured_and_nothing_is_claimed() {
     run(async {
         let ground = Ground::bare().await;

@@ -210,30 +210,82 @@ fn a_begin_of_the_work_is_a_savepoint() {
 }
 
 #[test]
-fn a_deadlock_in_the_callers_transaction_asks_for_all_of_it_again() {
+fn a_claim_that_a_rival_holds_is_not_waited_for_inside_a_transaction_either() {
     run(async {
         let (ground, store) = with_orders().await;
-        ground.run("INSERT INTO orders (id, note) VALUES (1, ''), (2, '')").await;
         let held = claim(&store, &key("a")).await;
         let (mut one, mut two) = (ground.plain().await, ground.plain().await);
         sqlx::raw_sql("BEGIN").execute(&mut one).await.expect("begin");
         sqlx::raw_sql("BEGIN").execute(&mut two).await.expect("begin");
-        // `two` is the heavier transaction, so the server picks `one` as the victim.
-        for _ in 0..20 {
-            order(&mut two).await;
-        }
-        let update = "UPDATE orders SET note = 'x' WHERE id = 1";
-        sqlx::raw_sql(update).execute(&mut one).await.expect("first lock");
+        order(&mut one).await;
         let lock = format!("SELECT 1 FROM semel_record WHERE {} FOR UPDATE", at(&key("a")));
-        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut two).await.expect("second lock");
-        let rival = tokio::spawn(async move { sqlx::raw_sql(update).execute(&mut two).await });
-        let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx \
-                       WHERE trx_state = 'LOCK WAIT'";
-        while ground.number(waiting).await == 0 {
-            tokio::task::yield_now().await;
+        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut two).await.expect("locked");
+        let ending = success("ok");
+        let settled = timeout(AT_ONCE, store.settle_in(&mut one, &held, &ending)).await;
+        let error = settled.expect("at once").expect_err("held");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        sqlx::raw_sql("ROLLBACK").execute(&mut two).await.expect("rollback");
+        let settled = store.settle_in(&mut one, &held, &ending).await.expect("free now");
+        assert_eq!(settled, Settled::Done, "the transaction lost nothing by it");
+        sqlx::raw_sql("COMMIT").execute(&mut one).await.expect("commit");
+        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 1);
+    });
+}
+
+/// What a step inside a transaction says when its statement is never answered.
+async fn stuck(ground: &Ground, store: &MySqlStore, verb: &str) -> semel::store::Error {
+    let held = claim(store, &key("a")).await;
+    let record = store.peek(&key("a")).await.expect("peek").expect("there").record;
+    let (event, gated) = if verb == "open" { ("INSERT", "b") } else { ("UPDATE", "a") };
+    let gate = ground.gate(event, &key(gated)).await;
+    let mut transaction = store.begin().await.expect("begin");
+    let connection = MySqlStore::connection(&mut transaction);
+    let step = async {
+        match verb {
+            "open" => store.open_in(connection, &draft(&key("b"))).await.map(|_| ()),
+            "swap" => {
+                let change = Change::Regrant(draft(&key("a")));
+                let key = key("a");
+                let swap = store.swap_in(connection, &key, record.version(), &change);
+                swap.await.map(|_| ())
+            }
+            _ => store.settle_in(connection, &held, &success("ok")).await.map(|_| ()),
         }
-        let error = store.settle_in(&mut one, &held, &success("ok")).await.expect_err("deadlock");
-        assert_eq!(error.kind(), ErrorKind::RetryTransaction, "{error}");
-        rival.await.expect("no panic").expect("the other one goes on");
+    };
+    let error = timeout(Duration::from_secs(4), step).await.expect("a limit").expect_err("stuck");
+    drop(gate);
+    store.rollback(transaction).await;
+    error
+}
+
+#[test]
+fn a_step_inside_a_transaction_has_a_time_limit_and_did_not_happen() {
+    run(async {
+        for verb in ["open", "swap", "settle"] {
+            let ground = Ground::new().await;
+            let store = MySqlStore::builder(&ground.url());
+            let store = store.statement_timeout(Duration::from_millis(400));
+            let store = store.connect().await.expect("connects");
+            let error = stuck(&ground, &store, verb).await;
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{verb}: {error}");
+        }
+    });
+}
+
+#[test]
+fn a_connection_lost_inside_a_transaction_leaves_no_doubt() {
+    run(async {
+        let (ground, store) = with_orders().await;
+        let gate = ground.gate("INSERT", &key("b")).await;
+        let mut transaction = store.begin().await.expect("begin");
+        let connection = MySqlStore::connection(&mut transaction);
+        let draft = draft(&key("b"));
+        let (opened, ()) = tokio::join!(store.open_in(connection, &draft), gate.kill());
+        let error = opened.expect_err("its connection was killed");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let ending = success("ok");
+        let settled = store.settle_in(connection, &lease(&draft, semel::Fence(1)), &ending).await;
+        let error = settled.expect_err("there is no connection");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     });
 }

@@ -95,7 +95,11 @@ impl Entry {
     /// Whether the lease is about to end. The margin leaves the work a moment to hear of it before
     /// a rival may start.
     fn is_over(&self, now: Instant) -> bool {
-        now + self.length / 10 >= self.ends
+        now >= self.last_moment()
+    }
+
+    fn last_moment(&self) -> Instant {
+        self.ends.checked_sub(self.length / 10).unwrap_or(self.ends)
     }
 }
 
@@ -177,6 +181,11 @@ impl Table {
         }
     }
 
+    /// When the next lease is about to end.
+    fn next_end(&self) -> Option<Instant> {
+        self.lock().entries.values().map(Entry::last_moment).min()
+    }
+
     /// The shortest lease: nothing may take long by its measure.
     fn shortest(&self) -> Duration {
         let leases = self.lock();
@@ -186,11 +195,15 @@ impl Table {
     /// After a failed round: try again soon, or give up a lease that is about to end.
     fn retry(&self, due: &[(u64, Lease, Duration)], now: Instant) {
         for (id, _, length) in due {
-            if self.lock().entries.get(id).is_some_and(|entry| entry.is_over(now)) {
-                self.lose(*id);
-            } else {
-                let pause = (*length / 20).clamp(Duration::from_millis(5), Duration::from_secs(1));
-                self.reschedule(*id, now + pause, None);
+            let last_moment = self.lock().entries.get(id).map(Entry::last_moment);
+            match last_moment {
+                Some(last) if last <= now => self.lose(*id),
+                Some(last) => {
+                    let pause =
+                        (*length / 20).clamp(Duration::from_millis(5), Duration::from_secs(1));
+                    self.reschedule(*id, (now + pause).min(last), None);
+                }
+                None => {}
             }
         }
     }
@@ -254,6 +267,7 @@ async fn renew<S: Store>(
     renewer: &mut Option<S::Renewer>,
     due: &[(u64, Lease, Duration)],
 ) {
+    table.fence(monotonic());
     let sent = monotonic();
     // One hung step may cost a part of the shortest lease, never all of it; and while it hangs,
     // leases that come to their end are told.
@@ -270,9 +284,12 @@ async fn renew<S: Store>(
     let watched = async {
         tokio::pin!(step);
         loop {
+            let end = table.next_end().map(|end| end.saturating_duration_since(monotonic()));
+            // At least a moment: the end may be now, and the step may be done already.
+            let look = end.unwrap_or(tick).clamp(Duration::from_millis(1), tick);
             tokio::select! {
                 done = &mut step => return done,
-                () = tokio::time::sleep(tick) => table.fence(monotonic()),
+                () = tokio::time::sleep(look) => table.fence(monotonic()),
             }
         }
     };

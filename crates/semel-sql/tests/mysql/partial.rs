@@ -1,0 +1,261 @@
+//! Batches of which a part is locked, refused or lost: everybody learns their own fate, at once.
+
+use std::time::Duration;
+
+use semel::claim::Lease;
+use semel::key::Key;
+use semel::policy::OnCrash;
+use semel::store::{Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store};
+use semel_sql::mysql::MySqlStore;
+use semel_sql::sqlx::{self, MySqlConnection};
+use semel_testkit::Fixture;
+use semel_testkit::fixture::run;
+use tokio::time::timeout;
+
+use crate::fixture::{Ground, at, claim, draft, key, keys, success};
+
+/// Far less than any lock wait of the server (50 s by default, 1 s on our sessions).
+const AT_ONCE: Duration = Duration::from_millis(600);
+const LENGTH: Duration = Duration::from_secs(30);
+
+/// A store on which concurrent steps share statements.
+async fn one_lane(ground: &Ground) -> MySqlStore {
+    MySqlStore::builder(&ground.url()).lanes(1).connect().await.expect("connects")
+}
+
+/// Locks the rows of some keys, until the connection is dropped.
+async fn lock(ground: &Ground, keys: &[Key]) -> MySqlConnection {
+    let mut holder = ground.plain().await;
+    sqlx::raw_sql("BEGIN").execute(&mut holder).await.expect("begin");
+    for key in keys {
+        let lock = format!("SELECT 1 FROM semel_record WHERE {} FOR UPDATE", at(key));
+        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut holder).await.expect("locked");
+    }
+    holder
+}
+
+/// Makes the server refuse what is done to a key.
+async fn refuse(ground: &Ground, event: &str, side: &str, key: &Key) {
+    ground
+        .run(&format!(
+            "CREATE TRIGGER refuse BEFORE {event} ON semel_record FOR EACH ROW \
+             IF {side}.{} THEN SIGNAL SQLSTATE '45000'; END IF",
+            at(key)
+        ))
+        .await;
+}
+
+async fn claims(store: &MySqlStore, keys: &[Key]) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    for key in keys {
+        leases.push(claim(store, key).await);
+    }
+    leases
+}
+
+/// Settles a claim of no interest, and behind it the others in one batch.
+async fn settle_together(
+    store: &MySqlStore,
+    settlements: &[(Lease, Ending)],
+) -> Vec<Result<Settled, ErrorKind>> {
+    let alone = claim(store, &key("alone")).await;
+    let ending = success("alone");
+    let first = store.settle(&alone, &ending);
+    let others = settlements.iter().map(|(lease, ending)| store.settle(lease, ending));
+    let others = futures_util::future::join_all(others);
+    let (first, others) = tokio::join!(first, others);
+    assert_eq!(first.expect("settle"), Settled::Done);
+    others.into_iter().map(|settled| settled.map_err(|error| error.kind())).collect()
+}
+
+#[test]
+fn locked_rows_cost_their_neighbours_neither_a_renewal_nor_time() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let keys = keys(80);
+        let mut leases: Vec<_> =
+            claims(&store, &keys).await.into_iter().map(|lease| (lease, LENGTH)).collect();
+        leases[3].0.fence = semel::Fence(7);
+        ground.run("UPDATE semel_record SET lease_until = 7").await;
+        let holder = lock(&ground, &[keys[0].clone(), keys[41].clone(), keys[70].clone()]).await;
+        let mut renewer = store.renewer().await.expect("renewer");
+        let renewed = timeout(AT_ONCE, renewer.renew(&leases)).await.expect("nobody waits");
+        for (i, renewed) in renewed.expect("an answer each").into_iter().enumerate() {
+            let expected = match i {
+                0 | 41 | 70 => Renewed::Unknown,
+                3 => Renewed::Lost,
+                _ => Renewed::Extended,
+            };
+            assert_eq!(renewed, expected, "place {i}");
+        }
+        let extended = "SELECT COUNT(*) FROM semel_record WHERE lease_until > 7";
+        assert_eq!(ground.number(extended).await, 76);
+        drop(holder);
+        let free = async {
+            while renewer.renew(&leases[..1]).await.expect("renew") != [Renewed::Extended] {}
+        };
+        timeout(Duration::from_secs(5), free).await.expect("free again");
+    });
+}
+
+#[test]
+fn leases_that_were_renewed_stay_so_when_the_connection_is_lost_over_others() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let keys = keys(128);
+        let leases: Vec<_> =
+            claims(&store, &keys).await.into_iter().map(|lease| (lease, LENGTH)).collect();
+        let gate = ground.gate("UPDATE", &keys[0]).await;
+        let mut renewer = store.renewer().await.expect("renewer");
+        let (renewed, ()) = tokio::join!(renewer.renew(&leases), gate.kill());
+        let renewed = renewed.expect("an answer each");
+        assert_eq!(renewed[..64], [Renewed::Unknown; 64]);
+        assert_eq!(renewed[64..], [Renewed::Extended; 64]);
+        drop(gate);
+        ground.run("DROP TRIGGER gate").await;
+        let again = renewer.renew(&leases).await.expect("on another connection");
+        assert_eq!(again, [Renewed::Extended; 128]);
+    });
+}
+
+#[test]
+fn a_claim_that_a_rival_holds_is_not_settled_at_once_and_its_neighbours_are() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = one_lane(&ground).await;
+        let keys = keys(20);
+        let leases = claims(&store, &keys).await;
+        let settlements: Vec<_> = leases.iter().map(|lease| (*lease, success("done"))).collect();
+        let holder = lock(&ground, &keys[9..10]).await;
+        let settled = timeout(AT_ONCE, settle_together(&store, &settlements)).await;
+        for (i, settled) in settled.expect("nobody waits").into_iter().enumerate() {
+            let expected = if i == 9 { Err(ErrorKind::Unavailable) } else { Ok(Settled::Done) };
+            assert_eq!(settled, expected, "place {i}");
+        }
+        drop(holder);
+    });
+}
+
+#[test]
+fn a_refused_ending_is_no_concern_of_those_that_were_written_before_or_are_sent_after() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = one_lane(&ground).await;
+        let keys = keys(5);
+        let leases = claims(&store, &keys).await;
+        // Endings share a statement, removals are statements of their own.
+        let mut settlements: Vec<_> =
+            leases.iter().map(|lease| (*lease, Ending::Removed)).collect();
+        settlements[0].1 = success("a");
+        settlements[1].1 = success("b");
+        refuse(&ground, "DELETE", "OLD", &keys[3]).await;
+        let done = Ok(Settled::Done);
+        let refused = Err(ErrorKind::Unavailable);
+        let settled = settle_together(&store, &settlements).await;
+        assert_eq!(settled, [done, done, done, refused, done]);
+        assert_eq!(ground.number("SELECT COUNT(*) FROM semel_record WHERE state = 0").await, 1);
+    });
+}
+
+#[test]
+fn a_connection_lost_over_one_ending_is_ambiguous_for_that_one_alone() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = one_lane(&ground).await;
+        let keys = keys(5);
+        let leases = claims(&store, &keys).await;
+        let mut settlements: Vec<_> =
+            leases.iter().map(|lease| (*lease, Ending::Removed)).collect();
+        settlements[0].1 = success("a");
+        settlements[1].1 = success("b");
+        let gate = ground.gate("DELETE", &keys[3]).await;
+        let (settled, ()) = tokio::join!(settle_together(&store, &settlements), gate.kill());
+        let done = Ok(Settled::Done);
+        let unsent = Err(ErrorKind::Unavailable);
+        assert_eq!(settled, [done, done, unsent, Err(ErrorKind::Ambiguous), done]);
+        let again = store.settle(&leases[2], &Ending::Removed).await;
+        assert_eq!(again.expect("the lane has another connection"), Settled::Done);
+    });
+}
+
+#[test]
+fn a_refused_claim_is_no_concern_of_those_in_other_statements() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = one_lane(&ground).await;
+        let keys = keys(8);
+        // A held key makes the batch fall into halves; a refused one spoils only its own.
+        let mut holder = ground.plain().await;
+        sqlx::raw_sql("BEGIN").execute(&mut holder).await.expect("begin");
+        let opened =
+            semel::store::TransactionalStore::open_in(&store, &mut holder, &draft(&keys[7])).await;
+        assert!(matches!(opened, Ok(Opened::Inserted { .. })), "{opened:?}");
+        refuse(&ground, "INSERT", "NEW", &keys[0]).await;
+        let drafts: Vec<Draft> = [&key("alone")].into_iter().chain(&keys).map(draft).collect();
+        let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
+        let opened = timeout(AT_ONCE, opens).await.expect("nobody waits");
+        let mut granted = 0;
+        for (draft, opened) in drafts.iter().zip(&opened) {
+            let there = store.peek(&draft.key).await.expect("peek").is_some();
+            match opened {
+                Ok(Opened::Inserted { .. }) => granted += 1,
+                Ok(Opened::Contended) => assert_eq!(draft.key, keys[7]),
+                other => {
+                    let error = other.as_ref().expect_err("nobody else claims these keys");
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                }
+            }
+            assert_eq!(there, matches!(opened, Ok(Opened::Inserted { .. })), "{opened:?}");
+        }
+        assert!(granted >= 4, "the other half was granted: {opened:?}");
+    });
+}
+
+#[test]
+fn a_sweep_passes_over_what_is_locked_and_does_not_ask_for_another_round_of_it() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let keys = keys(12);
+        for (i, lease) in claims(&store, &keys).await.iter().enumerate() {
+            assert_eq!(store.settle(lease, &success("old")).await.expect("settle"), Settled::Done);
+            let oldest = format!("UPDATE semel_record SET expires_at = {} WHERE ", i + 1);
+            ground.run(&(oldest + &at(&keys[i]))).await;
+        }
+        let holder = lock(&ground, &keys[..2]).await;
+        let swept = timeout(AT_ONCE, store.sweep(100)).await.expect("nobody waits");
+        assert_eq!(swept.expect("sweep").removed, 10);
+        let swept = timeout(AT_ONCE, store.sweep(2)).await.expect("nobody waits").expect("sweep");
+        assert_eq!((swept.removed, swept.more), (0, false), "only locked ones are left");
+        drop(holder);
+        let freed = async { while store.sweep(100).await.expect("sweep").removed == 0 {} };
+        timeout(Duration::from_secs(5), freed).await.expect("free again");
+    });
+}
+
+#[test]
+fn a_lapsed_claim_that_was_to_be_verified_is_suspended_after_its_keep_and_never_removed() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        for (id, on_crash) in
+            [("rerun", OnCrash::Rerun), ("hold", OnCrash::Hold), ("verify", OnCrash::Verify)]
+        {
+            let opened = store.open(&Draft { on_crash, ..draft(&key(id)) }).await.expect("open");
+            assert!(matches!(opened, Opened::Inserted { .. }), "{opened:?}");
+        }
+        ground.advance(Duration::from_secs(31)).await;
+        let swept = store.sweep(10).await.expect("sweep");
+        assert_eq!((swept.removed, swept.suspended), (0, 1), "held ones at the end of the lease");
+        ground.advance(Duration::from_secs(61)).await;
+        let swept = store.sweep(10).await.expect("sweep");
+        assert_eq!((swept.removed, swept.suspended), (1, 1), "the others after their keep");
+        for id in ["hold", "verify"] {
+            let record = store.peek(&key(id)).await.expect("peek").expect("kept").record;
+            assert_eq!(record.state, semel::State::Uncertain, "{id}");
+        }
+        assert!(store.peek(&key("rerun")).await.expect("peek").is_none());
+    });
+}
