@@ -44,7 +44,7 @@ use tokio::sync::{Mutex, mpsc};
 use crate::error::{Stage, timed_out};
 use crate::lanes::{Lanes, Settlement};
 use crate::row::SWEPT;
-use busy::is_busy;
+use busy::{Patience, is_busy};
 use ledger::Ledger;
 use statement::{failed, text, unconnected};
 use transaction::Home;
@@ -53,11 +53,6 @@ pub use options::PgOptions;
 pub use renew::PgRenewer;
 pub use schema::{MIGRATIONS, print};
 pub use transaction::PgTransaction;
-
-/// How long a step that met a locked row is asked again before that is its answer.
-const BUSY_LIMIT: Duration = Duration::from_millis(250);
-/// How long between two such tries: whoever writes a single row is done within a few milliseconds.
-const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The ledger in PostgreSQL. Cheap to clone: clones share connections.
 ///
@@ -81,8 +76,8 @@ impl PgStore {
     /// Connects with the defaults of [`PgOptions`]. The schema is [`migrate`](Self::migrate)'s.
     ///
     /// # Errors
-    /// `Misconfigured` for a URL that cannot be one or credentials that are refused, `Unavailable`
-    /// if the server is not reached.
+    /// `Misconfigured` for a URL that cannot be one, credentials that are refused or a database whose
+    /// encoding is not UTF8, `Unavailable` if the server is not reached.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::builder(url).connect().await
     }
@@ -97,10 +92,9 @@ impl PgStore {
         let limit = settings.statement_timeout;
         let ours = settings.ledger_session(&plain);
         // Whatever is wrong with the address or the credentials is said here, not on first use.
-        let first = tokio::time::timeout(limit, plain.connect())
+        let first = tokio::time::timeout(limit, schema::greet(&plain))
             .await
-            .map_err(|_| timed_out(Stage::Connecting, "connect", limit))?
-            .map_err(unconnected("connect"))?;
+            .map_err(|_| timed_out(Stage::Connecting, "connect", limit))??;
         let ledger = Arc::new(Ledger { options: ours.clone() });
         Ok(Self(Arc::new(Inner {
             lanes: Lanes::new(ledger, settings.lanes, limit),
@@ -164,17 +158,12 @@ impl Store for PgStore {
     async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
         storable_ending("settle", ending)?;
         let settlement = Settlement { lease: *lease, ending: ending.clone() };
-        let until = tokio::time::Instant::now() + BUSY_LIMIT;
+        let patience = Patience::new();
         loop {
             let answer = self.0.lanes.step(&settlement).await;
-            // The renewer extends leases in one statement, so meeting it is nothing unusual; the
-            // wait is ours alone, no lane is kept for it.
-            let again = tokio::time::Instant::now() < until;
-            if again && answer.as_ref().is_err_and(is_busy) {
-                tokio::time::sleep(BUSY_PAUSE).await;
-                continue;
+            if !patience.again(answer.as_ref().is_err_and(is_busy)).await {
+                return answer;
             }
-            return answer;
         }
     }
 

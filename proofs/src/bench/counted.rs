@@ -1,8 +1,7 @@
-//! A store that counts how often it is asked, so that a replay from memory cannot pass for one from
-//! the store, nor the other way round.
+//! A store that counts what it is asked, so that a replay from memory cannot pass for one from the
+//! store, nor the other way round, nor a sweeper that finds nothing for one at work.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel::store::{
@@ -15,17 +14,23 @@ use semel::{Hint, Key, Lease, Store, Version};
 #[derive(Debug)]
 pub(crate) struct Counted<S> {
     store: S,
-    opened: Arc<AtomicU64>,
+    opened: AtomicU64,
+    swept: AtomicU64,
 }
 
 impl<S> Counted<S> {
     pub(crate) fn new(store: S) -> Self {
-        Self { store, opened: Arc::default() }
+        Self { store, opened: AtomicU64::new(0), swept: AtomicU64::new(0) }
     }
 
     /// How many keys were opened so far.
     pub(crate) fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
+    }
+
+    /// How many records were removed by sweeping so far.
+    pub(crate) fn swept(&self) -> u64 {
+        self.swept.load(Ordering::Relaxed)
     }
 }
 
@@ -58,8 +63,10 @@ impl<S: Store> Store for Counted<S> {
         self.store.peek(key)
     }
 
-    fn sweep(&self, limit: u32) -> impl Future<Output = Result<Swept>> + Send {
-        self.store.sweep(limit)
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        let swept = self.store.sweep(limit).await?;
+        self.swept.fetch_add(u64::from(swept.removed), Ordering::Relaxed);
+        Ok(swept)
     }
 
     fn renewer(&self) -> impl Future<Output = Result<S::Renewer>> + Send {

@@ -1,15 +1,16 @@
 //! A table with many records: does claiming cost more, and does sweeping disturb anybody?
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use semel::executor::LocalReplay;
 use semel::store::{Ending, Opened, Settled};
-use semel::{Lease, Store};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio_util::sync::CancellationToken;
+use semel::{Executor, Lease, Store, Sweeping};
+use tokio::task::JoinSet;
 
+use super::counted::Counted;
 use super::ours::{self, Run};
 use super::report::{Report, Subject, Target};
 use super::round::{Contender, Lane, compete, percentile};
@@ -17,8 +18,6 @@ use super::{Pace, Trouble};
 
 /// Records in the small table.
 const FEW: u32 = 10_000;
-/// Records that one step of the sweeper removes, as by default.
-const SWEEP: u32 = 1_000;
 /// Expired records, for the sweeper.
 const EXPIRED: u32 = 1_000_000;
 
@@ -96,54 +95,45 @@ async fn opening<S: Store + Clone>(store: &S, tasks: usize, pace: Pace) -> Resul
     Ok(percentile(took, 0.5) / 1_000.0)
 }
 
-/// `run`, while the sweeper works through a backlog without a pause.
+/// `run`, while the executor's own sweeper works through a backlog, round after round.
 struct Disturbed<S: Store> {
-    run: Arc<Run<S>>,
     store: S,
-    started: AtomicBool,
-    sweeper: Mutex<Option<Sweeper>>,
+    /// One a turn: shutting it down is what stops its sweeper.
+    present: Mutex<Option<Arc<Run<Counted<S>>>>>,
 }
 
-struct Sweeper {
-    stop: CancellationToken,
-    sweeps: JoinHandle<semel::store::Result<u64>>,
-}
-
-impl Sweeper {
-    fn start<S: Store>(store: S) -> Self {
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let sweeps = tokio::spawn(async move {
-            let mut removed = 0;
-            while !stopped.is_cancelled() {
-                removed += u64::from(store.sweep(SWEEP).await?.removed);
-            }
-            Ok(removed)
-        });
-        Self { stop, sweeps }
+impl<S: Store + Clone> Disturbed<S> {
+    fn run(&self) -> Result<Arc<Run<Counted<S>>>, Trouble> {
+        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(run) = &*present {
+            return Ok(Arc::clone(run));
+        }
+        let every = Duration::from_millis(1);
+        let executor = Executor::builder(Counted::new(self.store.clone()))
+            .local_replay(LocalReplay::OFF)
+            .sweeping(Sweeping { every, ..Sweeping::default() })
+            .build()?;
+        Ok(Arc::clone(present.insert(Run::new(executor))))
     }
 }
 
 impl<S: Store + Clone> Contender for Disturbed<S> {
     async fn once(&self, number: u64) -> Result<(), Trouble> {
-        if !self.started.swap(true, Ordering::SeqCst) {
-            let sweeper = Sweeper::start(self.store.clone());
-            *self.sweeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(sweeper);
-        }
-        self.run.once(number).await
+        self.run()?.once(number).await
     }
 
     async fn audit(&self, done: u64) -> Result<(), Trouble> {
-        let sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let sweeper = sweeper.ok_or("nothing was swept in this turn")?;
-        sweeper.stop.cancel();
-        let swept = sweeper.sweeps.await??;
-        self.started.store(false, Ordering::SeqCst);
-        if swept < u64::from(SWEEP) {
-            return Err(format!("only {swept} records were swept in a turn of {done}").into());
+        let run = self.run()?;
+        run.audit(done).await?;
+        *self.present.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        run.executor.shutdown(Duration::from_secs(5)).await;
+        match run.executor.store().swept() {
+            0 => Err("nothing was swept in this turn".into()),
+            swept => {
+                eprintln!("    swept {swept} records beside {done} commands");
+                Ok(())
+            }
         }
-        eprintln!("    swept {swept} records in a turn of {done} commands");
-        self.run.audit(done).await
     }
 }
 
@@ -154,8 +144,7 @@ async fn sweeping<S: Store + Clone>(
     pace: Pace,
 ) -> Result<(), Trouble> {
     let run = Run::new(ours::executor(store.clone())?);
-    let (started, sweeper) = (AtomicBool::new(false), Mutex::new(None));
-    let disturbed = Disturbed { run: Arc::clone(&run), store, started, sweeper };
+    let disturbed = Disturbed { store, present: Mutex::new(None) };
     let lanes: [Arc<dyn Lane>; 2] = [Arc::new(disturbed), run];
     let series = compete(&lanes, 16, pace).await?;
     let [ours, alone] = &series[..] else { unreachable!("two lanes give two series") };

@@ -63,7 +63,7 @@ pub(crate) fn executor<S: Store>(store: S) -> Result<Executor<S>, Trouble> {
 
 /// Claim, trivial work, settle; a new key every time.
 pub(crate) struct Run<S: Store> {
-    executor: Executor<S>,
+    pub(crate) executor: Executor<S>,
     last: AtomicU64,
 }
 

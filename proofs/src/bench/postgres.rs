@@ -153,7 +153,7 @@ impl Own {
         number: u64,
         (attempt, fence): ([u8; 16], i64),
     ) -> Result<(), Trouble> {
-        let done = sqlx::query(SETTLE)
+        let row = sqlx::query(SETTLE)
             .bind(ours::key(number).digest().as_bytes().to_vec())
             .bind(fence)
             .bind(attempt.to_vec())
@@ -165,9 +165,10 @@ impl Own {
             .bind(None::<i64>)
             .bind(None::<&str>)
             .bind(86_400_000_000_i64)
-            .execute(connection)
+            .fetch_one(connection)
             .await?;
-        if done.rows_affected() == 1 { Ok(()) } else { Err("our own settle was refused".into()) }
+        let done: Option<bool> = row.try_get(0)?;
+        if done == Some(true) { Ok(()) } else { Err("our own settle was refused".into()) }
     }
 }
 

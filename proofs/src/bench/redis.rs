@@ -143,10 +143,11 @@ impl Contender for Own {
         end.arg("2").arg("26").arg(&guard[..]).arg(&settled[packed::HEAD]);
         end.arg(&settled[packed::SPANS]).arg(self.packing.tail()).arg(KEEP_MS);
         end.arg(&self.channel).arg(&ours::key(number).digest().hint().0[..]);
-        match end.invoke_async(&mut connection).await? {
-            Value::Int(ended) if ended == fence => Ok(()),
-            other => Err(format!("our own ending was refused: {other:?}").into()),
+        let ended: Value = end.invoke_async(&mut connection).await?;
+        if ended != Value::Int(fence) {
+            return Err(format!("our own ending was refused: {ended:?}").into());
         }
+        Ok(())
     }
 }
 

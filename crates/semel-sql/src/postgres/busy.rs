@@ -3,6 +3,12 @@
 use std::fmt;
 
 use semel::store::{Error, ErrorKind};
+use tokio::time::{Duration, Instant, sleep};
+
+/// How long a step that met a locked row is asked again before that is its answer.
+const LIMIT: Duration = Duration::from_millis(250);
+/// How long between two such tries: whoever writes a single row is done within a few milliseconds.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The cause of such an error.
 #[derive(Debug)]
@@ -24,4 +30,24 @@ pub(super) fn busy(operation: &'static str) -> Error {
 /// Whether `error` is such a one.
 pub(super) fn is_busy(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<Busy>())
+}
+
+/// Counts the time in which a step is asked again. The renewer extends leases in one statement, so
+/// meeting it is nothing unusual.
+pub(super) struct Patience(Instant);
+
+impl Patience {
+    pub(super) fn new() -> Self {
+        Self(Instant::now() + LIMIT)
+    }
+
+    /// Pauses if a `busy` answer is to be asked for again, and says whether it is. The wait is the
+    /// caller's alone: no lane is kept for it.
+    pub(super) async fn again(&self, busy: bool) -> bool {
+        let again = busy && Instant::now() < self.0;
+        if again {
+            sleep(PAUSE).await;
+        }
+        again
+    }
 }

@@ -54,7 +54,7 @@ impl Dialect for Ledger {
         settlements: &[Settlement],
     ) -> Result<Vec<Result<Settled>>> {
         let settled = match settlements {
-            [one] => settle(lane, &one.lease, &one.ending).await.map(|settled| vec![Ok(settled)]),
+            [one] => settle(lane, &one.lease, &one.ending).await.map(|settled| vec![settled]),
             many => settle_many(lane, many).await,
         };
         match settled {
@@ -166,16 +166,25 @@ fn opened(row: &PgRow) -> sqlx::Result<Result<Opened>> {
     Ok(record.map(|record| Opened::Existing { record: Box::new(record), now }))
 }
 
-/// Ends one claim. May wait for whoever is writing the row this moment, up to the lock timeout.
+/// Ends one claim.
 async fn settle(
     connection: &mut PgConnection,
     lease: &Lease,
     ending: &Ending,
-) -> sqlx::Result<Settled> {
-    let done = settlement(statement::SETTLE, statement::RELEASE, lease, &EndingRow::of(ending))
-        .execute(connection)
-        .await?;
-    Ok(if done.rows_affected() == 0 { Settled::Lost } else { Settled::Done })
+) -> sqlx::Result<Result<Settled>> {
+    let (update, delete) = (statement::SETTLE, statement::RELEASE);
+    let row =
+        settlement(update, delete, lease, &EndingRow::of(ending)).fetch_one(connection).await?;
+    Ok(settled(row.try_get(0)?))
+}
+
+/// What became of a claim: ended, still its grant's but locked by somebody, or no longer its.
+fn settled(done: Option<bool>) -> Result<Settled> {
+    match done {
+        Some(true) => Ok(Settled::Done),
+        Some(false) => Err(busy("settle")),
+        None => Ok(Settled::Lost),
+    }
 }
 
 /// Ends one claim inside a caller's transaction; `None` if that transaction is over.
@@ -183,13 +192,12 @@ pub(super) async fn settle_in(
     connection: &mut PgConnection,
     lease: &Lease,
     ending: &Ending,
-) -> sqlx::Result<Option<Settled>> {
+) -> sqlx::Result<Option<Result<Settled>>> {
     let (update, delete) = (statement::SETTLE_IN, statement::RELEASE_IN);
     let row =
         settlement(update, delete, lease, &EndingRow::of(ending)).fetch_one(connection).await?;
-    let (open, fence): (bool, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
-    let settled = if fence.is_some() { Settled::Done } else { Settled::Lost };
-    Ok(open.then_some(settled))
+    let (open, done): (bool, Option<bool>) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(open.then(|| settled(done)))
 }
 
 fn settlement<'q>(

@@ -14,6 +14,13 @@ use super::statement::ledger_session;
 ///
 /// A store holds at most `lanes + transactions` connections and four more: one each for renewing,
 /// sweeping, sending wake-ups and, where somebody listens, receiving them.
+///
+/// Statements stay prepared on their connections. A pooler that hands out connections per
+/// transaction is supported only if it tracks prepared statements, as pgbouncer does from 1.21 on
+/// with `max_prepared_statements` above zero, and lets the startup parameter `options` pass; wake-ups
+/// do not cross it, and waiters poll. Behind any other such pooler a statement could run with
+/// somebody else's parameters: give the store a direct connection there, which the ledger's sessions
+/// and `LISTEN` want anyway.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PgOptions {
@@ -22,7 +29,6 @@ pub struct PgOptions {
     pub(super) transactions: usize,
     pub(super) transaction_wait: Duration,
     pub(super) statement_timeout: Duration,
-    statement_cache: bool,
 }
 
 #[derive(Clone)]
@@ -56,7 +62,6 @@ impl PgOptions {
             transactions: 16,
             transaction_wait: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(5),
-            statement_cache: true,
         }
     }
 
@@ -85,14 +90,6 @@ impl PgOptions {
         self
     }
 
-    /// Whether statements stay prepared and sessions are set to suit them. Default yes. Turn it off
-    /// behind a pooler that hands out connections per transaction; a step is two trips then, and
-    /// wake-ups do not cross processes.
-    pub fn statement_cache(mut self, on: bool) -> Self {
-        self.statement_cache = on;
-        self
-    }
-
     /// Connects. To be called on the runtime that will use the store.
     ///
     /// # Errors
@@ -111,16 +108,10 @@ impl PgOptions {
             Some(_) => options,
             None => options.application_name("semel"),
         };
-        let options = options.disable_statement_logging();
-        Ok(if self.statement_cache { options } else { options.statement_cache_capacity(0) })
+        Ok(options.disable_statement_logging())
     }
 
     pub(super) fn ledger_session(&self, plain: &PgConnectOptions) -> PgConnectOptions {
-        if self.statement_cache {
-            ledger_session(plain.clone(), self.statement_timeout.as_millis())
-        } else {
-            // A pooler refuses session settings, or worse, passes them on to strangers.
-            plain.clone()
-        }
+        ledger_session(plain.clone(), self.statement_timeout.as_millis())
     }
 }

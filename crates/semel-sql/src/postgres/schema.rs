@@ -1,6 +1,7 @@
 //! The schema in PostgreSQL, and what is checked of it and of the server.
 
-use semel::store::{Finding, Result, Severity};
+use semel::store::{Error, ErrorKind, Finding, Result, Severity};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{Acquire, ConnectOptions, PgConnection, Row};
 
 use super::PgStore;
@@ -74,7 +75,9 @@ struct PgGround<'c> {
 impl Ground for PgGround<'_> {
     async fn enter(&mut self) -> Result<()> {
         let fail = failed("migrate");
-        sqlx::raw_sql("begin").execute(&mut *self.connection).await.map_err(&fail)?;
+        // Whatever is usual in this database: who waited for the lock must see what was applied.
+        let begin = sqlx::raw_sql("begin isolation level read committed");
+        begin.execute(&mut *self.connection).await.map_err(&fail)?;
         sqlx::query("select pg_advisory_xact_lock($1)")
             .bind(LOCK)
             .execute(&mut *self.connection)
@@ -183,7 +186,32 @@ async fn primary_key(connection: &mut PgConnection, shape: &Shape) -> Result<Opt
 const SETTINGS: &str = "select current_setting('fsync'), current_setting('full_page_writes'),
     current_setting('synchronous_commit'), current_setting('default_transaction_isolation'),
     pg_is_in_recovery(), current_setting('server_version_num')::integer,
-    current_setting('transaction_read_only')";
+    current_setting('transaction_read_only'), current_setting('server_encoding')";
+
+/// Connects, and refuses a database that cannot hold every key: one that it could not would fail a
+/// whole batch of strangers' steps.
+pub(super) async fn greet(options: &PgConnectOptions) -> Result<PgConnection> {
+    let mut connection = options.connect().await.map_err(unconnected("connect"))?;
+    let encoding: String = sqlx::query_scalar("select current_setting('server_encoding')")
+        .fetch_one(&mut connection)
+        .await
+        .map_err(unconnected("connect"))?;
+    match misencoded(&encoding) {
+        None => Ok(connection),
+        Some(Finding { found, fix, .. }) => {
+            Err(Error::new(ErrorKind::Misconfigured, "connect", format!("{found}; {fix}")))
+        }
+    }
+}
+
+fn misencoded(encoding: &str) -> Option<Finding> {
+    (encoding != "UTF8").then(|| Finding {
+        severity: Severity::Error,
+        code: "postgres-encoding",
+        found: format!("the database's encoding is {encoding}, which cannot hold every key"),
+        fix: "use a database that was created with encoding UTF8".into(),
+    })
+}
 
 /// What is wrong with the server's set-up and the schema.
 pub(super) async fn check(connection: &mut PgConnection) -> Result<Vec<Finding>> {
@@ -221,6 +249,7 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<Vec<Finding>>
     let found = format!("the server's version number is {version}");
     let fix = "use PostgreSQL 13 or later";
     find(version < 130_000, Severity::Error, "postgres-version", found, fix);
+    findings.extend(misencoded(&text(7)?));
     findings.extend(verify(connection).await?);
     Ok(findings)
 }

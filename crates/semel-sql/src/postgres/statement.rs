@@ -165,6 +165,18 @@ mod tests {
     }
 
     #[test]
+    fn a_grants_clock_is_read_under_its_lock() {
+        for sql in [OPEN, OPEN_MANY] {
+            let (_, insert) = sql.split_once("insert into").expect("inserts");
+            let (insert, _) = insert.split_once("returning").expect("gives its fence");
+            let (_, locked) = insert.split_once("pg_try_advisory_xact_lock(").expect("locks");
+            assert!(locked.lines().next().is_some_and(|l| l.ends_with(") then clock_timestamp()")));
+            assert_eq!(insert.matches("clock_timestamp()").count(), 1, "{insert}");
+            assert!(!insert.contains("clock c"), "{insert}");
+        }
+    }
+
+    #[test]
     fn every_write_after_a_grant_carries_its_guard() {
         for sql in [SETTLE, RELEASE, SETTLE_MANY, SETTLE_IN, RELEASE_IN, RENEW] {
             assert!(sql.contains("-- guard: fence"), "{sql}");

@@ -18,6 +18,7 @@ use sqlx::{ConnectOptions, PgConnection, Postgres, SqlSafeStr};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::busy::{Patience, is_busy};
 use super::ledger::{self, storable};
 use super::statement::{BEGIN, codes, failed_in, unconnected};
 use super::{PgOptions, PgStore, storable_change, storable_ending};
@@ -203,12 +204,16 @@ impl TransactionalStore for PgStore {
         ending: &Ending,
     ) -> Result<Settled> {
         storable_ending("settle", ending)?;
-        let settled = self.within("settle", ledger::settle_in(connection, lease, ending)).await?;
-        settled.ok_or_else(|| {
-            let text = "the work ended its transaction itself; leave COMMIT and ROLLBACK to the \
-                        executor, which commits the claim and the work together";
-            Error::new(ErrorKind::Misconfigured, "settle", text)
-        })
+        // A rival's takeover that holds the row may still be rolled back, so the claim is not lost
+        // yet; but it may also take as long as its work, so it is not waited for.
+        let patience = Patience::new();
+        loop {
+            let settling = ledger::settle_in(connection, lease, ending);
+            let settled = self.within("settle", settling).await?.ok_or_else(ended_by_work)?;
+            if !patience.again(settled.as_ref().is_err_and(is_busy)).await {
+                return settled;
+            }
+        }
     }
 
     async fn commit(&self, transaction: PgTransaction) -> Result<()> {
@@ -218,6 +223,12 @@ impl TransactionalStore for PgStore {
     async fn rollback(&self, transaction: PgTransaction) {
         transaction.rollback().await;
     }
+}
+
+fn ended_by_work() -> Error {
+    let text = "the work ended its transaction itself; leave COMMIT and ROLLBACK to the executor, \
+                which commits the claim and the work together";
+    Error::new(ErrorKind::Misconfigured, "settle", text)
 }
 
 impl PgStore {

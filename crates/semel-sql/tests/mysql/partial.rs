@@ -186,13 +186,13 @@ fn a_refused_claim_is_no_concern_of_those_in_other_statements() {
         let ground = Ground::new().await;
         let store = one_lane(&ground).await;
         let keys = keys(8);
+        refuse(&ground, "INSERT", "NEW", &keys[7]).await;
         // A held key makes the batch fall into halves; a refused one spoils only its own.
         let mut holder = ground.plain().await;
         sqlx::raw_sql("BEGIN").execute(&mut holder).await.expect("begin");
         let opened =
-            semel::store::TransactionalStore::open_in(&store, &mut holder, &draft(&keys[7])).await;
+            semel::store::TransactionalStore::open_in(&store, &mut holder, &draft(&keys[0])).await;
         assert!(matches!(opened, Ok(Opened::Inserted { .. })), "{opened:?}");
-        refuse(&ground, "INSERT", "NEW", &keys[0]).await;
         let drafts: Vec<Draft> = [&key("alone")].into_iter().chain(&keys).map(draft).collect();
         let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
         let opened = timeout(AT_ONCE, opens).await.expect("nobody waits");
@@ -201,7 +201,7 @@ fn a_refused_claim_is_no_concern_of_those_in_other_statements() {
             let there = store.peek(&draft.key).await.expect("peek").is_some();
             match opened {
                 Ok(Opened::Inserted { .. }) => granted += 1,
-                Ok(Opened::Contended) => assert_eq!(draft.key, keys[7]),
+                Ok(Opened::Contended) => assert_eq!(draft.key, keys[0]),
                 other => {
                     let error = other.as_ref().expect_err("nobody else claims these keys");
                     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

@@ -36,16 +36,23 @@ impl Database {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::SeqCst);
         let name = format!("semel_{}_{count}", std::process::id());
+        let database = Self { options: server().database(&name), name };
+        database.remake("").await;
+        database
+    }
+
+    /// Makes it anew and empty, with these clauses of `create database`.
+    pub(crate) async fn remake(&self, clauses: &str) {
+        let name = &self.name;
         let mut admin = server().connect().await.expect("the server is up");
-        // Left over from a process that had this id before and was killed.
+        // Also left over from a process that had this id before and was killed.
         for sql in [
             format!("drop database if exists {name} with (force)"),
-            format!("create database {name}"),
+            format!("create database {name} {clauses}"),
         ] {
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await.expect("a new database");
         }
         admin.close().await.expect("closed");
-        Self { options: server().database(&name), name }
     }
 
     /// A database with our schema.

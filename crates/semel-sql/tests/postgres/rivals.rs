@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use semel::store::{
-    Change, Ending, Opened, Renewed, Renewer, Settled, Store, Swapped, Swept, TransactionalStore,
+    Change, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store, Swapped, Swept,
+    TransactionalStore,
 };
-use semel::{Key, OnCrash, State};
+use semel::{Key, Lease, OnCrash, State};
 use semel_sql::postgres::{PgStore, PgTransaction};
 use semel_testkit::Fixture;
-use tokio::time::timeout;
+use sqlx::Connection;
+use tokio::time::{Instant, timeout};
 
-use crate::database::{Database, draft, failure, key, lease, success};
+use crate::database::{Database, draft, failure, granted, key, lease, success};
 
 /// Far below what anybody would wait for a lock, far above what a statement takes.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -113,6 +115,167 @@ async fn a_takeover_in_an_open_transaction_keeps_nobody_waiting() {
     }
     at_once(store.commit(transaction)).await;
     assert_eq!(at_once(store.settle(&old, &success("late"))).await, Settled::Lost);
+}
+
+/// A claim on `key` whose lapsed lease an open transaction has taken over, and that transaction.
+async fn taken_over(database: &Database, store: &PgStore, key: &Key) -> (Lease, PgTransaction) {
+    let first = draft(key);
+    let old = lease(&first, &store.open(&first).await.expect("opened"));
+    database.advance(Duration::from_secs(60)).await;
+    let judged = store.peek(key).await.expect("peeked").expect("there").record.version();
+    let mut takeover = store.begin().await.expect("begun");
+    let change = Change::Regrant(draft(key));
+    let swapped = store.swap_in(PgStore::connection(&mut takeover), key, judged, &change).await;
+    assert!(matches!(swapped.expect("swapped"), Swapped::Done { .. }));
+    (old, takeover)
+}
+
+#[tokio::test]
+async fn a_settlement_that_meets_a_locked_row_keeps_no_lane() {
+    let database = Database::new().await;
+    let store = database.settings().lanes(1).connect().await.expect("connected");
+    for ending in [success("late"), Ending::Removed] {
+        let id = if ending == Ending::Removed { "removed" } else { "done" };
+        let (old, takeover) = taken_over(&database, &store, &key(id)).await;
+        // Far less than the lock timeout, under which the lane would wait each time.
+        let settling = async { store.settle(&old, &ending).await.expect_err("held") };
+        let peeking = async {
+            let mut slowest = Duration::ZERO;
+            for _ in 0..20 {
+                let since = Instant::now();
+                assert!(at_once(store.peek(&key(id))).await.is_some());
+                slowest = slowest.max(since.elapsed());
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            slowest
+        };
+        let (error, slowest) = tokio::join!(settling, peeking);
+        assert!(error.to_string().contains("another transaction"), "{error}");
+        assert!(slowest < Duration::from_millis(80), "{slowest:?}");
+        store.rollback(takeover).await;
+        assert_eq!(at_once(store.settle(&old, &ending)).await, Settled::Done);
+        assert_eq!(at_once(store.settle(&old, &ending)).await, Settled::Lost);
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_in_a_transaction_waits_for_no_rivals_transaction() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    for ending in [success("late"), Ending::Removed] {
+        let id = if ending == Ending::Removed { "removed" } else { "done" };
+        let (old, takeover) = taken_over(&database, &store, &key(id)).await;
+        let mut own = store.begin().await.expect("begun");
+        let connection = PgStore::connection(&mut own);
+        let settled = timeout(AT_ONCE, store.settle_in(connection, &old, &ending)).await;
+        let error = settled.expect("waits for nobody").expect_err("nobody knows yet whose it is");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("another transaction"), "{error}");
+        // The transaction is not spoilt by that, and the answer follows the takeover's end.
+        at_once(store.commit(takeover)).await;
+        let settled = at_once(store.settle_in(connection, &old, &ending)).await;
+        assert_eq!(settled, Settled::Lost);
+        store.rollback(own).await;
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_in_a_transaction_outlasts_a_renewal() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let first = draft(&key("renewed"));
+    let claim = lease(&first, &store.open(&first).await.expect("opened"));
+    // As the renewer writes the row, only slower.
+    let mut renewing = database.connection().await;
+    let mut renewal = renewing.begin().await.expect("begun");
+    sqlx::query("update semel_record set number = number + 1")
+        .execute(&mut *renewal)
+        .await
+        .expect("renewed");
+    let mut own = store.begin().await.expect("begun");
+    let ending = success("done");
+    let settling = at_once(store.settle_in(PgStore::connection(&mut own), &claim, &ending));
+    let ended = async {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        renewal.commit().await.expect("committed");
+    };
+    let (settled, ()) = tokio::join!(settling, ended);
+    assert_eq!(settled, Settled::Done);
+    at_once(store.commit(own)).await;
+}
+
+/// Lets an insert of `id` wait, once it has begun, until nobody holds the advisory lock 42; 43 is
+/// held while it waits.
+const SLOW_INSERT: &str = "
+create function slow() returns trigger language plpgsql as $$ begin
+    if new.id = 'slow' then
+        perform pg_advisory_xact_lock(43);
+        while not pg_try_advisory_xact_lock(42) loop perform pg_sleep(0.002); end loop;
+    end if;
+    return new;
+end $$;
+create trigger slow before insert on semel_record for each row execute function slow()";
+
+#[tokio::test]
+async fn a_fence_is_above_one_that_came_and_went_while_its_batch_ran() {
+    let database = Database::new().await;
+    database.run(SLOW_INSERT).await;
+    let mut gate = database.connection().await;
+    sqlx::query("select pg_advisory_lock(42)").execute(&mut gate).await.expect("shut");
+    let store = database.settings().lanes(1).connect().await.expect("connected");
+    // The first has the idle lane to itself; the other two go together, in this order.
+    let drafts = ["alone", "slow", "next"].map(|id| draft(&key(id)));
+    let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
+    let meanwhile = async {
+        let waits = "select exists (select from pg_locks l join pg_database d on d.oid = l.database
+            where d.datname = current_database() and l.locktype = 'advisory' and l.objid = 43)";
+        while !sqlx::query_scalar::<_, bool>(waits).fetch_one(&mut gate).await.expect("asked") {}
+        let rival = database.store().await;
+        let draft = draft(&drafts[2].key);
+        let claim = lease(&draft, &rival.open(&draft).await.expect("opened"));
+        assert_eq!(at_once(rival.settle(&claim, &Ending::Removed)).await, Settled::Done);
+        sqlx::query("select pg_advisory_unlock(42)").execute(&mut gate).await.expect("opened");
+        claim.fence
+    };
+    let (opened, before) = tokio::join!(opens, meanwhile);
+    let last = opened.into_iter().next_back().expect("three").expect("no error");
+    assert!(granted(&last) > before, "{last:?} after {before:?}");
+    let record = store.peek(&drafts[2].key).await.expect("peeked").expect("there").record;
+    assert_eq!(record.created_at.as_micros(), granted(&last).as_i64());
+}
+
+#[tokio::test]
+async fn a_key_with_a_record_is_opened_without_its_lock() {
+    let database = Database::new().await;
+    let store = database.settings().lanes(1).connect().await.expect("connected");
+    let drafts: Vec<_> = (0..10).map(|at| draft(&key(&at.to_string()))).collect();
+    for draft in &drafts {
+        let opened = at_once(store.open(draft)).await;
+        assert!(matches!(opened, Opened::Inserted { .. }));
+    }
+    // The last row of a batch waits, so that its locks can be counted.
+    database.run(SLOW_INSERT).await;
+    let mut gate = database.connection().await;
+    sqlx::query("select pg_advisory_lock(42)").execute(&mut gate).await.expect("shut");
+    let slow = [draft(&key("slow"))];
+    let opens = drafts.iter().chain(&slow).map(|draft| store.open(draft));
+    let counted = async {
+        let count = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+            where d.datname = current_database() and l.locktype = 'advisory'
+                and (l.classid, l.objid) <> (0::oid, 42::oid)
+                and exists (select from pg_locks w where w.pid = l.pid and w.database = l.database
+                    and w.locktype = 'advisory' and w.objid = 43)";
+        let locks = loop {
+            match sqlx::query_scalar::<_, i64>(count).fetch_one(&mut gate).await.expect("asked") {
+                0 => {}
+                locks => break locks,
+            }
+        };
+        sqlx::query("select pg_advisory_unlock(42)").execute(&mut gate).await.expect("opened");
+        locks
+    };
+    let (_, locks) = tokio::join!(futures_util::future::join_all(opens), counted);
+    assert_eq!(locks, 2, "the new key's and the trigger's own");
 }
 
 #[tokio::test]

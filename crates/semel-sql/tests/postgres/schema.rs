@@ -23,6 +23,39 @@ async fn several_instances_may_migrate_at_once() {
 }
 
 #[tokio::test]
+async fn several_instances_may_migrate_at_once_where_transactions_keep_their_snapshot() {
+    let database = Database::bare().await;
+    let name = database.options.get_database().expect("named");
+    let setting = "default_transaction_isolation = 'repeatable read'";
+    database.run(&format!("alter database {name} set {setting}")).await;
+    let mut stores = Vec::new();
+    for _ in 0..6 {
+        stores.push(database.store().await);
+    }
+    let applied = futures_util::future::join_all(stores.iter().map(|store| store.migrate())).await;
+    let applied: Vec<_> = applied.into_iter().map(|result| result.expect("migrated")).collect();
+    assert_eq!(applied.iter().filter(|versions| versions.is_empty()).count(), 5);
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_hold_every_key_is_refused_and_found() {
+    let database = Database::bare().await;
+    let store = database.store().await;
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        let clauses = format!("encoding '{encoding}' locale 'C' template template0");
+        database.remake(&clauses).await;
+        let error = database.settings().connect().await.expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+        assert!(error.to_string().contains(encoding), "{error}");
+        assert!(error.to_string().contains("UTF8"), "{error}");
+        // The store that knew its predecessor: its connection went with it, the next one checks.
+        assert!(store.check().await.is_err());
+        let found = store.check().await.expect("checked");
+        assert!(found.iter().any(|finding| finding.code == "postgres-encoding"), "{found:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_store_without_its_schema_says_so() {
     let database = Database::bare().await;
     let store = database.store().await;

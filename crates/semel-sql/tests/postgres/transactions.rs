@@ -112,8 +112,8 @@ async fn a_savepoint_left_open_is_not_taken_for_a_commit() {
     assert_eq!(orders(&database).await, 0);
 }
 
-/// Two transactions that each update a row that the other wants next.
-async fn deadlocked(store: &PgStore) -> [semel::store::Result<Settled>; 2] {
+/// Two transactions that each settled a claim that the other wants to settle next.
+async fn crossed(store: &PgStore) -> [semel::store::Result<Settled>; 2] {
     let drafts = [draft(&key("one")), draft(&key("two"))];
     let mut leases = Vec::new();
     for draft in &drafts {
@@ -144,12 +144,14 @@ async fn deadlocked(store: &PgStore) -> [semel::store::Result<Settled>; 2] {
 }
 
 #[tokio::test]
-async fn a_deadlock_tells_the_caller_to_run_the_transaction_again() {
+async fn transactions_that_settle_each_others_claims_do_not_deadlock() {
     let database = Database::new().await;
     let store = database.store().await;
-    let answers = deadlocked(&store).await;
-    let kinds: Vec<_> = answers.iter().filter_map(|a| a.as_ref().err()).map(|e| e.kind()).collect();
-    assert_eq!(kinds, [ErrorKind::RetryTransaction]);
+    let answers = crossed(&store).await;
+    // At least one finds the other's row locked. The second may come when the first has rolled back.
+    let refused: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+    assert!(!refused.is_empty(), "{answers:?}");
+    assert!(refused.iter().all(|e| e.kind() == ErrorKind::Unavailable), "{refused:?}");
 }
 
 #[tokio::test]

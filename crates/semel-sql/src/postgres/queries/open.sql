@@ -1,12 +1,10 @@
 -- Invariant: of all who open a key that has no record, the primary key lets one insert; nobody
 -- waits for anybody. The try-lock is held by an uncommitted insert until its transaction ends, so a
--- rival gets no row (contended) where it would otherwise wait for that transaction. An existing
--- record is read and left alone. Also run inside callers' transactions.
-with clock as materialized (
-    select us, 9223372036854775807 - us as room
-    from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
-),
-seen as materialized (
+-- rival is contended where it would otherwise wait for that transaction. A grant's clock is read
+-- under the lock (a case goes in order), so its fence is above that of every insert before it, also
+-- of one that came and went since our snapshot. An existing record is read and left alone. Also run
+-- inside callers' transactions.
+with seen as materialized (
     select * from semel_record r where r.digest = $1
 ),
 won as (
@@ -19,16 +17,24 @@ won as (
         c.us + case when $12 > c.room then c.room else $12 end,
         $13, $14, c.us, c.us,
         c.us + case when $15 > c.room then c.room else $15 end
-    from clock c
-    where not exists (select from seen)
-        and pg_try_advisory_xact_lock($16)
+    from (
+        select us, 9223372036854775807 - us as room
+        from (
+            select (extract(epoch from case
+                when exists (select from seen) then null
+                when pg_try_advisory_xact_lock($16) then clock_timestamp()
+            end) * 1000000)::bigint as us
+            offset 0
+        ) t
+    ) c
+    where c.us is not null
     on conflict (digest) do nothing
     returning fence
 )
-select c.us, w.fence,
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us, w.fence,
     r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, r.attempt, r.fence, r.owner,
     r.lease_until, r.retry_at, r.on_crash, r.keep_us, r.body, r.content_type, r.reference,
     r.omitted_bytes, r.error, r.created_at, r.updated_at, r.completed_at, r.expires_at
-from clock c
+from (select) one
     left join won w on true
     left join seen r on true

@@ -1,5 +1,6 @@
 -- Invariant: as open.sql, for each of many different keys by itself: a key that a rival holds gives
--- no row and keeps no other key waiting. The lookups are lateral with an offset so that they stay
+-- no row and keeps no other key waiting, and each grant reads the clock under its own lock, which is
+-- tried for no key that has a record. The lookups are lateral with an offset so that they stay
 -- index lookups whatever the planner believes about the table's size.
 with req as materialized (
     select * from unnest(
@@ -11,8 +12,7 @@ with req as materialized (
         keep_us, sweep_us, lock_key)
 ),
 clock as materialized (
-    select us, 9223372036854775807 - us as room
-    from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
 ),
 seen as materialized (
     select q.digest as wanted, r.*
@@ -31,9 +31,17 @@ won as (
         q.on_crash,
         q.keep_us, c.us, c.us,
         c.us + case when q.sweep_us > c.room then c.room else q.sweep_us end
-    from req q cross join clock c
-    where q.digest <> all (array(select s.wanted from seen s))
-        and pg_try_advisory_xact_lock(q.lock_key)
+    from req q cross join lateral (
+        select us, 9223372036854775807 - us as room
+        from (
+            select (extract(epoch from case
+                when q.digest = any (array(select s.wanted from seen s)) then null
+                when pg_try_advisory_xact_lock(q.lock_key) then clock_timestamp()
+            end) * 1000000)::bigint as us
+            offset 0
+        ) t
+    ) c
+    where c.us is not null
     on conflict (digest) do nothing
     returning digest, fence
 )

@@ -2,10 +2,22 @@
 with unit as materialized (
     select coalesce(current_setting('semel.unit', true), '') = 'open' as open
 ),
-done as (
-    delete from semel_record r using unit u
-    where r.digest = $1 and u.open
+held as materialized (
+    select r.digest from semel_record r
+    where r.digest = $1 and (select u.open from unit u)
         and r.fence = $2 and r.attempt_id = $3 and r.state = 0 -- guard: fence
-    returning r.fence
+    for update skip locked
+),
+done as (
+    delete from semel_record r using held h
+    where r.digest = h.digest
+    returning 1
 )
-select u.open, d.fence from unit u left join done d on true
+select (select u.open from unit u) as open, case
+    when exists (select from done) then true
+    when exists (
+        select from semel_record r
+        where r.digest = $1
+            and r.fence = $2 and r.attempt_id = $3 and r.state = 0 -- guard: fence
+    ) then false
+end as done

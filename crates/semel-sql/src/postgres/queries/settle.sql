@@ -1,15 +1,32 @@
--- Invariant: only the live grant ends its claim. Zero rows means that it was no longer its.
+-- Invariant: only the live grant ends its claim. A row that somebody has locked is not waited for.
+-- Gives true if it was ended, false if it is still this grant's but locked, null if it is not its.
 with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
+),
+held as materialized (
+    select r.digest from semel_record r
+    where r.digest = $1
+        and r.fence = $2 and r.attempt_id = $3 and r.state = 0 -- guard: fence
+    for update skip locked
+),
+done as (
+    update semel_record r set
+        state = $4, number = r.number + 1, lease_until = null,
+        retry_at = c.us + case when $5 > c.room then c.room else $5 end,
+        body = $6, content_type = $7, reference = $8, omitted_bytes = $9, error = $10,
+        updated_at = c.us, completed_at = c.us,
+        expires_at = c.us + case when $11 > c.room then c.room else $11 end,
+        sweep_at = c.us + case when $11 > c.room then c.room else $11 end
+    from held h cross join clock c
+    where r.digest = h.digest
+    returning 1
 )
-update semel_record r set
-    state = $4, number = r.number + 1, lease_until = null,
-    retry_at = c.us + case when $5 > c.room then c.room else $5 end,
-    body = $6, content_type = $7, reference = $8, omitted_bytes = $9, error = $10,
-    updated_at = c.us, completed_at = c.us,
-    expires_at = c.us + case when $11 > c.room then c.room else $11 end,
-    sweep_at = c.us + case when $11 > c.room then c.room else $11 end
-from clock c
-where r.digest = $1
-    and r.fence = $2 and r.attempt_id = $3 and r.state = 0 -- guard: fence
+select case
+    when exists (select from done) then true
+    when exists (
+        select from semel_record r
+        where r.digest = $1
+            and r.fence = $2 and r.attempt_id = $3 and r.state = 0 -- guard: fence
+    ) then false
+end as done

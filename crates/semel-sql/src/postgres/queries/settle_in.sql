@@ -7,6 +7,12 @@ clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
 ),
+held as materialized (
+    select r.digest from semel_record r
+    where r.digest = $1 and (select u.open from unit u)
+        and r.fence = $2 and r.attempt_id = $3 and r.state = 0 -- guard: fence
+    for update skip locked
+),
 done as (
     update semel_record r set
         state = $4, number = r.number + 1, lease_until = null,
@@ -15,9 +21,15 @@ done as (
         updated_at = c.us, completed_at = c.us,
         expires_at = c.us + case when $11 > c.room then c.room else $11 end,
         sweep_at = c.us + case when $11 > c.room then c.room else $11 end
-    from clock c cross join unit u
-    where r.digest = $1 and u.open
-        and r.fence = $2 and r.attempt_id = $3 and r.state = 0 -- guard: fence
-    returning r.fence
+    from held h cross join clock c
+    where r.digest = h.digest
+    returning 1
 )
-select u.open, d.fence from unit u left join done d on true
+select (select u.open from unit u) as open, case
+    when exists (select from done) then true
+    when exists (
+        select from semel_record r
+        where r.digest = $1
+            and r.fence = $2 and r.attempt_id = $3 and r.state = 0 -- guard: fence
+    ) then false
+end as done
