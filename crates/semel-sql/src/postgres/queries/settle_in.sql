@@ -1,5 +1,6 @@
 -- Invariant: as settle.sql, and only inside the transaction that we began: its mark is gone once
--- the work has committed or rolled back by itself, and then nothing is written.
+-- the work has committed or rolled back by itself, and then nothing is written. A row that this
+-- transaction wrote itself is nobody else's to lock, so its lock is not asked for.
 with unit as materialized (
     select coalesce(current_setting('semel.unit', true), '') = 'open' as open
 ),
@@ -9,7 +10,7 @@ clock as materialized (
 ),
 held as materialized (
     select r.digest from semel_record r
-    where r.digest = $1 and (select u.open from unit u)
+    where r.digest = $1
         and r.fence = $2 and r.attempt_id = $3 and r.state = 0 -- guard: fence
     for update skip locked
 ),
@@ -21,8 +22,10 @@ done as (
         updated_at = c.us, completed_at = c.us,
         expires_at = c.us + case when $11 > c.room then c.room else $11 end,
         sweep_at = c.us + case when $11 > c.room then c.room else $11 end
-    from held h cross join clock c
-    where r.digest = h.digest
+    from clock c
+    where r.digest = $1 and (select u.open from unit u)
+        and r.fence = $2 and r.attempt_id = $3 and r.state = 0 -- guard: fence
+        and (r.xmin = pg_current_xact_id()::xid or exists (select from held))
     returning 1
 )
 select (select u.open from unit u) as open, case
