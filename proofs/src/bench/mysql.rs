@@ -303,8 +303,7 @@ async fn measure(
             beside(
                 &format!("bare client, minimal claim and complete, {seats} connections"),
                 Arc::new(Minimal(database.seats(seats).await?)),
-                // It does less than we do: a target only where batches make up for that.
-                target.filter(|_| tasks == 64),
+                target,
             ),
         ];
         let run = Run::new(ours::executor(store.clone())?);

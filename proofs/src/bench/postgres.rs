@@ -281,8 +281,7 @@ async fn measure(
             beside(
                 &format!("bare client, minimal claim and complete, {seats} connections"),
                 Arc::new(Minimal(database.seats(seats, false).await?)),
-                // It does less than we do: a target only where batches make up for that.
-                target.filter(|_| tasks == 64),
+                target,
             ),
         ];
         let run = Run::new(ours::executor(store.clone())?);
@@ -323,7 +322,7 @@ async fn transact(
             beside(
                 &format!("naive transaction, {seats} connections"),
                 Arc::new(Naive(database.seats(seats, false).await?)),
-                None,
+                target,
             ),
             beside(
                 &format!("naive transaction, our statements, {seats} connections"),

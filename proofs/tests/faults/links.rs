@@ -11,8 +11,10 @@ use semel_proofs::effects::{self, Database, Effect};
 use semel_proofs::on_stores;
 use semel_proofs::place::Place;
 use semel_proofs::scene::{Seen, command, executor};
-use semel_proofs::stores::Visitor;
+use semel_proofs::stores::{Backend, Visitor};
 use semel_testkit::proxy::FaultProxy;
+use semel_testkit::servers::RedisCluster;
+use semel_testkit::servers::resp::{Connection, Reply};
 
 /// Longer than finding out takes, shorter than a test may hang.
 const LEASE: Duration = Duration::from_secs(6);
@@ -168,3 +170,103 @@ async fn faults_a_cut_reply_neither_doubles_nor_strands_a_transaction(place: Arc
 }
 
 on_stores!(faults_a_cut_reply_neither_doubles_nor_strands_a_transaction: postgres mysql);
+
+/// A cluster whose masters are known to clients by the proxies in front of them.
+struct Fronted {
+    cluster: RedisCluster,
+    proxies: Vec<FaultProxy>,
+}
+
+impl Fronted {
+    async fn start() -> Self {
+        let cluster = RedisCluster::start().expect("three masters");
+        let mut proxies = Vec::new();
+        for node in cluster.nodes() {
+            let server: SocketAddr = ([127, 0, 0, 1], node.port()).into();
+            let proxy = FaultProxy::start(server).await.expect("a proxy");
+            let bus = (node.port() + 10_000).to_string();
+            let front = proxy.addr().port().to_string();
+            let mut admin = Connection::open(node.port(), LEASE).expect("the node answers");
+            // The other masters keep talking to the node itself; only clients are sent round.
+            for (name, value) in
+                [("cluster-announce-bus-port", &bus), ("cluster-announce-port", &front)]
+            {
+                let set = admin.ask(&["CONFIG", "SET", name, value]).expect("an answer");
+                assert!(!matches!(set, Reply::Error(_)), "{name}: {set:?}");
+            }
+            proxies.push(proxy);
+        }
+        let fronted = Self { cluster, proxies };
+        fronted.wait_until_known().await;
+        fronted
+    }
+
+    /// Waits until every master knows every other by its proxy: the word spreads by gossip.
+    async fn wait_until_known(&self) {
+        let fronts: Vec<String> =
+            self.proxies.iter().map(|proxy| format!(":{}@", proxy.addr().port())).collect();
+        let known = |port: u16| {
+            let mut admin = Connection::open(port, LEASE).expect("the node answers");
+            match admin.ask(&["CLUSTER", "NODES"]).expect("an answer") {
+                Reply::Text(nodes) => fronts.iter().all(|front| nodes.contains(front)),
+                Reply::Error(_) | Reply::Nil | Reply::Many(_) => false,
+            }
+        };
+        for _ in 0..200 {
+            if self.cluster.nodes().iter().all(|node| known(node.port())) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the masters do not learn each other's proxies");
+    }
+
+    fn backend(&self) -> Backend {
+        let ports = self.proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.addr().port()));
+        let url = format!("redis+cluster://{}", ports.collect::<Vec<_>>().join(","));
+        Backend::parse(&url).expect("a cluster's URL")
+    }
+
+    fn reply_bytes(&self) -> u64 {
+        self.proxies.iter().map(|proxy| proxy.traffic().reply_bytes).sum()
+    }
+
+    fn cuts(&self) -> u64 {
+        self.proxies.iter().map(|proxy| proxy.faults().cuts).sum()
+    }
+}
+
+#[test]
+fn faults_a_cut_reply_neither_doubles_nor_strands_a_run_on_a_cluster() {
+    semel_testkit::fixture::run(async {
+        let fronted = Fronted::start().await;
+        fronted.cluster.wait_until_whole().expect("still one cluster");
+        let through = executor(fronted.backend().open().await.expect("a store"), LEASE);
+        let repeat = executor(fronted.backend().open().await.expect("a store"), LEASE);
+        let seen = Seen::default();
+        run(&through, "warm-up", &seen).await.expect("an answer");
+        let before = fronted.reply_bytes();
+        run(&through, "measured", &seen).await.expect("an answer");
+        let bytes = fronted.reply_bytes() - before;
+        assert!(bytes > 0, "clients do not come by the proxies");
+        let mut cut = 0;
+        for at in (0..bytes).step_by(4) {
+            let before = fronted.cuts();
+            for proxy in &fronted.proxies {
+                proxy.cut_reply_after(usize::try_from(at).expect("a few hundred bytes"));
+            }
+            for round in 0.. {
+                let id = format!("cut-at-{at}-{round}");
+                let first = run(&through, &id, &seen).await;
+                let second = run(&repeat, &id, &seen).await.expect("an answer");
+                assert_eq!(seen.times(&id), 1, "cut at {at}: {first:?}, then {second:?}");
+                if fronted.cuts() > before {
+                    break;
+                }
+                assert!(round < 4 * ROUNDS, "no reply was cut at {at}");
+            }
+            cut += 1;
+        }
+        assert!(cut >= 10, "only {cut} places were cut");
+    });
+}
