@@ -20,9 +20,15 @@ pub struct OperationId([u8; 16]);
 impl OperationId {
     /// A new one, from the time and 80 random bits.
     pub fn generate() -> Self {
+        let mut random = [0; 10];
+        fill_random(&mut random);
+        Self::with(&random)
+    }
+
+    fn with(random: &[u8; 10]) -> Self {
         let millis = clock::system_now().as_micros().unsigned_abs() / 1_000;
         let mut tail = [0; 16];
-        fill_random(&mut tail[6..]);
+        tail[6..].copy_from_slice(random);
         Self(Ulid::from_parts(millis, u128::from_be_bytes(tail)).to_bytes())
     }
 
@@ -138,6 +144,16 @@ pub struct Lease {
     pub fence: Fence,
     /// The grant.
     pub attempt_id: AttemptId,
+}
+
+/// A new operation and its first attempt, for the price of one call to the operating system.
+pub(crate) fn draw() -> (OperationId, AttemptId) {
+    let mut random = [0; 26];
+    fill_random(&mut random);
+    let (mut operation, mut attempt) = ([0; 10], [0; 16]);
+    operation.copy_from_slice(&random[..10]);
+    attempt.copy_from_slice(&random[10..]);
+    (OperationId::with(&operation), AttemptId(attempt))
 }
 
 fn fill_random(bytes: &mut [u8]) {

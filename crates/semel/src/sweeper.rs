@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::monotonic;
 use crate::measure;
 use crate::store::Store;
 
@@ -47,6 +48,7 @@ pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: C
         }
         for _ in 0..ROUND {
             let Some(store) = store.upgrade() else { return };
+            let since = monotonic();
             match store.sweep(settings.batch).await {
                 Ok(swept) => {
                     measure::swept(swept.removed);
@@ -60,7 +62,12 @@ pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: C
                     break;
                 }
             }
-            tokio::task::yield_now().await;
+            // Work off a backlog beside the callers, not before them: a fifth of the time at most.
+            let rest = (since.elapsed() * 4).min(Duration::from_secs(1));
+            tokio::select! {
+                () = tokio::time::sleep(rest) => {}
+                () = closing.cancelled() => return,
+            }
         }
     }
 }

@@ -58,14 +58,14 @@ impl PgOptions {
     fn at(address: Address) -> Self {
         Self {
             address,
-            lanes: 4,
+            lanes: 2,
             transactions: 16,
             transaction_wait: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(5),
         }
     }
 
-    /// Connections that callers' steps share. Default 4; more of them make smaller batches.
+    /// Connections that callers' steps share. Default 2; more of them make smaller batches.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes.max(1);
         self

@@ -3,12 +3,15 @@
 //! Each text is a file of its own under `queries/`, opened by the invariant that it keeps. What is
 //! bound to them and how answers are read is in `ledger` and its neighbours.
 
+#[cfg(feature = "testing")]
 use std::borrow::Cow;
 
 use semel::store::{Error, ErrorKind};
+#[cfg(feature = "testing")]
+use sqlx::AssertSqlSafe;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+use sqlx::{SqlSafeStr, SqlStr};
 
 use crate::error::{Stage, classify};
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Inner;
 use super::command::Order;
-use crate::claim::{AttemptId, Lease, OperationId, Origin};
+use crate::claim::{Lease, OperationId, Origin, draw};
 use crate::clock::monotonic;
 use crate::fingerprint::Fingerprint;
 use crate::judge::{self, Verdict, judge};
@@ -158,11 +158,12 @@ impl<S: Store> Inner<S> {
 
     /// A claim as this process would write it for `order`.
     pub(super) fn draft(&self, order: &Order) -> Draft {
+        let (operation_id, attempt_id) = draw();
         Draft {
             key: order.key.clone(),
             fingerprint: order.fingerprint,
-            operation_id: OperationId::generate(),
-            attempt_id: AttemptId::generate(),
+            operation_id,
+            attempt_id,
             attempt: 1,
             owner: self.owner.clone(),
             lease: order.policy.lease,
