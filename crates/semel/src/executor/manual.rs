@@ -41,6 +41,21 @@ pub enum Claimed<S: Store> {
     },
 }
 
+impl<S: Store> Claimed<S> {
+    /// An answer in place of a claim.
+    pub(super) fn answered(execution: Execution<Outcome>) -> Self {
+        match execution {
+            Execution::Executed { value: outcome, receipt }
+            | Execution::Replayed { value: outcome, receipt } => {
+                Claimed::Completed { outcome, receipt }
+            }
+            Execution::InProgress { lease_remaining, .. } => {
+                Claimed::InProgress { lease_remaining }
+            }
+        }
+    }
+}
+
 impl<S: Store> fmt::Debug for Claimed<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -228,14 +243,7 @@ impl<S: Store> Executor<S> {
             Err(_) => return Err(Error::Closed),
         };
         let (verdict, record, as_of) = answered;
-        match self.0.answer::<Plain, Outcome>(&order, verdict, record, as_of, None)? {
-            Execution::Executed { value, receipt } | Execution::Replayed { value, receipt } => {
-                Ok(Claimed::Completed { outcome: value, receipt })
-            }
-            Execution::InProgress { lease_remaining, .. } => {
-                Ok(Claimed::InProgress { lease_remaining })
-            }
-        }
+        self.0.answer::<Plain, Outcome>(&order, verdict, record, as_of, None).map(Claimed::answered)
     }
 
     /// The record of `key` as it stands, expired or not; `None` if there is none.

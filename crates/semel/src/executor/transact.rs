@@ -68,17 +68,8 @@ impl<S: TransactionalStore> Executor<S> {
         match self.0.begin_in(connection, &order).await? {
             Begun::Granted(grant) => Ok(Claimed::Granted(Claim::new(&self.0, order, grant, false))),
             Begun::Answered { verdict, record, as_of } => {
-                let answer =
-                    self.0.answer::<Plain, Outcome>(&order, verdict, record, as_of, None)?;
-                Ok(match answer {
-                    Execution::Executed { value: outcome, receipt }
-                    | Execution::Replayed { value: outcome, receipt } => {
-                        Claimed::Completed { outcome, receipt }
-                    }
-                    Execution::InProgress { lease_remaining, .. } => {
-                        Claimed::InProgress { lease_remaining }
-                    }
-                })
+                let answer = self.0.answer::<Plain, Outcome>(&order, verdict, record, as_of, None);
+                answer.map(Claimed::answered)
             }
         }
     }
