@@ -162,8 +162,10 @@ fn many_at_once_share_statements() {
                 assert_eq!(settled.expect("settle"), Settled::Done);
             }
             if round == 1 {
-                // The first of each goes alone and at once, the other 63 follow together.
-                assert_eq!(counted.trips(), 4, "claims 2, settles 2");
+                // The first of each goes at once, alone or with the few that came as quickly; the
+                // rest follow together. Alone they would be 128.
+                let trips = counted.trips();
+                assert!((2..=16).contains(&trips), "{trips} trips for 64 claims and 64 settles");
             }
         }
     });
