@@ -4,6 +4,7 @@
 //! values behind it, which stores persist.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use ulid::Ulid;
@@ -50,6 +51,21 @@ impl fmt::Display for OperationId {
     }
 }
 
+/// Reads exactly what [`Display`](fmt::Display) writes: one spelling per id.
+impl FromStr for OperationId {
+    type Err = InvalidOperationId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidOperationId> {
+        let id = Ulid::from_string(text).map(|ulid| Self(ulid.to_bytes()));
+        id.ok().filter(|id| id.to_string() == text).ok_or(InvalidOperationId)
+    }
+}
+
+/// A text that is not an operation id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an operation id is 26 characters of upper-case Crockford base32")]
+pub struct InvalidOperationId;
+
 impl fmt::Debug for OperationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OperationId({self})")
@@ -65,8 +81,7 @@ impl Serialize for OperationId {
 impl<'de> Deserialize<'de> for OperationId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let ulid = Ulid::from_string(&text).map_err(serde::de::Error::custom)?;
-        Ok(Self(ulid.to_bytes()))
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 

@@ -15,6 +15,7 @@ mod heartbeat;
 mod manual;
 mod replay;
 mod run;
+mod serve;
 mod settle;
 mod transact;
 mod unit;
@@ -37,6 +38,7 @@ pub use context::{Context, NoDurableClaim};
 pub use execution::{Error, Execution, Receipt};
 pub use manual::{Claim, Claimed, Unsettled};
 pub use replay::LocalReplay;
+pub use serve::{Served, Settlement};
 pub use unit::Unit;
 pub use wait::Polling;
 

@@ -6,11 +6,14 @@
 //! amounts must never share a fingerprint because a parser rounded them.
 
 mod ijson;
+mod pointer;
 
 use std::fmt;
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+
+pub use pointer::{InvalidPointer, Pointer};
 
 use crate::key::hex;
 
@@ -22,6 +25,7 @@ enum Scheme {
     Raw = 2,
     Opaque = 3,
     Given = 4,
+    Parts = 5,
 }
 
 /// What makes two requests under one key the same request.
@@ -59,6 +63,28 @@ impl Fingerprint {
             Some(canonical) => Self::hash(Scheme::Json, &canonical),
             None => Self::hash(Scheme::Raw, body),
         }
+    }
+
+    /// Of the chosen part of a JSON body: what `include` points at (all of it, if empty) without
+    /// what `exclude` points at. A body that is not I-JSON has no parts: it is hashed whole, from
+    /// its raw bytes.
+    pub fn of_selected(body: &[u8], include: &[Pointer], exclude: &[Pointer]) -> Self {
+        match ijson::canonical_part(body, |whole| pointer::select(whole, include, exclude)) {
+            Some(canonical) => Self::hash(Scheme::Json, &canonical),
+            None => Self::hash(Scheme::Raw, body),
+        }
+    }
+
+    /// Of several parts, each with its length, so that no two different splits are the same.
+    pub fn of_parts(parts: &[&[u8]]) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        let mut stored = [Scheme::Parts as u8; 33];
+        stored[1..].copy_from_slice(&hash.finalize());
+        Self(Some(stored))
     }
 
     /// Of raw bytes, with no canonical form.

@@ -78,10 +78,12 @@ mod sweeper;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use claim::{AttemptId, Fence, Lease, OperationId, Origin};
+pub use claim::{AttemptId, Fence, InvalidOperationId, Lease, OperationId, Origin};
 pub use clock::{Clock, Timestamp};
-pub use executor::{Command, Consumed, Context, Error, Execution, Executor, Receipt};
-pub use fingerprint::{Fingerprint, InvalidFingerprint};
+pub use executor::{
+    Command, Consumed, Context, Error, Execution, Executor, Receipt, Served, Settlement,
+};
+pub use fingerprint::{Fingerprint, InvalidFingerprint, Pointer};
 pub use key::{Digest, Hint, InvalidKey, Key, Kind, Principal};
 pub use operate::{Operate, Operated, Resolution};
 pub use outcome::{ErrorText, InvalidReference, Outcome, Recorded, Reference};
@@ -89,3 +91,7 @@ pub use policy::{InvalidPolicy, OnCrash, OnFailure, Policy, Wait, Woken};
 pub use record::{Entry, Record, State, Version};
 pub use store::{AnyStore, Store};
 pub use sweeper::Sweeping;
+
+// For `semel-macros`, whose users may know serde by another name.
+#[doc(hidden)]
+pub use serde as __serde;

@@ -3,12 +3,12 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Recorded};
 
 /// Writes and reads the results of one kind of call.
 pub(super) trait Codec<T>: Send + Sync + 'static {
-    /// The outcome of `value`, and the value as every replay will see it.
-    fn encode(value: T) -> Result<(Outcome, T), Unencodable<T>>;
+    /// What to keep of `value`, and the value as every replay will see it.
+    fn encode(value: T) -> Result<(Recorded, T), Unencodable<T>>;
     /// A replayed value.
     fn decode(outcome: &Outcome) -> Result<T, String>;
 }
@@ -23,7 +23,7 @@ pub(super) struct Unencodable<T> {
 pub(super) struct Json;
 
 impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
-    fn encode(value: T) -> Result<(Outcome, T), Unencodable<T>> {
+    fn encode(value: T) -> Result<(Recorded, T), Unencodable<T>> {
         let body = match serde_json::to_vec(&value) {
             Ok(body) => body,
             Err(error) => {
@@ -33,7 +33,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
         // Read back before it is recorded: what cannot be replayed is found out now, and the first
         // caller gets exactly what every later one will.
         match serde_json::from_slice(&body) {
-            Ok(replayed) => Ok((Outcome::new(Outcome::JSON, body), replayed)),
+            Ok(replayed) => Ok((Recorded::Whole(Outcome::new(Outcome::JSON, body)), replayed)),
             Err(error) => Err(Unencodable { value, reason: error.to_string() }),
         }
     }
@@ -47,8 +47,8 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
 pub(super) struct Plain;
 
 impl Codec<Outcome> for Plain {
-    fn encode(value: Outcome) -> Result<(Outcome, Outcome), Unencodable<Outcome>> {
-        Ok((value.clone(), value))
+    fn encode(value: Outcome) -> Result<(Recorded, Outcome), Unencodable<Outcome>> {
+        Ok((Recorded::Whole(value.clone()), value))
     }
 
     fn decode(outcome: &Outcome) -> Result<Outcome, String> {

@@ -1,7 +1,6 @@
 //! The last step of a transaction: commit, find out whether a commit took place, or record a
 //! failure after the rollback.
 
-use std::fmt::{self, Display};
 use std::time::Duration;
 
 use super::Inner;
@@ -9,8 +8,9 @@ use super::begin::{Begun, Grant, pause};
 use super::codec::Codec;
 use super::command::Order;
 use super::execution::{Error, Execution};
-use super::run::{failpoint, shown};
-use super::settle::{Ended, failure};
+use super::run::failpoint;
+use super::serve::Fault;
+use super::settle::{Ended, failed};
 use crate::clock::monotonic;
 use crate::outcome::ErrorText;
 use crate::record::State;
@@ -39,12 +39,14 @@ pub(super) enum Failure<E> {
     Store(store::Error),
 }
 
-impl<E: Display> Failure<E> {
+impl<E: Fault> Failure<E> {
     /// What the failure is recorded as. `None` where there is nothing to record: nothing ran to its
     /// end, the store is the one in trouble, or the escaped unit still holds what recording needs.
-    pub(super) fn blame(&self) -> Option<String> {
+    pub(super) fn blame(&self, order: &Order, grant: &Grant) -> Option<Ending> {
         match self {
-            Failure::Work(_) | Failure::Panicked(_) | Failure::TimedOut(_) => Some(shown(self)),
+            Failure::Work(_) | Failure::Panicked(_) | Failure::TimedOut(_) => {
+                Some(failed(order, grant, self))
+            }
             Failure::Escaped
             | Failure::Aborted
             | Failure::Lost
@@ -54,18 +56,22 @@ impl<E: Display> Failure<E> {
     }
 }
 
-impl<E: Display> Display for Failure<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl<E: Fault> Fault for Failure<E> {
+    fn text(&self) -> String {
         match self {
-            Failure::Work(error) => error.fmt(f),
-            Failure::Panicked(message) => write!(f, "the work panicked: {message}"),
-            Failure::TimedOut(limit) => write!(f, "the work took longer than {limit:?}"),
-            Failure::Escaped => f.write_str("the transaction's unit escaped the work"),
-            Failure::Aborted => f.write_str("the attempt was stopped by a shutdown"),
-            Failure::Lost => f.write_str("the claim was lost"),
-            Failure::Result(error) => error.fmt(f),
-            Failure::Store(error) => error.fmt(f),
+            Failure::Work(error) => error.text(),
+            Failure::Panicked(message) => format!("the work panicked: {message}"),
+            Failure::TimedOut(limit) => format!("the work took longer than {limit:?}"),
+            Failure::Escaped => "the transaction's unit escaped the work".to_owned(),
+            Failure::Aborted => "the attempt was stopped by a shutdown".to_owned(),
+            Failure::Lost => "the claim was lost".to_owned(),
+            Failure::Result(error) => error.to_string(),
+            Failure::Store(error) => error.to_string(),
         }
+    }
+
+    fn releases(&self) -> bool {
+        matches!(self, Failure::Work(error) if error.releases())
     }
 }
 
@@ -86,7 +92,7 @@ impl<E> From<Failure<E>> for Error<E> {
 
 impl<S: TransactionalStore> Inner<S> {
     /// Commits, or records the failure after the rollback.
-    pub(super) async fn finish_one_commit<C: Codec<T>, T, E: Display>(
+    pub(super) async fn finish_one_commit<C: Codec<T>, T, E: Fault>(
         &self,
         order: &Order,
         grant: &Grant,
@@ -94,11 +100,11 @@ impl<S: TransactionalStore> Inner<S> {
     ) -> Result<Execution<T>, Error<E>> {
         let (value, ending, transaction) = match worked {
             Worked::Ready { value, ending, transaction } => (value, ending, transaction),
-            Worked::Failed(failed) => {
-                if let Some(text) = failed.blame() {
-                    self.record_failure(order, grant, &text).await;
+            Worked::Failed(failure) => {
+                if let Some(ending) = failure.blame(order, grant) {
+                    self.record_failure(order, grant, ending).await;
                 }
-                return Err(failed.into());
+                return Err(failure.into());
             }
         };
         let as_of = monotonic();
@@ -114,7 +120,8 @@ impl<S: TransactionalStore> Inner<S> {
                     // Refused, not lost: a constraint checked at commit fails the work like any
                     // other error. A transaction to be run again has not failed yet.
                     if !matches!(error.kind(), ErrorKind::Ambiguous | ErrorKind::RetryTransaction) {
-                        self.record_failure(order, grant, &error.to_string()).await;
+                        let ending = failed(order, grant, &error);
+                        self.record_failure(order, grant, ending).await;
                     }
                     return Err(error.into());
                 }
@@ -162,8 +169,7 @@ impl<S: TransactionalStore> Inner<S> {
     }
 
     /// A failure of one-commit work, recorded after its rollback: a claim of its own, ended at once.
-    async fn record_failure(&self, order: &Order, grant: &Grant, text: &str) {
-        let ending = failure(order, grant.attempt, text);
+    async fn record_failure(&self, order: &Order, grant: &Grant, ending: Ending) {
         let fresh = grant.attempt == 1;
         if fresh && ending == Ending::Removed {
             self.moved(&order.key);
@@ -192,7 +198,7 @@ impl<S: TransactionalStore> Inner<S> {
         self.moved(&order.key);
     }
 
-    pub(super) async fn finish_claimed<C: Codec<T>, T, E: Display>(
+    pub(super) async fn finish_claimed<C: Codec<T>, T, E: Fault>(
         &self,
         order: &Order,
         grant: &Grant,
@@ -210,17 +216,17 @@ impl<S: TransactionalStore> Inner<S> {
             Worked::Failed(Failure::TimedOut(limit)) => {
                 return self.timed_out::<C, T, E>(order, grant, limit).await;
             }
-            Worked::Failed(failed) => {
-                let text = shown(&failed);
-                return self.fail::<C, T, E>(order, grant, &text, failed.into()).await;
+            Worked::Failed(failure) => {
+                let ending = failed(order, grant, &failure);
+                return self.fail::<C, T, E>(order, grant, ending, failure.into()).await;
             }
         };
         let as_of = monotonic();
         failpoint("commit.before");
         if let Err(error) = self.store.commit(transaction).await {
             if error.kind() != ErrorKind::Ambiguous {
-                let text = error.to_string();
-                return self.fail::<C, T, E>(order, grant, &text, error.into()).await;
+                let ending = failed(order, grant, &error);
+                return self.fail::<C, T, E>(order, grant, ending, error.into()).await;
             }
             // A settle of our own waits for the commit in doubt, and then either finds the claim
             // ended by it or ends the claim as a failure.

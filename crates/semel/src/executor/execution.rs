@@ -4,6 +4,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use crate::claim::{Fence, OperationId};
+use crate::fingerprint::InvalidFingerprint;
+use crate::key::InvalidKey;
 use crate::outcome::ErrorText;
 use crate::policy::InvalidPolicy;
 use crate::store;
@@ -206,6 +208,12 @@ pub enum Error<E = Infallible> {
     /// A setting cannot work.
     #[error(transparent)]
     Policy(#[from] InvalidPolicy),
+    /// The key cannot be one; nothing was sent to the store.
+    #[error(transparent)]
+    Key(#[from] InvalidKey),
+    /// What makes the request the same cannot be told; nothing was sent to the store.
+    #[error(transparent)]
+    Fingerprint(#[from] InvalidFingerprint),
     /// The executor is shutting down and takes no new work.
     #[error("the executor is shutting down")]
     Closed,
@@ -223,6 +231,21 @@ pub enum Error<E = Infallible> {
 impl Error<Infallible> {
     /// The same error beside another work's error type.
     pub(super) fn widen<E>(self) -> Error<E> {
+        self.map(|never| match never {})
+    }
+}
+
+impl<E> Error<E> {
+    /// The work's own error, or the same error without one.
+    pub(super) fn narrow(self) -> Result<E, Error> {
+        match self {
+            Error::Work(error) => Ok(error),
+            other => Err(other.map(|_| unreachable!("the work's own error was taken out"))),
+        }
+    }
+
+    /// The same error with another error of the work.
+    pub fn map<F>(self, f: impl FnOnce(E) -> F) -> Error<F> {
         match self {
             Error::Mismatch => Error::Mismatch,
             Error::Backoff { retry_after, attempt, error } => {
@@ -243,9 +266,11 @@ impl Error<Infallible> {
             Error::Escaped => Error::Escaped,
             Error::Capacity => Error::Capacity,
             Error::Policy(error) => Error::Policy(error),
+            Error::Key(error) => Error::Key(error),
+            Error::Fingerprint(error) => Error::Fingerprint(error),
             Error::Closed => Error::Closed,
             Error::Concurrent => Error::Concurrent,
-            Error::Work(never) => match never {},
+            Error::Work(error) => Error::Work(f(error)),
             Error::Store(error) => Error::Store(error),
         }
     }
@@ -289,6 +314,8 @@ pub(super) fn label<T, E>(result: &Result<Execution<T>, Error<E>>) -> &'static s
             | Error::Escaped
             | Error::Capacity
             | Error::Policy(_)
+            | Error::Key(_)
+            | Error::Fingerprint(_)
             | Error::Closed
             | Error::Store(_),
         ) => "error",

@@ -30,10 +30,11 @@ impl<S: Store> Inner<S> {
         // The work ran: whatever is wrong with its result, it must not run again.
         let encoded = std::panic::catch_unwind(AssertUnwindSafe(|| C::encode(value)));
         let (outcome, value) = match encoded {
-            Ok(Ok((outcome, value))) => match with_reference(outcome, context) {
+            Ok(Ok((Recorded::Whole(outcome), value))) => match with_reference(outcome, context) {
                 whole if whole.size() <= max => (Recorded::Whole(whole), Ok(value)),
                 large => (Recorded::Omitted { bytes: large.size() as u64 }, Ok(value)),
             },
+            Ok(Ok((omitted @ Recorded::Omitted { .. }, value))) => (omitted, Ok(value)),
             Ok(Err(Unencodable { value, reason })) => {
                 tracing::error!(key = ?order.key, reason, "a result cannot be stored or replayed");
                 (Recorded::Omitted { bytes: 0 }, Ok(value))
@@ -80,10 +81,9 @@ impl<S: Store> Inner<S> {
         &self,
         order: &Order,
         grant: &Grant,
-        text: &str,
+        ending: Ending,
         error: Error<E>,
     ) -> Result<Execution<T>, Error<E>> {
-        let ending = failure(order, grant.attempt, text);
         failpoint("fail.before");
         match self.settle(&order.key, &grant.lease, &ending, order.policy.lease).await {
             Ended::Recorded => {
@@ -136,7 +136,8 @@ impl<S: Store> Inner<S> {
         let text = format!("the work took longer than {limit:?} and was cancelled");
         match order.policy.on_crash {
             OnCrash::Rerun => {
-                self.fail::<C, T, E>(order, grant, &text, Error::WorkTimeout { limit }).await
+                let ending = failure(order, grant.attempt, &text);
+                self.fail::<C, T, E>(order, grant, ending, Error::WorkTimeout { limit }).await
             }
             OnCrash::Hold | OnCrash::Verify => {
                 self.interrupted(order, grant, &text).await;

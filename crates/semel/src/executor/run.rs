@@ -17,6 +17,8 @@ use super::codec::Codec;
 use super::command::Order;
 use super::execution::{Error, Execution, label};
 use super::finish::receipt_of;
+use super::serve::Fault;
+use super::settle::{failed, failure};
 use super::wait::Waiting;
 use super::{Context, Inner};
 use crate::judge::Verdict;
@@ -182,7 +184,7 @@ impl<S: Store> Inner<S> {
         C: Codec<T>,
         F: FnOnce(Context) -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
-        E: Display,
+        E: Fault,
     {
         failpoint("begin.before");
         let begun = match self.begin(&order).await {
@@ -210,7 +212,7 @@ impl<S: Store> Inner<S> {
         C: Codec<T>,
         F: FnOnce(Context) -> Fut,
         Fut: Future<Output = Result<T, E>>,
-        E: Display,
+        E: Fault,
     {
         let context = self.context(order, grant, true);
         let beat = self.keep_alive(order, grant, &context);
@@ -228,12 +230,13 @@ impl<S: Store> Inner<S> {
                 self.succeed::<C, T, E>(order, grant, &context, value).await
             }
             Ran::Finished(Err(error)) => {
-                let text = shown(&error);
-                self.fail::<C, T, E>(order, grant, &text, Error::Work(error)).await
+                let ending = failed(order, grant, &error);
+                self.fail::<C, T, E>(order, grant, ending, Error::Work(error)).await
             }
             Ran::Panicked(message) => {
                 let text = format!("the work panicked: {message}");
-                self.fail::<C, T, E>(order, grant, &text, Error::Panicked { message }).await
+                let ending = failure(order, grant.attempt, &text);
+                self.fail::<C, T, E>(order, grant, ending, Error::Panicked { message }).await
             }
             Ran::TimedOut(limit) => self.timed_out::<C, T, E>(order, grant, limit).await,
             Ran::Aborted => {

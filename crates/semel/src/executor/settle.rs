@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::Inner;
-use super::begin::pause;
+use super::begin::{Grant, pause};
 use super::command::Order;
-use crate::claim::Lease;
+use super::serve::Fault;
+use crate::claim::{Lease, Origin};
 use crate::clock::monotonic;
 use crate::judge::exceeded;
 use crate::key::Key;
@@ -101,6 +102,23 @@ fn is_ours(found: Option<&Peeked>, lease: &Lease, ending: &Ending) -> bool {
             record.state == State::Uncertain && record.error.as_ref() == Some(error)
         }
         Ending::Removed => false,
+    }
+}
+
+/// What work without a result leaves behind.
+pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Ending {
+    let text = fault.text();
+    if !fault.releases() {
+        return failure(order, grant.attempt, &text);
+    }
+    match grant.origin {
+        Origin::Fresh => Ending::Removed,
+        // An earlier attempt may have had effects: its operation id and count must survive.
+        Origin::AfterFailure | Origin::Takeover => Ending::Failed {
+            error: ErrorText::new(&text),
+            retry_after: Some(Duration::ZERO),
+            keep: order.policy.keep,
+        },
     }
 }
 

@@ -20,6 +20,7 @@ use super::finish::with_reference;
 use super::flight::Hold;
 use super::manual::{Claim, Claimed};
 use super::run::{Attempted, Ran, failpoint};
+use super::serve::Fault;
 use super::unit::Unit;
 use super::{Context, Executor, Inner};
 use crate::clock::monotonic;
@@ -120,7 +121,7 @@ impl<S: TransactionalStore> Inner<S> {
         }
     }
 
-    async fn attempt_transact<C, T, E, F, Fut>(
+    pub(super) async fn attempt_transact<C, T, E, F, Fut>(
         self: Arc<Self>,
         order: Arc<Order>,
         work: F,
@@ -129,7 +130,7 @@ impl<S: TransactionalStore> Inner<S> {
         C: Codec<T>,
         F: FnOnce(Unit<S>) -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
-        E: Display,
+        E: Fault,
     {
         let hold = match self.in_flight.hold(&order) {
             Ok(hold) => hold,
@@ -154,7 +155,7 @@ impl<S: TransactionalStore> Inner<S> {
         C: Codec<T>,
         F: FnOnce(Unit<S>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
-        E: Display,
+        E: Fault,
     {
         failpoint("begin.before");
         if order.claim_first {
@@ -210,7 +211,7 @@ impl<S: TransactionalStore> Inner<S> {
         C: Codec<T>,
         F: FnOnce(Unit<S>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
-        E: Display,
+        E: Fault,
     {
         let home = Arc::new(Mutex::new(None));
         let unit = Unit {
@@ -234,7 +235,7 @@ impl<S: TransactionalStore> Inner<S> {
         let (value, mut transaction) = match value {
             Ok(done) => done,
             Err((failure, back)) => {
-                self.undo(order, grant, failure.blame(), back).await;
+                self.undo(grant, failure.blame(order, grant), back).await;
                 return Worked::Failed(failure);
             }
         };
@@ -263,22 +264,16 @@ impl<S: TransactionalStore> Inner<S> {
     }
 
     /// Rolls back. Nothing of the failure may be written before that: it would go with the rest.
-    async fn undo(
-        &self,
-        order: &Order,
-        grant: &Grant,
-        blame: Option<String>,
-        back: Option<S::Transaction>,
-    ) {
+    async fn undo(&self, grant: &Grant, blame: Option<Ending>, back: Option<S::Transaction>) {
         let Some(mut transaction) = back else { return };
         #[cfg(feature = "testing")]
         if crate::testing::sabotaged(crate::testing::Guard::FailureAfterRollback) {
-            let ending = super::settle::failure(order, grant.attempt, &blame.unwrap_or_default());
             let connection = S::connection(&mut transaction);
+            let ending = blame.unwrap_or(Ending::Removed);
             let _ = self.store.settle_in(connection, &grant.lease, &ending).await;
             return self.store.rollback(transaction).await;
         }
-        let _ = (order, grant, blame, S::connection(&mut transaction));
+        let _ = (grant, blame, S::connection(&mut transaction));
         self.store.rollback(transaction).await;
     }
 
@@ -290,13 +285,16 @@ impl<S: TransactionalStore> Inner<S> {
         value: T,
     ) -> Result<(Outcome, T), Error> {
         let max = order.policy.max_outcome;
-        let (outcome, value) =
+        let (recorded, value) =
             C::encode(value).map_err(|failed| Error::Encode { reason: failed.reason })?;
-        let outcome = with_reference(outcome, context);
-        match outcome.size() {
-            bytes if bytes > max => Err(Error::ResultTooLarge { bytes, max }),
-            _ => Ok((outcome, value)),
-        }
+        let bytes = match recorded {
+            Recorded::Whole(outcome) if outcome.size() <= max => {
+                return Ok((with_reference(outcome, context), value));
+            }
+            Recorded::Whole(outcome) => outcome.size(),
+            Recorded::Omitted { bytes } => usize::try_from(bytes).unwrap_or(usize::MAX),
+        };
+        Err(Error::ResultTooLarge { bytes, max })
     }
 
     /// Work under a committed claim: the completion rides in the work's transaction.
@@ -310,7 +308,7 @@ impl<S: TransactionalStore> Inner<S> {
         C: Codec<T>,
         F: FnOnce(Unit<S>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
-        E: Display,
+        E: Fault,
     {
         let grant = match self.begin_unheld(order).await {
             Ok(Begun::Granted(grant)) => grant,

@@ -13,12 +13,17 @@ const MAX_SAFE: f64 = 9_007_199_254_740_992.0;
 
 /// The canonical form of `body`, or `None` if it is not I-JSON or a number would change.
 pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
+    canonical_part(body, |whole| whole)
+}
+
+/// The canonical form of a part of `body`, on the same conditions for the whole of it.
+pub(super) fn canonical_part(body: &[u8], part: impl FnOnce(Value) -> Value) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(body).ok()?;
     let Strict(value) = serde_json::from_str(text).ok()?;
     if !numbers(text).all(survives) {
         return None;
     }
-    serde_json_canonicalizer::to_vec(&value).ok()
+    serde_json_canonicalizer::to_vec(&part(value)).ok()
 }
 
 /// A JSON value that was refused if any object in it had two members of one name.

@@ -1,0 +1,128 @@
+//! The body of the function, which becomes the work: what it uses, and whose `self` it means.
+//!
+//! Macros inside the body are only tokens to us. They are looked through as well as tokens can be;
+//! what escapes this look is still refused by the compiler, in its own words.
+
+use proc_macro2::{Group, TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+use syn::visit_mut::{self, VisitMut};
+use syn::{Block, Expr, ExprPath, Ident, Item, Macro, PatIdent};
+
+/// Whether the body uses the variable `name`, and certainly that one: a body that binds the name
+/// anew is left to the compiler, which can tell them apart.
+pub(crate) fn uses(body: &Block, name: &Ident) -> bool {
+    struct Uses<'n> {
+        name: &'n Ident,
+        used: bool,
+        bound: bool,
+    }
+    impl Visit<'_> for Uses<'_> {
+        fn visit_expr_path(&mut self, path: &ExprPath) {
+            self.used |= path.path.get_ident() == Some(self.name);
+            visit::visit_expr_path(self, path);
+        }
+        fn visit_pat_ident(&mut self, pattern: &PatIdent) {
+            self.bound |= pattern.ident == *self.name;
+            visit::visit_pat_ident(self, pattern);
+        }
+        fn visit_macro(&mut self, called: &Macro) {
+            self.used |= mentions(called.tokens.clone(), self.name);
+        }
+        // An item inside the body does not see the function's variables.
+        fn visit_item(&mut self, _: &Item) {}
+    }
+    let mut found = Uses { name, used: false, bound: false };
+    found.visit_block(body);
+    found.used && !found.bound
+}
+
+/// Whether a macro's tokens use `name` as a variable, rather than as a field (`.name`, `name:`) or a
+/// label (`name = …`).
+fn mentions(tokens: TokenStream, name: &Ident) -> bool {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let is = |at: usize, punct: char| {
+        tokens.get(at).is_some_and(|token| matches!(token, TokenTree::Punct(p) if p.as_char() == punct))
+    };
+    tokens.iter().enumerate().any(|(at, token)| match token {
+        TokenTree::Group(group) => mentions(group.stream(), name),
+        TokenTree::Ident(ident) => {
+            let member = at > 0 && is(at - 1, '.') && !(at > 1 && is(at - 2, '.'));
+            let label = (is(at + 1, ':') || is(at + 1, '=')) && !is(at + 2, '=');
+            ident == name && !member && !label
+        }
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
+}
+
+/// Writes `other` for every `self` of the body; says whether there was one.
+pub(crate) fn rename_self(body: &mut Block, other: &Ident) -> bool {
+    struct Rename<'n> {
+        other: &'n Ident,
+        found: bool,
+    }
+    impl Rename<'_> {
+        fn named(&mut self, own: &Ident) -> Ident {
+            self.found = true;
+            Ident::new(&self.other.to_string(), self.other.span().located_at(own.span()))
+        }
+        fn tokens(&mut self, tokens: TokenStream) -> TokenStream {
+            let mut rest = tokens.into_iter().peekable();
+            let mut renamed = TokenStream::new();
+            while let Some(token) = rest.next() {
+                // `self::name` is a path into this module.
+                let path = matches!(rest.peek(), Some(TokenTree::Punct(p)) if p.as_char() == ':');
+                renamed.extend([match token {
+                    TokenTree::Ident(own) if own == "self" && !path => {
+                        TokenTree::Ident(self.named(&own))
+                    }
+                    TokenTree::Group(group) => {
+                        let inner = self.tokens(group.stream());
+                        let mut copy = Group::new(group.delimiter(), inner);
+                        copy.set_span(group.span());
+                        TokenTree::Group(copy)
+                    }
+                    TokenTree::Ident(_) | TokenTree::Punct(_) | TokenTree::Literal(_) => token,
+                }]);
+            }
+            renamed
+        }
+    }
+    impl VisitMut for Rename<'_> {
+        fn visit_expr_path_mut(&mut self, path: &mut ExprPath) {
+            if path.path.is_ident("self") {
+                let own = path.path.segments[0].ident.clone();
+                path.path.segments[0].ident = self.named(&own);
+            }
+            visit_mut::visit_expr_path_mut(self, path);
+        }
+        fn visit_macro_mut(&mut self, called: &mut Macro) {
+            called.tokens = self.tokens(std::mem::take(&mut called.tokens));
+        }
+        fn visit_expr_mut(&mut self, expr: &mut Expr) {
+            if let Expr::Verbatim(tokens) = expr {
+                *tokens = self.tokens(std::mem::take(tokens));
+            }
+            visit_mut::visit_expr_mut(self, expr);
+        }
+        // An item inside the body has a `self` of its own.
+        fn visit_item_mut(&mut self, _: &mut Item) {}
+    }
+    let mut rename = Rename { other, found: false };
+    rename.visit_block_mut(body);
+    rename.found
+}
+
+/// Whether `#[tracing::instrument]` has been at work here before us. It pins the type of the body to
+/// the function's return type, which is not the work's.
+pub(crate) fn is_instrumented(body: &Block) -> bool {
+    struct Instrumented(bool);
+    impl Visit<'_> for Instrumented {
+        fn visit_pat_ident(&mut self, pattern: &PatIdent) {
+            self.0 |= pattern.ident == "__tracing_attr_fake_return";
+            visit::visit_pat_ident(self, pattern);
+        }
+    }
+    let mut found = Instrumented(false);
+    found.visit_block(body);
+    found.0
+}

@@ -1,0 +1,166 @@
+//! What an idempotent function becomes: a command, and its body as the work of that command.
+//!
+//! Everything that the attribute mentions is read before the work is handed over, in the caller's
+//! own future, so it may borrow; the work owns what it uses. Names of ours cannot meet names of the
+//! body: they have the macro's own hygiene.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens as _, quote, quote_spanned};
+use syn::{Block, Expr, Ident, ItemFn, Stmt};
+
+use crate::arguments::{Arguments, Sameness};
+use crate::body;
+use crate::complaints::Complaints;
+use crate::signature::{self, Answer, Me};
+
+/// The function that callers call.
+pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStream {
+    let mut function = match syn::parse2::<ItemFn>(function) {
+        Ok(function) => function,
+        Err(error) => {
+            let message = "`#[idempotent]` goes on an `async fn` with a body";
+            return syn::Error::new(error.span(), message).into_compile_error();
+        }
+    };
+    let mut complaints = Complaints::default();
+    let arguments = Arguments::parse(arguments, &mut complaints);
+    let work = Work::read(&function, &mut complaints);
+    for name in arguments.iter().flat_map(|given| [&given.context, &given.unit]).flatten() {
+        signature::not_a_parameter(&function.sig, name, &mut complaints);
+    }
+    let complaints = complaints.into_tokens();
+    let statements = match (&complaints, arguments, work) {
+        (None, Some(arguments), Some(work)) => call(&arguments, &work),
+        // The signature stays, so that one mistake here is not a dozen at the callers'.
+        _ => {
+            function.attrs.push(syn::parse_quote!(#[allow(unused, clippy::unused_async)]));
+            quote!(::core::unreachable!())
+        }
+    };
+    function.block.stmts = vec![Stmt::Expr(Expr::Verbatim(statements), None)];
+    let function = function.into_token_stream();
+    quote!(#function #complaints)
+}
+
+/// The function's own code, ready to outlive its caller.
+struct Work {
+    body: Block,
+    answer: Answer,
+    /// What `self` was in the body, and what it is a clone of.
+    me: Option<(Ident, TokenStream)>,
+}
+
+impl Work {
+    fn read(function: &ItemFn, complaints: &mut Complaints) -> Option<Self> {
+        let ItemFn { sig, block, .. } = function;
+        if sig.asyncness.is_none() {
+            let message = "`#[idempotent]` needs an `async fn`: it waits for the ledger";
+            complaints.add(sig.fn_token.span, message);
+        }
+        if body::is_instrumented(block) {
+            let message = "put `#[idempotent]` above `#[instrument]`, so that it comes first";
+            complaints.add(sig.ident.span(), message);
+            return None;
+        }
+        for parameter in signature::borrowed(sig) {
+            for name in parameter.names.iter().filter(|name| body::uses(block, name)) {
+                let message = format!(
+                    "the work outlives the caller, so its body cannot use the borrowed `{name}`: \
+                     take it by value, or use it in the attribute only"
+                );
+                complaints.add(parameter.span, message);
+            }
+        }
+        let answer = complaints.take(signature::answer(sig));
+        let me = complaints.take(signature::me(sig))?;
+        let mut body = Block::clone(block);
+        let me = match me {
+            Me::Owned => None,
+            Me::Borrowed { owned, span } => {
+                let name = Ident::new("__semel_self", Span::mixed_site().located_at(span));
+                body::rename_self(&mut body, &name).then_some((name, owned))
+            }
+        };
+        Some(Self { body, answer: answer?, me })
+    }
+}
+
+/// The statements of the function that callers call.
+fn call(arguments: &Arguments, work: &Work) -> TokenStream {
+    let Arguments { executor, context, unit, .. } = arguments;
+    let command = command(arguments);
+    let Work { body, answer: Answer { work: result, whole, span }, me } = work;
+    let clone = me.iter().map(|(name, owned)| {
+        quote_spanned!(name.span()=>
+            let #name = <#owned as ::core::clone::Clone>::clone(self);
+        )
+    });
+    let borrow = me.iter().map(|(name, owned)| {
+        quote_spanned!(name.span()=> let #name: &#owned = &#name;)
+    });
+
+    let at = Span::mixed_site();
+    let (door, held, named) = match unit {
+        Some(unit) => {
+            let context = context
+                .iter()
+                .map(|name| quote_spanned!(at=> let #name = __semel_held.context().clone();));
+            let named = quote_spanned! {at=>
+                #(#context)*
+                #[allow(unused_mut)]
+                let mut #unit = __semel_held;
+            };
+            ("transact", quote_spanned!(at=> ::semel::executor::Unit<_>), named)
+        }
+        None => {
+            let named = context.iter().map(|name| quote_spanned!(at=> let #name = __semel_held;));
+            ("run", quote_spanned!(at=> ::semel::Context), quote!(#(#named)*))
+        }
+    };
+    let here = Span::mixed_site().located_at(*span);
+    let door = Ident::new(door, here);
+    let answer = quote_spanned! {here=>
+        __semel_executor.#door(__semel_command, async move |__semel_held: #held| -> #result {
+            #(#borrow)*
+            #named
+            #body
+        }).await
+    };
+    let answer = match whole {
+        true => answer,
+        false => quote_spanned! {here=>
+            #answer?.into_value().ok_or(::semel::Error::Concurrent)
+        },
+    };
+    quote_spanned! {at=>
+        let __semel_command = #command;
+        let __semel_executor = <::semel::Executor<_>>::clone(&(#executor));
+        #(#clone)*
+        #answer
+    }
+}
+
+/// An expression of type `semel::Command`, which may leave the function by `?`.
+fn command(arguments: &Arguments) -> TokenStream {
+    let Arguments { operation, tenant, key, sameness, principal, settings, .. } = arguments;
+    let at = Span::mixed_site();
+    let principal = principal
+        .iter()
+        .map(|principal| quote_spanned!(at=> .principal(::semel::Principal::of(&(#principal)))));
+    let fingerprint = match sameness {
+        Sameness::Fields(fields) => fields.fingerprint().map(|made| quote_spanned!(at=> #made?)),
+        Sameness::Given(fingerprint) => Some(fingerprint.to_token_stream()),
+    };
+    let fingerprint = fingerprint.iter();
+    quote_spanned! {at=>
+        ::semel::Command::new(
+            ::semel::Key::command(
+                ::core::convert::AsRef::<str>::as_ref(&(#tenant)),
+                #operation,
+                ::core::convert::AsRef::<str>::as_ref(&(#key)),
+            )? #(#principal)*
+        )
+        #(.fingerprint(#fingerprint))*
+        #(#settings)*
+    }
+}

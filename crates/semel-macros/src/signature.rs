@@ -1,0 +1,197 @@
+//! The function as it is written: what callers get, and what its body may hold on to.
+//!
+//! The signature is never changed. It is what callers see, so it says what callers get; the body is
+//! the work, and gives what is inside.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens as _, quote_spanned};
+use syn::spanned::Spanned as _;
+use syn::visit::{self, Visit};
+use syn::{
+    FnArg, GenericArgument, Ident, Lifetime, Pat, PathArguments, PathSegment,
+    ReceiverKind, ReturnType, Signature, Type,
+};
+
+use crate::complaints::Complaints;
+
+/// What callers get.
+pub(crate) struct Answer {
+    /// Whether they get the whole `Execution`, or only its value.
+    pub(crate) whole: bool,
+    /// What the body gives.
+    pub(crate) work: TokenStream,
+    /// Where to point when the types do not fit.
+    pub(crate) span: Span,
+}
+
+/// How the body comes by its `self`.
+pub(crate) enum Me {
+    /// It does not, or it owns it.
+    Owned,
+    /// By a clone of what is borrowed here.
+    Borrowed {
+        /// What is borrowed: `Self`, or `X` of `self: &X`.
+        owned: TokenStream,
+        /// Where it says so.
+        span: Span,
+    },
+}
+
+/// A parameter that borrows from the caller.
+pub(crate) struct Borrowed {
+    /// The names it binds.
+    pub(crate) names: Vec<Ident>,
+    /// Where it is.
+    pub(crate) span: Span,
+}
+
+/// Reads the return type.
+pub(crate) fn answer(signature: &Signature) -> syn::Result<Answer> {
+    let ReturnType::Type(_, written) = &signature.output else {
+        return Err(unfit(signature.ident.span()));
+    };
+    let span = written.span();
+    let [value, error] = arguments(last(written, |name| name == "Result"))
+        .and_then(|arguments| <[&Type; 2]>::try_from(arguments).ok())
+        .ok_or_else(|| unfit(span))?;
+    let work_error = arguments(last(error, |name| name.ends_with("Error")))
+        .and_then(|arguments| <[&Type; 1]>::try_from(arguments).ok());
+    let Some([work_error]) = work_error else {
+        let found = error.to_token_stream().to_string();
+        let message = format!(
+            "callers can be refused before the body runs, and must see it: write \
+             `semel::Error<{found}>` here; the body still fails with `{found}`"
+        );
+        return Err(syn::Error::new(error.span(), message));
+    };
+    let inside = arguments(last(value, |name| name == "Execution"))
+        .and_then(|arguments| <[&Type; 1]>::try_from(arguments).ok());
+    let work_value = inside.map_or(value, |[value]| value);
+    let at = Span::mixed_site().located_at(span);
+    Ok(Answer {
+        whole: inside.is_some(),
+        work: quote_spanned!(at=> ::core::result::Result<#work_value, #work_error>),
+        span,
+    })
+}
+
+fn unfit(span: Span) -> syn::Error {
+    let message = "an idempotent function returns `Result<semel::Execution<T>, semel::Error<E>>`, \
+                   or `Result<T, semel::Error<E>>` for the value alone, written out; its body \
+                   gives `Result<T, E>`";
+    syn::Error::new(span, message)
+}
+
+/// The last segment of a path, if its name will do.
+fn last(written: &Type, will_do: impl FnOnce(&str) -> bool) -> Option<&PathSegment> {
+    match written {
+        Type::Path(path) => {
+            path.path.segments.last().filter(|last| will_do(&last.ident.to_string()))
+        }
+        Type::Group(group) => last(&group.elem, will_do),
+        Type::Paren(paren) => last(&paren.elem, will_do),
+        _ => None,
+    }
+}
+
+/// The type arguments of a path segment, if it has nothing else.
+fn arguments(segment: Option<&PathSegment>) -> Option<Vec<&Type>> {
+    let PathArguments::AngleBracketed(bracketed) = &segment?.arguments else { return None };
+    let types = bracketed.args.iter().map(|argument| match argument {
+        GenericArgument::Type(argument) => Some(argument),
+        _ => None,
+    });
+    types.collect()
+}
+
+/// Reads the receiver.
+pub(crate) fn me(signature: &Signature) -> syn::Result<Me> {
+    let Some(receiver) = signature.receiver() else { return Ok(Me::Owned) };
+    let span = receiver.span();
+    let refused = || {
+        let message = "the work outlives the caller, so it cannot borrow `self` mutably: take \
+                       `&self`, of which it gets a clone, `self` or `self: Arc<Self>`";
+        Err(syn::Error::new(span, message))
+    };
+    let at = Span::mixed_site().located_at(span);
+    match &receiver.kind {
+        ReceiverKind::Value => Ok(Me::Owned),
+        ReceiverKind::Reference(_, _, None) => {
+            Ok(Me::Borrowed { owned: quote_spanned!(at=> Self), span })
+        }
+        ReceiverKind::Reference(..) => refused(),
+        ReceiverKind::Typed(_, written) => match &**written {
+            Type::Reference(reference) if reference.mutability.is_none() => {
+                Ok(Me::Borrowed { owned: reference.elem.to_token_stream(), span })
+            }
+            written if borrows(written) => refused(),
+            _ => Ok(Me::Owned),
+        },
+        _ => refused(),
+    }
+}
+
+/// The parameters that borrow from the caller.
+pub(crate) fn borrowed(signature: &Signature) -> Vec<Borrowed> {
+    let typed = signature.inputs.iter().filter_map(|input| match input {
+        FnArg::Typed(parameter) => Some(parameter),
+        FnArg::Receiver(_) => None,
+    });
+    typed
+        .filter(|parameter| borrows(&parameter.ty))
+        .map(|parameter| Borrowed { names: names(&parameter.pat), span: parameter.span() })
+        .collect()
+}
+
+/// Complains if the body's name for something is also a parameter's.
+pub(crate) fn not_a_parameter(signature: &Signature, name: &Ident, complaints: &mut Complaints) {
+    let taken = signature.inputs.iter().any(|input| match input {
+        FnArg::Typed(parameter) => names(&parameter.pat).contains(name),
+        FnArg::Receiver(_) => false,
+    });
+    if taken {
+        complaints.add(name.span(), format!("`{name}` is also a parameter; call it something else"));
+    }
+}
+
+fn names(pattern: &Pat) -> Vec<Ident> {
+    #[derive(Default)]
+    struct Names(Vec<Ident>);
+    impl Visit<'_> for Names {
+        fn visit_pat_ident(&mut self, pattern: &syn::PatIdent) {
+            self.0.push(pattern.ident.clone());
+            visit::visit_pat_ident(self, pattern);
+        }
+    }
+    let mut names = Names::default();
+    names.visit_pat(pattern);
+    names.0
+}
+
+/// Whether a type visibly holds a borrow that is shorter than `'static`.
+fn borrows(written: &Type) -> bool {
+    struct Borrows(bool);
+    impl Visit<'_> for Borrows {
+        fn visit_type_reference(&mut self, reference: &syn::TypeReference) {
+            self.0 |= reference.lifetime.as_ref().is_none_or(|lifetime| !is_static(lifetime));
+            visit::visit_type_reference(self, reference);
+        }
+        fn visit_lifetime(&mut self, lifetime: &Lifetime) {
+            self.0 |= !is_static(lifetime);
+        }
+        // What a function will be given later, it does not hold now.
+        fn visit_type_fn_ptr(&mut self, _: &syn::TypeFnPtr) {}
+        fn visit_parenthesized_generic_arguments(
+            &mut self,
+            _: &syn::ParenthesizedGenericArguments,
+        ) {
+        }
+    }
+    let mut found = Borrows(false);
+    found.visit_type(written);
+    found.0
+}
+
+fn is_static(lifetime: &Lifetime) -> bool {
+    lifetime.ident == "static"
+}

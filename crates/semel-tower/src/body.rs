@@ -1,0 +1,255 @@
+//! Bodies: the inner service's own, one that was read whole, or one that was begun and goes on.
+//!
+//! Reading always has a limit, and what was read is never lost: an answer that turns out too long to
+//! keep is still delivered from its first byte.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use pin_project_lite::pin_project;
+
+pin_project! {
+    /// What the layers hand on, in either direction.
+    pub struct Body<B: HttpBody> {
+        #[pin]
+        state: State<B>,
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    enum State<B: HttpBody> {
+        Through { #[pin] inner: B },
+        Whole { data: Bytes, trailers: Option<Box<HeaderMap>> },
+        Begun { head: VecDeque<Bytes>, error: Option<B::Error>, rest: Option<Pin<Box<B>>> },
+    }
+}
+
+impl<B: HttpBody<Data = Bytes>> Body<B> {
+    /// The inner service's body, untouched.
+    pub(crate) fn through(inner: B) -> Self {
+        Self { state: State::Through { inner } }
+    }
+
+    /// A body of these bytes.
+    pub(crate) fn whole(data: impl Into<Bytes>) -> Self {
+        Self { state: State::Whole { data: data.into(), trailers: None } }
+    }
+
+    /// A body of these bytes, and trailers after them.
+    pub(crate) fn with_trailers(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
+        Self { state: State::Whole { data, trailers } }
+    }
+}
+
+impl<B: HttpBody> std::fmt::Debug for Body<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.state {
+            State::Through { .. } => "Body(through)",
+            State::Whole { .. } => "Body(whole)",
+            State::Begun { .. } => "Body(begun)",
+        })
+    }
+}
+
+impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().state.project() {
+            Projected::Through { inner } => inner.poll_frame(cx),
+            Projected::Whole { data, trailers } => Poll::Ready(if data.is_empty() {
+                trailers.take().map(|trailers| Ok(Frame::trailers(*trailers)))
+            } else {
+                Some(Ok(Frame::data(std::mem::take(data))))
+            }),
+            Projected::Begun { head, error, rest } => {
+                if let Some(chunk) = head.pop_front() {
+                    return Poll::Ready(Some(Ok(Frame::data(chunk))));
+                }
+                if let Some(error) = error.take() {
+                    return Poll::Ready(Some(Err(error)));
+                }
+                match rest {
+                    Some(rest) => rest.as_mut().poll_frame(cx),
+                    None => Poll::Ready(None),
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.state {
+            State::Through { inner } => inner.is_end_stream(),
+            State::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
+            State::Begun { head, error, rest } => {
+                head.is_empty()
+                    && error.is_none()
+                    && rest.as_ref().is_none_or(|rest| rest.is_end_stream())
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.state {
+            State::Through { inner } => inner.size_hint(),
+            State::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
+            State::Begun { head, error, rest } => {
+                let read = head.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
+                let left = rest.as_ref().filter(|_| error.is_none()).map(|rest| rest.size_hint());
+                let mut hint = SizeHint::new();
+                let (lower, upper) = left.map_or((0, None), |left| (left.lower(), left.upper()));
+                hint.set_lower(read.saturating_add(lower));
+                if let Some(upper) = upper.and_then(|upper| upper.checked_add(read)) {
+                    hint.set_upper(upper);
+                }
+                hint
+            }
+        }
+    }
+}
+
+/// What reading a body to its end came to.
+pub(crate) enum Collected<B: HttpBody> {
+    /// All of it.
+    Whole { data: Bytes, trailers: Option<Box<HeaderMap>> },
+    /// It has more than the limit; the body goes on where reading stopped.
+    TooLong { bytes: u64, body: Body<B> },
+    /// It broke off; the body gives what there was, and the error.
+    Broken { bytes: u64, body: Body<B> },
+}
+
+/// Reads `body` to its end, or until it has more than `limit` bytes.
+pub(crate) async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> Collected<B> {
+    let announced = body.size_hint().lower();
+    if announced > limit as u64 {
+        return Collected::TooLong { bytes: announced, body: Body::through(body) };
+    }
+    let mut body = Box::pin(body);
+    let (mut head, mut read, mut trailers) = (VecDeque::new(), 0, None);
+    loop {
+        let chunk = match body.as_mut().frame().await {
+            None => return Collected::Whole { data: joined(head, read), trailers },
+            Some(Err(error)) => {
+                let state = State::Begun { head, error: Some(error), rest: None };
+                return Collected::Broken { bytes: read as u64, body: Body { state } };
+            }
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(chunk) => chunk,
+                Err(frame) => {
+                    trailers = frame.into_trailers().ok().map(Box::new);
+                    continue;
+                }
+            },
+        };
+        read += chunk.len();
+        if !chunk.is_empty() {
+            head.push_back(chunk);
+        }
+        if read > limit {
+            let bytes = (read as u64).saturating_add(body.size_hint().lower());
+            let state = State::Begun { head, error: None, rest: Some(body) };
+            return Collected::TooLong { bytes, body: Body { state } };
+        }
+    }
+}
+
+fn joined(mut chunks: VecDeque<Bytes>, length: usize) -> Bytes {
+    if chunks.len() < 2 {
+        return chunks.pop_front().unwrap_or_default();
+    }
+    let mut whole = BytesMut::with_capacity(length);
+    for chunk in chunks {
+        whole.extend_from_slice(&chunk);
+    }
+    whole.freeze()
+}
+
+/// Reads and forgets what is left of `body`, up to `limit` bytes; whether that was all of it.
+///
+/// An answer that leaves a request's body unread on a connection that is kept invites the next
+/// request to begin inside it.
+pub(crate) async fn drain<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> bool {
+    if body.is_end_stream() {
+        return true;
+    }
+    if body.size_hint().lower() > limit as u64 {
+        return false;
+    }
+    let mut body = std::pin::pin!(body);
+    let mut read = 0;
+    while let Some(frame) = body.as_mut().frame().await {
+        let Ok(frame) = frame else { return false };
+        read += frame.data_ref().map_or(0, Bytes::len);
+        if read > limit {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{Full, StreamBody};
+
+    use super::*;
+
+    fn chunks(parts: &[&'static str]) -> impl HttpBody<Data = Bytes, Error = &'static str> {
+        let frames = parts.iter().map(|part| match *part {
+            "!" => Err("broken"),
+            part => Ok(Frame::data(Bytes::from_static(part.as_bytes()))),
+        });
+        StreamBody::new(futures_util::stream::iter(frames.collect::<Vec<_>>()))
+    }
+
+    #[tokio::test]
+    async fn a_body_at_the_limit_is_whole_and_one_byte_more_is_not() {
+        let Collected::Whole { data, .. } = collect(chunks(&["ab", "", "c"]), 3).await else {
+            panic!("too long");
+        };
+        assert_eq!(data, "abc");
+        let Collected::TooLong { bytes, body } = collect(chunks(&["ab", "cd", "ef"]), 3).await
+        else {
+            panic!("whole");
+        };
+        assert_eq!(bytes, 4);
+        assert_eq!(body.collect().await.expect("goes on").to_bytes(), "abcdef");
+    }
+
+    #[tokio::test]
+    async fn an_announced_length_is_refused_before_reading() {
+        let full = Full::new(Bytes::from_static(b"abcd"));
+        let Collected::TooLong { bytes, body } = collect(full, 3).await else { panic!("whole") };
+        assert_eq!((bytes, body.size_hint().exact()), (4, Some(4)));
+    }
+
+    #[tokio::test]
+    async fn a_broken_body_gives_what_there_was_and_its_error() {
+        let Collected::Broken { bytes, body } = collect(chunks(&["ab", "!"]), 9).await else {
+            panic!("not broken");
+        };
+        assert_eq!(bytes, 2);
+        let mut body = std::pin::pin!(body);
+        let first = body.as_mut().frame().await.expect("data").expect("whole");
+        assert_eq!(first.into_data().expect("data"), "ab");
+        assert_eq!(body.as_mut().frame().await.expect("an error").unwrap_err(), "broken");
+        assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn draining_stops_at_its_limit() {
+        assert!(drain(chunks(&["ab", "cd"]), 4).await);
+        assert!(!drain(chunks(&["ab", "cd", "e"]), 4).await);
+        assert!(!drain(Full::new(Bytes::from_static(b"abcde")), 4).await);
+        assert!(!drain(chunks(&["!"]), 4).await);
+    }
+}

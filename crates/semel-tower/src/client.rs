@@ -1,0 +1,103 @@
+//! Outbound HTTP calls that carry a stable idempotency key and are retried only where that is safe.
+//!
+//! [`CallLayer`] wraps any tower client of HTTP (hyper-util's, or reqwest behind the adapter below).
+//! It gives each call a key in the provider's [`Dialect`], keeps it the same in every retry, and
+//! refuses one that the provider would not take before anything is sent.
+//!
+//! # The key
+//!
+//! In this order: the header, if the request has it already; a [`CallKey`] in the request's
+//! extensions; a fresh random one, where the provider heeds keys on that method (POST, and PATCH in
+//! some dialects). Inside an execution use [`CallKey::of`]: it survives a crash of this process. A
+//! fresh key only makes the retries *inside one call* safe: a caller that will call again after an
+//! error must give a key that it can give again. The response has the key that was used in its
+//! extensions, and [`Attempts`].
+//!
+//! # What is retried
+//!
+//! | the call | is tried again after |
+//! |---|---|
+//! | has a key that the provider heeds, or is GET, HEAD, OPTIONS, TRACE, PUT, DELETE | an error of the inner service; no answer in time; 408, 425, 429, 500, 502, 503, 504; 409 with `Retry-After` (some dialects: any 409, or what a header says); an answer that [breaks off](CallLayer::read_ahead) |
+//! | any other POST or PATCH | nothing: it may have happened |
+//! | has a [`OneShot`] body, or one whose [`Replay`] gives `None` | nothing |
+//!
+//! Waits are exponential with full jitter, never shorter than `Retry-After`; tries, waits and the
+//! whole call have limits. When they are used up the caller gets the last response or error as it
+//! came.
+//!
+//! # Differences from tower's `retry`
+//!
+//! `tower::retry` asks a policy of yours whether to try again, and clones whatever request it is
+//! given. It knows nothing of keys, so it cannot know which repeats are harmless, and it does not
+//! drain what it throws away. It has a budget across calls, which this layer has not; put a
+//! `tower::load_shed` or a rate limit *inside* for that.
+//!
+//! # Example
+//!
+//! ```
+//! use std::convert::Infallible;
+//!
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use bytes::Bytes;
+//! use semel_tower::client::{Attempts, CallKey, CallLayer, Dialect};
+//! use tower::{Layer as _, ServiceExt as _};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::sync::atomic::{AtomicU32, Ordering};
+//! # static CALLS: AtomicU32 = AtomicU32::new(0);
+//! # let client = tower::service_fn(|request: Request<Full<Bytes>>| async move {
+//! #     assert_eq!(request.headers()["idempotency-key"], "order-7/charge");
+//! #     let status = if CALLS.fetch_add(1, Ordering::SeqCst) == 0 { 503 } else { 201 };
+//! #     Response::builder().status(status).body(Full::new(Bytes::new()))
+//! # });
+//! // `client` is hyper-util's, say: Client::builder(TokioExecutor::new()).build_http().
+//! let stripe = CallLayer::new(Dialect::stripe()).tries(3).layer(client);
+//!
+//! let charge = Request::post("http://payments.internal/charges")
+//!     .extension(CallKey::new("order-7/charge")?)
+//!     .body(Full::new(Bytes::from_static(br#"{"cents":1999}"#)))?;
+//! let answer = stripe.oneshot(charge).await?;
+//!
+//! assert_eq!(answer.status(), 201);
+//! assert_eq!(answer.extensions().get(), Some(&Attempts(2))); // the first was answered 503
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # With reqwest
+//!
+//! ```no_run
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use semel_tower::client::{CallLayer, Dialect};
+//! use tower::{Layer as _, ServiceExt as _, service_fn};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = reqwest::Client::new();
+//! let client = service_fn(move |request: Request<Bytes>| {
+//!     let client = client.clone();
+//!     async move { client.execute(request.try_into()?).await.map(Response::from) }
+//! });
+//! let adyen = CallLayer::new(Dialect::adyen()).layer(client);
+//!
+//! let request = Request::post("https://checkout.example/v71/payments").body(Bytes::new())?;
+//! let answer = reqwest::Response::from(adyen.oneshot(request).await?.map(reqwest::Body::wrap));
+//! println!("{}", answer.text().await?);
+//! # Ok(())
+//! # }
+//! ```
+
+mod body;
+mod dialect;
+mod key;
+mod layer;
+mod retry;
+mod service;
+
+pub use body::{Answer, OneShot, Replay};
+pub use dialect::Dialect;
+pub use key::{CallKey, MAX_CALL_KEY, UnfitKey};
+pub use layer::CallLayer;
+pub use service::{Attempts, Call, Error};

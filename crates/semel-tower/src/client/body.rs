@@ -1,0 +1,212 @@
+//! Bodies: which requests can be sent again, and answers read far enough to know that they came.
+//!
+//! Nothing here looks into a body.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{Either, Empty, Full};
+
+/// A request body that may be sent more than once.
+///
+/// Bodies held in memory can; a stream cannot, and goes out once in a [`OneShot`]. Implement it for
+/// a body of your own, giving `None` where it cannot be had again.
+pub trait Replay: Sized {
+    /// The same body again, from its beginning; `None` if it cannot be had. Asked before the body is
+    /// sent.
+    fn replay(&self) -> Option<Self>;
+}
+
+macro_rules! replayed_by_cloning {
+    ($(($($bound:tt)*) $body:ty),* $(,)?) => {$(
+        impl<$($bound)*> Replay for $body {
+            fn replay(&self) -> Option<Self> {
+                Some(self.clone())
+            }
+        }
+    )*};
+}
+
+replayed_by_cloning![
+    () (), () Bytes, () String, () Vec<u8>, () &'static str, () &'static [u8],
+    (D) Empty<D>, (D: Clone) Full<D>,
+];
+
+impl<L: Replay, R: Replay> Replay for Either<L, R> {
+    fn replay(&self) -> Option<Self> {
+        match self {
+            Either::Left(body) => body.replay().map(Either::Left),
+            Either::Right(body) => body.replay().map(Either::Right),
+        }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A body that can be sent only once: a call with it gets its key, and one try.
+    #[derive(Clone, Copy, Debug)]
+    pub struct OneShot<B> {
+        #[pin]
+        body: B,
+    }
+}
+
+impl<B> OneShot<B> {
+    /// Wraps a body that cannot be had again.
+    pub fn new(body: B) -> Self {
+        Self { body }
+    }
+
+    /// The body.
+    pub fn into_inner(self) -> B {
+        self.body
+    }
+}
+
+impl<B> Replay for OneShot<B> {
+    fn replay(&self) -> Option<Self> {
+        None
+    }
+}
+
+impl<B: Body> Body for OneShot<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        self.project().body.poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// How far an answer could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// To its end.
+    Whole,
+    /// To the limit; more is to come.
+    Limit,
+    /// To where it broke off.
+    Cut,
+}
+
+/// The body of an answer: the inner service's, frame by frame, part of which may have been read
+/// ahead.
+pub struct Answer<B: Body> {
+    read: VecDeque<Frame<B::Data>>,
+    cut: Option<B::Error>,
+    rest: Option<Pin<Box<B>>>,
+}
+
+impl<B: Body> Answer<B> {
+    pub(super) fn new(body: B) -> Self {
+        Self { read: VecDeque::new(), cut: None, rest: Some(Box::pin(body)) }
+    }
+
+    /// Whether this is an answer of which a part is worth nothing, so that its end belongs to the
+    /// try: one that is known to be small, or JSON. Anything else may be a stream without an end.
+    pub(super) fn belongs_together(&self, headers: &HeaderMap, limit: usize) -> bool {
+        let small = |size| size <= u64::try_from(limit).unwrap_or(u64::MAX);
+        self.size_hint().upper().map_or_else(|| is_json(headers), small)
+    }
+
+    /// Reads ahead, at most a frame past `limit` bytes. What was read stays in `self` if the future
+    /// is dropped.
+    pub(super) async fn read_ahead(&mut self, limit: usize) -> Reach {
+        let mut held = 0_usize;
+        while let Some(body) = &mut self.rest {
+            match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+                None => self.rest = None,
+                Some(Ok(frame)) => {
+                    held = held.saturating_add(frame.data_ref().map_or(0, Buf::remaining));
+                    self.read.push_back(frame);
+                    if held > limit {
+                        return Reach::Limit;
+                    }
+                }
+                Some(Err(error)) => {
+                    self.cut = Some(error);
+                    self.rest = None;
+                    return Reach::Cut;
+                }
+            }
+        }
+        Reach::Whole
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(Ok(text)) = headers.get(CONTENT_TYPE).map(|value| value.to_str()) else {
+        return false;
+    };
+    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence == "application/json" || essence.ends_with("+json")
+}
+
+// Nothing is pinned but what is in the box.
+impl<B: Body> Unpin for Answer<B> {}
+
+impl<B: Body> std::fmt::Debug for Answer<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answer")
+            .field("frames_read_ahead", &self.read.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: Body> Body for Answer<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        if let Some(frame) = self.read.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        if let Some(error) = self.cut.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        match &mut self.rest {
+            Some(body) => body.as_mut().poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.read.is_empty()
+            && self.cut.is_none()
+            && self.rest.as_ref().is_none_or(|body| body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let data = self.read.iter().filter_map(Frame::data_ref);
+        let read = data.map(|data| data.remaining() as u64).sum::<u64>();
+        let mut hint = match &self.rest {
+            Some(body) => body.size_hint(),
+            None if self.cut.is_none() => SizeHint::with_exact(0),
+            None => SizeHint::new(),
+        };
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(read));
+        }
+        hint.set_lower(hint.lower().saturating_add(read));
+        hint
+    }
+}

@@ -1,0 +1,323 @@
+//! How a provider wants its keys: under which header, how long, of which characters, on which
+//! methods, and how it says "try again".
+//!
+//! Limits here are documented ones; a provider that states none is left to [`Dialect::custom`]
+//! rather than guessed (Mollie, Checkout.com, Mercado Pago, GoCardless at the time of writing).
+//! Providers that take the key in the body (Square's and Plaid's `idempotency_key`) are not here
+//! either: a layer that rewrote bodies would have to understand them.
+
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method};
+
+use super::key::{CallKey, UnfitKey};
+
+/// How the key is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// A structured-field String, RFC 9651: `"key"`.
+    Quoted,
+    /// The key and nothing else.
+    Bare,
+}
+
+/// The characters that a key may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alphabet {
+    /// 0x20–0x7E: what a structured-field String can hold.
+    Printable,
+    /// 0x21–0x7E: what a bare field value carries unharmed.
+    Visible,
+    /// 0x21–0x7E without `,` `;` `"`, which a reader of bare keys takes for more than a key.
+    Plain,
+    /// Letters, digits and `-`.
+    Dashed,
+    /// Letters, digits, `-` and `_`.
+    Word,
+    /// Letters, digits, `-`, `_` and space.
+    Spaced,
+}
+
+impl Alphabet {
+    fn has(self, byte: u8) -> bool {
+        match self {
+            Alphabet::Printable => matches!(byte, 0x20..=0x7e),
+            Alphabet::Visible => byte.is_ascii_graphic(),
+            Alphabet::Plain => byte.is_ascii_graphic() && !b",;\"".contains(&byte),
+            Alphabet::Dashed => byte.is_ascii_alphanumeric() || byte == b'-',
+            Alphabet::Word => byte.is_ascii_alphanumeric() || b"-_".contains(&byte),
+            Alphabet::Spaced => byte.is_ascii_alphanumeric() || b"-_ ".contains(&byte),
+        }
+    }
+}
+
+/// Where, beside the status, the provider says whether the same call may be made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Advice {
+    /// Nowhere: the status and `Retry-After` say all.
+    Status,
+    /// As [`Advice::Status`], but a 409 always means "still running".
+    Running,
+    /// As [`Advice::Running`], unless this header says `true` or `false`.
+    Overruled(&'static str),
+    /// Only where this header says `true`.
+    Only(&'static str),
+}
+
+/// The header and rules of a provider.
+///
+/// | dialect | header | length | characters | a key counts on |
+/// |---|---|---|---|---|
+/// | [`standard`](Self::standard) | `Idempotency-Key`, quoted | 1–255 | printable ASCII | POST, PATCH |
+/// | [`bare`](Self::bare) | `Idempotency-Key` | 1–255 | visible ASCII but `,` `;` `"` | POST, PATCH |
+/// | [`genesis`](Self::genesis) | `X-Idempotency-Key` | 1–255 | visible ASCII but `,` `;` `"` | POST, PATCH |
+/// | [`stripe`](Self::stripe) | `Idempotency-Key` | 1–255 | visible ASCII | POST |
+/// | [`adyen`](Self::adyen) | `Idempotency-Key` | 1–64 | visible ASCII | POST |
+/// | [`paypal`](Self::paypal) | `PayPal-Request-Id` | 1–78 | visible ASCII | POST |
+/// | [`amazon_pay`](Self::amazon_pay) | `x-amz-pay-idempotency-key` | 1–32 | letters, digits, `-` `_` | POST |
+/// | [`worldline`](Self::worldline) | `X-GCS-Idempotence-Key` | 1–40 | visible ASCII | POST |
+/// | [`razorpay`](Self::razorpay) | `X-Payout-Idempotency` | 4–36 | letters, digits, `-` `_`, space | POST |
+/// | [`mangopay`](Self::mangopay) | `Idempotency-Key` | 16–36 | letters, digits, `-` | POST |
+///
+/// [`CallKey::fresh`] and [`CallKey::of`] give 32 hex digits, which every one of them takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    name: &'static str,
+    header: HeaderName,
+    form: Form,
+    shortest: usize,
+    longest: usize,
+    alphabet: Alphabet,
+    patch: bool,
+    advice: Advice,
+}
+
+/// A provider that reads bare keys, on POST alone, and answers by the book.
+const fn provider(
+    name: &'static str,
+    header: &'static str,
+    (shortest, longest): (usize, usize),
+    alphabet: Alphabet,
+    advice: Advice,
+) -> Dialect {
+    let header = HeaderName::from_static(header);
+    Dialect { name, header, form: Form::Bare, shortest, longest, alphabet, patch: false, advice }
+}
+
+impl Dialect {
+    /// Every dialect that has a name.
+    pub const KNOWN: [fn() -> Self; 10] = [
+        Self::standard,
+        Self::bare,
+        Self::genesis,
+        Self::stripe,
+        Self::adyen,
+        Self::paypal,
+        Self::amazon_pay,
+        Self::worldline,
+        Self::razorpay,
+        Self::mangopay,
+    ];
+
+    /// `Idempotency-Key: "key"`, as draft-ietf-httpapi-idempotency-key-header-07 has it. The draft
+    /// sets no limit; 255 is what Semel's own HTTP layer takes.
+    pub fn standard() -> Self {
+        let advice = Advice::Status;
+        let known = provider("standard", "idempotency-key", (1, 255), Alphabet::Printable, advice);
+        Self { form: Form::Quoted, patch: true, ..known }
+    }
+
+    /// `Idempotency-Key: key`, for servers that want the standard header without its quotes.
+    pub fn bare() -> Self {
+        let advice = Advice::Status;
+        Self {
+            patch: true,
+            ..provider("bare", "idempotency-key", (1, 255), Alphabet::Plain, advice)
+        }
+    }
+
+    /// `X-Idempotency-Key: key`, the default of Genesis and Bento.
+    pub fn genesis() -> Self {
+        let known =
+            provider("genesis", "x-idempotency-key", (1, 255), Alphabet::Plain, Advice::Status);
+        Self { patch: true, ..known }
+    }
+
+    /// Stripe: up to 255 characters (docs.stripe.com/api/idempotent_requests). A 409 is a key in
+    /// use, and `Stripe-Should-Retry` overrules every status, as in Stripe's own clients.
+    pub fn stripe() -> Self {
+        let advice = Advice::Overruled("stripe-should-retry");
+        provider("stripe", "idempotency-key", (1, 255), Alphabet::Visible, advice)
+    }
+
+    /// Adyen: up to 64 characters (docs.adyen.com/development-resources/api-idempotency). An
+    /// answered failure is tried again only with `transient-error: true`; others are final for the
+    /// key.
+    pub fn adyen() -> Self {
+        let advice = Advice::Only("transient-error");
+        provider("adyen", "idempotency-key", (1, 64), Alphabet::Visible, advice)
+    }
+
+    /// PayPal: 78 characters, the least that its published OpenAPI documents state (Payments v1: 78,
+    /// Orders v2: 108, Payouts v1: 1,000, the others none).
+    pub fn paypal() -> Self {
+        provider("paypal", "paypal-request-id", (1, 78), Alphabet::Visible, Advice::Status)
+    }
+
+    /// Amazon Pay: up to 32 letters, digits, `-` and `_`; without effect on other methods than POST
+    /// (developer.amazon.com/docs/amazon-pay-api-v2/idempotency.html).
+    pub fn amazon_pay() -> Self {
+        let header = "x-amz-pay-idempotency-key";
+        provider("amazon pay", header, (1, 32), Alphabet::Word, Advice::Status)
+    }
+
+    /// Worldline Direct: up to 40 ASCII characters, and a 409 says that the first request is still
+    /// running (docs.direct.worldline-solutions.com, "Idempotent requests").
+    pub fn worldline() -> Self {
+        provider("worldline", "x-gcs-idempotence-key", (1, 40), Alphabet::Visible, Advice::Running)
+    }
+
+    /// RazorpayX payouts: 4 to 36 letters, digits, `-`, `_` and spaces
+    /// (razorpay.com/docs/api/x/payout-idempotency).
+    pub fn razorpay() -> Self {
+        provider("razorpay", "x-payout-idempotency", (4, 36), Alphabet::Spaced, Advice::Status)
+    }
+
+    /// Mangopay: 16 to 36 letters, digits and `-` (docs.mangopay.com, "Idempotency"). It replays
+    /// nothing: a repeat of a call that arrived is answered 409, and the first answer is read back
+    /// under the key (in the response's extensions) from `GET /responses/{key}`.
+    pub fn mangopay() -> Self {
+        provider("mangopay", "idempotency-key", (16, 36), Alphabet::Dashed, Advice::Status)
+    }
+
+    /// Bare keys of up to `longest` visible ASCII characters under `header`, on POST.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use semel_tower::client::Dialect;
+    ///
+    /// let ours = Dialect::custom(HeaderName::from_static("x-request-token"), 64).on_patch();
+    /// assert!(ours.check("3f9a").is_ok());
+    /// ```
+    pub fn custom(header: HeaderName, longest: usize) -> Self {
+        Self { header, ..provider("custom", "x", (1, longest), Alphabet::Visible, Advice::Status) }
+    }
+
+    /// The same dialect of a provider that heeds the key of a PATCH too.
+    #[must_use]
+    pub fn on_patch(self) -> Self {
+        Self { patch: true, ..self }
+    }
+
+    /// The same dialect of a provider whose 409 always means "the first request is still running".
+    /// Otherwise a 409 is tried again only if it says when, by `Retry-After`: elsewhere it also
+    /// means "already done" or "given up".
+    #[must_use]
+    pub fn conflict_means_running(self) -> Self {
+        Self { advice: Advice::Running, ..self }
+    }
+
+    /// What the dialect is called.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The header that carries the key.
+    pub fn header(&self) -> &HeaderName {
+        &self.header
+    }
+
+    /// The shortest and the longest key, in characters.
+    pub fn lengths(&self) -> (usize, usize) {
+        (self.shortest, self.longest)
+    }
+
+    pub(super) fn advice(&self) -> Advice {
+        self.advice
+    }
+
+    /// Whether `text` can be a key here.
+    ///
+    /// # Errors
+    /// [`UnfitKey`] says what does not fit.
+    pub fn check(&self, text: &str) -> Result<(), UnfitKey> {
+        let (dialect, len) = (self.name, text.len());
+        if text.trim().is_empty() {
+            return Err(UnfitKey::Blank);
+        }
+        if let Some(at) = text.bytes().position(|byte| !self.alphabet.has(byte)) {
+            return Err(UnfitKey::Character { dialect, at });
+        }
+        // What carries a field may strip white space from its ends: two keys would become one.
+        if text.starts_with(' ') || text.ends_with(' ') {
+            let at = if text.starts_with(' ') { 0 } else { len - 1 };
+            return Err(UnfitKey::Character { dialect, at });
+        }
+        match len {
+            _ if len < self.shortest => {
+                Err(UnfitKey::TooShort { dialect, len, min: self.shortest })
+            }
+            _ if len > self.longest => Err(UnfitKey::TooLong { dialect, len, max: self.longest }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the provider takes two requests of this method with one key for one.
+    pub fn covers(&self, method: &Method) -> bool {
+        method == Method::POST || (self.patch && method == Method::PATCH)
+    }
+
+    /// Gives the request its key: the one that its header has, else the one in its extensions,
+    /// else a fresh one if the key will count and `fresh` allows.
+    pub(super) fn attach(
+        &self,
+        parts: &mut Parts,
+        fresh: bool,
+    ) -> Result<Option<CallKey>, UnfitKey> {
+        let given = parts.extensions.get::<CallKey>().cloned();
+        if let Some(present) = self.present(parts)? {
+            return match given {
+                Some(given) if given != present => Err(UnfitKey::Ambiguous { dialect: self.name }),
+                _ => Ok(Some(present)),
+            };
+        }
+        let fresh = || (fresh && self.covers(&parts.method)).then(CallKey::fresh);
+        let Some(key) = given.or_else(fresh) else { return Ok(None) };
+        self.check(key.as_str())?;
+        parts.headers.insert(self.header.clone(), self.write(key.as_str()));
+        Ok(Some(key))
+    }
+
+    /// The key that the request's header has; the header stays as it is.
+    fn present(&self, parts: &Parts) -> Result<Option<CallKey>, UnfitKey> {
+        let dialect = self.name;
+        let mut lines = parts.headers.get_all(&self.header).iter();
+        let (value, None) = (lines.next(), lines.next()) else {
+            return Err(UnfitKey::Repeated { dialect });
+        };
+        let Some(value) = value else { return Ok(None) };
+        let text = value.to_str().map_err(|_| UnfitKey::Malformed { dialect })?;
+        let text = if self.form == Form::Quoted && text.starts_with('"') {
+            unquote(text).ok_or(UnfitKey::Malformed { dialect })?
+        } else {
+            text.to_owned()
+        };
+        self.check(&text)?;
+        CallKey::new(&text).map(Some)
+    }
+
+    fn write(&self, key: &str) -> HeaderValue {
+        let text = match self.form {
+            Form::Quoted => format!("\"{}\"", key.replace('\\', r"\\").replace('"', "\\\"")),
+            Form::Bare => key.to_owned(),
+        };
+        let mut value = HeaderValue::try_from(text).expect("a checked key is printable ASCII");
+        // Keys are not for logs, and one that is never seen again is not worth compressing.
+        value.set_sensitive(true);
+        value
+    }
+}
+
+fn unquote(text: &str) -> Option<String> {
+    let item: sfv::Item = sfv::Parser::new(text).parse().ok()?;
+    item.bare_item.as_string().map(|string| string.as_str().to_owned())
+}

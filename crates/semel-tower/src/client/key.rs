@@ -1,0 +1,173 @@
+//! The key of one outbound call, and why a key is refused before anything is sent.
+//!
+//! Who deduplicates by it is the provider; what it may look like there is the
+//! [`Dialect`]'s.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use semel::Context;
+use semel::executor::NoDurableClaim;
+use sha2::{Digest as _, Sha256};
+
+use super::Dialect;
+
+/// Longest key of any dialect, in characters.
+pub const MAX_CALL_KEY: usize = 255;
+
+/// The idempotency key of one logical call: put it into the request's extensions, and it goes out in
+/// the provider's dialect, the same in every retry. Cheap to clone.
+///
+/// ```
+/// use http::Request;
+/// use semel_tower::client::CallKey;
+///
+/// let request = Request::post("http://payments.internal/charges")
+///     .extension(CallKey::new("order-7/charge")?)
+///     .body(r#"{"cents":1999}"#.to_owned())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct CallKey(Arc<str>);
+
+impl CallKey {
+    /// The key with this text: 1 to 255 printable ASCII characters, no space at its ends. Dialects
+    /// may want less; [`CallKey::fitting`] makes any text fit.
+    ///
+    /// # Errors
+    /// [`UnfitKey`] says what is wrong.
+    pub fn new(text: impl AsRef<str>) -> Result<Self, UnfitKey> {
+        let text = text.as_ref();
+        Dialect::standard().check(text)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The key for `step` of an execution: the same in every retry and takeover of the operation, so
+    /// that a provider sees one call however often we are killed and start again.
+    ///
+    /// # Errors
+    /// [`NoDurableClaim`] where nothing would remember the operation; see
+    /// [`Context::downstream_key`].
+    pub fn of(claim: &Context, step: &str) -> Result<Self, NoDurableClaim> {
+        claim.downstream_key(step).map(|key| Self(key.into()))
+    }
+
+    /// A random key: 128 bits as 32 hex digits. It makes the retries inside one call safe; a caller
+    /// that may call again after an error needs a key that it can give again.
+    pub fn fresh() -> Self {
+        let mut bytes = [0; 16];
+        // Providers show a stored answer to whoever has its key: it must not be guessable.
+        getrandom::fill(&mut bytes).expect("the operating system provides randomness");
+        Self(hex(&bytes).into())
+    }
+
+    /// `text` itself where the dialect takes it, else 32 hex digits of its SHA-256: the same text
+    /// gives the same key, and no two texts meet because one was cut.
+    ///
+    /// ```
+    /// use semel_tower::client::{CallKey, Dialect};
+    ///
+    /// let long = "tenant-4711/order-2024-000123/charge";
+    /// assert_eq!(CallKey::fitting(long, &Dialect::stripe())?.as_str(), long);
+    /// assert_eq!(CallKey::fitting(long, &Dialect::amazon_pay())?.as_str().len(), 32);
+    /// # Ok::<(), semel_tower::client::UnfitKey>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`UnfitKey`] if the dialect does not take 32 hex digits either, or the text is blank.
+    pub fn fitting(text: &str, dialect: &Dialect) -> Result<Self, UnfitKey> {
+        match dialect.check(text) {
+            Ok(()) => return Ok(Self(text.into())),
+            Err(UnfitKey::Blank) => return Err(UnfitKey::Blank),
+            Err(_) => {}
+        }
+        let mut hash = Sha256::new();
+        hash.update(b"semel/call-key/1\0");
+        hash.update(text.as_bytes());
+        let digest = hex(&hash.finalize()[..16]);
+        dialect.check(&digest)?;
+        Ok(Self(digest.into()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Shows how long it is, never what it says: who has a key can read its answer.
+impl fmt::Debug for CallKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CallKey({} characters)", self.0.len())
+    }
+}
+
+/// Why a call has no key that its dialect takes. Nothing was sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnfitKey {
+    /// Empty or white space only.
+    #[error("the call's key is blank; give it a value that is unique to the call")]
+    Blank,
+    /// Longer than the dialect takes. Keys are never cut: two could become one.
+    #[error(
+        "the call's key has {len} characters, {dialect} takes at most {max}; use CallKey::fitting"
+    )]
+    TooLong {
+        /// Whose rule.
+        dialect: &'static str,
+        /// Length of the key.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// Shorter than the dialect takes.
+    #[error(
+        "the call's key has {len} characters, {dialect} wants at least {min}; use CallKey::fitting"
+    )]
+    TooShort {
+        /// Whose rule.
+        dialect: &'static str,
+        /// Length of the key.
+        len: usize,
+        /// The limit.
+        min: usize,
+    },
+    /// A character that the dialect does not take.
+    #[error(
+        "the call's key has a character at byte {at} that {dialect} does not take; use CallKey::fitting"
+    )]
+    Character {
+        /// Whose rule.
+        dialect: &'static str,
+        /// Where.
+        at: usize,
+    },
+    /// The request has the header more than once.
+    #[error("the request has the key's header of {dialect} more than once; send one key")]
+    Repeated {
+        /// Whose header.
+        dialect: &'static str,
+    },
+    /// The request's header and its extensions have different keys.
+    #[error(
+        "the request has one key in its header of {dialect} and another in its extensions; give one"
+    )]
+    Ambiguous {
+        /// Whose header.
+        dialect: &'static str,
+    },
+    /// The request's header cannot be read.
+    #[error("the request's header of {dialect} is not one key; send a plain or well-quoted value")]
+    Malformed {
+        /// Whose header.
+        dialect: &'static str,
+    },
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,101 @@
+//! The settings of outbound calls, as a layer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_layer::Layer;
+
+use super::dialect::Dialect;
+use super::retry::Backoff;
+use super::service::Call;
+
+/// No setting reaches further than this: far beyond any call, near enough for every clock.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) dialect: Dialect,
+    pub(super) fresh: bool,
+    pub(super) tries: u32,
+    pub(super) budget: Duration,
+    pub(super) try_timeout: Duration,
+    pub(super) backoff: Backoff,
+    pub(super) longest_retry_after: Duration,
+    pub(super) read_ahead: usize,
+}
+
+/// Gives calls their key, and tries again what may be tried again. See the [module](super).
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct CallLayer(Arc<Settings>);
+
+impl CallLayer {
+    /// A layer for a provider of this dialect, with every default.
+    pub fn new(dialect: Dialect) -> Self {
+        Self(Arc::new(Settings {
+            dialect,
+            fresh: true,
+            tries: 4,
+            budget: Duration::from_secs(30),
+            try_timeout: Duration::from_secs(10),
+            backoff: Backoff { first: Duration::from_millis(200), most: Duration::from_secs(5) },
+            longest_retry_after: Duration::from_secs(30),
+            read_ahead: 64 * 1024,
+        }))
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+
+    /// Whether a call that was given no key gets a fresh one where the dialect
+    /// [covers](Dialect::covers) its method. Default yes; without a key such a call is tried once.
+    pub fn fresh_keys(self, fresh: bool) -> Self {
+        self.set(|settings| settings.fresh = fresh)
+    }
+
+    /// At most this many tries, the first included. Default 4.
+    pub fn tries(self, tries: u32) -> Self {
+        self.set(|settings| settings.tries = tries.max(1))
+    }
+
+    /// No longer than this for all tries and the waits between them. Default 30 s.
+    pub fn budget(self, budget: Duration) -> Self {
+        self.set(|settings| settings.budget = budget.min(FOR_EVER))
+    }
+
+    /// No longer than this for one try, until its answer begins (or, if it is
+    /// [read ahead](Self::read_ahead), ends). Default 10 s.
+    pub fn try_timeout(self, limit: Duration) -> Self {
+        self.set(|settings| settings.try_timeout = limit.min(FOR_EVER))
+    }
+
+    /// Where the provider does not say how long to wait: a random time of up to `first`, then twice
+    /// that with every try, up to `most`. Default 200 ms and 5 s.
+    pub fn backoff(self, first: Duration, most: Duration) -> Self {
+        self.set(|settings| settings.backoff = Backoff { first, most: most.max(first) })
+    }
+
+    /// An answer that asks for a longer wait than this, or than is left of the budget, is final and
+    /// goes to the caller. Default 30 s. Nothing is ever tried sooner than `Retry-After` asks.
+    pub fn longest_retry_after(self, longest: Duration) -> Self {
+        self.set(|settings| settings.longest_retry_after = longest.min(FOR_EVER))
+    }
+
+    /// Answers of up to this many bytes are read to their end within the try, so that one that
+    /// breaks off is tried again, if they are known to be that small or are JSON; and so much of an
+    /// answer that is not final is drained, so that its connection can be used again. Default
+    /// 64 KiB; 0 hands over every answer as soon as it begins.
+    pub fn read_ahead(self, bytes: usize) -> Self {
+        self.set(|settings| settings.read_ahead = bytes)
+    }
+}
+
+impl<S> Layer<S> for CallLayer {
+    type Service = Call<S>;
+
+    fn layer(&self, inner: S) -> Call<S> {
+        Call::new(inner, Arc::clone(&self.0))
+    }
+}

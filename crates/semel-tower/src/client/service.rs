@@ -1,0 +1,196 @@
+//! One outbound call: its key, its tries and the waits between them.
+//!
+//! Everything lives in the future that the caller polls. Nothing is spawned: dropping the future
+//! ends the try under way, and the same call may be made again under the same key.
+
+use std::future::{Future, poll_fn};
+use std::mem;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body::Body;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tower_service::Service;
+
+use super::body::{Answer, Reach, Replay};
+use super::key::{CallKey, UnfitKey};
+use super::layer::Settings;
+use super::retry::Verdict;
+
+/// How many tries a call took; in the extensions of its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempts(pub u32);
+
+/// Why a call has no answer. `E` is the inner service's own error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error<E> {
+    /// The key does not fit the dialect. Nothing was sent.
+    #[error(transparent)]
+    Key(#[from] UnfitKey),
+    /// The last try had no answer in time. It may have happened: call again under the same key.
+    #[error(
+        "no answer within {limit:?} (try {attempt}); it may have happened, so call again only under the same key"
+    )]
+    TimedOut {
+        /// What the try was given.
+        limit: Duration,
+        /// Which try.
+        attempt: u32,
+    },
+    /// The last try failed. It may have happened: call again under the same key.
+    #[error("the call failed: {0}")]
+    Service(#[source] E),
+}
+
+/// The service that [`CallLayer`](super::CallLayer) makes.
+#[derive(Clone, Debug)]
+pub struct Call<S> {
+    inner: S,
+    settings: Arc<Settings>,
+}
+
+impl<S> Call<S> {
+    pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
+        Self { inner, settings }
+    }
+
+    /// The inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S, B, A> Service<Request<B>> for Call<S>
+where
+    S: Service<Request<B>, Response = Response<A>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    B: Replay + Send + 'static,
+    A: Body + Send + 'static,
+    A::Data: Send,
+    A::Error: Send,
+{
+    type Response = Response<Answer<A>>;
+    type Error = Error<S::Error>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(Error::Service)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready makes the call; the clone has yet to become so.
+        let clone = self.inner.clone();
+        let inner = mem::replace(&mut self.inner, clone);
+        Box::pin(Arc::clone(&self.settings).run(inner, request))
+    }
+}
+
+impl Settings {
+    async fn run<S, B, A>(
+        self: Arc<Self>,
+        mut inner: S,
+        request: Request<B>,
+    ) -> Result<Response<Answer<A>>, Error<S::Error>>
+    where
+        S: Service<Request<B>, Response = Response<A>>,
+        B: Replay,
+        A: Body,
+    {
+        let (mut parts, mut body) = request.into_parts();
+        let key = self.dialect.attach(&mut parts, self.fresh)?;
+        // A second request is harmless if the method says so, or if the provider takes both for
+        // one. A key that the provider does not heed protects nothing.
+        let covered = key.is_some() && self.dialect.covers(&parts.method);
+        let repeatable = covered || parts.method.is_idempotent();
+        let deadline = Instant::now() + self.budget;
+        let mut attempt = 1;
+        loop {
+            let may_repeat = repeatable && attempt < self.tries;
+            let spare = if may_repeat { body.replay() } else { None };
+            let (begun, request) = (Instant::now(), Request::from_parts(parts.clone(), body));
+            let ends = deadline.min(begun + self.try_timeout);
+            let (result, verdict) = match timeout_at(ends, inner.call(request)).await {
+                Ok(Ok(response)) => {
+                    let (response, verdict) = self.weigh(response, ends, spare.is_some()).await;
+                    (Ok(response), verdict)
+                }
+                Ok(Err(error)) => (Err(Error::Service(error)), Verdict::Again { after: None }),
+                Err(_) => {
+                    let error = Error::TimedOut { limit: ends - begun, attempt };
+                    (Err(error), Verdict::Again { after: None })
+                }
+            };
+            let due = self.due(verdict, attempt).filter(|due| *due < deadline);
+            let (Some(next), Some(due)) = (spare, due) else {
+                return result.map(|response| signed(response, attempt, key));
+            };
+            let status = result.as_ref().ok().map(|response| response.status().as_u16());
+            tracing::debug!(dialect = self.dialect.name(), attempt, status, "calling again");
+            self.discard(result.ok(), due).await;
+            match timeout_at(deadline, poll_fn(|cx| inner.poll_ready(cx))).await {
+                Ok(ready) => ready.map_err(Error::Service)?,
+                Err(_) => return Err(Error::TimedOut { limit: self.budget, attempt }),
+            }
+            body = next;
+            attempt += 1;
+        }
+    }
+
+    /// What an answer asks for. If it may still be tried again, one that belongs together is read
+    /// to its end first.
+    async fn weigh<A: Body>(
+        &self,
+        response: Response<A>,
+        ends: Instant,
+        may_repeat: bool,
+    ) -> (Response<Answer<A>>, Verdict) {
+        let mut verdict = Verdict::of(&self.dialect, response.status(), response.headers());
+        let mut response = response.map(Answer::new);
+        let together = response.body().belongs_together(response.headers(), self.read_ahead);
+        if verdict == Verdict::Final && may_repeat && together && self.read_ahead > 0 {
+            match timeout_at(ends, response.body_mut().read_ahead(self.read_ahead)).await {
+                Ok(Reach::Whole | Reach::Limit) => {}
+                Ok(Reach::Cut) | Err(_) => verdict = Verdict::Again { after: None },
+            }
+        }
+        (response, verdict)
+    }
+
+    /// When to try again, if at all.
+    fn due(&self, verdict: Verdict, attempt: u32) -> Option<Instant> {
+        let Verdict::Again { after } = verdict else { return None };
+        if after.is_some_and(|after| after > self.longest_retry_after) {
+            return None;
+        }
+        Instant::now().checked_add(self.backoff.wait(attempt, after))
+    }
+
+    /// Waits, and meanwhile drains an answer that nobody will read: a connection with unread bytes
+    /// on it would have to be closed.
+    async fn discard<A: Body>(&self, response: Option<Response<Answer<A>>>, due: Instant) {
+        let mut waiting = pin!(sleep_until(due));
+        if let Some(mut response) = response {
+            let draining = response.body_mut().read_ahead(self.read_ahead);
+            tokio::select! {
+                biased;
+                _ = draining => {}
+                () = &mut waiting => return,
+            }
+        }
+        waiting.await;
+    }
+}
+
+/// The response with what the call came to.
+fn signed<A>(mut response: Response<A>, attempt: u32, key: Option<CallKey>) -> Response<A> {
+    response.extensions_mut().insert(Attempts(attempt));
+    if let Some(key) = key {
+        response.extensions_mut().insert(key);
+    }
+    response
+}

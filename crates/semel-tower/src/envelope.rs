@@ -1,0 +1,180 @@
+//! A response as the ledger keeps it: status, chosen headers, body, trailers.
+//!
+//! One versioned layout for HTTP and gRPC, told apart by the outcome's content type. What is read
+//! back was written by an earlier release, or by somebody who can write to the store: every length
+//! is checked, and what does not fit is an error, never a guess.
+//!
+//! ```text
+//! 1 byte   version, 1
+//! 2 bytes  status, big endian
+//! block    headers: 2 bytes count, then for each 2 bytes + name, 4 bytes + value
+//! block    trailers, the same
+//! rest     body
+//! ```
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+const VERSION: u8 = 1;
+
+/// A stored response.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Envelope {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers that are kept, in order.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+    /// The trailers that are kept; HTTP keeps none.
+    pub trailers: HeaderMap,
+}
+
+/// Stored bytes that are not a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damaged {
+    /// Of another version than this release reads.
+    #[error("the stored response has layout version {0}, this release reads {VERSION}")]
+    Version(u8),
+    /// Shorter than its own lengths say.
+    #[error("the stored response ends in the middle")]
+    Short,
+    /// A status, name or value that HTTP does not have.
+    #[error("the stored response has an invalid {0}")]
+    Invalid(&'static str),
+}
+
+impl Envelope {
+    /// The content type of a stored HTTP response.
+    pub const HTTP: &'static str = "application/vnd.semel.http.v1";
+    /// The content type of a stored gRPC response.
+    pub const GRPC: &'static str = "application/vnd.semel.grpc.v1";
+
+    /// The stored form. The body is copied: a slice of a connection's buffer would keep all of it.
+    pub fn encode(&self) -> Bytes {
+        encode(self.status, &self.headers, &self.trailers, &self.body)
+    }
+
+    /// Reads the stored form. The body shares its memory.
+    ///
+    /// # Errors
+    /// [`Damaged`] says what is wrong.
+    pub fn decode(stored: &Bytes) -> Result<Self, Damaged> {
+        let mut rest = Reader { stored, at: 0 };
+        let version = rest.take(1)?[0];
+        if version != VERSION {
+            return Err(Damaged::Version(version));
+        }
+        let status = StatusCode::from_u16(rest.u16()?).map_err(|_| Damaged::Invalid("status"))?;
+        let headers = rest.block()?;
+        let trailers = rest.block()?;
+        Ok(Self { status, headers, trailers, body: stored.slice(rest.at..) })
+    }
+}
+
+/// [`Envelope::encode`] of borrowed parts.
+pub(crate) fn encode(
+    status: StatusCode,
+    headers: &HeaderMap,
+    trailers: &HeaderMap,
+    body: &[u8],
+) -> Bytes {
+    let size = |map: &HeaderMap| -> usize {
+        map.iter().map(|(name, value)| 6 + name.as_str().len() + value.len()).sum()
+    };
+    let length = 7 + size(headers) + size(trailers) + body.len();
+    let mut stored = BytesMut::with_capacity(length);
+    stored.put_u8(VERSION);
+    stored.put_u16(status.as_u16());
+    for map in [headers, trailers] {
+        // `HeaderMap` holds at most 32,768 values, names at most 65,535 bytes.
+        stored.put_u16(u16::try_from(map.len()).unwrap_or(u16::MAX));
+        for (name, value) in map {
+            stored.put_u16(u16::try_from(name.as_str().len()).unwrap_or(u16::MAX));
+            stored.put_slice(name.as_str().as_bytes());
+            stored.put_u32(u32::try_from(value.len()).unwrap_or(u32::MAX));
+            stored.put_slice(value.as_bytes());
+        }
+    }
+    stored.put_slice(body);
+    stored.freeze()
+}
+
+struct Reader<'s> {
+    stored: &'s Bytes,
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn take(&mut self, length: usize) -> Result<&[u8], Damaged> {
+        let end = self.at.checked_add(length).ok_or(Damaged::Short)?;
+        let taken = self.stored.get(self.at..end).ok_or(Damaged::Short)?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn u16(&mut self) -> Result<u16, Damaged> {
+        let bytes = self.take(2)?;
+        Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    fn u32(&mut self) -> Result<usize, Damaged> {
+        let bytes = self.take(4)?;
+        Ok(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize)
+    }
+
+    fn block(&mut self) -> Result<HeaderMap, Damaged> {
+        let mut map = HeaderMap::new();
+        for _ in 0..self.u16()? {
+            let length = self.u16()?;
+            let name = HeaderName::from_bytes(self.take(length.into())?)
+                .map_err(|_| Damaged::Invalid("header name"))?;
+            let length = self.u32()?;
+            let value = HeaderValue::from_bytes(self.take(length)?)
+                .map_err(|_| Damaged::Invalid("header value"))?;
+            map.try_append(name, value).map_err(|_| Damaged::Invalid("number of headers"))?;
+        }
+        Ok(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn envelope() -> Envelope {
+        let mut headers = HeaderMap::new();
+        headers.append("link", HeaderValue::from_static("<a>; rel=next"));
+        headers.append("link", HeaderValue::from_static("<b>; rel=prev"));
+        headers.append("x-raw", HeaderValue::from_bytes(b"\xff\xfe").expect("opaque"));
+        let mut trailers = HeaderMap::new();
+        trailers.append("grpc-status", HeaderValue::from_static("0"));
+        let body = Bytes::from_static(b"\0\x01{}");
+        Envelope { status: StatusCode::CREATED, headers, trailers, body }
+    }
+
+    #[test]
+    fn a_stored_response_reads_back() {
+        let stored = envelope().encode();
+        assert_eq!(Envelope::decode(&stored), Ok(envelope()));
+    }
+
+    #[test]
+    fn every_cut_inside_the_head_is_found_out() {
+        let stored = envelope().encode();
+        for cut in 0..stored.len() - envelope().body.len() {
+            assert!(Envelope::decode(&stored.slice(..cut)).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn another_version_and_bad_parts_are_named() {
+        let mut stored = envelope().encode().to_vec();
+        stored[0] = 9;
+        assert_eq!(Envelope::decode(&stored.clone().into()), Err(Damaged::Version(9)));
+        stored[0] = 1;
+        stored[1..3].copy_from_slice(&[0, 1]);
+        assert_eq!(Envelope::decode(&stored.into()), Err(Damaged::Invalid("status")));
+        assert_eq!(Envelope::decode(&Bytes::new()), Err(Damaged::Short));
+    }
+}

@@ -1,0 +1,1 @@
+//! The layer for unary gRPC methods.

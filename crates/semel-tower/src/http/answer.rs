@@ -1,0 +1,90 @@
+//! An answer on its way: into the ledger, and out of it.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http_body::Body as HttpBody;
+use semel::{Outcome, Receipt, Recorded, Settlement};
+
+use super::preset::Fate;
+use super::rules::Rules;
+use crate::body::{Body, Collected, collect};
+use crate::envelope::{self, Damaged, Envelope};
+
+/// Marks an answer that was made by an earlier request.
+pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// What a handler's response means for the claim that it was made under.
+///
+/// Only an answer that is kept is read: everything else passes on as it comes.
+pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
+    response: Response<B>,
+    fate: impl FnOnce(&http::response::Parts) -> Fate,
+    rules: &Rules,
+) -> Settlement<Response<Body<B>>> {
+    let (parts, body) = response.into_parts();
+    match fate(&parts) {
+        Fate::Release => {
+            let answer = Response::from_parts(parts, Body::through(body));
+            return Settlement::Release { answer };
+        }
+        Fate::Fail => {
+            let error = format!("the handler answered {}", parts.status);
+            let answer = Response::from_parts(parts, Body::through(body));
+            return Settlement::Fail { answer, error };
+        }
+        Fate::Keep => {}
+    }
+    if parts.status.is_informational() || is_event_stream(&parts.headers) {
+        // It has no end that could be waited for.
+        let answer = Response::from_parts(parts, Body::through(body));
+        return Settlement::Complete { answer, outcome: Recorded::Omitted { bytes: 0 } };
+    }
+    let (body, outcome) = match collect(body, rules.max_response).await {
+        Collected::Whole { data, trailers } => {
+            let kept = kept_headers(&parts.headers, rules);
+            let stored = envelope::encode(parts.status, &kept, &HeaderMap::new(), &data);
+            let outcome = Recorded::Whole(Outcome::new(Envelope::HTTP, stored));
+            (Body::with_trailers(data, trailers), outcome)
+        }
+        // The handler did what it does before it answered. Whatever becomes of the answer's body,
+        // it must not do it again.
+        Collected::TooLong { bytes, body } | Collected::Broken { bytes, body } => {
+            (body, Recorded::Omitted { bytes })
+        }
+    };
+    Settlement::Complete { answer: Response::from_parts(parts, body), outcome }
+}
+
+/// The answer that the ledger kept.
+pub(super) fn replay<B: HttpBody<Data = Bytes>>(
+    outcome: &Outcome,
+    receipt: Receipt,
+) -> Result<Response<Body<B>>, Damaged> {
+    if outcome.content_type() != Envelope::HTTP {
+        return Err(Damaged::Invalid("content type"));
+    }
+    let Envelope { status, headers, body, .. } = Envelope::decode(outcome.body())?;
+    let mut response = Response::new(Body::whole(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response.extensions_mut().insert(receipt);
+    Ok(response)
+}
+
+fn kept_headers(headers: &HeaderMap, rules: &Rules) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    for (name, value) in headers {
+        if rules.keeps(name) {
+            kept.append(name.clone(), value.clone());
+        }
+    }
+    kept
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| {
+        value.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream")
+    })
+}

@@ -1,0 +1,150 @@
+//! What makes two requests under one key the same request.
+
+use std::borrow::Cow;
+
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use percent_encoding::percent_decode;
+use semel::Fingerprint;
+
+use super::rules::Rules;
+
+/// Of method, path, query, content type, body and the headers that the rules name.
+///
+/// The order of a query's parameters, of a JSON body's members and the spelling of both make no
+/// difference; neither do a content type's parameters.
+pub(super) fn of(request: &Parts, body: &[u8], rules: &Rules) -> Fingerprint {
+    let content_type = essence(request);
+    let body = if is_json(&content_type) {
+        Fingerprint::of_selected(body, &rules.include, &rules.exclude)
+    } else {
+        Fingerprint::of_bytes(body)
+    };
+    let query = query(request.uri.query().unwrap_or_default());
+    let mut parts: Vec<&[u8]> = vec![
+        request.method.as_str().as_bytes(),
+        request.uri.path().as_bytes(),
+        &query,
+        content_type.as_bytes(),
+        body.as_bytes(),
+    ];
+    for name in rules.matched_headers.iter() {
+        parts.push(name.as_str().as_bytes());
+        // How many there are is part of it: `a, b` in two lines is not `a` and then another name.
+        let values = request.headers.get_all(name).iter();
+        let before = parts.len();
+        parts.extend(values.map(http::HeaderValue::as_bytes));
+        if parts.len() == before {
+            parts.push(b"\0absent");
+        }
+    }
+    Fingerprint::of_parts(&parts)
+}
+
+/// `application/json`, without parameters, in lower case; empty if there is none.
+fn essence(request: &Parts) -> Cow<'_, str> {
+    let value = request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = value.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(essence.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(essence)
+    }
+}
+
+fn is_json(essence: &str) -> bool {
+    essence == "application/json" || essence.ends_with("+json")
+}
+
+/// The parameters of a query, decoded, ordered by name. The order of one name's values is meant.
+fn query(query: &str) -> Vec<u8> {
+    if query.is_empty() {
+        return Vec::new();
+    }
+    let decoded = |text: &str| Cow::from(percent_decode(text.as_bytes())).into_owned();
+    let mut pairs: Vec<(Vec<u8>, Option<Vec<u8>>)> = query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| match pair.split_once('=') {
+            Some((name, value)) => (decoded(name), Some(decoded(value))),
+            None => (decoded(pair), None),
+        })
+        .collect();
+    pairs.sort_by(|one, two| one.0.cmp(&two.0));
+    let mut canonical = Vec::with_capacity(query.len() + 9 * pairs.len());
+    for (name, value) in pairs {
+        canonical.extend((name.len() as u64).to_be_bytes());
+        canonical.extend(name);
+        // A name without `=` and a name with an empty value are two things.
+        canonical.push(u8::from(value.is_some()));
+        let value = value.unwrap_or_default();
+        canonical.extend((value.len() as u64).to_be_bytes());
+        canonical.extend(value);
+    }
+    canonical
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn print(uri: &str, content_type: &str, body: &str, rules: &Rules) -> Fingerprint {
+        let request = http::Request::post(uri).header("content-type", content_type);
+        let (parts, ()) = request.body(()).expect("a request").into_parts();
+        of(&parts, body.as_bytes(), rules)
+    }
+
+    #[test]
+    fn spelling_makes_no_difference() {
+        let rules = Rules::new();
+        let one = print("/o?b=2&a=%41", "application/json", r#"{"x":1,"y":2}"#, &rules);
+        let charset = "Application/JSON; charset=utf-8";
+        assert_eq!(one, print("/o?a=A&b=2", charset, r#"{ "y": 2, "x": 1.0 }"#, &rules));
+    }
+
+    #[test]
+    fn every_part_makes_a_difference() {
+        let rules = Rules::new();
+        let one = print("/o?a=1", "application/json", "{}", &rules);
+        let others = [
+            print("/p?a=1", "application/json", "{}", &rules),
+            print("/o?a=2", "application/json", "{}", &rules),
+            print("/o", "application/json", "{}", &rules),
+            print("/o?a", "application/json", "{}", &rules),
+            print("/o?a=1&a=1", "application/json", "{}", &rules),
+            print("/o?a=1", "text/plain", "{}", &rules),
+            print("/o?a=1", "application/json", "[]", &rules),
+        ];
+        for (n, other) in others.iter().enumerate() {
+            assert_ne!(one, *other, "{n}");
+        }
+        let order = |query| print(query, "text/plain", "", &rules);
+        assert_ne!(order("/o?a=1&a=2"), order("/o?a=2&a=1"));
+        assert_ne!(order("/o?a="), order("/o?a"));
+    }
+
+    #[test]
+    fn a_body_that_is_not_json_is_itself() {
+        let rules = Rules::new();
+        let text = |body| print("/o", "text/plain", body, &rules);
+        assert_ne!(text(r#"{"a":1,"b":2}"#), text(r#"{"b":2,"a":1}"#));
+        let json = |body| print("/o", "application/vnd.api+json", body, &rules);
+        assert_eq!(json(r#"{"a":1,"b":2}"#), json(r#"{"b":2,"a":1}"#));
+        assert_ne!(json("9007199254740993"), json("9007199254740992"));
+    }
+
+    #[test]
+    fn named_headers_make_a_difference() {
+        let rules = Rules::new().matched_headers([http::header::ACCEPT]);
+        let with = |accept: Option<&str>| {
+            let mut request = http::Request::post("/o");
+            if let Some(accept) = accept {
+                request = request.header("accept", accept);
+            }
+            of(&request.body(()).expect("a request").into_parts().0, b"", &rules)
+        };
+        assert_ne!(with(Some("text/html")), with(Some("text/plain")));
+        assert_ne!(with(None), with(Some("")));
+        assert_eq!(with(None), with(None));
+    }
+}

@@ -1,0 +1,95 @@
+//! The kinds of problems: one table, one page each in `docs/errors/`.
+
+use http::StatusCode;
+
+/// What is fixed about a kind of problem.
+pub(super) struct Facts {
+    pub(super) slug: &'static str,
+    pub(super) title: &'static str,
+    pub(super) status: StatusCode,
+    /// Whether the same request with the same key may succeed later.
+    pub(super) retryable: bool,
+    /// Whether the same request with a new key cannot do anything twice.
+    pub(super) safe_new_key: bool,
+}
+
+macro_rules! slugs {
+    ($($name:ident $slug:literal $status:ident $retryable:ident $safe_new_key:ident $title:literal)*) => {
+        /// A kind of problem. Its name is stable; its page is `docs/errors/<slug>.md`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Slug {
+            $(#[doc = concat!($title, ".")] $name,)*
+        }
+
+        impl Slug {
+            /// Every kind.
+            pub const ALL: &[Slug] = &[$(Slug::$name),*];
+
+            pub(super) fn facts(self) -> Facts {
+                match self {
+                    $(Slug::$name => Facts {
+                        slug: $slug,
+                        title: $title,
+                        status: StatusCode::$status,
+                        retryable: $retryable,
+                        safe_new_key: $safe_new_key,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+// So that the table reads as one.
+const RETRY: bool = true;
+const NEW_KEY: bool = true;
+const NO: bool = false;
+
+slugs! {
+    KeyMissing        "key-missing"        BAD_REQUEST           NO    NEW_KEY "This route needs an Idempotency-Key"
+    KeyInvalid        "key-invalid"        BAD_REQUEST           NO    NEW_KEY "The Idempotency-Key cannot be read"
+    KeyReused         "key-reused"         UNPROCESSABLE_ENTITY  NO    NEW_KEY "The key was used for a different request"
+    InProgress        "in-progress"        CONFLICT              RETRY NO      "The request is still running"
+    BackingOff        "backing-off"        CONFLICT              RETRY NO      "The last attempt failed and the next is not due"
+    Failed            "failed"             CONFLICT              NO    NO      "The operation failed"
+    Dead              "dead"               CONFLICT              NO    NO      "The operation was given up"
+    Uncertain         "uncertain"          CONFLICT              NO    NO      "Whether the operation happened is not known"
+    ClaimLost         "claim-lost"         CONFLICT              RETRY NO      "Another attempt took over while this one ran"
+    ResultUnavailable "result-unavailable" CONFLICT              NO    NO      "The operation is done, but its answer was not kept"
+    ResultTooLarge    "result-too-large"   INTERNAL_SERVER_ERROR NO    NEW_KEY "The answer is too large to keep, and nothing was committed"
+    BodyTooLarge      "body-too-large"     PAYLOAD_TOO_LARGE     NO    NEW_KEY "The request body is too large"
+    BodyIncomplete    "body-incomplete"    BAD_REQUEST           RETRY NEW_KEY "The request body broke off"
+    TenantUnknown     "tenant-unknown"     UNAUTHORIZED          NO    NEW_KEY "The tenant cannot be told"
+    PrincipalUnknown  "principal-unknown"  UNAUTHORIZED          NO    NEW_KEY "The caller cannot be told"
+    ReplayRefused     "replay-refused"     FORBIDDEN             NO    NO      "The answer of this operation is not for this caller"
+    WorkFailed        "work-failed"        INTERNAL_SERVER_ERROR RETRY NO      "The service failed while it ran the request"
+    WorkTimeout       "work-timeout"       GATEWAY_TIMEOUT       RETRY NO      "The request took too long and was cancelled"
+    StoreFull         "store-full"         SERVICE_UNAVAILABLE   RETRY NEW_KEY "The ledger is full, and nothing ran"
+    StoreUnavailable  "store-unavailable"  SERVICE_UNAVAILABLE   RETRY NEW_KEY "The ledger cannot be reached"
+    ShuttingDown      "shutting-down"      SERVICE_UNAVAILABLE   RETRY NO      "The service is shutting down"
+    Misconfigured     "misconfigured"      INTERNAL_SERVER_ERROR NO    NEW_KEY "The route's settings cannot work"
+    OperationUnknown  "operation-unknown"  NOT_FOUND             NO    NO      "There is no such operation"
+}
+
+impl Slug {
+    /// The last part of its type: `key-reused`.
+    pub fn as_str(self) -> &'static str {
+        self.facts().slug
+    }
+
+    /// The same as a constant of other languages: `KEY_REUSED`.
+    pub fn code(self) -> String {
+        self.as_str().to_ascii_uppercase().replace('-', "_")
+    }
+
+    /// One sentence.
+    pub fn title(self) -> &'static str {
+        self.facts().title
+    }
+
+    /// The status it is answered with, where no rule says another.
+    pub fn status(self) -> StatusCode {
+        self.facts().status
+    }
+}

@@ -1,0 +1,125 @@
+//! Whose key it is: tenant and principal of a request.
+//!
+//! There is no default for either. A key that two callers share by accident hands the answer of one
+//! to the other, so a layer cannot be built before somebody has said how callers are told apart.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderName, HeaderValue};
+use semel::Principal;
+
+/// Which tenant a request belongs to.
+#[derive(Clone)]
+pub struct Tenant(TenantOf);
+
+#[derive(Clone)]
+enum TenantOf {
+    Fixed(Arc<str>),
+    By(Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>),
+}
+
+impl Tenant {
+    /// One tenant: the service is not shared.
+    pub fn fixed(tenant: impl Into<Arc<str>>) -> Self {
+        Self(TenantOf::Fixed(tenant.into()))
+    }
+
+    /// The value of a header. Only where something in front sets it: a caller who may choose its
+    /// tenant has all of them.
+    pub fn header(name: HeaderName) -> Self {
+        Self::by(move |parts| {
+            single(parts, &name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+        })
+    }
+
+    /// Whatever `tenant` finds in the request; `None` answers 401. What an authentication layer put
+    /// into the request's extensions is there.
+    pub fn by(tenant: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(TenantOf::By(Arc::new(tenant)))
+    }
+
+    pub(crate) fn of(&self, parts: &Parts) -> Option<Arc<str>> {
+        match &self.0 {
+            TenantOf::Fixed(tenant) => Some(Arc::clone(tenant)),
+            TenantOf::By(tenant) => tenant(parts).map(Into::into),
+        }
+    }
+}
+
+impl fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            TenantOf::Fixed(_) => "Tenant(fixed)",
+            TenantOf::By(_) => "Tenant(by request)",
+        })
+    }
+}
+
+/// Who shares a key: each principal has keys of its own.
+#[derive(Clone)]
+pub struct Scope(ScopeOf);
+
+#[derive(Clone)]
+enum ScopeOf {
+    Global,
+    By(Arc<dyn Fn(&Parts) -> Option<Principal> + Send + Sync>),
+}
+
+impl Scope {
+    /// Everybody of a tenant shares its keys: whoever knows a key gets its answer. Say it only where
+    /// there is one caller, or where answers are no secret among callers.
+    pub fn global() -> Self {
+        Self(ScopeOf::Global)
+    }
+
+    /// Whatever `principal` finds in the request; `None` answers 401 to requests with a key. What an
+    /// authentication layer put into the request's extensions is there.
+    ///
+    /// ```
+    /// use semel::Principal;
+    /// use semel_tower::Scope;
+    ///
+    /// #[derive(Clone)]
+    /// struct User {
+    ///     id: String,
+    /// }
+    /// let scope = Scope::by(|request| {
+    ///     request.extensions.get::<User>().map(|user| Principal::of(&user.id))
+    /// });
+    /// ```
+    pub fn by(principal: impl Fn(&Parts) -> Option<Principal> + Send + Sync + 'static) -> Self {
+        Self(ScopeOf::By(Arc::new(principal)))
+    }
+
+    /// Whoever sends the same value of a header: `authorization`, or what something in front sets.
+    /// Credentials that change between retries (a refreshed token) make another principal.
+    pub fn header(name: HeaderName) -> Self {
+        Self::by(move |parts| single(parts, &name).map(|value| Principal::of(value.as_bytes())))
+    }
+
+    pub(crate) fn of(&self, parts: &Parts) -> Option<Principal> {
+        match &self.0 {
+            ScopeOf::Global => Some(Principal::global()),
+            ScopeOf::By(principal) => principal(parts),
+        }
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            ScopeOf::Global => "Scope(global)",
+            ScopeOf::By(_) => "Scope(by request)",
+        })
+    }
+}
+
+/// The only value of a header. Several of them say nothing: which one a proxy in front meant is
+/// anybody's guess.
+fn single<'p>(parts: &'p Parts, name: &HeaderName) -> Option<&'p HeaderValue> {
+    let mut values = parts.headers.get_all(name).iter();
+    let value = values.next().filter(|value| !value.is_empty())?;
+    values.next().is_none().then_some(value)
+}

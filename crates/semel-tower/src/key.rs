@@ -1,0 +1,180 @@
+//! Reading the key that a caller sent.
+//!
+//! The IETF draft makes it a structured-field string (`"8e03978e"`); most clients send it bare
+//! (`8e03978e`). Both spell one key. Everything else is refused: a key that is read differently
+//! by two servers is worse than none.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, HeaderName};
+use semel::key::MAX_ID;
+use sfv::{BareItem, Item, Parser};
+
+/// No header that holds a key of [`MAX_ID`] bytes is longer, parameters included.
+const MAX_FIELD: usize = 4 * MAX_ID;
+
+/// A key header that cannot be read as one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidKeyHeader {
+    /// Nothing in it.
+    #[error("the key is empty; send a value that is unique to this request, such as a UUID")]
+    Empty,
+    /// Longer than a key may be.
+    #[error("the key is longer than {MAX_ID} bytes; send a shorter one, or a digest of it")]
+    TooLong,
+    /// Begins as a structured-field string and is none.
+    #[error("the key begins with a quote but is not a structured-field string (RFC 9651)")]
+    NotAString,
+    /// A character that a bare key cannot have; a list has one too.
+    #[error(
+        "the key has byte {byte:#04x} at {at}; send one key of visible ASCII without commas, \
+         semicolons and quotes, or quote it"
+    )]
+    Character {
+        /// The byte.
+        byte: u8,
+        /// Where it is.
+        at: usize,
+    },
+    /// More than one field line.
+    #[error("the key was sent {0} times; send it once")]
+    Repeated(usize),
+    /// Two headers with two keys.
+    #[error("two key headers name different keys; send one")]
+    Differ,
+}
+
+/// The one key that `headers` carry under any of `names`; `None` if they carry none.
+///
+/// # Errors
+/// [`InvalidKeyHeader`] says what is wrong with it.
+pub fn key_in<'h>(
+    headers: &'h HeaderMap,
+    names: &[HeaderName],
+) -> Result<Option<Cow<'h, str>>, InvalidKeyHeader> {
+    let mut found: Option<Cow<'h, str>> = None;
+    for name in names {
+        let mut lines = headers.get_all(name).iter();
+        let Some(line) = lines.next() else { continue };
+        match lines.count() {
+            0 => {}
+            more => return Err(InvalidKeyHeader::Repeated(more + 1)),
+        }
+        let key = parse(line.as_bytes())?;
+        if found.as_ref().is_some_and(|other| *other != key) {
+            return Err(InvalidKeyHeader::Differ);
+        }
+        found = Some(key);
+    }
+    Ok(found)
+}
+
+/// The key in one field value.
+///
+/// ```
+/// use semel_tower::key::parse;
+///
+/// assert_eq!(parse(b"\"8e03 978e\"").as_deref(), Ok("8e03 978e"));
+/// assert_eq!(parse(b"8e03-978e").as_deref(), Ok("8e03-978e"));
+/// assert!(parse(b"one, two").is_err());
+/// ```
+///
+/// # Errors
+/// [`InvalidKeyHeader`] says what is wrong with it.
+pub fn parse(field: &[u8]) -> Result<Cow<'_, str>, InvalidKeyHeader> {
+    let field = field.trim_ascii();
+    if field.len() > MAX_FIELD {
+        return Err(InvalidKeyHeader::TooLong);
+    }
+    let key = if field.first() == Some(&b'"') { quoted(field)? } else { bare(field)? };
+    if key.trim().is_empty() {
+        return Err(InvalidKeyHeader::Empty);
+    }
+    if key.len() > MAX_ID {
+        return Err(InvalidKeyHeader::TooLong);
+    }
+    Ok(key)
+}
+
+fn quoted(field: &[u8]) -> Result<Cow<'_, str>, InvalidKeyHeader> {
+    // By far the most common spelling has nothing to unescape, and nothing after it.
+    if let [b'"', inner @ .., b'"'] = field
+        && inner.iter().all(|byte| matches!(byte, 0x20..=0x7e) && !matches!(byte, b'"' | b'\\'))
+        && let Ok(key) = std::str::from_utf8(inner)
+    {
+        return Ok(Cow::Borrowed(key));
+    }
+    match Parser::new(field).parse::<Item>() {
+        Ok(Item { bare_item: BareItem::String(key), .. }) => Ok(Cow::Owned(key.into())),
+        Ok(_) | Err(_) => Err(InvalidKeyHeader::NotAString),
+    }
+}
+
+fn bare(field: &[u8]) -> Result<Cow<'_, str>, InvalidKeyHeader> {
+    let unfit = |byte: &u8| !matches!(byte, 0x21..=0x7e) || matches!(byte, b',' | b'"' | b';');
+    match field.iter().position(unfit) {
+        Some(at) => Err(InvalidKeyHeader::Character { byte: field[at], at }),
+        None => {
+            std::str::from_utf8(field).map(Cow::Borrowed).map_err(|_| InvalidKeyHeader::NotAString)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(field: &str) -> Result<String, InvalidKeyHeader> {
+        parse(field.as_bytes()).map(Cow::into_owned)
+    }
+
+    #[test]
+    fn quoted_and_bare_spell_one_key() {
+        assert_eq!(key("abc"), Ok("abc".to_owned()));
+        assert_eq!(key("\"abc\""), key("abc"));
+        assert_eq!(key("\"abc\";v=1"), key("abc"));
+        assert_eq!(key(" \"abc\" "), key("abc"));
+        assert_eq!(key(r#""a\"b\\c""#), Ok(r#"a"b\c"#.to_owned()));
+    }
+
+    #[test]
+    fn what_is_not_one_key_is_refused() {
+        for bad in ["\"abc", "\"a\"b\"", "\"a\", \"b\"", "\"a\\x\"", "\"é\"", "\"a\";"] {
+            assert_eq!(key(bad), Err(InvalidKeyHeader::NotAString), "{bad}");
+        }
+        for bad in ["a,b", "a b", "a;b", "a\"b", "é", "a\u{7f}"] {
+            assert!(matches!(key(bad), Err(InvalidKeyHeader::Character { .. })), "{bad}");
+        }
+        for empty in ["", "  ", "\"\"", "\"  \""] {
+            assert_eq!(key(empty), Err(InvalidKeyHeader::Empty), "{empty:?}");
+        }
+    }
+
+    #[test]
+    fn the_limit_counts_what_is_inside_the_quotes() {
+        let longest = "x".repeat(MAX_ID);
+        assert_eq!(key(&longest), Ok(longest.clone()));
+        assert_eq!(key(&format!("\"{longest}\"")), Ok(longest.clone()));
+        assert_eq!(key(&format!("{longest}x")), Err(InvalidKeyHeader::TooLong));
+        assert_eq!(key(&format!("\"{longest}x\"")), Err(InvalidKeyHeader::TooLong));
+        assert_eq!(key(&"x".repeat(100_000)), Err(InvalidKeyHeader::TooLong));
+        let escaped = r"\\".repeat(MAX_ID);
+        assert_eq!(key(&format!("\"{escaped}\"")), Ok("\\".repeat(MAX_ID)));
+    }
+
+    #[test]
+    fn several_headers_must_agree_and_none_may_be_repeated() {
+        let names = [HeaderName::from_static("idempotency-key"), HeaderName::from_static("x-key")];
+        let mut headers = HeaderMap::new();
+        assert_eq!(key_in(&headers, &names), Ok(None));
+        headers.append("x-key", "abc".parse().expect("a value"));
+        assert_eq!(key_in(&headers, &names).expect("a key").as_deref(), Some("abc"));
+        headers.append("idempotency-key", "\"abc\"".parse().expect("a value"));
+        assert_eq!(key_in(&headers, &names).expect("a key").as_deref(), Some("abc"));
+        headers.insert("idempotency-key", "abd".parse().expect("a value"));
+        assert_eq!(key_in(&headers, &names), Err(InvalidKeyHeader::Differ));
+        headers.append("x-key", "abc".parse().expect("a value"));
+        headers.remove("idempotency-key");
+        assert_eq!(key_in(&headers, &names), Err(InvalidKeyHeader::Repeated(2)));
+    }
+}

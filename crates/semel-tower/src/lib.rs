@@ -1,0 +1,19 @@
+#![doc = include_str!("../README.md")]
+
+#[cfg(feature = "axum")]
+pub mod axum;
+mod body;
+#[cfg(feature = "client")]
+pub mod client;
+mod envelope;
+#[cfg(feature = "grpc")]
+pub mod grpc;
+pub mod http;
+mod identity;
+pub mod key;
+mod road;
+
+pub use body::Body;
+pub use envelope::{Damaged, Envelope};
+pub use identity::{Scope, Tenant};
+pub use road::{Atomic, Fenced, Road, Transaction};

@@ -1,0 +1,1 @@
+//! The client layer over real sockets.

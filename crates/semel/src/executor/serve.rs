@@ -1,0 +1,215 @@
+//! Answers that a door makes itself: what the ledger keeps of one, and what its caller gets.
+//!
+//! A function's result is kept or it is an error. A door's answer is neither: a `422` of a handler
+//! is delivered and forgotten, a `503` is delivered and counts as a failure, an answer too large to
+//! keep is delivered once. The door says which, the executor does it.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::codec::{Codec, Unencodable};
+use super::command::Command;
+use super::execution::{Error, Execution, Receipt};
+use super::run::shown;
+use super::unit::Unit;
+use super::{Context, Executor, Inner};
+use crate::claim::OperationId;
+use crate::outcome::{Outcome, Recorded};
+use crate::store::{Store, TransactionalStore};
+
+/// How a door wants its claim settled, and what its caller gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Settlement<A> {
+    /// Done: `outcome` answers every repeat, or says that there is too much of it to keep.
+    Complete {
+        /// What this caller gets.
+        answer: A,
+        /// What the ledger keeps.
+        outcome: Recorded,
+    },
+    /// Failed, by the command's failure policy: visible, counted, and run again when it is due.
+    Fail {
+        /// What this caller gets.
+        answer: A,
+        /// What operators read.
+        error: String,
+    },
+    /// Refused without effect: the key is free again, also for another request. A key on which an
+    /// earlier attempt failed or crashed keeps that attempt's operation id.
+    Release {
+        /// What this caller gets.
+        answer: A,
+    },
+}
+
+/// What a door tells its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Served<A> {
+    /// This call ran the work; this is its answer, kept or not.
+    Executed {
+        /// The work's own answer.
+        answer: A,
+        /// How it came about, where the answer is what repeats will get.
+        receipt: Option<Receipt>,
+    },
+    /// An earlier call ran the work; this is what the ledger kept.
+    Replayed {
+        /// What was kept.
+        outcome: Outcome,
+        /// How it came about.
+        receipt: Receipt,
+    },
+    /// Somebody is running it now.
+    InProgress {
+        /// The operation, where it is known yet.
+        operation_id: Option<OperationId>,
+        /// How long the holder's lease still runs, where it is known.
+        lease_remaining: Option<Duration>,
+    },
+}
+
+impl<S: Store> Executor<S> {
+    /// As [`run_outcome`](Self::run_outcome), for doors: the work says how its claim is settled.
+    ///
+    /// # Errors
+    /// See [`Error`]. [`Error::Store`] means that nothing ran.
+    pub async fn serve<A, F, Fut>(&self, command: Command, work: F) -> Result<Served<A>, Error>
+    where
+        A: Send + 'static,
+        F: FnOnce(Context) -> Fut + Send + 'static,
+        Fut: Future<Output = Settlement<A>> + Send + 'static,
+    {
+        let order = self.0.accept(command)?;
+        let work = |context| async move { made(work(context).await) };
+        Served::from(
+            self.0
+                .drive::<Door, _, _, _, _, _>(order, work, Inner::attempt::<Door, _, _, _, _>)
+                .await,
+        )
+    }
+
+    /// As [`transact`](Self::transact), for doors: a completed answer commits with the work's own
+    /// writes, any other rolls them back.
+    ///
+    /// # Errors
+    /// See [`Error`]. [`Error::ResultTooLarge`] where the answer cannot be kept: nothing was
+    /// committed.
+    pub async fn serve_transact<A, F, Fut>(
+        &self,
+        command: Command,
+        work: F,
+    ) -> Result<Served<A>, Error>
+    where
+        S: TransactionalStore,
+        A: Send + 'static,
+        F: FnOnce(Unit<S>) -> Fut + Send + 'static,
+        Fut: Future<Output = Settlement<A>> + Send + 'static,
+    {
+        let order = self.0.accept(command)?;
+        order.survives_a_crash(order.claim_first)?;
+        let work = |unit| async move { made(work(unit).await) };
+        let attempt = Inner::attempt_transact::<Door, _, _, _, _>;
+        Served::from(self.0.drive::<Door, _, _, _, _, _>(order, work, attempt).await)
+    }
+}
+
+impl<A> Served<A> {
+    fn from(result: Result<Execution<Made<A>>, Error<Unkept<A>>>) -> Result<Self, Error> {
+        Ok(match result {
+            Ok(Execution::InProgress { operation_id, lease_remaining }) => {
+                Served::InProgress { operation_id, lease_remaining }
+            }
+            Ok(Execution::Executed { value, receipt } | Execution::Replayed { value, receipt }) => {
+                match value {
+                    Made::Here { answer, .. } => {
+                        Served::Executed { answer, receipt: Some(receipt) }
+                    }
+                    Made::Before(outcome) => Served::Replayed { outcome, receipt },
+                }
+            }
+            Err(error) => match error.narrow() {
+                Ok(Unkept { answer, .. }) => Served::Executed { answer, receipt: None },
+                Err(error) => return Err(error),
+            },
+        })
+    }
+}
+
+/// An answer as the executor's roads carry it.
+enum Made<A> {
+    /// By this call.
+    Here { answer: A, outcome: Option<Recorded> },
+    /// By an earlier one.
+    Before(Outcome),
+}
+
+/// An answer that is not kept.
+struct Unkept<A> {
+    answer: A,
+    error: String,
+    release: bool,
+}
+
+fn made<A>(settlement: Settlement<A>) -> Result<Made<A>, Unkept<A>> {
+    match settlement {
+        Settlement::Complete { answer, outcome } => {
+            Ok(Made::Here { answer, outcome: Some(outcome) })
+        }
+        Settlement::Fail { answer, error } => Err(Unkept { answer, error, release: false }),
+        Settlement::Release { answer } => {
+            let error = "refused, and the claim was given back".to_owned();
+            Err(Unkept { answer, error, release: true })
+        }
+    }
+}
+
+/// Results that carry their own outcome.
+struct Door;
+
+impl<A: Send + 'static> Codec<Made<A>> for Door {
+    fn encode(value: Made<A>) -> Result<(Recorded, Made<A>), Unencodable<Made<A>>> {
+        match value {
+            Made::Here { answer, outcome: Some(outcome) } => {
+                Ok((outcome, Made::Here { answer, outcome: None }))
+            }
+            Made::Before(outcome) => Ok((Recorded::Whole(outcome.clone()), Made::Before(outcome))),
+            value @ Made::Here { outcome: None, .. } => {
+                Err(Unencodable { value, reason: "the answer was settled before".to_owned() })
+            }
+        }
+    }
+
+    fn decode(outcome: &Outcome) -> Result<Made<A>, String> {
+        Ok(Made::Before(outcome.clone()))
+    }
+}
+
+/// Why work has no result, as far as settling its claim goes.
+pub(super) trait Fault {
+    /// What operators read.
+    fn text(&self) -> String;
+    /// Whether the claim is given back, as if nothing had been asked.
+    fn releases(&self) -> bool;
+}
+
+impl<E: std::fmt::Display> Fault for E {
+    fn text(&self) -> String {
+        shown(self)
+    }
+
+    fn releases(&self) -> bool {
+        false
+    }
+}
+
+impl<A> Fault for Unkept<A> {
+    fn text(&self) -> String {
+        self.error.clone()
+    }
+
+    fn releases(&self) -> bool {
+        self.release
+    }
+}
