@@ -115,8 +115,13 @@ struct Slots {
 }
 
 impl Arguments {
-    /// Reads the arguments; `None` if something essential is missing, with every complaint noted.
-    pub(crate) fn parse(tokens: TokenStream, complaints: &mut Complaints) -> Option<Self> {
+    /// Reads the arguments of the function called `function`; `None` if something essential is
+    /// missing, with every complaint noted.
+    pub(crate) fn parse(
+        tokens: TokenStream,
+        function: &Ident,
+        complaints: &mut Complaints,
+    ) -> Option<Self> {
         let parser = Punctuated::<Written, Token![,]>::parse_terminated;
         let written = complaints.take(parser.parse2(tokens))?;
         let mut slots = Slots::default();
@@ -131,7 +136,7 @@ impl Arguments {
             slots.fill(argument, complaints);
         }
         let given = |name: &str| seen.iter().find(|ident| *ident == name).map(Ident::span);
-        needed(&given, complaints);
+        needed(function.span(), &given, complaints);
         disagreements(&given, complaints);
         slots.close()
     }
@@ -206,7 +211,7 @@ impl Slots {
 }
 
 /// Complains about every argument that has no safe default and was left out.
-fn needed(given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complaints) {
+fn needed(at: Span, given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complaints) {
     const NEEDED: [(&str, &str); 4] = [
         ("operation", "`operation = \"CREATE_ORDER\"` is missing: the name under which keys count"),
         (
@@ -220,11 +225,11 @@ fn needed(given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complaints) {
         ("key", "`key = …` is missing: the caller's idempotency key, as in `request.key`"),
     ];
     for (_, message) in NEEDED.iter().filter(|(name, _)| given(name).is_none()) {
-        complaints.add(Span::call_site(), message);
+        complaints.add(at, message);
     }
     if given("fields").or(given("fingerprint")).is_none() {
         complaints.add(
-            Span::call_site(),
+            at,
             "`fields(…)` is missing: what makes two requests with one key the same, as in \
              `fields(request.sku)`; `fields()` if the key alone decides",
         );

@@ -6,7 +6,8 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, quote, quote_spanned};
-use syn::{Block, Expr, Ident, ItemFn, Stmt};
+use syn::spanned::Spanned as _;
+use syn::{Block, Expr, Ident, ItemFn, Stmt, Token};
 
 use crate::arguments::{Arguments, Sameness};
 use crate::body;
@@ -23,7 +24,7 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStre
         }
     };
     let mut complaints = Complaints::default();
-    let arguments = Arguments::parse(arguments, &mut complaints);
+    let arguments = Arguments::parse(arguments, &function.sig.ident, &mut complaints);
     let work = Work::read(&function, &mut complaints);
     for name in arguments.iter().flat_map(|given| [&given.context, &given.unit]).flatten() {
         signature::not_a_parameter(&function.sig, name, &mut complaints);
@@ -46,8 +47,17 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStre
 struct Work {
     body: Block,
     answer: Answer,
-    /// What `self` was in the body, and what it is a clone of.
-    me: Option<(Ident, TokenStream)>,
+    me: Option<OwnSelf>,
+}
+
+/// The body's own copy of what `self` borrows.
+struct OwnSelf {
+    /// What the body calls it now.
+    name: Ident,
+    /// The function's `self`.
+    of: Token![self],
+    /// What `self` refers to.
+    owned: TokenStream,
 }
 
 impl Work {
@@ -76,9 +86,9 @@ impl Work {
         let mut body = Block::clone(block);
         let me = match me {
             Me::Owned => None,
-            Me::Borrowed { owned, span } => {
-                let name = Ident::new("__semel_self", Span::mixed_site().located_at(span));
-                body::rename_self(&mut body, &name).then_some((name, owned))
+            Me::Borrowed { owned, token: of } => {
+                let name = Ident::new("__semel_self", Span::mixed_site().located_at(of.span));
+                body::rename_self(&mut body, &name).then_some(OwnSelf { name, of, owned })
             }
         };
         Some(Self { body, answer: answer?, me })
@@ -90,16 +100,22 @@ fn call(arguments: &Arguments, work: &Work) -> TokenStream {
     let Arguments { executor, context, unit, .. } = arguments;
     let command = command(arguments);
     let Work { body, answer: Answer { work: result, whole, span }, me } = work;
-    let clone = me.iter().map(|(name, owned)| {
+    let statements = &body.stmts;
+    let clone = me.iter().map(|OwnSelf { name, of, owned }| {
         quote_spanned!(name.span()=>
-            let #name = <#owned as ::core::clone::Clone>::clone(self);
+            let #name = <#owned as ::core::clone::Clone>::clone(#of);
         )
     });
-    let borrow = me.iter().map(|(name, owned)| {
+    let borrow = me.iter().map(|OwnSelf { name, owned, .. }| {
         quote_spanned!(name.span()=> let #name: &#owned = &#name;)
     });
 
     let at = Span::mixed_site();
+    let executor = {
+        let at = at.located_at(executor.span());
+        quote_spanned!(at=> <::semel::Executor<_>>::clone(&(#executor)))
+    };
+    let here = at.located_at(*span);
     let (door, held, named) = match unit {
         Some(unit) => {
             let context = context
@@ -110,20 +126,32 @@ fn call(arguments: &Arguments, work: &Work) -> TokenStream {
                 #[allow(unused_mut)]
                 let mut #unit = __semel_held;
             };
-            ("transact", quote_spanned!(at=> ::semel::executor::Unit<_>), named)
+            let door = Ident::new("transact", at.located_at(unit.span()));
+            (door, quote_spanned!(at=> ::semel::executor::Unit<_>), named)
         }
         None => {
             let named = context.iter().map(|name| quote_spanned!(at=> let #name = __semel_held;));
-            ("run", quote_spanned!(at=> ::semel::Context), quote!(#(#named)*))
+            (Ident::new("run", here), quote_spanned!(at=> ::semel::Context), quote!(#(#named)*))
         }
     };
-    let here = Span::mixed_site().located_at(*span);
-    let door = Ident::new(door, here);
     let answer = quote_spanned! {here=>
-        __semel_executor.#door(__semel_command, async move |__semel_held: #held| -> #result {
+        __semel_executor.#door(__semel_command, move |__semel_held: #held| async move {
+            // Never reached. It tells the compiler what the body gives before it reads the body, so
+            // that a mistake is shown where it was made.
+            #[allow(
+                unreachable_code,
+                clippy::diverging_sub_expression,
+                clippy::empty_loop,
+                clippy::let_unit_value,
+                clippy::needless_return
+            )]
+            if false {
+                let __semel_result: #result = loop {};
+                return __semel_result;
+            }
             #(#borrow)*
             #named
-            #body
+            #(#statements)*
         }).await
     };
     let answer = match whole {
@@ -134,7 +162,7 @@ fn call(arguments: &Arguments, work: &Work) -> TokenStream {
     };
     quote_spanned! {at=>
         let __semel_command = #command;
-        let __semel_executor = <::semel::Executor<_>>::clone(&(#executor));
+        let __semel_executor = #executor;
         #(#clone)*
         #answer
     }
@@ -144,9 +172,15 @@ fn call(arguments: &Arguments, work: &Work) -> TokenStream {
 fn command(arguments: &Arguments) -> TokenStream {
     let Arguments { operation, tenant, key, sameness, principal, settings, .. } = arguments;
     let at = Span::mixed_site();
-    let principal = principal
-        .iter()
-        .map(|principal| quote_spanned!(at=> .principal(::semel::Principal::of(&(#principal)))));
+    let principal = principal.iter().map(|principal| {
+        let at = at.located_at(principal.span());
+        quote_spanned!(at=> .principal(::semel::Principal::of(&(#principal))))
+    });
+    let text = |part: &Expr| {
+        let at = at.located_at(part.span());
+        quote_spanned!(at=> ::core::convert::AsRef::<str>::as_ref(&(#part)))
+    };
+    let (tenant, key) = (text(tenant), text(key));
     let fingerprint = match sameness {
         Sameness::Fields(fields) => fields.fingerprint().map(|made| quote_spanned!(at=> #made?)),
         Sameness::Given(fingerprint) => Some(fingerprint.to_token_stream()),
@@ -155,9 +189,9 @@ fn command(arguments: &Arguments) -> TokenStream {
     quote_spanned! {at=>
         ::semel::Command::new(
             ::semel::Key::command(
-                ::core::convert::AsRef::<str>::as_ref(&(#tenant)),
+                #tenant,
                 #operation,
-                ::core::convert::AsRef::<str>::as_ref(&(#key)),
+                #key,
             )? #(#principal)*
         )
         #(.fingerprint(#fingerprint))*

@@ -9,7 +9,7 @@ use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 use syn::{
     FnArg, GenericArgument, Ident, Lifetime, Pat, PathArguments, PathSegment,
-    ReceiverKind, ReturnType, Signature, Type,
+    ReceiverKind, ReturnType, Signature, Token, Type,
 };
 
 use crate::complaints::Complaints;
@@ -32,8 +32,8 @@ pub(crate) enum Me {
     Borrowed {
         /// What is borrowed: `Self`, or `X` of `self: &X`.
         owned: TokenStream,
-        /// Where it says so.
-        span: Span,
+        /// The function's own `self`: no other token means the same.
+        token: Token![self],
     },
 }
 
@@ -67,12 +67,29 @@ pub(crate) fn answer(signature: &Signature) -> syn::Result<Answer> {
     let inside = arguments(last(value, |name| name == "Execution"))
         .and_then(|arguments| <[&Type; 1]>::try_from(arguments).ok());
     let work_value = inside.map_or(value, |[value]| value);
+    if let Some(hidden) = [work_value, work_error].into_iter().find(|written| is_hidden(written)) {
+        let message = "name this type: what is stored is read back as one type, by its name";
+        return Err(syn::Error::new(hidden.span(), message));
+    }
     let at = Span::mixed_site().located_at(span);
     Ok(Answer {
         whole: inside.is_some(),
         work: quote_spanned!(at=> ::core::result::Result<#work_value, #work_error>),
         span,
     })
+}
+
+/// Whether a type is, or holds, an `impl Trait`.
+fn is_hidden(written: &Type) -> bool {
+    struct Hidden(bool);
+    impl Visit<'_> for Hidden {
+        fn visit_type_impl_trait(&mut self, _: &syn::TypeImplTrait) {
+            self.0 = true;
+        }
+    }
+    let mut found = Hidden(false);
+    found.visit_type(written);
+    found.0
 }
 
 fn unfit(span: Span) -> syn::Error {
@@ -117,12 +134,13 @@ pub(crate) fn me(signature: &Signature) -> syn::Result<Me> {
     match &receiver.kind {
         ReceiverKind::Value => Ok(Me::Owned),
         ReceiverKind::Reference(_, _, None) => {
-            Ok(Me::Borrowed { owned: quote_spanned!(at=> Self), span })
+            Ok(Me::Borrowed { owned: quote_spanned!(at=> Self), token: receiver.self_token })
         }
         ReceiverKind::Reference(..) => refused(),
         ReceiverKind::Typed(_, written) => match &**written {
             Type::Reference(reference) if reference.mutability.is_none() => {
-                Ok(Me::Borrowed { owned: reference.elem.to_token_stream(), span })
+                let owned = reference.elem.to_token_stream();
+                Ok(Me::Borrowed { owned, token: receiver.self_token })
             }
             written if borrows(written) => refused(),
             _ => Ok(Me::Owned),

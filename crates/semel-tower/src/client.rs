@@ -1,7 +1,7 @@
 //! Outbound HTTP calls that carry a stable idempotency key and are retried only where that is safe.
 //!
-//! [`CallLayer`] wraps any tower client of HTTP (hyper-util's, or reqwest behind the adapter below).
-//! It gives each call a key in the provider's [`Dialect`], keeps it the same in every retry, and
+//! [`CallLayer`] wraps any tower client of HTTP: hyper-util's, or reqwest behind the adapter below. It
+//! gives each call a key in the provider's [`Dialect`], keeps it the same in every retry, and
 //! refuses one that the provider would not take before anything is sent.
 //!
 //! # The key

@@ -10,6 +10,8 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use semel::Principal;
 
+type Resolver<T> = Arc<dyn Fn(&Parts) -> Option<T> + Send + Sync>;
+
 /// Which tenant a request belongs to.
 #[derive(Clone)]
 pub struct Tenant(TenantOf);
@@ -17,7 +19,7 @@ pub struct Tenant(TenantOf);
 #[derive(Clone)]
 enum TenantOf {
     Fixed(Arc<str>),
-    By(Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>),
+    By(Resolver<String>),
 }
 
 impl Tenant {
@@ -64,7 +66,7 @@ pub struct Scope(ScopeOf);
 #[derive(Clone)]
 enum ScopeOf {
     Global,
-    By(Arc<dyn Fn(&Parts) -> Option<Principal> + Send + Sync>),
+    By(Resolver<Principal>),
 }
 
 impl Scope {

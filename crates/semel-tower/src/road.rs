@@ -11,6 +11,10 @@ use semel::{Command, Context, Error, Executor, Served, Settlement, Store};
 
 /// How a layer runs its handlers. [`Fenced`] or [`Atomic`]; nothing else implements it.
 pub trait Road<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
+    /// Whether a handler can do without its claim while the store is away.
+    #[doc(hidden)]
+    const CAN_FAIL_OPEN: bool;
+
     /// Runs `work` once. It is given what its request carries for the handler.
     #[doc(hidden)]
     fn serve<A, F, Fut>(
@@ -40,6 +44,8 @@ pub struct Fenced;
 pub struct Atomic;
 
 impl<S: Store> Road<S> for Fenced {
+    const CAN_FAIL_OPEN: bool = true;
+
     async fn serve<A, F, Fut>(
         executor: &Executor<S>,
         command: Command,
@@ -61,6 +67,8 @@ impl<S: Store> Road<S> for Fenced {
 }
 
 impl<S: TransactionalStore> Road<S> for Atomic {
+    const CAN_FAIL_OPEN: bool = false;
+
     async fn serve<A, F, Fut>(
         executor: &Executor<S>,
         command: Command,

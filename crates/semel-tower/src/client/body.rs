@@ -18,8 +18,7 @@ use http_body_util::{Either, Empty, Full};
 /// Bodies held in memory can; a stream cannot, and goes out once in a [`OneShot`]. Implement it for
 /// a body of your own, giving `None` where it cannot be had again.
 pub trait Replay: Sized {
-    /// The same body again, from its beginning; `None` if it cannot be had. Asked before the body is
-    /// sent.
+    /// The same body from its beginning, or `None` if it cannot be had. Asked before it is sent.
     fn replay(&self) -> Option<Self>;
 }
 

@@ -157,8 +157,8 @@ impl Dialect {
         provider("adyen", "idempotency-key", (1, 64), Alphabet::Visible, advice)
     }
 
-    /// PayPal: 78 characters, the least that its published OpenAPI documents state (Payments v1: 78,
-    /// Orders v2: 108, Payouts v1: 1,000, the others none).
+    /// PayPal: 78 characters, the least that its published OpenAPI documents state (Payments v1:
+    /// 78, Orders v2: 108, Payouts v1: 1,000, the others none).
     pub fn paypal() -> Self {
         provider("paypal", "paypal-request-id", (1, 78), Alphabet::Visible, Advice::Status)
     }

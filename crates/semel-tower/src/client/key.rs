@@ -15,8 +15,8 @@ use super::Dialect;
 /// Longest key of any dialect, in characters.
 pub const MAX_CALL_KEY: usize = 255;
 
-/// The idempotency key of one logical call: put it into the request's extensions, and it goes out in
-/// the provider's dialect, the same in every retry. Cheap to clone.
+/// The idempotency key of one logical call: put it into the request's extensions, and it goes out
+/// in the provider's dialect, the same in every retry. Cheap to clone.
 ///
 /// ```
 /// use http::Request;
@@ -42,8 +42,8 @@ impl CallKey {
         Ok(Self(text.into()))
     }
 
-    /// The key for `step` of an execution: the same in every retry and takeover of the operation, so
-    /// that a provider sees one call however often we are killed and start again.
+    /// The key for `step` of an execution: the same in every retry and takeover of the operation,
+    /// so that a provider sees one call however often we are killed and start again.
     ///
     /// # Errors
     /// [`NoDurableClaim`] where nothing would remember the operation; see
@@ -135,7 +135,8 @@ pub enum UnfitKey {
     },
     /// A character that the dialect does not take.
     #[error(
-        "the call's key has a character at byte {at} that {dialect} does not take; use CallKey::fitting"
+        "the call's key has a character at byte {at} that {dialect} does not take; use \
+         CallKey::fitting"
     )]
     Character {
         /// Whose rule.
@@ -151,7 +152,8 @@ pub enum UnfitKey {
     },
     /// The request's header and its extensions have different keys.
     #[error(
-        "the request has one key in its header of {dialect} and another in its extensions; give one"
+        "the request has one key in its header of {dialect} and another in its extensions; give \
+         one"
     )]
     Ambiguous {
         /// Whose header.

@@ -33,7 +33,8 @@ pub enum Error<E> {
     Key(#[from] UnfitKey),
     /// The last try had no answer in time. It may have happened: call again under the same key.
     #[error(
-        "no answer within {limit:?} (try {attempt}); it may have happened, so call again only under the same key"
+        "no answer within {limit:?} (try {attempt}); it may have happened, so call again only under \
+         the same key"
     )]
     TimedOut {
         /// What the try was given.

@@ -53,7 +53,13 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
             (body, Recorded::Omitted { bytes })
         }
     };
-    Settlement::Complete { answer: Response::from_parts(parts, body), outcome }
+    // What a handler wrote before it refused is not wanted, even where the refusal is kept.
+    let refused = parts.status.is_client_error() || parts.status.is_server_error();
+    let answer = Response::from_parts(parts, body);
+    match refused {
+        true => Settlement::Refuse { answer, outcome },
+        false => Settlement::Complete { answer, outcome },
+    }
 }
 
 /// The answer that the ledger kept.

@@ -56,6 +56,7 @@ pub(super) struct Door<S: Store> {
     routes: HashMap<Box<str>, Rules>,
     /// All that any rule names.
     methods: HashSet<Method>,
+    any_required: bool,
     operation: Option<Named>,
 }
 
@@ -70,6 +71,7 @@ impl<S: Store> Clone for Door<S> {
             rules: self.rules.clone(),
             routes: self.routes.clone(),
             methods: self.methods.clone(),
+            any_required: self.any_required,
             operation: self.operation.clone(),
         }
     }
@@ -105,6 +107,7 @@ impl<S: Store, R: Road<S>> IdempotencyLayer<S, R> {
             rules: Rules::new(),
             routes: HashMap::new(),
             methods: HashSet::new(),
+            any_required: false,
             operation: None,
         };
         Self { door: Arc::new(door), road: PhantomData }.rules(Rules::new())
@@ -114,6 +117,7 @@ impl<S: Store, R: Road<S>> IdempotencyLayer<S, R> {
         let door = Arc::make_mut(&mut self.door);
         change(door);
         let all = door.routes.values().chain([&door.rules]);
+        door.any_required = all.clone().any(|rules| rules.required);
         door.methods = all.flat_map(|rules| rules.methods.iter().cloned()).collect();
         self
     }
@@ -172,9 +176,10 @@ impl<S: Store> Door<S> {
         self.routes.get(operation).unwrap_or(&self.rules)
     }
 
-    /// Whether any rule concerns requests of this method.
-    pub(super) fn concerns(&self, method: &Method) -> bool {
-        self.methods.contains(method)
+    /// Whether any rule may concern this request.
+    pub(super) fn concerns(&self, request: &Parts) -> bool {
+        let keyed = || self.keys.iter().any(|name| request.headers.contains_key(name));
+        self.methods.contains(&request.method) && (self.any_required || keyed())
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, UPGRADE};
 use http::request::Parts;
-use http::{Method, Request, Response, Version};
+use http::{HeaderValue, Method, Request, Response, Version};
 use http_body::Body as HttpBody;
 use metrics::counter;
 use pin_project_lite::pin_project;
@@ -152,10 +152,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         if later::is_status(request) {
             return true;
         }
-        self.door.concerns(&request.method)
-            && !request.headers.contains_key(UPGRADE)
-            && request.method != Method::CONNECT
-            && !wants_events(request)
+        self.door.concerns(request)
     }
 
     async fn go<I, B, C>(
@@ -209,7 +206,8 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let door = &self.door;
         let operation = door.operation(parts);
         let rules = door.rules(&operation);
-        if !rules.methods.contains(&parts.method) {
+        // A route that requires a key cannot be had without one by asking for a stream.
+        if !rules.methods.contains(&parts.method) || !rules.required && has_no_end(parts) {
             return Ok(None);
         }
         let key = match key_in(&parts.headers, &door.keys) {
@@ -264,7 +262,8 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let preferred = rules.respond_async.then(|| later::preferred(&parts.headers)).flatten();
         // What is still needed of a request when its handler has the rest.
         let path = parts.uri.path().to_owned();
-        let spare = rules.fail_open.then(|| (inner.clone(), parts.clone(), data.clone()));
+        let fails_open = rules.fail_open && R::CAN_FAIL_OPEN;
+        let spare = fails_open.then(|| (inner.clone(), parts.clone(), data.clone()));
         let checked = rules.replay_check.as_ref().map(|check| (check.clone(), parts.clone()));
 
         let (started, start) = Later::pair(preferred.is_some());
@@ -284,7 +283,12 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
             },
         };
         let problem = match served {
-            Ok(Served::Executed { answer, .. }) => return answer,
+            Ok(Served::Executed { mut answer, receipt }) => {
+                if let (Ok(response), Some(receipt)) = (&mut answer, receipt) {
+                    response.extensions_mut().insert(receipt);
+                }
+                return answer;
+            }
             Ok(Served::Replayed { outcome, receipt }) => {
                 let allowed = match checked {
                     Some((check, parts)) => check(&parts).await,
@@ -342,11 +346,14 @@ where
     let fate = |answer: &http::response::Parts| match rules.preset.fate(answer) {
         // Nobody is there to hear a refusal: it must be kept until somebody asks.
         Fate::Release if apart => Fate::Keep,
-        fate => fate,
+        fate @ (Fate::Keep | Fate::Release | Fate::Fail) => fate,
     };
     match answer::settle(response, fate, rules).await {
         Settlement::Complete { answer, outcome } => {
             Settlement::Complete { answer: Ok(answer), outcome }
+        }
+        Settlement::Refuse { answer, outcome } => {
+            Settlement::Refuse { answer: Ok(answer), outcome }
         }
         Settlement::Fail { answer, error } => Settlement::Fail { answer: Ok(answer), error },
         Settlement::Release { answer } => Settlement::Release { answer: Ok(answer) },
@@ -377,7 +384,14 @@ async fn dismiss<B: HttpBody<Data = Bytes>>(
     problem.close(!drained && version < Version::HTTP_2)
 }
 
-fn wants_events(request: &Parts) -> bool {
-    let accept = request.headers.get(ACCEPT).map(|value| value.as_bytes());
-    accept.is_some_and(|accept| accept.to_ascii_lowercase().starts_with(b"text/event-stream"))
+/// Whether the answer, by what the request asks for, has no end that could be kept: an event stream,
+/// a WebSocket, a tunnel. Other upgrades are offers that a server may ignore, and servers do.
+fn has_no_end(request: &Parts) -> bool {
+    let says = |name, word: &[u8]| {
+        let value = request.headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
+        value.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
+    };
+    request.method == Method::CONNECT
+        || says(UPGRADE, b"websocket")
+        || says(ACCEPT, b"text/event-stream")
 }

@@ -9,7 +9,7 @@ use super::codec::Codec;
 use super::command::Order;
 use super::execution::{Error, Execution};
 use super::run::failpoint;
-use super::serve::Fault;
+use super::serve::{End, Fault};
 use super::settle::{Ended, failed};
 use crate::clock::monotonic;
 use crate::outcome::ErrorText;
@@ -57,9 +57,9 @@ impl<E: Fault> Failure<E> {
 }
 
 impl<E: Fault> Fault for Failure<E> {
-    fn text(&self) -> String {
-        match self {
-            Failure::Work(error) => error.text(),
+    fn end(&self) -> End {
+        End::Fail(match self {
+            Failure::Work(error) => return error.end(),
             Failure::Panicked(message) => format!("the work panicked: {message}"),
             Failure::TimedOut(limit) => format!("the work took longer than {limit:?}"),
             Failure::Escaped => "the transaction's unit escaped the work".to_owned(),
@@ -67,11 +67,7 @@ impl<E: Fault> Fault for Failure<E> {
             Failure::Lost => "the claim was lost".to_owned(),
             Failure::Result(error) => error.to_string(),
             Failure::Store(error) => error.to_string(),
-        }
-    }
-
-    fn releases(&self) -> bool {
-        matches!(self, Failure::Work(error) if error.releases())
+        })
     }
 }
 

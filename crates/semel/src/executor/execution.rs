@@ -236,17 +236,24 @@ impl Error<Infallible> {
 }
 
 impl<E> Error<E> {
-    /// The work's own error, or the same error without one.
-    pub(super) fn narrow(self) -> Result<E, Error> {
-        match self {
-            Error::Work(error) => Ok(error),
-            other => Err(other.map(|_| unreachable!("the work's own error was taken out"))),
+    /// The same error with another error of the work.
+    pub fn map<F>(self, f: impl FnOnce(E) -> F) -> Error<F> {
+        match self.sort(|error| Ok::<_, Infallible>(Error::Work(f(error)))) {
+            Ok(error) => error,
+            Err(never) => match never {},
         }
     }
 
-    /// The same error with another error of the work.
-    pub fn map<F>(self, f: impl FnOnce(E) -> F) -> Error<F> {
-        match self {
+    /// The work's own error, or the same error without one.
+    pub(super) fn narrow(self) -> Result<E, Error> {
+        match self.sort(Err) {
+            Ok(error) => Err(error),
+            Err(work) => Ok(work),
+        }
+    }
+
+    fn sort<F, R>(self, work: impl FnOnce(E) -> Result<Error<F>, R>) -> Result<Error<F>, R> {
+        Ok(match self {
             Error::Mismatch => Error::Mismatch,
             Error::Backoff { retry_after, attempt, error } => {
                 Error::Backoff { retry_after, attempt, error }
@@ -270,9 +277,9 @@ impl<E> Error<E> {
             Error::Fingerprint(error) => Error::Fingerprint(error),
             Error::Closed => Error::Closed,
             Error::Concurrent => Error::Concurrent,
-            Error::Work(error) => Error::Work(f(error)),
+            Error::Work(error) => return work(error),
             Error::Store(error) => Error::Store(error),
-        }
+        })
     }
 }
 

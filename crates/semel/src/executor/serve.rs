@@ -28,6 +28,14 @@ pub enum Settlement<A> {
         /// What the ledger keeps.
         outcome: Recorded,
     },
+    /// Refused, and that is the answer: it is kept as a completed one is, but what the work wrote
+    /// in its transaction is rolled back first.
+    Refuse {
+        /// What this caller gets.
+        answer: A,
+        /// What the ledger keeps.
+        outcome: Recorded,
+    },
     /// Failed, by the command's failure policy: visible, counted, and run again when it is due.
     Fail {
         /// What this caller gets.
@@ -82,7 +90,7 @@ impl<S: Store> Executor<S> {
         Fut: Future<Output = Settlement<A>> + Send + 'static,
     {
         let order = self.0.accept(command)?;
-        let work = |context| async move { made(work(context).await) };
+        let work = |context| async move { made(work(context).await, false) };
         Served::from(
             self.0
                 .drive::<Door, _, _, _, _, _>(order, work, Inner::attempt::<Door, _, _, _, _>)
@@ -109,7 +117,7 @@ impl<S: Store> Executor<S> {
     {
         let order = self.0.accept(command)?;
         order.survives_a_crash(order.claim_first)?;
-        let work = |unit| async move { made(work(unit).await) };
+        let work = |unit| async move { made(work(unit).await, true) };
         let attempt = Inner::attempt_transact::<Door, _, _, _, _>;
         Served::from(self.0.drive::<Door, _, _, _, _, _>(order, work, attempt).await)
     }
@@ -145,24 +153,34 @@ enum Made<A> {
     Before(Outcome),
 }
 
-/// An answer that is not kept.
+/// An answer whose work has no effect to keep.
 struct Unkept<A> {
     answer: A,
-    error: String,
-    release: bool,
+    end: End,
 }
 
-fn made<A>(settlement: Settlement<A>) -> Result<Made<A>, Unkept<A>> {
-    match settlement {
+/// What becomes of a claim whose work has no result.
+#[derive(Clone)]
+pub(super) enum End {
+    Fail(String),
+    Release,
+    Refuse(Recorded),
+}
+
+/// The road that a settlement takes. A refusal has effects to undo only where it was `transacted`.
+fn made<A>(settlement: Settlement<A>, transacted: bool) -> Result<Made<A>, Unkept<A>> {
+    let (answer, end) = match settlement {
         Settlement::Complete { answer, outcome } => {
-            Ok(Made::Here { answer, outcome: Some(outcome) })
+            return Ok(Made::Here { answer, outcome: Some(outcome) });
         }
-        Settlement::Fail { answer, error } => Err(Unkept { answer, error, release: false }),
-        Settlement::Release { answer } => {
-            let error = "refused, and the claim was given back".to_owned();
-            Err(Unkept { answer, error, release: true })
+        Settlement::Refuse { answer, outcome } if !transacted => {
+            return Ok(Made::Here { answer, outcome: Some(outcome) });
         }
-    }
+        Settlement::Refuse { answer, outcome } => (answer, End::Refuse(outcome)),
+        Settlement::Fail { answer, error } => (answer, End::Fail(error)),
+        Settlement::Release { answer } => (answer, End::Release),
+    };
+    Err(Unkept { answer, end })
 }
 
 /// Results that carry their own outcome.
@@ -188,28 +206,18 @@ impl<A: Send + 'static> Codec<Made<A>> for Door {
 
 /// Why work has no result, as far as settling its claim goes.
 pub(super) trait Fault {
-    /// What operators read.
-    fn text(&self) -> String;
-    /// Whether the claim is given back, as if nothing had been asked.
-    fn releases(&self) -> bool;
+    /// What becomes of the claim.
+    fn end(&self) -> End;
 }
 
 impl<E: std::fmt::Display> Fault for E {
-    fn text(&self) -> String {
-        shown(self)
-    }
-
-    fn releases(&self) -> bool {
-        false
+    fn end(&self) -> End {
+        End::Fail(shown(self))
     }
 }
 
 impl<A> Fault for Unkept<A> {
-    fn text(&self) -> String {
-        self.error.clone()
-    }
-
-    fn releases(&self) -> bool {
-        self.release
+    fn end(&self) -> End {
+        self.end.clone()
     }
 }

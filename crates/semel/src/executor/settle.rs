@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Inner;
 use super::begin::{Grant, pause};
 use super::command::Order;
-use super::serve::Fault;
+use super::serve::{End, Fault};
 use crate::claim::{Lease, Origin};
 use crate::clock::monotonic;
 use crate::judge::exceeded;
@@ -107,17 +107,18 @@ fn is_ours(found: Option<&Peeked>, lease: &Lease, ending: &Ending) -> bool {
 
 /// What work without a result leaves behind.
 pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Ending {
-    let text = fault.text();
-    if !fault.releases() {
-        return failure(order, grant.attempt, &text);
-    }
-    match grant.origin {
-        Origin::Fresh => Ending::Removed,
-        // An earlier attempt may have had effects: its operation id and count must survive.
-        Origin::AfterFailure | Origin::Takeover => Ending::Failed {
-            error: ErrorText::new(&text),
-            retry_after: Some(Duration::ZERO),
-            keep: order.policy.keep,
+    let keep = order.policy.keep;
+    match fault.end() {
+        End::Fail(text) => failure(order, grant.attempt, &text),
+        End::Refuse(outcome) => Ending::Succeeded { outcome, keep },
+        End::Release => match grant.origin {
+            Origin::Fresh => Ending::Removed,
+            // An earlier attempt may have had effects: its operation id and count must survive.
+            Origin::AfterFailure | Origin::Takeover => Ending::Failed {
+                error: ErrorText::new("refused, and the claim was given back"),
+                retry_after: Some(Duration::ZERO),
+                keep,
+            },
         },
     }
 }

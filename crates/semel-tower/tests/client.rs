@@ -1,1 +1,0 @@
-//! The client layer over real sockets.

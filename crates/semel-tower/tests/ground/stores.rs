@@ -1,0 +1,288 @@
+//! The grounds: memory, a SQLite file, a PostgreSQL database, a Redis prefix.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use semel::clock::micros;
+use semel::store::memory::MemoryStore;
+use semel::{AttemptId, Clock, Timestamp};
+use semel_redis::RedisStore;
+use semel_sql::postgres::{PgOptions, PgStore};
+use semel_sql::sqlite::SqliteStore;
+use semel_sql::sqlx::postgres::{PgConnectOptions, PgConnection};
+use semel_sql::sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use semel_sql::sqlx::{self, AssertSqlSafe, ConnectOptions as _, Connection as _};
+use semel_testkit::Fixture;
+
+use super::{AtomicGround, Ground, Protocol};
+
+/// Of this test in this process, and of no other test or process that runs.
+fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst))
+}
+
+fn server(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!("set {variable} or run `cargo xtask test`, which starts the servers")
+    })
+}
+
+fn standing() -> Clock {
+    Clock::manual(Timestamp::from_micros(1_700_000_000_000_000))
+}
+
+/// Records in memory.
+pub(crate) struct Memory {
+    store: MemoryStore,
+    clock: Clock,
+}
+
+impl Memory {
+    /// With room for `capacity` keys.
+    pub(crate) fn for_keys(capacity: usize) -> Self {
+        let clock = standing();
+        Self { store: MemoryStore::with(capacity, clock.clone()), clock }
+    }
+}
+
+impl Fixture for Memory {
+    type Store = MemoryStore;
+
+    async fn store(&self) -> MemoryStore {
+        self.store.clone()
+    }
+
+    async fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+}
+
+impl Ground for Memory {
+    async fn open() -> Self {
+        Self::for_keys(MemoryStore::CAPACITY)
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::H1
+    }
+}
+
+/// Records in memory, and the tests speak HTTP/2.
+pub(crate) struct MemoryOverH2(Memory);
+
+impl Fixture for MemoryOverH2 {
+    type Store = MemoryStore;
+
+    async fn store(&self) -> MemoryStore {
+        self.0.store().await
+    }
+
+    async fn advance(&self, span: Duration) {
+        self.0.advance(span).await;
+    }
+}
+
+impl Ground for MemoryOverH2 {
+    async fn open() -> Self {
+        Self(Memory::open().await)
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::H2
+    }
+}
+
+/// Records in a file, in a directory of its own.
+pub(crate) struct Sqlite {
+    directory: PathBuf,
+    clock: Clock,
+}
+
+impl Sqlite {
+    fn path(&self) -> PathBuf {
+        self.directory.join("ledger.db")
+    }
+
+    /// A connection that is not the store's.
+    pub(crate) async fn connection(&self) -> SqliteConnection {
+        let options = SqliteConnectOptions::new().filename(self.path());
+        options.busy_timeout(Duration::from_secs(30)).connect().await.expect("opens")
+    }
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Fixture for Sqlite {
+    type Store = SqliteStore;
+
+    async fn store(&self) -> SqliteStore {
+        let store = SqliteStore::builder(self.path()).clock(self.clock.clone()).open().await;
+        store.expect("a ledger in a directory of ours")
+    }
+
+    async fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+}
+
+impl Ground for Sqlite {
+    async fn open() -> Self {
+        let directory = std::env::temp_dir().join(format!("semel-tower-{}", unique()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).expect("a directory below the temporary one");
+        let ground = Self { directory, clock: standing() };
+        ground.store().await.close().await;
+        sqlx::raw_sql("create table orders (note text not null)")
+            .execute(&mut ground.connection().await)
+            .await
+            .expect("a table");
+        ground
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::H2
+    }
+}
+
+impl AtomicGround for Sqlite {
+    async fn insert(connection: &mut SqliteConnection, note: &str) {
+        let insert = sqlx::query("insert into orders (note) values (?)").bind(note);
+        insert.execute(connection).await.expect("written");
+    }
+
+    async fn rows(&self) -> Vec<String> {
+        sqlx::query_scalar("select note from orders order by note")
+            .fetch_all(&mut self.connection().await)
+            .await
+            .expect("read")
+    }
+}
+
+/// A database of its own, dropped with this value.
+pub(crate) struct Postgres {
+    options: PgConnectOptions,
+    name: String,
+}
+
+impl Postgres {
+    fn admin() -> PgConnectOptions {
+        server("SEMEL_TEST_POSTGRES_URL").parse().expect("a PostgreSQL URL")
+    }
+
+    /// A connection that is not the store's.
+    pub(crate) async fn connection(&self) -> PgConnection {
+        self.options.connect().await.expect("connected")
+    }
+
+    async fn run(options: &PgConnectOptions, statements: &[String]) {
+        let mut connection = options.connect().await.expect("the server is up");
+        for sql in statements {
+            let run = sqlx::raw_sql(AssertSqlSafe(sql.as_str())).execute(&mut connection);
+            run.await.expect("runs");
+        }
+        connection.close().await.expect("closed");
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let name = self.name.clone();
+        // Not on the test's runtime, which may be gone or be the one we stand on.
+        let dropping = std::thread::spawn(move || {
+            semel_testkit::fixture::run(async move {
+                let Ok(mut admin) = Self::admin().connect().await else { return };
+                let sql = format!("drop database if exists {name} with (force)");
+                let _ = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await;
+            });
+        });
+        let _ = dropping.join();
+    }
+}
+
+impl Fixture for Postgres {
+    type Store = PgStore;
+
+    async fn store(&self) -> PgStore {
+        PgOptions::with(self.options.clone()).connect().await.expect("connected")
+    }
+
+    async fn advance(&self, span: Duration) {
+        let span = micros(span);
+        let moved = ["created_at", "updated_at", "lease_until", "retry_at", "completed_at"]
+            .into_iter()
+            .chain(["expires_at", "sweep_at"])
+            .map(|column| format!("{column} = {column} - {span}"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        Self::run(&self.options, &[format!("update semel_record set {moved}")]).await;
+    }
+}
+
+impl Ground for Postgres {
+    async fn open() -> Self {
+        let name = format!("semel_tower_{}", unique());
+        let ground = Self { options: Self::admin().database(&name), name: name.clone() };
+        // Also left over from a process that had this id before and was killed.
+        let remake = [
+            format!("drop database if exists {name} with (force)"),
+            format!("create database {name}"),
+        ];
+        Self::run(&Self::admin(), &remake).await;
+        ground.store().await.migrate().await.expect("migrated");
+        Self::run(&ground.options, &["create table orders (note text not null)".to_owned()]).await;
+        ground
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::H1
+    }
+}
+
+impl AtomicGround for Postgres {
+    async fn insert(connection: &mut PgConnection, note: &str) {
+        let insert = sqlx::query("insert into orders (note) values ($1)").bind(note);
+        insert.execute(connection).await.expect("written");
+    }
+
+    async fn rows(&self) -> Vec<String> {
+        sqlx::query_scalar("select note from orders order by note")
+            .fetch_all(&mut self.connection().await)
+            .await
+            .expect("read")
+    }
+}
+
+/// A prefix of its own.
+pub(crate) struct Redis {
+    prefix: String,
+}
+
+impl Fixture for Redis {
+    type Store = RedisStore;
+
+    async fn store(&self) -> RedisStore {
+        let url = server("SEMEL_TEST_REDIS_URL");
+        RedisStore::builder().prefix(&self.prefix).connect(&url).await.expect("the server answers")
+    }
+
+    async fn advance(&self, span: Duration) {
+        self.store().await.rewind(span).await.expect("the server answers");
+    }
+}
+
+impl Ground for Redis {
+    async fn open() -> Self {
+        let random = AttemptId::generate().to_bytes().map(|byte| format!("{byte:02x}")).concat();
+        Self { prefix: format!("test:{random}:") }
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::H2
+    }
+}
