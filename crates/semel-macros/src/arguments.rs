@@ -175,8 +175,8 @@ impl Slots {
                 "fields are listed: `fields(request.sku, amount = request.cents)`; `fields()` if \
                  the key alone decides",
             ),
-            ("context", Value::Given(value)) => self.context = binding(&value, complaints),
-            ("unit", Value::Given(value)) => self.unit = binding(&value, complaints),
+            ("context", Value::Given(value)) => self.context = binding(&name, &value, complaints),
+            ("unit", Value::Given(value)) => self.unit = binding(&name, &value, complaints),
             ("claim_first", Value::Bare) => self.settings.push(Setting::flag(name)),
             ("claim_first", Value::Given(_) | Value::Listed(_)) => {
                 complaints.add(at, "`claim_first` is a switch and takes no value");
@@ -188,8 +188,10 @@ impl Slots {
                 complaints.add(at, format!("`{known}` takes a value: `{known} = …`"));
             }
             (unknown, _) => {
-                let message =
-                    format!("unknown argument `{unknown}`; the known ones are {}", KNOWN.join(", "));
+                let message = format!(
+                    "unknown argument `{unknown}`; the known ones are {}",
+                    KNOWN.join(", ")
+                );
                 complaints.add(at, message);
             }
         }
@@ -287,13 +289,14 @@ fn part(name: &str, max: usize, value: &Expr, complaints: &mut Complaints) {
 }
 
 /// The name that the body will use.
-fn binding(value: &Expr, complaints: &mut Complaints) -> Option<Ident> {
+fn binding(name: &Ident, value: &Expr, complaints: &mut Complaints) -> Option<Ident> {
     if let Expr::Path(path) = value
         && let Some(ident) = path.path.get_ident()
     {
         return Some(ident.clone());
     }
-    complaints.add(value.span(), "this is the name that the body uses: one identifier");
+    complaints
+        .add(value.span(), format!("`{name}` takes the name that the body uses, and no more"));
     None
 }
 
@@ -304,9 +307,6 @@ mod tests {
     #[test]
     fn the_limits_are_those_of_keys() {
         use semel::key;
-        assert_eq!(
-            (MAX_SCOPE, MAX_TENANT, MAX_ID),
-            (key::MAX_SCOPE, key::MAX_TENANT, key::MAX_ID)
-        );
+        assert_eq!((MAX_SCOPE, MAX_TENANT, MAX_ID), (key::MAX_SCOPE, key::MAX_TENANT, key::MAX_ID));
     }
 }

@@ -41,7 +41,9 @@ pub(crate) fn uses(body: &Block, name: &Ident) -> bool {
 fn mentions(tokens: TokenStream, name: &Ident) -> bool {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is = |at: usize, punct: char| {
-        tokens.get(at).is_some_and(|token| matches!(token, TokenTree::Punct(p) if p.as_char() == punct))
+        tokens
+            .get(at)
+            .is_some_and(|token| matches!(token, TokenTree::Punct(p) if p.as_char() == punct))
     };
     tokens.iter().enumerate().any(|(at, token)| match token {
         TokenTree::Group(group) => mentions(group.stream(), name),

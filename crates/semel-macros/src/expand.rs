@@ -12,7 +12,7 @@ use syn::{Block, Expr, Ident, ItemFn, Stmt, Token};
 use crate::arguments::{Arguments, Sameness};
 use crate::body;
 use crate::complaints::Complaints;
-use crate::signature::{self, Answer, Me};
+use crate::signature::{self, Answer, Borrowed, Me};
 
 /// The function that callers call.
 pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStream {
@@ -72,13 +72,13 @@ impl Work {
             complaints.add(sig.ident.span(), message);
             return None;
         }
-        for parameter in signature::borrowed(sig) {
-            for name in parameter.names.iter().filter(|name| body::uses(block, name)) {
+        for Borrowed { name, span } in signature::borrowed(sig) {
+            if body::uses(block, &name) {
                 let message = format!(
                     "the work outlives the caller, so its body cannot use the borrowed `{name}`: \
                      take it by value, or use it in the attribute only"
                 );
-                complaints.add(parameter.span, message);
+                complaints.add(span, message);
             }
         }
         let answer = complaints.take(signature::answer(sig));
@@ -106,9 +106,9 @@ fn call(arguments: &Arguments, work: &Work) -> TokenStream {
             let #name = <#owned as ::core::clone::Clone>::clone(#of);
         )
     });
-    let borrow = me.iter().map(|OwnSelf { name, owned, .. }| {
-        quote_spanned!(name.span()=> let #name: &#owned = &#name;)
-    });
+    let borrow = me.iter().map(
+        |OwnSelf { name, owned, .. }| quote_spanned!(name.span()=> let #name: &#owned = &#name;),
+    );
 
     let at = Span::mixed_site();
     let executor = {

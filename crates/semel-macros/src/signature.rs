@@ -8,7 +8,7 @@ use quote::{ToTokens as _, quote_spanned};
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 use syn::{
-    FnArg, GenericArgument, Ident, Lifetime, Pat, PathArguments, PathSegment,
+    FnArg, GenericArgument, Ident, Lifetime, Pat, PatIdent, PathArguments, PathSegment,
     ReceiverKind, ReturnType, Signature, Token, Type,
 };
 
@@ -39,8 +39,8 @@ pub(crate) enum Me {
 
 /// A parameter that borrows from the caller.
 pub(crate) struct Borrowed {
-    /// The names it binds.
-    pub(crate) names: Vec<Ident>,
+    /// What it is called.
+    pub(crate) name: Ident,
     /// Where it is.
     pub(crate) span: Span,
 }
@@ -57,39 +57,19 @@ pub(crate) fn answer(signature: &Signature) -> syn::Result<Answer> {
     let work_error = arguments(last(error, |name| name.ends_with("Error")))
         .and_then(|arguments| <[&Type; 1]>::try_from(arguments).ok());
     let Some([work_error]) = work_error else {
-        let found = error.to_token_stream().to_string();
-        let message = format!(
-            "callers can be refused before the body runs, and must see it: write \
-             `semel::Error<{found}>` here; the body still fails with `{found}`"
-        );
+        let message = "callers can be refused before the body runs, and must see it: write \
+                       `semel::Error<…>` around this; the body still fails with what is inside";
         return Err(syn::Error::new(error.span(), message));
     };
     let inside = arguments(last(value, |name| name == "Execution"))
         .and_then(|arguments| <[&Type; 1]>::try_from(arguments).ok());
     let work_value = inside.map_or(value, |[value]| value);
-    if let Some(hidden) = [work_value, work_error].into_iter().find(|written| is_hidden(written)) {
-        let message = "name this type: what is stored is read back as one type, by its name";
-        return Err(syn::Error::new(hidden.span(), message));
-    }
     let at = Span::mixed_site().located_at(span);
     Ok(Answer {
         whole: inside.is_some(),
         work: quote_spanned!(at=> ::core::result::Result<#work_value, #work_error>),
         span,
     })
-}
-
-/// Whether a type is, or holds, an `impl Trait`.
-fn is_hidden(written: &Type) -> bool {
-    struct Hidden(bool);
-    impl Visit<'_> for Hidden {
-        fn visit_type_impl_trait(&mut self, _: &syn::TypeImplTrait) {
-            self.0 = true;
-        }
-    }
-    let mut found = Hidden(false);
-    found.visit_type(written);
-    found.0
 }
 
 fn unfit(span: Span) -> syn::Error {
@@ -126,8 +106,8 @@ pub(crate) fn me(signature: &Signature) -> syn::Result<Me> {
     let Some(receiver) = signature.receiver() else { return Ok(Me::Owned) };
     let span = receiver.span();
     let refused = || {
-        let message = "the work outlives the caller, so it cannot borrow `self` mutably: take \
-                       `&self`, of which it gets a clone, `self` or `self: Arc<Self>`";
+        let message = "the work outlives the caller, so it cannot borrow `self` like this: \
+                       take `&self`, of which it gets a clone, `self` or `self: Arc<Self>`";
         Err(syn::Error::new(span, message))
     };
     let at = Span::mixed_site().located_at(span);
@@ -149,16 +129,19 @@ pub(crate) fn me(signature: &Signature) -> syn::Result<Me> {
     }
 }
 
-/// The parameters that borrow from the caller.
+/// The parameters that borrow from the caller. One that is taken apart is left out: which of its
+/// names borrow, the compiler knows better.
 pub(crate) fn borrowed(signature: &Signature) -> Vec<Borrowed> {
-    let typed = signature.inputs.iter().filter_map(|input| match input {
-        FnArg::Typed(parameter) => Some(parameter),
-        FnArg::Receiver(_) => None,
+    let borrowed = signature.inputs.iter().filter_map(|input| match input {
+        FnArg::Typed(parameter) if borrows(&parameter.ty) => match &*parameter.pat {
+            Pat::Ident(PatIdent { ident, .. }) => {
+                Some(Borrowed { name: ident.clone(), span: parameter.span() })
+            }
+            _ => None,
+        },
+        FnArg::Typed(_) | FnArg::Receiver(_) => None,
     });
-    typed
-        .filter(|parameter| borrows(&parameter.ty))
-        .map(|parameter| Borrowed { names: names(&parameter.pat), span: parameter.span() })
-        .collect()
+    borrowed.collect()
 }
 
 /// Complains if the body's name for something is also a parameter's.
@@ -168,7 +151,8 @@ pub(crate) fn not_a_parameter(signature: &Signature, name: &Ident, complaints: &
         FnArg::Receiver(_) => false,
     });
     if taken {
-        complaints.add(name.span(), format!("`{name}` is also a parameter; call it something else"));
+        complaints
+            .add(name.span(), format!("`{name}` is also a parameter; call it something else"));
     }
 }
 
@@ -176,7 +160,7 @@ fn names(pattern: &Pat) -> Vec<Ident> {
     #[derive(Default)]
     struct Names(Vec<Ident>);
     impl Visit<'_> for Names {
-        fn visit_pat_ident(&mut self, pattern: &syn::PatIdent) {
+        fn visit_pat_ident(&mut self, pattern: &PatIdent) {
             self.0.push(pattern.ident.clone());
             visit::visit_pat_ident(self, pattern);
         }

@@ -1,26 +1,53 @@
 //! wip
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Arc;
 use semel::store::memory::MemoryStore;
 use semel::{Execution, Executor, Store};
 use semel_macros::idempotent;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-struct Order { id: u32, sku: String }
+struct Order {
+    id: u32,
+    sku: String,
+}
 #[derive(Debug)]
 struct OrderError(String);
-impl std::fmt::Display for OrderError { fn fmt(&self, f:&mut std::fmt::Formatter<'_>)->std::fmt::Result{ f.write_str(&self.0)}}
-impl From<std::num::ParseIntError> for OrderError { fn from(e: std::num::ParseIntError) -> Self { OrderError(e.to_string()) } }
-struct CreateOrder { key: String, sku: String, cents: u64, user: String }
+impl std::fmt::Display for OrderError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl From<std::num::ParseIntError> for OrderError {
+    fn from(e: std::num::ParseIntError) -> Self {
+        OrderError(e.to_string())
+    }
+}
+struct CreateOrder {
+    key: String,
+    sku: String,
+    cents: u64,
+    user: String,
+}
 
-struct Shop<S: Store> { executor: Executor<S>, runs: Arc<AtomicU32> }
-impl<S: Store> Clone for Shop<S> { fn clone(&self) -> Self { Shop { executor: self.executor.clone(), runs: Arc::clone(&self.runs) } } }
+struct Shop<S: Store> {
+    executor: Executor<S>,
+    runs: Arc<AtomicU32>,
+}
+impl<S: Store> Clone for Shop<S> {
+    fn clone(&self) -> Self {
+        Shop { executor: self.executor.clone(), runs: Arc::clone(&self.runs) }
+    }
+}
 
 impl<S: Store> Shop<S> {
     /// Creates.
     #[idempotent(operation = "CREATE_ORDER", executor = self.executor, tenant = tenant, key = request.key, principal = request.user, fields(request.sku, amount = request.cents), context = claim, wait = "2s", keep = "PT24H", max_attempts = 3)]
     #[tracing::instrument(skip_all)]
-    async fn create(&self, tenant: &str, mut request: CreateOrder) -> Result<Execution<Order>, semel::Error<OrderError>> {
+    async fn create(
+        &self,
+        tenant: &str,
+        mut request: CreateOrder,
+    ) -> Result<Execution<Order>, semel::Error<OrderError>> {
         let id = self.runs.fetch_add(1, Ordering::SeqCst);
         request.sku.push('!');
         let _n: u32 = "7".parse()?;

@@ -7,7 +7,7 @@
 //! ```text
 //! 1 byte   version, 1
 //! 2 bytes  status, big endian
-//! block    headers: 2 bytes count, then for each 2 bytes + name, 4 bytes + value
+//! block    headers: 4 bytes count, then for each 2 bytes + name, 4 bytes + value
 //! block    trailers, the same
 //! rest     body
 //! ```
@@ -82,13 +82,14 @@ pub(crate) fn encode(
     let size = |map: &HeaderMap| -> usize {
         map.iter().map(|(name, value)| 6 + name.as_str().len() + value.len()).sum()
     };
-    let length = 7 + size(headers) + size(trailers) + body.len();
+    let length = 11 + size(headers) + size(trailers) + body.len();
     let mut stored = BytesMut::with_capacity(length);
     stored.put_u8(VERSION);
     stored.put_u16(status.as_u16());
     for map in [headers, trailers] {
-        // `HeaderMap` holds at most 32,768 values, names at most 65,535 bytes.
-        stored.put_u16(u16::try_from(map.len()).unwrap_or(u16::MAX));
+        // A `HeaderMap` has at most 32,768 names of at most 65,535 bytes, but one name may have any
+        // number of values.
+        stored.put_u32(u32::try_from(map.len()).unwrap_or(u32::MAX));
         for (name, value) in map {
             stored.put_u16(u16::try_from(name.as_str().len()).unwrap_or(u16::MAX));
             stored.put_slice(name.as_str().as_bytes());
@@ -125,7 +126,7 @@ impl Reader<'_> {
 
     fn block(&mut self) -> Result<HeaderMap, Damaged> {
         let mut map = HeaderMap::new();
-        for _ in 0..self.u16()? {
+        for _ in 0..self.u32()? {
             let length = self.u16()?;
             let name = HeaderName::from_bytes(self.take(length.into())?)
                 .map_err(|_| Damaged::Invalid("header name"))?;
@@ -157,6 +158,15 @@ mod tests {
     fn a_stored_response_reads_back() {
         let stored = envelope().encode();
         assert_eq!(Envelope::decode(&stored), Ok(envelope()));
+    }
+
+    #[test]
+    fn a_name_may_have_more_values_than_sixteen_bits_count() {
+        let mut many = envelope();
+        for n in 0..70_000_u32 {
+            many.headers.append("link", HeaderValue::from(n));
+        }
+        assert_eq!(Envelope::decode(&many.encode()), Ok(many));
     }
 
     #[test]

@@ -23,9 +23,9 @@ async fn charge(
 async fn change(
     executor: &Executor,
     key: &str,
-    (total, rest): (&mut u32, u32),
+    total: &mut u32,
 ) -> Result<u32, semel::Error<String>> {
-    *total += rest;
+    *total += 1;
     Ok(*total)
 }
 

@@ -29,6 +29,7 @@ async fn twice(executor: Executor, key: String) -> Result<u32, semel::Error<Stri
     key,
     fields = key,
     wait("2s"),
+    unit = unit,
     claim_first = true
 )]
 async fn values(executor: Executor, key: String) -> Result<u32, semel::Error<String>> {

@@ -24,12 +24,4 @@ async fn a_box(executor: Executor, key: String) -> Result<u32, Box<dyn std::erro
     Ok(1)
 }
 
-#[idempotent(operation = "CHARGE", executor = executor, tenant = "acme", key = key, fields())]
-async fn a_hidden_type(
-    executor: Executor,
-    key: String,
-) -> Result<semel::Execution<Option<impl Sized>>, semel::Error<String>> {
-    Ok(Some(1))
-}
-
 fn main() {}

@@ -1,7 +1,7 @@
 //! An answer on its way: into the ledger, and out of it.
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body::Body as HttpBody;
 use semel::{Outcome, Receipt, Recorded, Settlement};
@@ -82,11 +82,18 @@ pub(super) fn replay<B: HttpBody<Data = Bytes>>(
 fn kept_headers(headers: &HeaderMap, rules: &Rules) -> HeaderMap {
     let mut kept = HeaderMap::new();
     for (name, value) in headers {
-        if rules.keeps(name) {
+        if rules.keeps(name) && !is_nominated(name, headers) {
             kept.append(name.clone(), value.clone());
         }
     }
     kept
+}
+
+/// Whether `Connection` makes this header one of its connection, whatever it is called.
+fn is_nominated(name: &HeaderName, headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
+    let mut options = lines.flat_map(|line| line.split(','));
+    options.any(|option| option.trim().eq_ignore_ascii_case(name.as_str()))
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
