@@ -7,7 +7,6 @@ use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream, Parser as _};
 use syn::punctuated::Punctuated;
-use syn::spanned::Spanned as _;
 use syn::{Expr, Ident, Lit, LitStr, Token, parenthesized};
 
 use crate::complaints::Complaints;
@@ -149,8 +148,8 @@ impl Slots {
             ("operation", Value::Given(value)) => {
                 match literal(&value) {
                     Some(text) => self.operation = Some(text.clone()),
-                    None => complaints.add(
-                        value.span(),
+                    None => complaints.add_at(
+                        &value,
                         "the operation is part of every stored key, so it is a string literal",
                     ),
                 }
@@ -264,9 +263,17 @@ fn disagreements(given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complain
     }
 }
 
+/// The expression without the invisible group that `macro_rules!` puts around one.
+pub(crate) fn bare(value: &Expr) -> &Expr {
+    match value {
+        Expr::Group(group) => bare(&group.expr),
+        value => value,
+    }
+}
+
 /// The string literal that `value` is.
 pub(crate) fn literal(value: &Expr) -> Option<&LitStr> {
-    if let Expr::Lit(literal) = value
+    if let Expr::Lit(literal) = bare(value)
         && let Lit::Str(text) = &literal.lit
     {
         return Some(text);
@@ -290,13 +297,12 @@ fn part(name: &str, max: usize, value: &Expr, complaints: &mut Complaints) {
 
 /// The name that the body will use.
 fn binding(name: &Ident, value: &Expr, complaints: &mut Complaints) -> Option<Ident> {
-    if let Expr::Path(path) = value
+    if let Expr::Path(path) = bare(value)
         && let Some(ident) = path.path.get_ident()
     {
         return Some(ident.clone());
     }
-    complaints
-        .add(value.span(), format!("`{name}` takes the name that the body uses, and no more"));
+    complaints.add_at(value, format!("`{name}` takes the name that the body uses, and no more"));
     None
 }
 

@@ -128,3 +128,74 @@ pub(crate) fn is_instrumented(body: &Block) -> bool {
     found.visit_block(body);
     found.0
 }
+
+#[cfg(test)]
+mod tests {
+    use quote::ToTokens as _;
+    use syn::parse_quote;
+
+    use super::*;
+
+    #[test]
+    fn a_variable_is_told_from_a_field_a_label_and_a_namesake() {
+        let tenant: Ident = parse_quote!(tenant);
+        let used: [Block; 6] = [
+            parse_quote!({ f(tenant) }),
+            parse_quote!({ Order { tenant } }),
+            parse_quote!({ move || tenant.len() }),
+            parse_quote!({ format!("{}", tenant) }),
+            parse_quote!({ json!({ "tenant": [tenant] }) }),
+            parse_quote!({ assert!(tenant == other.tenant) }),
+        ];
+        for body in &used {
+            assert!(uses(body, &tenant), "{}", body.to_token_stream());
+        }
+        let not_used: [Block; 8] = [
+            parse_quote!({ order.tenant }),
+            parse_quote!({ Order { tenant: name } }),
+            parse_quote!({ tenant::name() }),
+            parse_quote!({
+                let tenant = name();
+                tenant.len()
+            }),
+            parse_quote!({ names.map(|tenant| tenant.len()) }),
+            parse_quote!({
+                fn tenant(tenant: u8) -> u8 {
+                    tenant
+                }
+            }),
+            parse_quote!({ info!(tenant = name, "{}", order.tenant) }),
+            parse_quote!({ order!(tenant: name) }),
+        ];
+        for body in &not_used {
+            assert!(!uses(body, &tenant), "{}", body.to_token_stream());
+        }
+    }
+
+    #[test]
+    fn self_is_renamed_in_macros_too_but_not_in_items_or_paths() {
+        let other: Ident = parse_quote!(other);
+        let mut body: Block = parse_quote!({
+            impl Tag {
+                fn id(&self) -> u8 {
+                    self.0
+                }
+            }
+            println!("{} {}", self.id, self::name());
+            self::name(self)
+        });
+        assert!(rename_self(&mut body, &other));
+        let expected: Block = parse_quote!({
+            impl Tag {
+                fn id(&self) -> u8 {
+                    self.0
+                }
+            }
+            println!("{} {}", other.id, self::name());
+            self::name(other)
+        });
+        assert_eq!(body.to_token_stream().to_string(), expected.to_token_stream().to_string());
+        let mut without: Block = parse_quote!({ self::name() });
+        assert!(!rename_self(&mut without, &other));
+    }
+}

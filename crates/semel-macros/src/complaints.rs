@@ -1,15 +1,23 @@
 //! Complaints: what is wrong with a use of the macro, gathered so that one build shows all of it.
 
+use std::fmt::Display;
+
 use proc_macro2::{Span, TokenStream};
+use quote::ToTokens;
 
 /// Every complaint so far.
 #[derive(Default)]
 pub(crate) struct Complaints(Option<syn::Error>);
 
 impl Complaints {
-    /// Notes `message` at `span`.
-    pub(crate) fn add(&mut self, span: Span, message: impl std::fmt::Display) {
+    /// Notes `message` at `span`, which is that of one token.
+    pub(crate) fn add(&mut self, span: Span, message: impl Display) {
         self.note(syn::Error::new(span, message));
+    }
+
+    /// Notes `message` at all of `tokens`.
+    pub(crate) fn add_at(&mut self, tokens: impl ToTokens, message: impl Display) {
+        self.note(syn::Error::new_spanned(tokens, message));
     }
 
     /// Notes what a parser said.

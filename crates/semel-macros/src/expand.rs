@@ -72,13 +72,13 @@ impl Work {
             complaints.add(sig.ident.span(), message);
             return None;
         }
-        for Borrowed { name, span } in signature::borrowed(sig) {
+        for Borrowed { name, written } in signature::borrowed(sig) {
             if body::uses(block, &name) {
                 let message = format!(
                     "the work outlives the caller, so its body cannot use the borrowed `{name}`: \
                      take it by value, or use it in the attribute only"
                 );
-                complaints.add(span, message);
+                complaints.add_at(written, message);
             }
         }
         let answer = complaints.take(signature::answer(sig));
@@ -97,60 +97,29 @@ impl Work {
 
 /// The statements of the function that callers call.
 fn call(arguments: &Arguments, work: &Work) -> TokenStream {
-    let Arguments { executor, context, unit, .. } = arguments;
-    let command = command(arguments);
     let Work { body, answer: Answer { work: result, whole, span }, me } = work;
-    let statements = &body.stmts;
+    let here = Span::mixed_site().located_at(*span);
+    let command = command(arguments);
+    let executor = executor(&arguments.executor);
     let clone = me.iter().map(|OwnSelf { name, of, owned }| {
-        quote_spanned!(name.span()=>
-            let #name = <#owned as ::core::clone::Clone>::clone(#of);
-        )
+        quote_spanned!(name.span()=> let #name = <#owned as ::core::clone::Clone>::clone(#of);)
     });
     let borrow = me.iter().map(
         |OwnSelf { name, owned, .. }| quote_spanned!(name.span()=> let #name: &#owned = &#name;),
     );
-
-    let at = Span::mixed_site();
-    let executor = {
-        let at = at.located_at(executor.span());
-        quote_spanned!(at=> <::semel::Executor<_>>::clone(&(#executor)))
-    };
-    let here = at.located_at(*span);
-    let (door, held, named) = match unit {
-        Some(unit) => {
-            let context = context
-                .iter()
-                .map(|name| quote_spanned!(at=> let #name = __semel_held.context().clone();));
-            let named = quote_spanned! {at=>
-                #(#context)*
-                #[allow(unused_mut)]
-                let mut #unit = __semel_held;
-            };
-            let door = Ident::new("transact", at.located_at(unit.span()));
-            (door, quote_spanned!(at=> ::semel::executor::Unit<_>), named)
-        }
-        None => {
-            let named = context.iter().map(|name| quote_spanned!(at=> let #name = __semel_held;));
-            (Ident::new("run", here), quote_spanned!(at=> ::semel::Context), quote!(#(#named)*))
-        }
-    };
+    let Door { method, held, bindings } = Door::of(arguments, here);
+    let statements = &body.stmts;
+    // What is never reached tells the compiler what the body gives before it reads the body, so that
+    // a mistake is shown where it was made.
     let answer = quote_spanned! {here=>
-        __semel_executor.#door(__semel_command, move |__semel_held: #held| async move {
-            // Never reached. It tells the compiler what the body gives before it reads the body, so
-            // that a mistake is shown where it was made.
-            #[allow(
-                unreachable_code,
-                clippy::diverging_sub_expression,
-                clippy::empty_loop,
-                clippy::let_unit_value,
-                clippy::needless_return
-            )]
+        __semel_executor.#method(__semel_command, move |__semel_held: #held| async move {
+            #[allow(unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop)]
             if false {
                 let __semel_result: #result = loop {};
                 return __semel_result;
             }
             #(#borrow)*
-            #named
+            #bindings
             #(#statements)*
         }).await
     };
@@ -160,12 +129,51 @@ fn call(arguments: &Arguments, work: &Work) -> TokenStream {
             #answer?.into_value().ok_or(::semel::Error::Concurrent)
         },
     };
+    let at = Span::mixed_site();
     quote_spanned! {at=>
         let __semel_command = #command;
         let __semel_executor = #executor;
         #(#clone)*
         #answer
     }
+}
+
+/// Which of the executor's doors the work goes through, and what it is handed there.
+struct Door {
+    method: Ident,
+    /// The type of what the work is handed.
+    held: TokenStream,
+    /// The body's names for it.
+    bindings: TokenStream,
+}
+
+impl Door {
+    fn of(arguments: &Arguments, here: Span) -> Self {
+        let at = Span::mixed_site();
+        let context = arguments.context.iter();
+        match &arguments.unit {
+            None => Self {
+                method: Ident::new("run", here),
+                held: quote_spanned!(at=> ::semel::Context),
+                bindings: quote_spanned!(at=> #(let #context = __semel_held;)*),
+            },
+            Some(unit) => Self {
+                method: Ident::new("transact", at.located_at(unit.span())),
+                held: quote_spanned!(at=> ::semel::executor::Unit<_>),
+                bindings: quote_spanned! {at=>
+                    #(let #context = ::core::clone::Clone::clone(__semel_held.context());)*
+                    #[allow(unused_mut)]
+                    let mut #unit = __semel_held;
+                },
+            },
+        }
+    }
+}
+
+/// An executor of our own, so that nothing stays borrowed from what the work takes with it.
+fn executor(given: &Expr) -> TokenStream {
+    let at = Span::mixed_site().located_at(given.span());
+    quote_spanned!(at=> <::semel::Executor<_> as ::core::clone::Clone>::clone(&(#given)))
 }
 
 /// An expression of type `semel::Command`, which may leave the function by `?`.

@@ -13,6 +13,7 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned as _;
 use syn::{Expr, Ident, Member, Token};
 
+use crate::arguments::bare;
 use crate::complaints::Complaints;
 
 /// The fields, by name. Empty: the key alone decides.
@@ -51,10 +52,8 @@ impl Fields {
         let mut fields: Vec<Field> = Vec::new();
         for Written { name, value } in written.unwrap_or_default() {
             let Some((name, at)) = name.map(named).or_else(|| own_name(&value)) else {
-                complaints.add(
-                    value.span(),
-                    "this field has no name of its own; give it one: `name = …`",
-                );
+                complaints
+                    .add_at(&value, "this field has no name of its own; give it one: `name = …`");
                 continue;
             };
             if fields.iter().any(|field| field.name == name) {
@@ -86,10 +85,10 @@ impl Fields {
         let at = Span::mixed_site();
         Some(quote_spanned! {at=>
             {
-                struct __SemelFields<'semel, #(#types: ::semel::__serde::Serialize + ?Sized),*>(
+                struct __SemelFields<'semel, #(#types: ::semel::__serde::Serialize + ?::core::marker::Sized),*>(
                     #(&'semel #types),*
                 );
-                impl<#(#types: ::semel::__serde::Serialize + ?Sized),*> ::semel::__serde::Serialize
+                impl<#(#types: ::semel::__serde::Serialize + ?::core::marker::Sized),*> ::semel::__serde::Serialize
                     for __SemelFields<'_, #(#types),*>
                 {
                     fn serialize<__S: ::semel::__serde::Serializer>(
@@ -120,7 +119,7 @@ fn named(ident: Ident) -> (String, Span) {
 
 /// `sku` of `request.sku`, `amount` of `amount`.
 fn own_name(value: &Expr) -> Option<(String, Span)> {
-    match value {
+    match bare(value) {
         Expr::Path(path) => path.path.segments.last().map(|last| named(last.ident.clone())),
         Expr::Field(field) => match &field.member {
             Member::Named(ident) => Some(named(ident.clone())),

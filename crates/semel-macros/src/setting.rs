@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::spanned::Spanned as _;
 use syn::{Expr, Ident, Lit};
 
-use crate::arguments::literal;
+use crate::arguments::{bare, literal};
 use crate::duration;
 
 /// The bounds of a lease: `semel::Policy`'s.
@@ -55,7 +54,7 @@ pub(crate) fn parse(name: Ident, value: Expr) -> syn::Result<Setting> {
         }
         "max_attempts" if is_zero(&value) => {
             let message = "nothing could ever run; leave it out for unlimited attempts";
-            return Err(syn::Error::new(value.span(), message));
+            return Err(syn::Error::new_spanned(&value, message));
         }
         _ => value.into_token_stream(),
     };
@@ -78,7 +77,7 @@ fn length(
 }
 
 fn is_zero(value: &Expr) -> bool {
-    if let Expr::Lit(literal) = value
+    if let Expr::Lit(literal) = bare(value)
         && let Lit::Int(number) = &literal.lit
     {
         return number.base10_parse::<u128>().is_ok_and(|number| number == 0);

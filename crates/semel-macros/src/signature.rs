@@ -4,11 +4,11 @@
 //! the work, and gives what is inside.
 
 use proc_macro2::{Span, TokenStream};
-use quote::{ToTokens as _, quote_spanned};
+use quote::{ToTokens, quote_spanned};
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 use syn::{
-    FnArg, GenericArgument, Ident, Lifetime, Pat, PatIdent, PathArguments, PathSegment,
+    FnArg, GenericArgument, Ident, Lifetime, Pat, PatIdent, PatType, PathArguments, PathSegment,
     ReceiverKind, ReturnType, Signature, Token, Type,
 };
 
@@ -41,25 +41,25 @@ pub(crate) enum Me {
 pub(crate) struct Borrowed {
     /// What it is called.
     pub(crate) name: Ident,
-    /// Where it is.
-    pub(crate) span: Span,
+    /// All of it.
+    pub(crate) written: PatType,
 }
 
 /// Reads the return type.
 pub(crate) fn answer(signature: &Signature) -> syn::Result<Answer> {
     let ReturnType::Type(_, written) = &signature.output else {
-        return Err(unfit(signature.ident.span()));
+        return Err(unfit(&signature.ident));
     };
     let span = written.span();
     let [value, error] = arguments(last(written, |name| name == "Result"))
         .and_then(|arguments| <[&Type; 2]>::try_from(arguments).ok())
-        .ok_or_else(|| unfit(span))?;
+        .ok_or_else(|| unfit(written))?;
     let work_error = arguments(last(error, |name| name.ends_with("Error")))
         .and_then(|arguments| <[&Type; 1]>::try_from(arguments).ok());
     let Some([work_error]) = work_error else {
         let message = "callers can be refused before the body runs, and must see it: write \
                        `semel::Error<…>` around this; the body still fails with what is inside";
-        return Err(syn::Error::new(error.span(), message));
+        return Err(syn::Error::new_spanned(error, message));
     };
     let inside = arguments(last(value, |name| name == "Execution"))
         .and_then(|arguments| <[&Type; 1]>::try_from(arguments).ok());
@@ -72,11 +72,11 @@ pub(crate) fn answer(signature: &Signature) -> syn::Result<Answer> {
     })
 }
 
-fn unfit(span: Span) -> syn::Error {
+fn unfit(place: impl ToTokens) -> syn::Error {
     let message = "an idempotent function returns `Result<semel::Execution<T>, semel::Error<E>>`, \
                    or `Result<T, semel::Error<E>>` for the value alone, written out; its body \
                    gives `Result<T, E>`";
-    syn::Error::new(span, message)
+    syn::Error::new_spanned(place, message)
 }
 
 /// The last segment of a path, if its name will do.
@@ -104,13 +104,12 @@ fn arguments(segment: Option<&PathSegment>) -> Option<Vec<&Type>> {
 /// Reads the receiver.
 pub(crate) fn me(signature: &Signature) -> syn::Result<Me> {
     let Some(receiver) = signature.receiver() else { return Ok(Me::Owned) };
-    let span = receiver.span();
     let refused = || {
         let message = "the work outlives the caller, so it cannot borrow `self` like this: \
                        take `&self`, of which it gets a clone, `self` or `self: Arc<Self>`";
-        Err(syn::Error::new(span, message))
+        Err(syn::Error::new_spanned(receiver, message))
     };
-    let at = Span::mixed_site().located_at(span);
+    let at = Span::mixed_site().located_at(receiver.span());
     match &receiver.kind {
         ReceiverKind::Value => Ok(Me::Owned),
         ReceiverKind::Reference(_, _, None) => {
@@ -135,7 +134,7 @@ pub(crate) fn borrowed(signature: &Signature) -> Vec<Borrowed> {
     let borrowed = signature.inputs.iter().filter_map(|input| match input {
         FnArg::Typed(parameter) if borrows(&parameter.ty) => match &*parameter.pat {
             Pat::Ident(PatIdent { ident, .. }) => {
-                Some(Borrowed { name: ident.clone(), span: parameter.span() })
+                Some(Borrowed { name: ident.clone(), written: parameter.clone() })
             }
             _ => None,
         },

@@ -101,3 +101,6 @@ pub use dialect::Dialect;
 pub use key::{CallKey, MAX_CALL_KEY, UnfitKey};
 pub use layer::CallLayer;
 pub use service::{Attempts, Call, Error};
+
+#[cfg(feature = "grpc")]
+pub(crate) use retry::Backoff;

@@ -96,7 +96,8 @@ async fn charge(State(ledger): State<Arc<Ledger>>, headers: HeaderMap, body: Byt
     };
     let refusal = ledger.refusals.lock().unwrap().pop_front();
     if let Some((status, headers)) = refusal {
-        let mut response = Response::new(Body::from("try again"));
+        // Too much for a client to have read already when it throws the answer away.
+        let mut response = Response::new(Body::from("try again".repeat(4096)));
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
         for (name, value) in headers {
             response.headers_mut().insert(*name, value.parse().unwrap());

@@ -217,8 +217,8 @@ pub enum Error<E = Infallible> {
     /// The executor is shutting down and takes no new work.
     #[error("the executor is shutting down")]
     Closed,
-    /// A message is being handled by somebody else right now.
-    #[error("this message is being handled by somebody else right now")]
+    /// Somebody else is at it right now.
+    #[error("this key is being handled by somebody else right now; come again with the same key")]
     Concurrent,
     /// The work's own error.
     #[error("the work failed: {0}")]
