@@ -8,7 +8,7 @@ use semel::executor::Unit;
 use semel::store::TransactionalStore;
 
 use crate::http::Slug;
-use crate::road::Transaction;
+use crate::road::{Transaction, Unprotected};
 
 /// What a handler knows about the claim that it runs under: fence, operation id, downstream keys,
 /// cancellation. `Option<Claim>` where requests without a key are welcome too.
@@ -29,7 +29,7 @@ impl<T: Sync> FromRequestParts<T> for Claim {
     type Rejection = NoClaim;
 
     async fn from_request_parts(parts: &mut Parts, _: &T) -> Result<Self, NoClaim> {
-        parts.extensions.get().cloned().map(Claim).ok_or(NoClaim)
+        parts.extensions.get().cloned().map(Claim).ok_or_else(|| NoClaim::of(parts))
     }
 }
 
@@ -60,18 +60,80 @@ impl<S: TransactionalStore, T: Sync> FromRequestParts<T> for Tx<S> {
 
     async fn from_request_parts(parts: &mut Parts, _: &T) -> Result<Self, NoClaim> {
         let carried = parts.extensions.remove::<Transaction<S>>();
-        carried.and_then(|transaction| transaction.take()).map(Tx).ok_or(NoClaim)
+        let unit = carried.and_then(|transaction| transaction.take());
+        unit.map(Tx).ok_or_else(|| match parts.extensions.get::<Context>() {
+            Some(_) => NoClaim::NoTransaction,
+            None => NoClaim::of(parts),
+        })
     }
 }
 
-/// The request has no claim: it came without a key, or the route is not behind the layer that the
-/// extractor is for. Answered as `key-missing`.
+/// Why a handler that needs a claim does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this handler runs under a claim: send an Idempotency-Key")]
-pub struct NoClaim;
+#[non_exhaustive]
+pub enum NoClaim {
+    /// The request came without a key, or the route is not behind the layer. Answered as
+    /// `key-missing`.
+    #[error("this handler runs under a claim: send an Idempotency-Key")]
+    Unkeyed,
+    /// The request has a claim, but no transaction of this store: the layer is not
+    /// [`atomic`](crate::http::IdempotencyLayer::atomic), is of another store, or the handler asks
+    /// twice. Answered as `misconfigured`: no key can help.
+    #[error("this handler's claim has no transaction of its store, or it was taken before")]
+    NoTransaction,
+    /// The store is away and the route runs without it, but this handler cannot. Answered as
+    /// `store-unavailable`.
+    #[error("this handler runs under a claim, and the ledger cannot be reached; come again")]
+    Unprotected,
+}
+
+impl NoClaim {
+    fn of(request: &Parts) -> Self {
+        match request.extensions.get::<Unprotected>() {
+            Some(Unprotected) => NoClaim::Unprotected,
+            None => NoClaim::Unkeyed,
+        }
+    }
+}
 
 impl IntoResponse for NoClaim {
     fn into_response(self) -> Response {
-        crate::http::refusal(Slug::KeyMissing, self.to_string()).map(axum::body::Body::from)
+        let slug = match self {
+            NoClaim::Unkeyed => Slug::KeyMissing,
+            NoClaim::NoTransaction => Slug::Misconfigured,
+            NoClaim::Unprotected => Slug::StoreUnavailable,
+        };
+        crate::http::refusal(slug, self.to_string()).map(axum::body::Body::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::routing::post;
+    use http::{Request, StatusCode};
+    use semel::Executor;
+    use semel::store::memory::MemoryStore;
+    use semel_sql::sqlite::SqliteStore;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::http::IdempotencyLayer;
+    use crate::{Scope, Tenant};
+
+    #[tokio::test]
+    async fn a_client_is_not_asked_for_a_key_that_it_sent() {
+        let executor = Executor::new(MemoryStore::new());
+        let fenced = IdempotencyLayer::new(executor, Tenant::fixed("acme"), Scope::global());
+        let app = Router::new().route("/", post(async |_: Tx<SqliteStore>| ())).layer(fenced);
+        let status = async |request: http::request::Builder| {
+            let request = request.body(Body::empty()).expect("a request");
+            let Ok(answer) = app.clone().oneshot(request).await;
+            answer.status()
+        };
+        assert_eq!(status(Request::post("/")).await, StatusCode::BAD_REQUEST);
+        let keyed = Request::post("/").header("idempotency-key", "k");
+        assert_eq!(status(keyed).await, StatusCode::INTERNAL_SERVER_ERROR);
     }
 }

@@ -3,15 +3,20 @@
 //! Reading always has a limit, and what was read is never lost: an answer that turns out too long to
 //! keep is still delivered from its first byte.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use pin_project_lite::pin_project;
+
+/// What is read of a body that nobody wants.
+const DRAINED: usize = 64 << 10;
+/// How long that may take.
+const DRAINING: Duration = Duration::from_secs(2);
 
 pin_project! {
     /// What the layers hand on, in either direction.
@@ -26,7 +31,7 @@ pin_project! {
     enum State<B: HttpBody> {
         Through { #[pin] inner: B },
         Whole { data: Bytes, trailers: Option<Box<HeaderMap>> },
-        Begun { head: VecDeque<Bytes>, error: Option<B::Error>, rest: Option<Pin<Box<B>>> },
+        Begun { head: Bytes, error: Option<B::Error>, rest: Option<Pin<Box<B>>> },
     }
 }
 
@@ -44,6 +49,13 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
     /// A body of these bytes, and trailers after them.
     pub(crate) fn with_trailers(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
         Self { state: State::Whole { data, trailers } }
+    }
+}
+
+/// Nothing in it.
+impl<B: HttpBody<Data = Bytes>> Default for Body<B> {
+    fn default() -> Self {
+        Self::whole(Bytes::new())
     }
 }
 
@@ -73,8 +85,8 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
                 Some(Ok(Frame::data(std::mem::take(data))))
             }),
             Projected::Begun { head, error, rest } => {
-                if let Some(chunk) = head.pop_front() {
-                    return Poll::Ready(Some(Ok(Frame::data(chunk))));
+                if !head.is_empty() {
+                    return Poll::Ready(Some(Ok(Frame::data(std::mem::take(head)))));
                 }
                 if let Some(error) = error.take() {
                     return Poll::Ready(Some(Err(error)));
@@ -102,9 +114,15 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.state {
             State::Through { inner } => inner.size_hint(),
-            State::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
+            State::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
+            // An exact length would have HTTP/1.1 send it, and no trailers.
+            State::Whole { data, trailers: Some(_) } => {
+                let mut hint = SizeHint::new();
+                hint.set_lower(data.len() as u64);
+                hint
+            }
             State::Begun { head, error, rest } => {
-                let read = head.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
+                let read = head.len() as u64;
                 let left = rest.as_ref().filter(|_| error.is_none()).map(|rest| rest.size_hint());
                 let mut hint = SizeHint::new();
                 let (lower, upper) = left.map_or((0, None), |left| (left.lower(), left.upper()));
@@ -135,13 +153,14 @@ pub(crate) async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) ->
         return Collected::TooLong { bytes: announced, body: Body::through(body) };
     }
     let mut body = Box::pin(body);
-    let (mut head, mut read, mut trailers) = (VecDeque::new(), 0, None);
+    let (mut head, mut trailers) = (Head::Empty, None);
     loop {
         let chunk = match body.as_mut().frame().await {
-            None => return Collected::Whole { data: joined(head, read), trailers },
+            None => return Collected::Whole { data: head.into(), trailers },
             Some(Err(error)) => {
-                let state = State::Begun { head, error: Some(error), rest: None };
-                return Collected::Broken { bytes: read as u64, body: Body { state } };
+                let (bytes, error) = (head.len() as u64, Some(error));
+                let state = State::Begun { head: head.into(), error, rest: None };
+                return Collected::Broken { bytes, body: Body { state } };
             }
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(chunk) => chunk,
@@ -151,34 +170,65 @@ pub(crate) async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) ->
                 }
             },
         };
-        read += chunk.len();
-        if !chunk.is_empty() {
-            head.push_back(chunk);
-        }
-        if read > limit {
-            let bytes = (read as u64).saturating_add(body.size_hint().lower());
-            let state = State::Begun { head, error: None, rest: Some(body) };
+        head = head.with(chunk);
+        if head.len() > limit {
+            let bytes = (head.len() as u64).saturating_add(body.size_hint().lower());
+            let state = State::Begun { head: head.into(), error: None, rest: Some(body) };
             return Collected::TooLong { bytes, body: Body { state } };
         }
     }
 }
 
-fn joined(mut chunks: VecDeque<Bytes>, length: usize) -> Bytes {
-    if chunks.len() < 2 {
-        return chunks.pop_front().unwrap_or_default();
+/// What was read so far. One chunk is kept as it came; more are joined as they come, since a body
+/// of single bytes would otherwise weigh thirty times what it holds.
+enum Head {
+    Empty,
+    One(Bytes),
+    Joined(BytesMut),
+}
+
+impl Head {
+    fn len(&self) -> usize {
+        match self {
+            Head::Empty => 0,
+            Head::One(chunk) => chunk.len(),
+            Head::Joined(chunks) => chunks.len(),
+        }
     }
-    let mut whole = BytesMut::with_capacity(length);
-    for chunk in chunks {
-        whole.extend_from_slice(&chunk);
+
+    fn with(self, chunk: Bytes) -> Self {
+        match self {
+            head if chunk.is_empty() => head,
+            Head::Empty => Head::One(chunk),
+            Head::One(first) => {
+                let mut joined = BytesMut::with_capacity(2 * (first.len() + chunk.len()));
+                joined.extend_from_slice(&first);
+                joined.extend_from_slice(&chunk);
+                Head::Joined(joined)
+            }
+            Head::Joined(mut joined) => {
+                joined.extend_from_slice(&chunk);
+                Head::Joined(joined)
+            }
+        }
     }
-    whole.freeze()
+}
+
+impl From<Head> for Bytes {
+    fn from(head: Head) -> Self {
+        match head {
+            Head::Empty => Bytes::new(),
+            Head::One(chunk) => chunk,
+            Head::Joined(joined) => joined.freeze(),
+        }
+    }
 }
 
 /// Reads and forgets what is left of `body`, up to `limit` bytes; whether that was all of it.
 ///
 /// An answer that leaves a request's body unread on a connection that is kept invites the next
 /// request to begin inside it.
-pub(crate) async fn drain<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> bool {
+async fn drain<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> bool {
     if body.is_end_stream() {
         return true;
     }
@@ -195,6 +245,12 @@ pub(crate) async fn drain<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> b
         }
     }
     true
+}
+
+/// Reads and forgets the body of a request that is answered early; whether that was all of it, so
+/// that its connection can be used again.
+pub(crate) async fn dismiss<B: HttpBody<Data = Bytes>>(body: B) -> bool {
+    tokio::time::timeout(DRAINING, drain(body, DRAINED)).await.unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -1,1 +1,112 @@
-//! The layer for unary gRPC methods.
+//! The gRPC layer: unary calls with an `idempotency-key` run once, and repeats get the first answer.
+//!
+//! [`GrpcLayer`] goes around a tonic server or one of its services. It acts on the unary methods that
+//! it was told of, one by one or by a descriptor set; streams, other methods and calls without a key
+//! pass untouched. Calls go out under a key by [`KeyInterceptor`], [`with_key`] or [`Retry`].
+//!
+//! # What a caller is told
+//!
+//! | situation | code |
+//! |---|---|
+//! | key missing where it is required, malformed, repeated | `INVALID_ARGUMENT` |
+//! | another message under the same key | `FAILED_PRECONDITION` |
+//! | still running; failed and not yet due; another attempt took over | `ABORTED`, with `grpc-retry-pushback-ms` |
+//! | waited for the answer until the route's [deadline](semel::Wait::Deadline) | `DEADLINE_EXCEEDED` |
+//! | failed for good, given up, uncertain; done, but the answer was too large to keep | `FAILED_PRECONDITION` |
+//! | message too large; ledger full | `RESOURCE_EXHAUSTED` |
+//! | tenant or caller cannot be told | `UNAUTHENTICATED` |
+//! | the [replay check](Rules::replay_check) says no | `PERMISSION_DENIED` |
+//! | handler panicked; took too long | `INTERNAL`; `DEADLINE_EXCEEDED` |
+//! | ledger cannot be reached, or the service is shutting down | `UNAVAILABLE` |
+//! | more or less than one message | `UNIMPLEMENTED` |
+//!
+//! Each comes with a `google.rpc.ErrorInfo` whose reason is the [`Slug`] in capitals
+//! (`KEY_REUSED`), and with a `google.rpc.RetryInfo` where coming again helps.
+//!
+//! # What is kept
+//!
+//! Of an answer whose code is [kept](Codes): the message, byte for byte; `grpc-status`,
+//! `grpc-message` and `grpc-status-details-bin`, also of an answer with trailers only; and the
+//! metadata that [the rules](Rules::kept_metadata) name. A repeat has `idempotent-replayed: true` in
+//! its *trailers*: initial metadata would end a client's own retries.
+//!
+//! Answers to calls with a key are not compressed, whatever the caller accepts: the repeat may come
+//! from one that does not. Messages of callers may be; they are compared as they come.
+//!
+//! # Differences from the HTTP layer
+//!
+//! A gRPC answer tells its code at its very end, so it is always read whole before its claim is
+//! settled. The caller's deadline (`grpc-timeout`) and its leaving end its waiting, never the
+//! handler's work: the answer is there for the repeat.
+//!
+//! # Example
+//!
+//! ```
+//! use bytes::Bytes;
+//! use http::{HeaderMap, HeaderValue, Request, Response};
+//! use http_body_util::{BodyExt as _, Full};
+//! use semel::Executor;
+//! use semel::store::memory::MemoryStore;
+//! use semel_tower::grpc::{GrpcLayer, Rules};
+//! use semel_tower::{Body, Scope, Tenant};
+//! use std::convert::Infallible;
+//! use tower::{ServiceBuilder, ServiceExt as _, service_fn};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let executor = Executor::new(MemoryStore::new());
+//! let layer = GrpcLayer::new(executor, Tenant::fixed("acme"), Scope::global())
+//!     .unary("/payments.v1.Payments/Charge", Rules::new().required());
+//!
+//! // With tonic: Server::builder().layer(layer).add_service(PaymentsServer::new(payments))
+//! let service = ServiceBuilder::new().layer(layer).service(service_fn(charge));
+//!
+//! async fn charge(
+//!     request: Request<Body<Full<Bytes>>>,
+//! ) -> Result<Response<http_body_util::combinators::BoxBody<Bytes, Infallible>>, Infallible> {
+//!     // In a tonic handler: request.extensions().get::<semel::Context>()
+//!     let claim = request.extensions().get::<semel::Context>().expect("a call with a key");
+//!     assert_eq!(claim.attempt(), 1);
+//!     let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), 0.into())]);
+//!     let message = Full::from(&b"\0\0\0\0\x02ok"[..]);
+//!     Ok(Response::new(message.with_trailers(async { Some(Ok(trailers)) }).boxed()))
+//! }
+//!
+//! let call = || {
+//!     Request::post("/payments.v1.Payments/Charge")
+//!         .header("content-type", "application/grpc")
+//!         .header("idempotency-key", "order-7")
+//!         .body(Full::from(&b"\0\0\0\0\x021$"[..]))
+//! };
+//! let first = service.clone().oneshot(call()?).await?.into_body().collect().await?;
+//! let again = service.clone().oneshot(call()?).await?.into_body().collect().await?;
+//! assert_eq!(again.trailers().expect("trailers")["idempotent-replayed"], "true");
+//! assert_eq!(first.to_bytes(), again.to_bytes());
+//! # Ok(())
+//! # }
+//! ```
+
+mod answer;
+mod codes;
+mod frame;
+mod interceptor;
+mod layer;
+mod methods;
+mod retry;
+mod rules;
+mod service;
+mod status;
+
+pub use crate::client::{CallKey, UnfitKey};
+pub use crate::fate::Fate;
+pub use crate::future::ResponseFuture;
+pub use crate::problem::Slug;
+pub use codes::{Answered, Codes};
+pub use interceptor::{KeyInterceptor, with_key};
+pub use layer::GrpcLayer;
+pub use methods::InvalidDescriptorSet;
+pub use retry::Retry;
+pub use rules::Rules;
+pub use service::GrpcService;
+
+pub use crate::http::REPLAYED;

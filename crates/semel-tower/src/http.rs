@@ -7,6 +7,15 @@
 //! that a caller who leaves does not stop it half way, and a repeat that differs from the first
 //! request is an error, not a hit.
 //!
+//! # Where it stands
+//!
+//! Authentication goes outside (the layer asks who the caller is), CORS and tracing too (replays and
+//! problems want them as well). Under axum, add it with `Router::layer`, which also sees the URL of
+//! [answers asked for later](OPERATIONS). Its services take and give [`Body`](crate::Body): inside one
+//! `ServiceBuilder`, something below that insists on axum's own (`middleware::from_fn`) needs
+//! `.map_request(|request: Request<_>| request.map(axum::body::Body::new))` in between. A handler's
+//! answer is delivered when it is whole and recorded; what must stream goes without a key.
+//!
 //! # Example
 //!
 //! ```
@@ -51,18 +60,22 @@ mod preset;
 mod problem;
 mod rules;
 mod service;
-mod slug;
 
+pub use crate::fate::Fate;
+pub use crate::future::ResponseFuture;
+pub use crate::problem::Slug;
 pub use answer::REPLAYED;
 pub use later::OPERATIONS;
 pub use layer::IdempotencyLayer;
-pub use preset::{Fate, Preset};
+pub use preset::Preset;
 pub use rules::Rules;
-pub use service::{Idempotency, ResponseFuture};
-pub use slug::Slug;
+pub use service::Idempotency;
+
+#[cfg(feature = "grpc")]
+pub(crate) use {fingerprint::named, rules::never_kept};
 
 /// A problem that an extractor refuses a request with.
 #[cfg(feature = "axum")]
 pub(crate) fn refusal(slug: Slug, detail: String) -> http::Response<bytes::Bytes> {
-    problem::Problem::new(slug, detail).written(layer::PROBLEMS, "")
+    crate::problem::Problem::new(slug, detail).written(layer::PROBLEMS, "")
 }

@@ -3,12 +3,17 @@
 //! There is no default for either. A key that two callers share by accident hands the answer of one
 //! to the other, so a layer cannot be built before somebody has said how callers are told apart.
 
-use std::fmt;
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use semel::Principal;
+use semel::key::MAX_SCOPE;
+use sha2::{Digest as _, Sha256};
+
+use crate::problem::{Problem, Slug};
 
 type Resolver<T> = Arc<dyn Fn(&Parts) -> Option<T> + Send + Sync>;
 
@@ -23,7 +28,8 @@ enum TenantOf {
 }
 
 impl Tenant {
-    /// One tenant: the service is not shared.
+    /// One tenant: the service is not shared. One that answers under several host names with several
+    /// meanings is: make the host the tenant, or part of the operation's name.
     pub fn fixed(tenant: impl Into<Arc<str>>) -> Self {
         Self(TenantOf::Fixed(tenant.into()))
     }
@@ -42,7 +48,7 @@ impl Tenant {
         Self(TenantOf::By(Arc::new(tenant)))
     }
 
-    pub(crate) fn of(&self, parts: &Parts) -> Option<Arc<str>> {
+    fn of(&self, parts: &Parts) -> Option<Arc<str>> {
         match &self.0 {
             TenantOf::Fixed(tenant) => Some(Arc::clone(tenant)),
             TenantOf::By(tenant) => tenant(parts).map(Into::into),
@@ -101,7 +107,7 @@ impl Scope {
         Self::by(move |parts| single(parts, &name).map(|value| Principal::of(value.as_bytes())))
     }
 
-    pub(crate) fn of(&self, parts: &Parts) -> Option<Principal> {
+    fn of(&self, parts: &Parts) -> Option<Principal> {
         match &self.0 {
             ScopeOf::Global => Some(Principal::global()),
             ScopeOf::By(principal) => principal(parts),
@@ -116,6 +122,37 @@ impl fmt::Debug for Scope {
             ScopeOf::By(_) => "Scope(by request)",
         })
     }
+}
+
+/// Whose request this is.
+pub(crate) fn identify(
+    tenant: &Tenant,
+    scope: &Scope,
+    parts: &Parts,
+) -> Result<(Arc<str>, Principal), Problem> {
+    let tenant = tenant
+        .of(parts)
+        .ok_or_else(|| Problem::new(Slug::TenantUnknown, "the request does not say whose it is"))?;
+    let principal = scope.of(parts).ok_or_else(|| {
+        let detail = "a key belongs to a caller, and the request does not say who it is";
+        Problem::new(Slug::PrincipalUnknown, detail)
+    })?;
+    Ok((tenant, principal))
+}
+
+/// An operation's name as a key can hold it.
+pub(crate) fn scope_of(operation: &str) -> Cow<'_, str> {
+    if operation.len() <= MAX_SCOPE && !operation.contains(char::is_control) {
+        return Cow::Borrowed(operation);
+    }
+    let method: String =
+        operation.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').take(32).collect();
+    let digest = Sha256::digest(operation.as_bytes());
+    let start = format!("{method} #").trim_start().to_owned();
+    Cow::Owned(digest.iter().fold(start, |mut name, byte| {
+        let _ = write!(name, "{byte:02x}");
+        name
+    }))
 }
 
 /// The only value of a header. Several of them say nothing: which one a proxy in front meant is

@@ -6,14 +6,17 @@ mod body;
 #[cfg(feature = "client")]
 pub mod client;
 mod envelope;
+mod fate;
+mod future;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 pub mod http;
 mod identity;
 pub mod key;
+mod problem;
 mod road;
 
 pub use body::Body;
 pub use envelope::{Damaged, Envelope};
 pub use identity::{Scope, Tenant};
-pub use road::{Atomic, Fenced, Road, Transaction};
+pub use road::{Atomic, Fenced, Road, Transaction, Unprotected};

@@ -1,13 +1,20 @@
-//! The two roads through the executor: fenced, or atomic with the handler's own database.
+//! The two roads through the executor: fenced, or atomic with the handler's own database. And the
+//! way around it, where a rule allows that.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use http::Extensions;
+use bytes::Bytes;
+use http::{Extensions, Request, Response};
+use http_body::Body as HttpBody;
+use metrics::counter;
 use semel::executor::Unit;
-use semel::store::TransactionalStore;
+use semel::store::{ErrorKind, TransactionalStore};
 use semel::{Command, Context, Error, Executor, Served, Settlement, Store};
+use tower_service::Service;
+
+use crate::body::Body;
 
 /// How a layer runs its handlers. [`Fenced`] or [`Atomic`]; nothing else implements it.
 pub trait Road<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
@@ -120,4 +127,47 @@ impl<S: TransactionalStore> fmt::Debug for Transaction<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Transaction")
     }
+}
+
+/// In the extensions of a request that runs without its claim, because its route says so and the
+/// store is away.
+#[derive(Clone, Copy, Debug)]
+pub struct Unprotected;
+
+/// The handler without a claim, where a route asks for it: in a task of its own all the same, since
+/// its caller may leave.
+pub(crate) async fn unprotected<I, B, C>(
+    mut inner: I,
+    mut request: Request<Body<B>>,
+) -> Result<Response<Body<C>>, I::Error>
+where
+    I: Service<Request<Body<B>>, Response = Response<C>> + Send + 'static,
+    I::Future: Send + 'static,
+    I::Error: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+    C: HttpBody<Data = Bytes> + Send + 'static,
+{
+    counter!("semel_fail_open_total").increment(1);
+    request.extensions_mut().insert(Unprotected);
+    let running = tokio::spawn(async move {
+        std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
+        inner.call(request).await
+    });
+    match running.await {
+        Ok(answer) => answer.map(|response| response.map(Body::through)),
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is going down, and everybody on it: there is nobody to answer.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+/// Whether a failure says that nothing is known to have run, so that a route may do without the
+/// store. A record that cannot be read may be a success.
+pub(crate) fn nothing_ran(error: &Error) -> bool {
+    let away = [ErrorKind::Unavailable, ErrorKind::Ambiguous];
+    matches!(error, Error::Capacity)
+        || matches!(error, Error::Store(error) if away.contains(&error.kind()))
 }

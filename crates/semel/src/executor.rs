@@ -216,6 +216,11 @@ impl<S: Store> Executor<S> {
         &self.0.store
     }
 
+    /// What commands are like that say nothing else.
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
     /// How much is promised for work that this executor runs outside transactions.
     pub fn guarantee(&self) -> Guarantee {
         self.0.store.guarantee()

@@ -128,6 +128,19 @@ pub enum Recorded {
     },
 }
 
+impl Recorded {
+    /// The same, or only its size where that is above `max`.
+    #[must_use]
+    pub fn within(self, max: usize) -> Self {
+        match self {
+            Recorded::Whole(outcome) if outcome.size() > max => {
+                Recorded::Omitted { bytes: outcome.size() as u64 }
+            }
+            kept @ (Recorded::Whole(_) | Recorded::Omitted { .. }) => kept,
+        }
+    }
+}
+
 /// The words of a failure, cut to [`MAX_ERROR`] characters on a character boundary.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ErrorText(Box<str>);

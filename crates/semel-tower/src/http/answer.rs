@@ -6,10 +6,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body::Body as HttpBody;
 use semel::{Outcome, Receipt, Recorded, Settlement};
 
-use super::preset::Fate;
 use super::rules::Rules;
 use crate::body::{Body, Collected, collect};
 use crate::envelope::{self, Damaged, Envelope};
+use crate::fate::Fate;
 
 /// Marks an answer that was made by an earlier request.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");

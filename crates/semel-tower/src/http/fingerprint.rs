@@ -4,9 +4,10 @@ use std::borrow::Cow;
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use percent_encoding::percent_decode;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use semel::Fingerprint;
 
+use super::layer::target;
 use super::rules::Rules;
 
 /// Of method, path, query, content type, body and the headers that the rules name.
@@ -20,25 +21,32 @@ pub(super) fn of(request: &Parts, body: &[u8], rules: &Rules) -> Fingerprint {
     } else {
         Fingerprint::of_bytes(body)
     };
-    let query = query(request.uri.query().unwrap_or_default());
+    let target = target(request);
+    let query = query(target.query().unwrap_or_default());
     let mut parts: Vec<&[u8]> = vec![
         request.method.as_str().as_bytes(),
-        request.uri.path().as_bytes(),
+        target.path().as_bytes(),
         &query,
         content_type.as_bytes(),
         body.as_bytes(),
     ];
-    for name in rules.matched_headers.iter() {
-        parts.push(name.as_str().as_bytes());
-        // How many there are is part of it: `a, b` in two lines is not `a` and then another name.
-        let values = request.headers.get_all(name).iter();
-        let before = parts.len();
-        parts.extend(values.map(http::HeaderValue::as_bytes));
-        if parts.len() == before {
-            parts.push(b"\0absent");
-        }
-    }
+    named(&mut parts, &request.headers, &rules.matched_headers);
     Fingerprint::of_parts(&parts)
+}
+
+/// Adds the headers that a rule names to the parts of a fingerprint.
+pub(crate) fn named<'p>(
+    parts: &mut Vec<&'p [u8]>,
+    headers: &'p HeaderMap,
+    names: &'p [HeaderName],
+) {
+    for name in names {
+        parts.push(name.as_str().as_bytes());
+        parts.extend(headers.get_all(name).iter().map(HeaderValue::as_bytes));
+        // No value holds a NUL, so this is where the values of one name end, also if there are none:
+        // a value that reads like the next name is still a value.
+        parts.push(b"\0");
+    }
 }
 
 /// `application/json`, without parameters, in lower case; empty if there is none.
@@ -56,18 +64,17 @@ fn is_json(essence: &str) -> bool {
     essence == "application/json" || essence.ends_with("+json")
 }
 
-/// The parameters of a query, decoded, ordered by name. The order of one name's values is meant.
+/// The parameters of a query, in one spelling, ordered by name. The order of one name's values is meant.
 fn query(query: &str) -> Vec<u8> {
     if query.is_empty() {
         return Vec::new();
     }
-    let decoded = |text: &str| Cow::from(percent_decode(text.as_bytes())).into_owned();
     let mut pairs: Vec<(Vec<u8>, Option<Vec<u8>>)> = query
         .split('&')
         .filter(|pair| !pair.is_empty())
         .map(|pair| match pair.split_once('=') {
-            Some((name, value)) => (decoded(name), Some(decoded(value))),
-            None => (decoded(pair), None),
+            Some((name, value)) => (spelled(name), Some(spelled(value))),
+            None => (spelled(pair), None),
         })
         .collect();
     pairs.sort_by(|one, two| one.0.cmp(&two.0));
@@ -82,6 +89,29 @@ fn query(query: &str) -> Vec<u8> {
         canonical.extend(value);
     }
     canonical
+}
+
+/// A text in its normal spelling (RFC 3986 §6.2.2): what needs no escape has none, and escapes are
+/// in upper case. An escaped `+` stays apart from a plain one, which forms read as a space.
+fn spelled(text: &str) -> Vec<u8> {
+    let bytes = text.as_bytes();
+    let mut normal = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let escaped = (bytes[at] == b'%')
+            .then(|| text.get(at + 1..at + 3).filter(|hex| !hex.starts_with('+')))
+            .flatten()
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match escaped {
+            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
+                normal.push(byte);
+            }
+            Some(_) => normal.extend(bytes[at..at + 3].to_ascii_uppercase()),
+            None => normal.push(bytes[at]),
+        }
+        at += if escaped.is_some() { 3 } else { 1 };
+    }
+    normal
 }
 
 #[cfg(test)]
@@ -121,6 +151,9 @@ mod tests {
         let order = |query| print(query, "text/plain", "", &rules);
         assert_ne!(order("/o?a=1&a=2"), order("/o?a=2&a=1"));
         assert_ne!(order("/o?a="), order("/o?a"));
+        assert_ne!(order("/o?a=b+c"), order("/o?a=b%2Bc"));
+        assert_ne!(order("/o?a=%zz"), order("/o?a=%25zz"));
+        assert_eq!(order("/o?a=%c3%a4"), order("/o?a=%C3%A4"));
     }
 
     #[test]
@@ -146,5 +179,18 @@ mod tests {
         assert_ne!(with(Some("text/html")), with(Some("text/plain")));
         assert_ne!(with(None), with(Some("")));
         assert_eq!(with(None), with(None));
+    }
+
+    #[test]
+    fn a_value_that_reads_like_the_next_name_is_a_value() {
+        let rules = Rules::new().matched_headers(["x-one", "x-two"].map(HeaderName::from_static));
+        let with = |lines: [(&str, &str); 3]| {
+            let request = lines.iter().fold(http::Request::post("/o"), |request, (name, value)| {
+                request.header(*name, *value)
+            });
+            of(&request.body(()).expect("a request").into_parts().0, b"", &rules)
+        };
+        let one = with([("x-one", "a"), ("x-one", "x-two"), ("x-two", "b")]);
+        assert_ne!(one, with([("x-one", "a"), ("x-two", "x-two"), ("x-two", "b")]));
     }
 }

@@ -4,6 +4,8 @@
 //! under the tenant and the principal who asked: to anybody else it does not exist.
 
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,18 +13,20 @@ use http::header::{CACHE_CONTROL, LOCATION, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::Body as HttpBody;
+use semel::store::Peeked;
 use semel::{
-    Command, Error, Executor, Key, Kind, OperationId, Outcome, Recorded, Served, State, Store,
+    Command, Error, Executor, Key, Kind, OnCrash, OnFailure, OperationId, Outcome, Record,
+    Recorded, Served, State, Store, Wait,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::answer;
-use super::problem::{Problem, seconds};
-use super::rules::Rules;
-use super::service::Journey;
-use super::slug::Slug;
+use super::problem::seconds;
+use super::service::{Asked, Journey};
 use crate::body::Body;
+use crate::identity::{identify, scope_of};
+use crate::problem::{Problem, Slug};
 use crate::road::Road;
 
 /// Where operations are asked after.
@@ -32,6 +36,8 @@ const POINTERS: &str = "semel:operations";
 const POINTER: &str = "application/vnd.semel.pointer.v1";
 /// How much longer than its answer a pointer lives: operations take their time.
 const MARGIN: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long another caller's writing of a pointer is waited for.
+const POINTING: Duration = Duration::from_secs(5);
 /// How long a caller may ask to wait before it is sent away.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -64,21 +70,45 @@ pub(super) fn preferred(headers: &HeaderMap) -> Option<Preferred> {
     found.map(|()| Preferred { wait: wait.unwrap_or_default().min(MAX_WAIT) })
 }
 
-/// How an attempt says that it has begun.
-pub(super) struct Later(Option<oneshot::Sender<OperationId>>);
+impl Preferred {
+    /// How a repeat of a request that runs already waits for it.
+    pub(super) fn waits(self) -> Wait {
+        if self.wait.is_zero() { Wait::No } else { Wait::UpTo(self.wait) }
+    }
+}
+
+/// How an attempt says that it has begun, and learns whether its caller still waits.
+pub(super) struct Later {
+    tell: oneshot::Sender<OperationId>,
+    sent_away: SentAway,
+}
+
+/// The caller's side of it.
+pub(super) struct Begins {
+    told: oneshot::Receiver<OperationId>,
+    sent_away: SentAway,
+}
+
+/// Whether the caller was told to come again.
+#[derive(Clone, Default)]
+pub(super) struct SentAway(Arc<AtomicBool>);
+
+impl SentAway {
+    pub(super) fn is_so(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
 
 impl Later {
-    pub(super) fn pair(wanted: bool) -> (Self, Option<oneshot::Receiver<OperationId>>) {
-        if !wanted {
-            return (Self(None), None);
-        }
+    pub(super) fn pair() -> (Self, Begins) {
         let (tell, told) = oneshot::channel();
-        (Self(Some(tell)), Some(told))
+        let sent_away = SentAway::default();
+        (Self { tell, sent_away: sent_away.clone() }, Begins { told, sent_away })
     }
 
-    /// Whether somebody means to come again for the answer.
-    pub(super) fn tell(self, id: OperationId) -> bool {
-        self.0.is_some_and(|tell| tell.send(id).is_ok())
+    pub(super) fn tell(self, id: OperationId) -> SentAway {
+        let _ = self.tell.send(id);
+        self.sent_away
     }
 }
 
@@ -90,7 +120,7 @@ pub(super) fn is_status(request: &Parts) -> bool {
 /// Where an operation's record is, for those who may know.
 #[derive(Serialize, Deserialize)]
 struct Pointer {
-    scope: String,
+    operation: String,
     id: String,
 }
 
@@ -100,18 +130,12 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
     pub(super) async fn apart<A, C: HttpBody<Data = Bytes>>(
         &self,
         preferred: Preferred,
-        key: &Key,
-        rules: &Rules,
-        start: Option<oneshot::Receiver<OperationId>>,
+        asked: &Asked,
+        begins: Begins,
         serving: impl Future<Output = Result<Served<A>, Error>>,
     ) -> Result<Response<Body<C>>, Result<Served<A>, Error>> {
         let mut serving = std::pin::pin!(serving);
-        let begun = async {
-            match start {
-                Some(start) => start.await.ok(),
-                None => None,
-            }
-        };
+        let retry_after = asked.rules.retry_after;
         let id = tokio::select! {
             biased;
             served = &mut serving => match served {
@@ -119,20 +143,21 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 Ok(Served::InProgress { operation_id: Some(id), .. }) => id,
                 served => return Err(served),
             },
-            Some(id) = begun => {
+            Ok(id) = begins.told => {
                 let waiting = tokio::time::timeout(preferred.wait, &mut serving);
                 if !preferred.wait.is_zero() && let Ok(served) = waiting.await {
                     return Err(served);
                 }
-                if point(&self.door.executor, key, rules, id).await.is_err() {
+                begins.sent_away.0.store(true, Ordering::Release);
+                if point(&self.door.executor, asked, id).await.is_err() {
                     // Without a pointer the URL would lead nowhere: the caller waits after all.
                     return Err(serving.await);
                 }
-                return Ok(accepted(id, rules.retry_after));
+                return Ok(accepted(id, retry_after));
             }
         };
-        match point(&self.door.executor, key, rules, id).await {
-            Ok(()) => Ok(accepted(id, rules.retry_after)),
+        match point(&self.door.executor, asked, id).await {
+            Ok(()) => Ok(accepted(id, retry_after)),
             Err(_) => Err(Ok(Served::InProgress { operation_id: Some(id), lease_remaining: None })),
         }
     }
@@ -141,11 +166,15 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
     pub(super) async fn status<C: HttpBody<Data = Bytes>>(
         &self,
         parts: &Parts,
+        close: bool,
     ) -> Response<Body<C>> {
-        match self.look_up(parts).await {
+        let mut response = match self.look_up(parts).await {
             Ok(response) => response,
-            Err(problem) => self.write(problem, parts),
-        }
+            Err(problem) => self.write(problem.close(close), parts),
+        };
+        // One URL for all callers, who are told apart by more than a cache knows of.
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
     }
 
     async fn look_up<C: HttpBody<Data = Bytes>>(
@@ -154,22 +183,28 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
     ) -> Result<Response<Body<C>>, Problem> {
         let unknown =
             || Problem::new(Slug::OperationUnknown, "it never was, is over, or is somebody else's");
-        let failed =
-            |error| Problem::of(error, StatusCode::UNPROCESSABLE_ENTITY, Duration::from_secs(1));
-        let (tenant, principal) = self.identify(parts)?;
+        let failed = |error| Problem::of(error, Duration::from_secs(1));
+        let (tenant, principal) = identify(&self.door.tenant, &self.door.scope, parts)?;
         let text = parts.uri.path().strip_prefix(OPERATIONS).unwrap_or_default();
         let id: OperationId = text.parse().map_err(|_| unknown())?;
         let pointer = pointer_key(&tenant, principal, id).ok_or_else(unknown)?;
         let executor = &self.door.executor;
         let found = executor.peek(&pointer).await.map_err(failed)?.ok_or_else(unknown)?;
         let Some(Recorded::Whole(outcome)) = found.record.outcome else { return Err(unknown()) };
-        let Pointer { scope, id: name } =
+        let Pointer { operation, id: name } =
             serde_json::from_slice(outcome.body()).map_err(|_| unknown())?;
-        let rules = self.door.rules(&scope);
-        let key = Key::new(Kind::Http, &tenant, &scope, principal, &name).map_err(|_| unknown())?;
-        let found = executor.peek(&key).await.map_err(failed)?.ok_or_else(unknown)?.record;
-        if found.operation_id != id {
-            return Err(unknown());
+        let rules = self.door.rules(&operation);
+        let key = Key::new(Kind::Http, &tenant, &scope_of(&operation), principal, &name)
+            .map_err(|_| unknown())?;
+        // It was, or there would be no pointer, and left nothing: it was refused, or is over.
+        let gone = || again("it left no answer; send the request again with its key");
+        let Peeked { record: found, now } =
+            executor.peek(&key).await.map_err(failed)?.ok_or_else(gone)?;
+        if found.operation_id != id || found.expired(now) {
+            return Err(gone());
+        }
+        if found.held(now) {
+            return Ok(accepted(id, rules.retry_after));
         }
         let receipt = semel::Receipt {
             operation_id: id,
@@ -177,53 +212,74 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
             fence: found.fence,
             recorded: true,
         };
-        let problem = match (found.state, found.outcome) {
-            (State::Running, _) => return Ok(accepted(id, rules.retry_after)),
-            (State::Succeeded, Some(Recorded::Whole(outcome))) => {
+        let problem = match &found.outcome {
+            Some(Recorded::Whole(outcome)) => {
                 if let Some(check) = &rules.replay_check
                     && !check(parts).await
                 {
                     return Err(Problem::new(Slug::ReplayRefused, "the replay check said no"));
                 }
-                match answer::replay(&outcome, receipt) {
+                match answer::replay(outcome, receipt) {
                     Ok(response) => return Ok(response),
                     Err(damaged) => Problem::new(Slug::ResultUnavailable, damaged.to_string()),
                 }
             }
-            (State::Succeeded, _) => {
-                Problem::new(Slug::ResultUnavailable, "its answer was too large to keep")
-            }
-            (State::Failed, _) => {
-                let detail = "the last attempt failed; send the request again with its key";
-                Problem::new(Slug::Failed, detail)
-            }
-            (State::Dead, _) => {
-                Problem::new(Slug::Dead, "all attempts failed; an operator must look at it")
-            }
-            (State::Uncertain, _) => {
-                let detail = "an attempt broke off; whether it took effect must be looked into";
-                Problem::new(Slug::Uncertain, detail)
-            }
+            Some(Recorded::Omitted { .. }) | None => stands(&found),
         };
         Err(problem.operation(Some(id)))
+    }
+}
+
+/// Somebody must send the request once more, or nothing happens any more.
+fn again(detail: &'static str) -> Problem {
+    let mut problem = Problem::new(Slug::Failed, detail);
+    problem.retryable = true;
+    problem
+}
+
+/// Where an operation stands that nobody is at and that has no answer.
+fn stands(found: &Record) -> Problem {
+    let uncertain = "an attempt broke off; whether it took effect must be looked into";
+    match (found.state, found.on_crash) {
+        (State::Succeeded, _) => {
+            Problem::new(Slug::ResultUnavailable, "its answer was too large to keep")
+        }
+        (State::Failed, _) if found.retry_at.is_none() => {
+            Problem::new(Slug::Failed, "the operation failed, and its failure is kept")
+        }
+        (State::Failed, _) => again("the last attempt failed; send the request again with its key"),
+        (State::Dead, _) => {
+            Problem::new(Slug::Dead, "all attempts failed; an operator must look at it")
+        }
+        (State::Uncertain, _) | (State::Running, OnCrash::Hold) => {
+            Problem::new(Slug::Uncertain, uncertain)
+        }
+        (State::Running, OnCrash::Rerun | OnCrash::Verify) => {
+            again("the last attempt broke off; send the request again with its key")
+        }
     }
 }
 
 /// Makes the URL of `id` lead to `key`.
 async fn point<S: Store>(
     executor: &Executor<S>,
-    key: &Key,
-    rules: &Rules,
+    Asked { key, operation, rules }: &Asked,
     id: OperationId,
 ) -> Result<(), Error> {
     let Some(pointer) = pointer_key(key.tenant(), *key.asked_by(), id) else {
         return Err(Error::Closed);
     };
-    let keep = rules.keep.unwrap_or(MARGIN).saturating_add(MARGIN);
-    let leads_to = Pointer { scope: key.scope().to_owned(), id: key.id().to_owned() };
+    let keep = rules.keep.unwrap_or(executor.policy().keep).saturating_add(MARGIN);
+    let leads_to = Pointer { operation: operation.clone(), id: key.id().to_owned() };
     let body = serde_json::to_vec(&leads_to).expect("a struct of texts has a JSON form");
     let outcome = Outcome::new(POINTER, body);
-    let written = executor.serve(Command::new(pointer).keep(keep), |_| async move {
+    // Another caller may be writing the very same pointer: it must be there before its URL is told.
+    let command = Command::new(pointer)
+        .keep(keep)
+        .wait(Wait::Deadline(POINTING))
+        .on_crash(OnCrash::Rerun)
+        .on_failure(OnFailure::Retry);
+    let written = executor.serve(command, |_| async move {
         semel::Settlement::Complete { answer: (), outcome: Recorded::Whole(outcome) }
     });
     written.await.map(|_| ())

@@ -6,10 +6,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderName, Method};
+use http::{HeaderName, Method, Uri};
 use semel::store::TransactionalStore;
 use semel::{Executor, Store};
-use sha2::{Digest as _, Sha256};
 use tower_layer::Layer;
 
 use super::rules::Rules;
@@ -19,8 +18,6 @@ use crate::road::{Atomic, Fenced, Road};
 
 /// What a problem's type begins with, where nothing else is said.
 pub(super) const PROBLEMS: &str = "urn:semel:problem:";
-/// The longest operation name; longer ones are digested.
-const MAX_OPERATION: usize = semel::key::MAX_SCOPE;
 
 type Named = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
@@ -183,32 +180,33 @@ impl<S: Store> Door<S> {
     }
 }
 
-/// An operation's name as a key can hold it.
-pub(super) fn scope_of(operation: String) -> String {
-    if operation.len() <= MAX_OPERATION && !operation.contains(char::is_control) {
-        return operation;
-    }
-    let method: String =
-        operation.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').take(32).collect();
-    let digest = Sha256::digest(operation.as_bytes());
-    digest.iter().fold(format!("{method} #"), |mut name, byte| {
-        use fmt::Write as _;
-        let _ = write!(name, "{byte:02x}");
-        name
-    })
-}
-
 #[cfg(feature = "axum")]
 fn template(request: &Parts) -> &str {
     match request.extensions.get::<axum::extract::MatchedPath>() {
         Some(matched) => matched.as_str(),
-        None => request.uri.path(),
+        None => target(request).path(),
     }
 }
 
 #[cfg(not(feature = "axum"))]
 fn template(request: &Parts) -> &str {
-    request.uri.path()
+    target(request).path()
+}
+
+/// Where the request went. A nested axum router sees only the rest of it, and that of two accounts
+/// may be the same.
+#[cfg(feature = "axum")]
+pub(super) fn target(request: &Parts) -> &Uri {
+    match request.extensions.get::<axum::extract::OriginalUri>() {
+        Some(original) => &original.0,
+        None => &request.uri,
+    }
+}
+
+/// Where the request went.
+#[cfg(not(feature = "axum"))]
+pub(super) fn target(request: &Parts) -> &Uri {
+    &request.uri
 }
 
 impl<S: Store, R> Clone for IdempotencyLayer<S, R> {

@@ -6,17 +6,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use http::response::Parts;
 
-/// What becomes of the claim under which a handler answered. A handler may also say it itself: put
-/// one into the extensions of its response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// The answer is the operation's: every repeat gets it.
-    Keep,
-    /// Refused without effect: the key is free again, also for a corrected request.
-    Release,
-    /// Failed: the operation keeps its id, and the next request with this key runs it again.
-    Fail,
-}
+use crate::fate::Fate;
 
 /// Which answers are kept, by their status.
 #[derive(Clone)]
@@ -72,7 +62,7 @@ impl Preset {
             Kind::Below500 => status.as_u16() < 500 && !passing(status),
             Kind::Terminal => status.as_u16() < 500 && !passing(status) && !changing(status),
         };
-        match (kept, status.is_client_error()) {
+        match (kept, status.is_client_error() && !broken_off(status)) {
             (true, _) => Fate::Keep,
             (false, true) => Fate::Release,
             (false, false) => Fate::Fail,
@@ -80,8 +70,14 @@ impl Preset {
     }
 }
 
+/// Says that the work broke off, not that it was refused: a timeout's 408, a failed dependency's 424,
+/// a 499. What it had done by then is done, so its operation id must survive.
+fn broken_off(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 424 | 499)
+}
+
 /// Says nothing about the request itself: credentials, size and load change.
-fn passing(status: StatusCode) -> bool {
+pub(super) fn passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 408 | 413 | 425 | 429)
 }
 

@@ -1,33 +1,16 @@
-//! Why a request got no answer of its own: `application/problem+json` (RFC 9457).
-//!
-//! Each problem has a page in `docs/errors/` that says what happened and what to do.
+//! A problem as HTTP tells it: `application/problem+json` (RFC 9457).
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Body as HttpBody;
-use semel::store::ErrorKind;
-use semel::{Error, OperationId};
+use semel::OperationId;
 use serde::Serialize;
 
-use super::slug::{Facts, Slug};
 use crate::body::Body;
-
-/// A problem, before it is written.
-#[derive(Clone, Debug)]
-pub(crate) struct Problem {
-    pub(crate) slug: Slug,
-    status: StatusCode,
-    detail: Cow<'static, str>,
-    retry_after: Option<Duration>,
-    retryable: bool,
-    safe_new_key: bool,
-    operation_id: Option<OperationId>,
-    close: bool,
-}
+use crate::problem::{Problem, Slug};
 
 /// As it is written.
 #[derive(Serialize)]
@@ -45,32 +28,11 @@ struct Written<'p> {
 }
 
 impl Problem {
-    pub(crate) fn new(slug: Slug, detail: impl Into<Cow<'static, str>>) -> Self {
-        let Facts { status, retryable, safe_new_key, .. } = slug.facts();
-        Self {
-            slug,
-            status,
-            detail: detail.into(),
-            retry_after: None,
-            retryable,
-            safe_new_key,
-            operation_id: None,
-            close: false,
+    /// What a route answers the same key with another request with.
+    pub(crate) fn mismatch(mut self, status: StatusCode) -> Self {
+        if self.slug == Slug::KeyReused {
+            self.status = status;
         }
-    }
-
-    pub(crate) fn status(mut self, status: StatusCode) -> Self {
-        self.status = status;
-        self
-    }
-
-    pub(crate) fn retry_after(mut self, delay: Duration) -> Self {
-        self.retry_after = Some(delay);
-        self
-    }
-
-    pub(crate) fn operation(mut self, id: Option<OperationId>) -> Self {
-        self.operation_id = id;
         self
     }
 
@@ -78,58 +40,6 @@ impl Problem {
     pub(crate) fn close(mut self, close: bool) -> Self {
         self.close = close;
         self
-    }
-
-    /// What an executor's error means to an HTTP caller.
-    pub(crate) fn of(error: Error, mismatch: StatusCode, retry_after: Duration) -> Self {
-        let said = error.to_string();
-        match error {
-            Error::Mismatch => Self::new(Slug::KeyReused, said).status(mismatch),
-            Error::Backoff { retry_after, .. } => {
-                let detail = "the last attempt failed; come again with the same key when it is due";
-                Self::new(Slug::BackingOff, detail).retry_after(retry_after)
-            }
-            Error::FailedFinal { .. } | Error::HolderFailed { .. } => {
-                Self::new(Slug::Failed, "the operation failed, and its failure is kept")
-            }
-            Error::Dead { .. } => {
-                Self::new(Slug::Dead, "all attempts failed; an operator must look at it")
-            }
-            Error::Uncertain { .. } => {
-                let detail = "an attempt broke off; whether it took effect must be looked into";
-                Self::new(Slug::Uncertain, detail)
-            }
-            Error::ClaimLost => {
-                let detail = "come again with the same key for the answer of the other attempt";
-                Self::new(Slug::ClaimLost, detail).retry_after(retry_after)
-            }
-            Error::WaitTimeout { .. } | Error::Concurrent => {
-                Self::new(Slug::InProgress, said).retry_after(retry_after)
-            }
-            Error::WorkTimeout { .. } => Self::new(Slug::WorkTimeout, said),
-            Error::Panicked { .. } => {
-                Self::new(Slug::WorkFailed, "the handler panicked; its log says why")
-            }
-            Error::Escaped => Self::new(Slug::WorkFailed, said),
-            Error::ResultUnavailable { .. } => Self::new(Slug::ResultUnavailable, said),
-            Error::Decode { .. } | Error::Encode { .. } => {
-                Self::new(Slug::ResultUnavailable, "the kept answer cannot be read")
-            }
-            Error::ResultTooLarge { .. } => Self::new(Slug::ResultTooLarge, said),
-            Error::Capacity => Self::new(Slug::StoreFull, said).retry_after(retry_after),
-            Error::Closed => Self::new(Slug::ShuttingDown, said).retry_after(retry_after),
-            Error::Key(_) => Self::new(Slug::KeyInvalid, said),
-            Error::Policy(_) | Error::Fingerprint(_) => Self::new(Slug::Misconfigured, said),
-            Error::Store(error) => {
-                let detail = "nothing is known to have run; come again with the same key";
-                let mut problem = Self::new(Slug::StoreUnavailable, detail);
-                // A commit whose reply was lost may have taken place.
-                problem.safe_new_key = error.kind() == ErrorKind::Unavailable;
-                problem.retry_after(retry_after)
-            }
-            Error::Work(never) => match never {},
-            _ => Self::new(Slug::WorkFailed, said),
-        }
     }
 
     /// The response. `base` comes before the slug in its type, `instance` is the request's path.

@@ -22,8 +22,10 @@ const MAX_RESPONSE: usize = 1 << 20;
 const MAX_HEAD: usize = 64 << 10;
 
 /// Headers that are always kept with an answer.
-static KEPT: [HeaderName; 7] = [
+static KEPT: [HeaderName; 8] = [
     header::CONTENT_TYPE,
+    // Without it the bytes of a compressed body mean nothing.
+    header::CONTENT_ENCODING,
     header::CONTENT_LANGUAGE,
     header::LOCATION,
     header::CONTENT_LOCATION,
@@ -139,8 +141,8 @@ impl Rules {
         self
     }
 
-    /// Headers to keep with an answer beside Content-Type, Content-Language, Location,
-    /// Content-Location, ETag, Last-Modified and Link. Set-Cookie, Date, credentials, hop-by-hop
+    /// Headers to keep with an answer beside Content-Type, Content-Encoding, Content-Language,
+    /// Location, Content-Location, ETag, Last-Modified and Link. Set-Cookie, Date, credentials, hop-by-hop
     /// headers and `traceparent`s are not kept even if they are named here. Default none.
     pub fn kept_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.kept_headers = names.into_iter().filter(|name| !never_kept(name)).collect();
@@ -270,7 +272,8 @@ impl Rules {
     }
 }
 
-fn never_kept(name: &HeaderName) -> bool {
+/// Whether a header is one caller's, one connection's, one moment's or one trace's.
+pub(crate) fn never_kept(name: &HeaderName) -> bool {
     let traces = ["traceparent", "tracestate", "b3", "x-b3-", "x-request-id", "x-correlation-id"];
     NEVER_KEPT.contains(name) || traces.iter().any(|trace| name.as_str().starts_with(trace))
 }

@@ -3,40 +3,33 @@
 //! Nothing is decided here. The request becomes a [`Command`], and what the executor says becomes a
 //! response.
 
-use std::future::Future;
 use std::marker::PhantomData;
 use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{ACCEPT, UPGRADE};
+use http::header::{ACCEPT, CONTENT_TYPE, EXPECT, UPGRADE};
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body as HttpBody;
-use metrics::counter;
-use pin_project_lite::pin_project;
-use semel::{Command, Error, Key, Kind, Principal, Served, Settlement, Store};
+use semel::{Command, Key, Kind, Served, Settlement, Store};
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use super::answer;
 use super::fingerprint;
-use super::later::{self, Later};
-use super::layer::{Door, scope_of};
-use super::preset::Fate;
-use super::problem::Problem;
+use super::later::{self, Later, SentAway};
+use super::layer::{Door, target};
+use super::preset::passing;
 use super::rules::Rules;
-use super::slug::Slug;
-use crate::body::{Body, Collected, collect, drain};
+use crate::body::{Body, Collected, collect, dismiss};
+use crate::fate::Fate;
+use crate::future::ResponseFuture;
+use crate::identity::{identify, scope_of};
 use crate::key::key_in;
-use crate::road::Road;
-
-/// What is read of a body that nobody wants, so that its connection can be used again.
-const DRAINED: usize = 64 << 10;
-/// How long that may take.
-const DRAINING: Duration = Duration::from_secs(2);
+use crate::problem::{Problem, Slug};
+use crate::road::{Road, nothing_ran, unprotected};
 
 /// A service whose requests with a key run once. Made by
 /// [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -92,45 +85,9 @@ where
         let journey = Journey { door: Arc::clone(&self.door), road: PhantomData::<R> };
         if !journey.concerns(&parts) {
             let passing = inner.call(Request::from_parts(parts, Body::through(body)));
-            return ResponseFuture { kind: Way::Passing { passing } };
+            return ResponseFuture::passing(passing);
         }
-        let keyed = Box::pin(journey.go(inner, parts, body));
-        ResponseFuture { kind: Way::Keyed { keyed } }
-    }
-}
-
-pin_project! {
-    /// The answer of an [`Idempotency`] service.
-    pub struct ResponseFuture<F, C: HttpBody, E> {
-        #[pin]
-        kind: Way<F, C, E>,
-    }
-}
-
-type Keyed<C, E> = Pin<Box<dyn Future<Output = Result<Response<Body<C>>, E>> + Send>>;
-
-pin_project! {
-    #[project = Projected]
-    enum Way<F, C: HttpBody, E> {
-        Passing { #[pin] passing: F },
-        Keyed { keyed: Keyed<C, E> },
-    }
-}
-
-impl<F, C, E> Future for ResponseFuture<F, C, E>
-where
-    F: Future<Output = Result<Response<C>, E>>,
-    C: HttpBody<Data = Bytes>,
-{
-    type Output = Result<Response<Body<C>>, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().kind.project() {
-            Projected::Passing { passing } => {
-                Poll::Ready(ready!(passing.poll(cx)).map(|response| response.map(Body::through)))
-            }
-            Projected::Keyed { keyed } => keyed.as_mut().poll(cx),
-        }
+        ResponseFuture::keyed(journey.go(inner, parts, body))
     }
 }
 
@@ -141,9 +98,10 @@ pub(super) struct Journey<S: Store, R> {
 }
 
 /// Who asks, and for what.
-struct Asked {
-    key: Key,
-    rules: Rules,
+pub(super) struct Asked {
+    pub(super) key: Key,
+    pub(super) operation: String,
+    pub(super) rules: Rules,
 }
 
 impl<S: Store, R: Road<S>> Journey<S, R> {
@@ -171,7 +129,8 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         C::Error: Send,
     {
         if later::is_status(&parts) {
-            return Ok(self.status(&parts).await);
+            let close = !dismiss(body).await && parts.version < Version::HTTP_2;
+            return Ok(self.status(&parts, close).await);
         }
         let asked = match self.ask(&parts) {
             Ok(Some(asked)) => asked,
@@ -180,12 +139,15 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 return passing.map(|response| response.map(Body::through));
             }
             Err(problem) => {
-                let problem = dismiss(problem, parts.version, body).await;
-                return Ok(self.write(problem, &parts));
+                // Reading would tell who asked first (`Expect: 100-continue`) to send its body.
+                let asks = parts.headers.contains_key(EXPECT) && !body.is_end_stream();
+                let dismissed = !asks && dismiss(body).await;
+                let close = !dismissed && parts.version < Version::HTTP_2;
+                return Ok(self.write(problem.close(close), &parts));
             }
         };
-        let data = match collect(body, asked.rules.max_request).await {
-            Collected::Whole { data, .. } => data,
+        let body = match collect(body, asked.rules.max_request).await {
+            Collected::Whole { data, trailers } => (data, trailers),
             Collected::TooLong { .. } => {
                 let max = asked.rules.max_request;
                 let detail = format!("a request with a key may have {max} bytes here");
@@ -198,7 +160,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 return Ok(self.write(problem.close(parts.version < Version::HTTP_2), &parts));
             }
         };
-        self.execute(inner, parts, data, asked).await
+        self.execute(inner, parts, body, asked).await
     }
 
     /// Whose key this is and what rules it; `None` for a request without one.
@@ -207,7 +169,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let operation = door.operation(parts);
         let rules = door.rules(&operation);
         // A route that requires a key cannot be had without one by asking for a stream.
-        if !rules.methods.contains(&parts.method) || !rules.required && has_no_end(parts) {
+        if !rules.methods.contains(&parts.method) || !rules.required && is_foreign(parts) {
             return Ok(None);
         }
         let key = match key_in(&parts.headers, &door.keys) {
@@ -222,29 +184,22 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
             Ok(None) => return Ok(None),
             Err(invalid) => return Err(Problem::new(Slug::KeyInvalid, invalid.to_string())),
         };
-        let (tenant, principal) = self.identify(parts)?;
-        let scope = scope_of(operation);
-        let key = Key::new(Kind::Http, &tenant, &scope, principal, &key)
+        let (tenant, principal) = identify(&door.tenant, &door.scope, parts)?;
+        let key = Key::new(Kind::Http, &tenant, &scope_of(&operation), principal, &key)
             .map_err(|invalid| Problem::new(Slug::TenantUnknown, invalid.to_string()))?;
-        Ok(Some(Asked { key, rules: rules.clone() }))
-    }
-
-    pub(super) fn identify(&self, parts: &Parts) -> Result<(Arc<str>, Principal), Problem> {
-        let tenant = self.door.tenant.of(parts).ok_or_else(|| {
-            Problem::new(Slug::TenantUnknown, "the request does not say whose it is")
-        })?;
-        let principal = self.door.scope.of(parts).ok_or_else(|| {
-            let detail = "a key belongs to a caller, and the request does not say who it is";
-            Problem::new(Slug::PrincipalUnknown, detail)
-        })?;
-        Ok((tenant, principal))
+        let outer = parts.extensions.get::<semel::Context>();
+        if outer.is_some_and(|outer| *outer.key() == key) {
+            // A layer around this one has claimed it: this request is its work.
+            return Ok(None);
+        }
+        Ok(Some(Asked { key, operation, rules: rules.clone() }))
     }
 
     async fn execute<I, B, C>(
         &self,
         inner: I,
         parts: Parts,
-        data: Bytes,
+        (data, trailers): (Bytes, Option<Box<HeaderMap>>),
         asked: Asked,
     ) -> Result<Response<Body<C>>, I::Error>
     where
@@ -256,28 +211,38 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         C: HttpBody<Data = Bytes> + Send + 'static,
         C::Error: Send,
     {
-        let Asked { key, rules } = asked;
-        let command = Command::new(key.clone()).fingerprint(fingerprint::of(&parts, &data, &rules));
-        let command = rules.apply(command);
+        let rules = &asked.rules;
+        let command =
+            Command::new(asked.key.clone()).fingerprint(fingerprint::of(&parts, &data, rules));
         let preferred = rules.respond_async.then(|| later::preferred(&parts.headers)).flatten();
+        // Who comes again asks after the operation while it runs, and after it failed: a claim that
+        // only shows with the commit would be unknown until then, and known by another id.
+        let command = match preferred {
+            Some(preferred) => rules.apply(command).claim_first().wait(preferred.waits()),
+            None => rules.apply(command),
+        };
         // What is still needed of a request when its handler has the rest.
-        let path = parts.uri.path().to_owned();
+        let path = target(&parts).path().to_owned();
         let fails_open = rules.fail_open && R::CAN_FAIL_OPEN;
         let spare = fails_open.then(|| (inner.clone(), parts.clone(), data.clone()));
         let checked = rules.replay_check.as_ref().map(|check| (check.clone(), parts.clone()));
 
-        let (started, start) = Later::pair(preferred.is_some());
+        let (begun, begins) = Later::pair();
         let kept = rules.clone();
-        let work = move |context: semel::Context, carried| async move {
-            let apart = started.tell(context.operation_id());
-            let mut request = Request::from_parts(parts, Body::whole(data));
-            request.extensions_mut().extend(carried);
-            run(inner, request, &kept, apart).await
+        // The attempt is a task of its own, but still this request's in the logs.
+        let span = tracing::Span::current();
+        let work = move |context: semel::Context, carried| {
+            async move {
+                let mut request = Request::from_parts(parts, Body::with_trailers(data, trailers));
+                request.extensions_mut().extend(carried);
+                run(inner, request, &kept, begun.tell(context.operation_id())).await
+            }
+            .instrument(span)
         };
         let serving = R::serve(&self.door.executor, command, work);
         let served = match preferred {
             None => serving.await,
-            Some(preferred) => match self.apart(preferred, &key, &rules, start, serving).await {
+            Some(preferred) => match self.apart(preferred, &asked, begins, serving).await {
                 Ok(accepted) => return Ok(accepted),
                 Err(served) => served,
             },
@@ -305,12 +270,11 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                     .retry_after(rules.retry_after)
                     .operation(operation_id)
             }
-            Err(Error::Store(_) | Error::Capacity) if spare.is_some() => {
-                counter!("semel_fail_open_total").increment(1);
+            Err(error) if spare.is_some() && nothing_ran(&error) => {
                 let (inner, parts, data) = spare.expect("just looked");
                 return unprotected(inner, Request::from_parts(parts, Body::whole(data))).await;
             }
-            Err(error) => Problem::of(error, rules.mismatch, rules.retry_after),
+            Err(error) => Problem::of(error, rules.retry_after).mismatch(rules.mismatch),
         };
         Ok(problem.response(&self.door.problems, &path))
     }
@@ -320,7 +284,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         problem: Problem,
         to: &Parts,
     ) -> Response<Body<C>> {
-        problem.response(&self.door.problems, to.uri.path())
+        problem.response(&self.door.problems, target(to).path())
     }
 }
 
@@ -329,7 +293,7 @@ async fn run<I, B, C>(
     mut inner: I,
     request: Request<Body<B>>,
     rules: &Rules,
-    apart: bool,
+    sent_away: SentAway,
 ) -> Settlement<Result<Response<Body<C>>, I::Error>>
 where
     I: Service<Request<Body<B>>, Response = Response<C>>,
@@ -344,8 +308,12 @@ where
         }
     };
     let fate = |answer: &http::response::Parts| match rules.preset.fate(answer) {
-        // Nobody is there to hear a refusal: it must be kept until somebody asks.
-        Fate::Release if apart => Fate::Keep,
+        // Nobody is there to hear a refusal: it must be kept until somebody asks. One that the same
+        // request may not get again is told as a failure.
+        Fate::Release if sent_away.is_so() => match passing(answer.status) {
+            true => Fate::Fail,
+            false => Fate::Keep,
+        },
         fate @ (Fate::Keep | Fate::Release | Fate::Fail) => fate,
     };
     match answer::settle(response, fate, rules).await {
@@ -360,38 +328,19 @@ where
     }
 }
 
-/// The handler without a claim, where a route asks for it.
-async fn unprotected<I, B, C>(
-    mut inner: I,
-    request: Request<Body<B>>,
-) -> Result<Response<Body<C>>, I::Error>
-where
-    I: Service<Request<Body<B>>, Response = Response<C>>,
-    B: HttpBody,
-    C: HttpBody<Data = Bytes>,
-{
-    std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
-    inner.call(request).await.map(|response| response.map(Body::through))
-}
-
-/// Reads the body of a request that is answered early, or has its connection closed.
-async fn dismiss<B: HttpBody<Data = Bytes>>(
-    problem: Problem,
-    version: Version,
-    body: B,
-) -> Problem {
-    let drained = tokio::time::timeout(DRAINING, drain(body, DRAINED)).await.unwrap_or(false);
-    problem.close(!drained && version < Version::HTTP_2)
-}
-
-/// Whether the answer, by what the request asks for, has no end that could be kept: an event stream,
-/// a WebSocket, a tunnel. Other upgrades are offers that a server may ignore, and servers do.
-fn has_no_end(request: &Parts) -> bool {
+/// Whether this is nothing for us: the answer, by what the request asks for and nothing else, has no
+/// end that could be kept (an event stream, a WebSocket, a tunnel), or its status comes in trailers
+/// (gRPC, which has a layer of its own). Other upgrades are offers that a server may ignore, and
+/// servers do.
+fn is_foreign(request: &Parts) -> bool {
     let says = |name, word: &[u8]| {
         let value = request.headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
-        value.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
+        let only = value.split(|byte| *byte == b';').next().unwrap_or_default();
+        !value.contains(&b',') && only.trim_ascii().eq_ignore_ascii_case(word)
     };
+    let content = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     request.method == Method::CONNECT
         || says(UPGRADE, b"websocket")
         || says(ACCEPT, b"text/event-stream")
+        || content.starts_with(b"application/grpc")
 }

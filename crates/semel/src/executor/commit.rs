@@ -1,7 +1,7 @@
 //! The last step of a transaction: commit, find out whether a commit took place, or record a
 //! failure after the rollback.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Inner;
 use super::begin::{Begun, Grant, pause};
@@ -12,8 +12,9 @@ use super::run::failpoint;
 use super::serve::{End, Fault};
 use super::settle::{Ended, failed};
 use crate::clock::monotonic;
+use crate::judge::Verdict;
 use crate::outcome::ErrorText;
-use crate::record::State;
+use crate::record::{Record, State};
 use crate::store::{self, Ending, ErrorKind, TransactionalStore};
 
 /// How long a commit whose reply was lost is looked into.
@@ -98,7 +99,15 @@ impl<S: TransactionalStore> Inner<S> {
             Worked::Ready { value, ending, transaction } => (value, ending, transaction),
             Worked::Failed(failure) => {
                 if let Some(ending) = failure.blame(order, grant) {
-                    self.record_failure(order, grant, ending).await;
+                    let refused = matches!(ending, Ending::Succeeded { .. });
+                    let raced = self.record_failure(order, grant, ending).await;
+                    // A refusal that somebody's answer came before is not the answer.
+                    if let Some((verdict @ Verdict::Completed { .. }, record, as_of)) = raced
+                        && refused
+                    {
+                        let answer = self.answer::<C, T>(order, verdict, record, as_of, None);
+                        return answer.map_err(Error::widen);
+                    }
                 }
                 return Err(failure.into());
             }
@@ -165,16 +174,23 @@ impl<S: TransactionalStore> Inner<S> {
     }
 
     /// A failure of one-commit work, recorded after its rollback: a claim of its own, ended at once.
-    async fn record_failure(&self, order: &Order, grant: &Grant, ending: Ending) {
+    /// Gives what was there instead, if something was.
+    async fn record_failure(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        ending: Ending,
+    ) -> Option<(Verdict, Option<Box<Record>>, Instant)> {
         let fresh = grant.attempt == 1;
         if fresh && ending == Ending::Removed {
             self.moved(&order.key);
-            return;
+            return None;
         }
         #[cfg(feature = "testing")]
         if crate::testing::sabotaged(crate::testing::Guard::FailureAfterRollback) {
-            return;
+            return None;
         }
+        let mut instead = None;
         // The key is still ours in this process; `begin` would answer that it is in flight.
         match self.begin_unheld(order).await {
             Ok(Begun::Granted(again)) => {
@@ -185,13 +201,16 @@ impl<S: TransactionalStore> Inner<S> {
                     crate::measure::unrecorded();
                 }
             }
-            Ok(Begun::Answered { .. }) => {}
+            Ok(Begun::Answered { verdict, record, as_of }) => {
+                instead = Some((verdict, record, as_of));
+            }
             Err(cause) => {
                 tracing::warn!(key = ?order.key, %cause, "a failure could not be recorded");
                 crate::measure::unrecorded();
             }
         }
         self.moved(&order.key);
+        instead
     }
 
     pub(super) async fn finish_claimed<C: Codec<T>, T, E: Fault>(

@@ -21,18 +21,26 @@ use super::serve::Fault;
 use super::settle::{failed, failure};
 use super::wait::Waiting;
 use super::{Context, Inner};
+use crate::clock::monotonic;
 use crate::judge::Verdict;
 use crate::key::Key;
 use crate::measure;
 use crate::outcome::Recorded;
 use crate::policy::{OnFailure, Wait};
 use crate::record::{Record, State};
-use crate::store::{Peeked, Store};
+use crate::store::{self, Peeked, Store};
 
 /// What one attempt came to. Work that did not run comes back.
 pub(super) enum Attempted<W, T, E> {
     Finished(Result<Execution<T>, Error<E>>),
-    Answered { verdict: Verdict, record: Option<Box<Record>>, as_of: Instant, work: W },
+    /// The store could not be asked; nothing ran.
+    Unasked(store::Error),
+    Answered {
+        verdict: Verdict,
+        record: Option<Box<Record>>,
+        as_of: Instant,
+        work: W,
+    },
 }
 
 /// How the work itself ended.
@@ -62,6 +70,7 @@ impl<S: Store> Inner<S> {
     {
         let kind = order.key.kind();
         let mut waiting = Waiting::new(self, &order);
+        let mut met = false;
         let result = loop {
             if let Some(answer) = self.replay::<C, T>(&order) {
                 break answer.map_err(Error::widen);
@@ -72,6 +81,16 @@ impl<S: Store> Inner<S> {
             let task = attempt(Arc::clone(self), Arc::clone(&order), work);
             let (verdict, record, as_of) = match self.detached(task).await {
                 Ok(Attempted::Finished(result)) => break result,
+                // The store went away while this call waited: somebody was at it when it was last
+                // seen, and that is all that is known.
+                Ok(Attempted::Unasked(_)) if met => {
+                    let verdict = Verdict::Running { lease_remaining: None };
+                    let waited = Some(waiting.since.elapsed());
+                    break self
+                        .answer::<C, T>(&order, verdict, None, monotonic(), waited)
+                        .map_err(Error::widen);
+                }
+                Ok(Attempted::Unasked(error)) => break Err(error.into()),
                 Ok(Attempted::Answered { verdict, record, as_of, work: unused }) => {
                     work = unused;
                     (verdict, record, as_of)
@@ -82,7 +101,10 @@ impl<S: Store> Inner<S> {
             if running && waiting.again(self, &order).await {
                 match waiting.reported(self, &order, &verdict).await {
                     Some(failed) => break Err(failed.widen()),
-                    None => continue,
+                    None => {
+                        met = true;
+                        continue;
+                    }
                 }
             }
             let waited = running.then(|| waiting.since.elapsed());
@@ -189,7 +211,7 @@ impl<S: Store> Inner<S> {
         failpoint("begin.before");
         let begun = match self.begin(&order).await {
             Ok(begun) => begun,
-            Err(error) => return Attempted::Finished(Err(error.into())),
+            Err(error) => return Attempted::Unasked(error),
         };
         failpoint("begin.after");
         match begun {

@@ -10,6 +10,7 @@ use super::finish::receipt;
 use super::run::Ran;
 use super::settle::Ended;
 use super::{Context, Inner};
+use crate::measure;
 use crate::outcome::{ErrorText, Recorded};
 use crate::store::{Ending, Store};
 
@@ -61,7 +62,12 @@ impl<S: Store> Inner<S> {
                 answer
             }
             Ended::Lost => self.after_loss::<C, T, Infallible>(order, Error::ClaimLost).await,
-            Ended::Unrecorded(error) => Err(error.into()),
+            // What was found out is true, whether or not it could be written down.
+            Ended::Unrecorded(error) => {
+                tracing::error!(key = ?order.key, %error, "what the verifier said is not recorded");
+                measure::unrecorded();
+                answer
+            }
         })
     }
 }

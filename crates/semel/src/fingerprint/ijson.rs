@@ -11,6 +11,10 @@ use serde_json::{Map, Number, Value};
 /// Beyond this, neighbouring integers share one `f64` and RFC 8785 would merge them.
 const MAX_SAFE: f64 = 9_007_199_254_740_992.0;
 
+/// How `serde_json` hands on a number where some crate of the build asked for arbitrary precision:
+/// as an object with this one member. What a request is must not depend on who else is in a build.
+const NUMBER: &str = "$serde_json::private::Number";
+
 /// The canonical form of `body`, or `None` if it is not I-JSON or a number would change.
 pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     canonical_part(body, |whole| whole)
@@ -20,7 +24,12 @@ pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
 pub(super) fn canonical_part(body: &[u8], part: impl FnOnce(Value) -> Value) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(body).ok()?;
     let Strict(value) = serde_json::from_str(text).ok()?;
-    if !numbers(text).all(survives) {
+    let mut written = 0;
+    if !numbers(text).inspect(|_| written += 1).all(survives) {
+        return None;
+    }
+    // A document may hold such an object itself; then there is a number that nobody wrote.
+    if written != count(&value) {
         return None;
     }
     serde_json_canonicalizer::to_vec(&part(value)).ok()
@@ -78,12 +87,30 @@ impl<'de> Visitor<'de> for StrictVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        while let Some((name, Strict(member))) = members.next_entry::<String, Strict>()? {
+        while let Some(name) = members.next_key::<String>()? {
+            if name == NUMBER {
+                let token: String = members.next_value()?;
+                return match (token.parse(), members.next_key::<String>()?) {
+                    (Ok(double), None) if map.is_empty() => self.visit_f64(double),
+                    _ => Err(A::Error::custom("an object in place of a number")),
+                };
+            }
+            let Strict(member) = members.next_value()?;
             if map.insert(name, member).is_some() {
                 return Err(A::Error::custom("duplicate member"));
             }
         }
         Ok(Value::Object(map))
+    }
+}
+
+/// How many numbers a document has.
+fn count(value: &Value) -> usize {
+    match value {
+        Value::Number(_) => 1,
+        Value::Array(items) => items.iter().map(count).sum(),
+        Value::Object(members) => members.values().map(count).sum(),
+        Value::Null | Value::Bool(_) | Value::String(_) => 0,
     }
 }
 
@@ -179,6 +206,9 @@ mod tests {
             "1e99999999999999999999",
             r#"{"a":1,"a":2}"#,
             r#"{"x":{"a":1,"a":1}}"#,
+            r#"[{"$serde_json::private::Number":"1.5"}]"#,
+            r#"{"a":1,"$serde_json::private::Number":"1.5"}"#,
+            r#"{"\u0024serde_json::private::Number":"1.5"}"#,
             r#""\ud800""#,
             "{",
             "",

@@ -1,0 +1,237 @@
+//! Which methods take part: those that somebody named, and those of a descriptor set.
+//!
+//! A method that nobody named passes untouched. Whether a call is unary cannot be told from its
+//! headers, and a stream that is read to its end before it is handed on is no stream any more.
+
+use std::collections::{HashMap, HashSet};
+
+use prost::Message as _;
+use prost_types::method_options::IdempotencyLevel;
+use prost_types::{FileDescriptorSet, MethodDescriptorProto};
+
+use super::rules::Rules;
+
+/// The methods of a layer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Methods {
+    /// `None`: by the layer's own rules.
+    unary: HashMap<Box<str>, Option<Rules>>,
+    streaming: HashSet<Box<str>>,
+}
+
+/// Why a descriptor set was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidDescriptorSet {
+    /// Not an encoded `google.protobuf.FileDescriptorSet`.
+    #[error("the descriptor set cannot be read: {reason}")]
+    Unreadable {
+        /// What `prost` said.
+        reason: String,
+    },
+    /// It has no unary method: an empty set, or files without services.
+    #[error("the descriptor set has no unary method; give the set of the files with the services")]
+    NoMethods,
+    /// A method that was named before is a streaming one.
+    #[error("{method} was registered as unary, and the descriptor set says that it streams")]
+    Streaming {
+        /// Its path.
+        method: String,
+    },
+    /// A method that was named before is not in its service.
+    #[error("{method} was registered, and the descriptor set has its service without it")]
+    Unknown {
+        /// Its path.
+        method: String,
+    },
+}
+
+/// As paths have it: `/package.Service/Method`.
+fn path(method: &str) -> Box<str> {
+    match method.strip_prefix('/') {
+        Some(_) => method.into(),
+        None => format!("/{method}").into(),
+    }
+}
+
+impl Methods {
+    /// Names a method. One that a descriptor set called streaming stays untouched.
+    pub(super) fn name(&mut self, method: &str, rules: Rules) {
+        let path = path(method);
+        if self.streaming.contains(&path) {
+            tracing::error!(method = %path, "streams, and is not made idempotent");
+            return;
+        }
+        self.unary.insert(path, Some(rules));
+    }
+
+    /// Adds the unary methods of a set, and checks those that are there already against it.
+    pub(super) fn describe(&mut self, encoded: &[u8]) -> Result<(), InvalidDescriptorSet> {
+        let set = FileDescriptorSet::decode(encoded)
+            .map_err(|error| InvalidDescriptorSet::Unreadable { reason: error.to_string() })?;
+        let mut described = Described::default();
+        for file in &set.file {
+            let package = file.package.as_deref().unwrap_or_default();
+            for service in &file.service {
+                let dot = if package.is_empty() { "" } else { "." };
+                let service_path = format!("/{package}{dot}{}/", service.name());
+                for method in &service.method {
+                    described.add(&service_path, method);
+                }
+                described.services.insert(service_path.into());
+            }
+        }
+        self.agree_with(&described)?;
+        if described.unary.is_empty() {
+            return Err(InvalidDescriptorSet::NoMethods);
+        }
+        for path in described.unary {
+            self.unary.entry(path).or_insert(None);
+        }
+        self.streaming.extend(described.streaming);
+        Ok(())
+    }
+
+    fn agree_with(&self, described: &Described) -> Result<(), InvalidDescriptorSet> {
+        for path in self.unary.keys() {
+            let method = path.to_string();
+            if described.streaming.contains(path) {
+                return Err(InvalidDescriptorSet::Streaming { method });
+            }
+            let service = path.rfind('/').map_or("", |slash| &path[..=slash]);
+            let known = described.unary.contains(path) || described.harmless.contains(path);
+            if described.services.contains(service) && !known {
+                return Err(InvalidDescriptorSet::Unknown { method });
+            }
+        }
+        Ok(())
+    }
+
+    /// The rules of a path; `None` if the call is none of ours.
+    pub(super) fn rules<'r>(&'r self, path: &str, default: &'r Rules) -> Option<&'r Rules> {
+        self.unary.get(path).map(|own| own.as_ref().unwrap_or(default))
+    }
+}
+
+/// What a descriptor set says.
+#[derive(Default)]
+struct Described {
+    services: HashSet<Box<str>>,
+    unary: HashSet<Box<str>>,
+    streaming: HashSet<Box<str>>,
+    /// Unary, and `option idempotency_level = NO_SIDE_EFFECTS`.
+    harmless: HashSet<Box<str>>,
+}
+
+impl Described {
+    fn add(&mut self, service: &str, method: &MethodDescriptorProto) {
+        let path = format!("{service}{}", method.name()).into();
+        let level = method.options.as_ref().map(|options| options.idempotency_level());
+        let kind = if method.client_streaming() || method.server_streaming() {
+            &mut self.streaming
+        } else if level == Some(IdempotencyLevel::NoSideEffects) {
+            &mut self.harmless
+        } else {
+            &mut self.unary
+        };
+        kind.insert(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_types::{FileDescriptorProto, MethodOptions, ServiceDescriptorProto};
+
+    use super::*;
+
+    fn method(name: &str, client: bool, server: bool, level: i32) -> MethodDescriptorProto {
+        MethodDescriptorProto {
+            name: Some(name.to_owned()),
+            client_streaming: Some(client),
+            server_streaming: Some(server),
+            options: Some(MethodOptions { idempotency_level: Some(level), ..Default::default() }),
+            ..Default::default()
+        }
+    }
+
+    fn encoded(package: Option<&str>) -> Vec<u8> {
+        let unknown = IdempotencyLevel::IdempotencyUnknown as i32;
+        let service = ServiceDescriptorProto {
+            name: Some("Payments".to_owned()),
+            method: vec![
+                method("Charge", false, false, unknown),
+                method("Show", false, false, IdempotencyLevel::NoSideEffects as i32),
+                method("Watch", false, true, unknown),
+                method("Load", true, false, unknown),
+                method("Talk", true, true, unknown),
+            ],
+            ..Default::default()
+        };
+        let file = FileDescriptorProto {
+            package: package.map(str::to_owned),
+            service: vec![service],
+            ..Default::default()
+        };
+        FileDescriptorSet { file: vec![file] }.encode_to_vec()
+    }
+
+    fn has(methods: &Methods, path: &str) -> bool {
+        methods.rules(path, &Rules::new()).is_some()
+    }
+
+    #[test]
+    fn a_set_registers_its_unary_methods_that_have_effects() {
+        let mut methods = Methods::default();
+        methods.describe(&encoded(Some("shop.v1"))).expect("a set");
+        assert!(has(&methods, "/shop.v1.Payments/Charge"));
+        for other in ["Show", "Watch", "Load", "Talk", "Else"] {
+            assert!(!has(&methods, &format!("/shop.v1.Payments/{other}")), "{other}");
+        }
+        let mut methods = Methods::default();
+        methods.describe(&encoded(None)).expect("a set");
+        assert!(has(&methods, "/Payments/Charge"));
+    }
+
+    #[test]
+    fn a_method_of_its_own_rules_keeps_them() {
+        let mut methods = Methods::default();
+        methods.name("shop.v1.Payments/Charge", Rules::new().required());
+        methods.describe(&encoded(Some("shop.v1"))).expect("a set");
+        let default = Rules::new();
+        let rules = methods.rules("/shop.v1.Payments/Charge", &default).expect("registered");
+        assert!(rules.required);
+    }
+
+    #[test]
+    fn a_set_finds_out_what_was_registered_wrongly() {
+        let described_after = |method: &str| {
+            let mut methods = Methods::default();
+            methods.name(method, Rules::new());
+            methods.describe(&encoded(Some("shop.v1")))
+        };
+        let method = "/shop.v1.Payments/Watch".to_owned();
+        let streaming = InvalidDescriptorSet::Streaming { method };
+        assert_eq!(described_after("/shop.v1.Payments/Watch"), Err(streaming));
+        let method = "/shop.v1.Payments/Chrage".to_owned();
+        let unknown = InvalidDescriptorSet::Unknown { method };
+        assert_eq!(described_after("/shop.v1.Payments/Chrage"), Err(unknown));
+        assert_eq!(described_after("/shop.v1.Payments/Show"), Ok(()));
+        assert_eq!(described_after("/shop.v1.Refunds/Refund"), Ok(()));
+    }
+
+    #[test]
+    fn a_method_that_a_set_calls_streaming_stays_untouched() {
+        let mut methods = Methods::default();
+        methods.describe(&encoded(Some("shop.v1"))).expect("a set");
+        methods.name("/shop.v1.Payments/Watch", Rules::new());
+        assert!(!has(&methods, "/shop.v1.Payments/Watch"));
+    }
+
+    #[test]
+    fn what_is_no_set_of_services_is_refused() {
+        let mut methods = Methods::default();
+        assert_eq!(methods.describe(b""), Err(InvalidDescriptorSet::NoMethods));
+        let unreadable = methods.describe(b"\xff\xff\xff");
+        assert!(matches!(unreadable, Err(InvalidDescriptorSet::Unreadable { .. })));
+    }
+}

@@ -1,0 +1,169 @@
+//! A problem as gRPC tells it: a status, in an answer that has trailers only.
+//!
+//! The code is for retry policies, the message for people, the details for programs
+//! (`google.rpc.ErrorInfo`, `google.rpc.RetryInfo`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue, Response};
+use http_body::Body as HttpBody;
+use prost::Message as _;
+use tonic::{Code, Status};
+
+use crate::body::Body;
+use crate::problem::{Problem, Slug};
+
+/// Tells a client's retry policy when to come again (gRFC A6).
+pub(super) const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+/// Whose reasons these are.
+const DOMAIN: &str = "semel";
+
+impl Problem {
+    /// The answer. In one with trailers only the headers are the trailers.
+    pub(super) fn refusal<B: HttpBody<Data = Bytes>>(self, code: Code) -> Response<Body<B>> {
+        let message = format!("{}: {}", self.slug.title(), self.detail);
+        let details = self.details(code, &message);
+        let mut response = Response::new(Body::whole(Bytes::new()));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        Status::with_details(code, message, details)
+            .add_header(headers)
+            .expect("a message is percent-encoded, details are base64");
+        if let Some(delay) = self.retry_after {
+            headers.insert(PUSHBACK, millis(delay).into());
+        }
+        response.extensions_mut().insert(self.slug);
+        response
+    }
+
+    fn details(&self, code: Code, message: &str) -> Bytes {
+        let yes_or_no = |is: bool| if is { "true" } else { "false" }.to_owned();
+        let mut metadata = BTreeMap::from([
+            ("retryable".to_owned(), yes_or_no(self.retryable)),
+            ("safe_new_key".to_owned(), yes_or_no(self.safe_new_key)),
+        ]);
+        if let Some(id) = self.operation_id {
+            metadata.insert("operation_id".to_owned(), id.to_string());
+        }
+        let (reason, domain) = (self.slug.code(), DOMAIN.to_owned());
+        let mut details = vec![any("ErrorInfo", &ErrorInfo { reason, domain, metadata })];
+        if let Some(delay) = self.retry_after {
+            let retry_delay = prost_types::Duration::try_from(delay).ok();
+            details.push(any("RetryInfo", &RetryInfo { retry_delay }));
+        }
+        let status = RpcStatus { code: code as i32, message: message.to_owned(), details };
+        status.encode_to_vec().into()
+    }
+}
+
+/// The code of a kind of problem.
+pub(super) fn code(slug: Slug) -> Code {
+    match slug {
+        Slug::KeyMissing | Slug::KeyInvalid => Code::InvalidArgument,
+        Slug::InProgress | Slug::BackingOff | Slug::ClaimLost => Code::Aborted,
+        Slug::KeyReused | Slug::Failed | Slug::Dead | Slug::Uncertain | Slug::ResultUnavailable => {
+            Code::FailedPrecondition
+        }
+        Slug::BodyTooLarge | Slug::ResultTooLarge | Slug::StoreFull => Code::ResourceExhausted,
+        Slug::BodyIncomplete => Code::Cancelled,
+        Slug::TenantUnknown | Slug::PrincipalUnknown => Code::Unauthenticated,
+        Slug::ReplayRefused => Code::PermissionDenied,
+        Slug::WorkFailed | Slug::Misconfigured => Code::Internal,
+        Slug::WorkTimeout => Code::DeadlineExceeded,
+        Slug::StoreUnavailable | Slug::ShuttingDown => Code::Unavailable,
+        Slug::OperationUnknown => Code::NotFound,
+    }
+}
+
+/// Whole milliseconds, never early: a caller who comes at that time finds it due.
+fn millis(delay: Duration) -> u64 {
+    let whole = delay.as_nanos().div_ceil(1_000_000);
+    u64::try_from(whole).unwrap_or(u64::MAX)
+}
+
+/// `google.rpc.Status`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RpcStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<prost_types::Any>,
+}
+
+/// `google.rpc.ErrorInfo`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct ErrorInfo {
+    #[prost(string, tag = "1")]
+    reason: String,
+    #[prost(string, tag = "2")]
+    domain: String,
+    #[prost(btree_map = "string, string", tag = "3")]
+    metadata: BTreeMap<String, String>,
+}
+
+/// `google.rpc.RetryInfo`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RetryInfo {
+    #[prost(message, optional, tag = "1")]
+    retry_delay: Option<prost_types::Duration>,
+}
+
+fn any(name: &str, message: &impl prost::Message) -> prost_types::Any {
+    let type_url = format!("type.googleapis.com/google.rpc.{name}");
+    prost_types::Any { type_url, value: message.encode_to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Empty;
+
+    use super::*;
+
+    #[test]
+    fn a_delay_is_never_told_shorter_than_it_is() {
+        assert_eq!(millis(Duration::ZERO), 0);
+        assert_eq!(millis(Duration::from_micros(1)), 1);
+        assert_eq!(millis(Duration::from_millis(250)), 250);
+        assert_eq!(millis(Duration::from_micros(1_000_001)), 1_001);
+        assert_eq!(millis(Duration::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn programs_find_the_reason_and_the_delay_in_the_details() {
+        let problem = Problem::new(Slug::InProgress, "wait").retry_after(Duration::from_secs(2));
+        let response: Response<Body<Empty<Bytes>>> = problem.refusal(Code::Aborted);
+        assert!(response.body().is_end_stream());
+        assert_eq!(response.headers()[PUSHBACK], "2000");
+        let status = Status::from_header_map(response.headers()).expect("a status");
+        assert_eq!(status.message(), "The request is still running: wait");
+        let told = RpcStatus::decode(status.details()).expect("google.rpc.Status");
+        assert_eq!((told.code, &told.message[..]), (10, status.message()));
+        let info = ErrorInfo::decode(&told.details[0].value[..]).expect("google.rpc.ErrorInfo");
+        assert_eq!((&info.reason[..], &info.domain[..]), ("IN_PROGRESS", "semel"));
+        assert_eq!(info.metadata["retryable"], "true");
+        assert_eq!(info.metadata["safe_new_key"], "false");
+        let retry = RetryInfo::decode(&told.details[1].value[..]).expect("google.rpc.RetryInfo");
+        assert_eq!(retry.retry_delay.map(|delay| delay.seconds), Some(2));
+    }
+
+    #[test]
+    fn what_may_succeed_later_has_a_code_that_says_so() {
+        for slug in Slug::ALL {
+            let retryable = Problem::new(*slug, "").retryable;
+            let says = !matches!(
+                code(*slug),
+                Code::InvalidArgument
+                    | Code::FailedPrecondition
+                    | Code::Unauthenticated
+                    | Code::PermissionDenied
+                    | Code::NotFound
+            );
+            assert!(says || !retryable, "{slug:?}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Why a request got no answer of its own.
+//!
+//! One account for every door. How it is written is the door's: `http/problem.rs` makes a body of
+//! it, `grpc/status.rs` a status. Each kind has a page in `docs/errors/` that says what happened and
+//! what to do.
+
+mod slug;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use http::StatusCode;
+use semel::{Error, OperationId};
+
+use self::slug::Facts;
+pub use self::slug::Slug;
+
+/// A problem, before it is written.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    pub(crate) slug: Slug,
+    pub(crate) detail: Cow<'static, str>,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) retryable: bool,
+    pub(crate) safe_new_key: bool,
+    pub(crate) operation_id: Option<OperationId>,
+    /// HTTP's status.
+    pub(crate) status: StatusCode,
+    /// Whether an HTTP/1.1 connection is not to be used again: a request's body was left on it.
+    pub(crate) close: bool,
+}
+
+impl Problem {
+    pub(crate) fn new(slug: Slug, detail: impl Into<Cow<'static, str>>) -> Self {
+        let Facts { status, retryable, safe_new_key, .. } = slug.facts();
+        Self {
+            slug,
+            detail: detail.into(),
+            retry_after: None,
+            retryable,
+            safe_new_key,
+            operation_id: None,
+            status,
+            close: false,
+        }
+    }
+
+    pub(crate) fn retry_after(mut self, delay: Duration) -> Self {
+        self.retry_after = Some(delay);
+        self
+    }
+
+    pub(crate) fn operation(mut self, id: Option<OperationId>) -> Self {
+        self.operation_id = id;
+        self
+    }
+
+    /// What an executor's error means to a caller, who comes again after `retry_after` where that
+    /// helps and the error does not say when.
+    pub(crate) fn of(error: Error, retry_after: Duration) -> Self {
+        let said = error.to_string();
+        match error {
+            Error::Mismatch => Self::new(Slug::KeyReused, said),
+            Error::Backoff { retry_after, .. } => {
+                let detail = "the last attempt failed; come again with the same key when it is due";
+                Self::new(Slug::BackingOff, detail).retry_after(retry_after)
+            }
+            Error::FailedFinal { .. } | Error::HolderFailed { .. } => {
+                Self::new(Slug::Failed, "the operation failed, and its failure is kept")
+            }
+            Error::Dead { .. } => {
+                Self::new(Slug::Dead, "all attempts failed; an operator must look at it")
+            }
+            Error::Uncertain { .. } => {
+                let detail = "an attempt broke off; whether it took effect must be looked into";
+                Self::new(Slug::Uncertain, detail)
+            }
+            Error::ClaimLost => {
+                let detail = "come again with the same key for the answer of the other attempt";
+                Self::new(Slug::ClaimLost, detail).retry_after(retry_after)
+            }
+            Error::WaitTimeout { .. } | Error::Concurrent => {
+                Self::new(Slug::InProgress, said).retry_after(retry_after)
+            }
+            Error::WorkTimeout { .. } => Self::new(Slug::WorkTimeout, said),
+            Error::Panicked { .. } => {
+                Self::new(Slug::WorkFailed, "the handler panicked; its log says why")
+            }
+            Error::Escaped => Self::new(Slug::WorkFailed, said),
+            Error::ResultUnavailable { .. } => Self::new(Slug::ResultUnavailable, said),
+            Error::Decode { .. } | Error::Encode { .. } => {
+                Self::new(Slug::ResultUnavailable, "the kept answer cannot be read")
+            }
+            Error::ResultTooLarge { .. } => Self::new(Slug::ResultTooLarge, said),
+            Error::Capacity => Self::new(Slug::StoreFull, said).retry_after(retry_after),
+            Error::Closed => Self::new(Slug::ShuttingDown, said).retry_after(retry_after),
+            Error::Key(_) => Self::new(Slug::KeyInvalid, said),
+            Error::Policy(_) | Error::Fingerprint(_) => Self::new(Slug::Misconfigured, said),
+            Error::Store(_) => {
+                let detail = "nothing is known to have run; come again with the same key";
+                Self::new(Slug::StoreUnavailable, detail).retry_after(retry_after)
+            }
+            Error::Work(never) => match never {},
+            _ => Self::new(Slug::WorkFailed, said),
+        }
+    }
+}
