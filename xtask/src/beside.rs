@@ -3,6 +3,7 @@
 //! The servers live exactly as long as the call. They end when it returns, well or not; when we
 //! are interrupted or killed, the kernel and the servers' janitors end them.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::checks::cargo;
@@ -47,16 +48,43 @@ pub(crate) fn command(steps: &mut Steps, program: &str, args: &[String]) -> Resu
 /// The benchmarks, which are a program of their own.
 pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
     let program = ["--bin", "bench"];
-    proofs(steps, "bench", &program, args)
+    let over_http = args.first().is_some_and(|what| what == "http" || what == "all");
+    let peers = if over_http { peers(steps) } else { None };
+    proofs(steps, "bench", &program, args, peers.map(|path| ("SEMEL_BENCH_PEERS", path)))
+}
+
+/// Builds the servers of other people's libraries, which nothing else needs. A measurement without
+/// them is a measurement.
+fn peers(steps: &mut Steps) -> Option<PathBuf> {
+    let manifest = crate::root().join("proofs").join("peers").join("Cargo.toml");
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| crate::root().join("target"), PathBuf::from)
+        .join("peers");
+    let mut build = cargo();
+    build.args(["build", "--release", "--locked", "--ignore-rust-version", "--manifest-path"]);
+    build.arg(manifest).arg("--target-dir").arg(&target);
+    match steps.command("build peers", &mut build) {
+        Ok(()) => Some(target.join("release").join("semel-peers")),
+        Err(failure) => {
+            eprintln!("xtask: no peers in this measurement: {}", failure.message);
+            None
+        }
+    }
 }
 
 /// The fault runs, which need the failpoints and the sabotage switches compiled in.
 pub(crate) fn faults(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
     let program = ["--features", "testing", "--bin", "faults"];
-    proofs(steps, "faults", &program, args)
+    proofs(steps, "faults", &program, args, None)
 }
 
-fn proofs(steps: &mut Steps, name: &str, program: &[&str], args: &[String]) -> Result<(), Failure> {
+fn proofs(
+    steps: &mut Steps,
+    name: &str,
+    program: &[&str],
+    args: &[String],
+    named: Option<(&str, PathBuf)>,
+) -> Result<(), Failure> {
     let run = ["run", "--release", "-p", "semel-proofs"];
     // Built first: servers that idle through a release build are processors it does not get.
     let mut build = cargo();
@@ -65,7 +93,7 @@ fn proofs(steps: &mut Steps, name: &str, program: &[&str], args: &[String]) -> R
     with_servers(steps, |steps, fleet| {
         let mut command = cargo();
         command.args(run).args(program).arg("--").args(args);
-        steps.command(name, command.envs(fleet.environment()))
+        steps.command(name, command.envs(fleet.environment()).envs(named))
     })
 }
 

@@ -16,6 +16,7 @@ mod servers;
 
 mod beside;
 mod checks;
+mod fuzz;
 mod step;
 mod tidy;
 
@@ -33,8 +34,10 @@ usage: cargo xtask <command>
   tidy                   the project's own checks of its sources and documents
   servers -- CMD…        run one command beside the servers, for example
                          cargo xtask servers -- cargo nextest run -p semel-sql
-  bench WHAT [ARGS]      benchmarks beside the servers: ledger, … [--quick] [--json FILE]
+  bench WHAT [ARGS]      benchmarks beside the servers: ledger, http, all [--quick] [--json FILE]
   faults WHAT [ARGS]     fault runs beside the servers: model, crash, sabotage, …
+  fuzz [TARGET…] [ARGS]  fuzz targets, one after another: key, fingerprint, envelope, request
+                         [--seconds N] each, 60 by default [--json FILE]
   help                   this text
 
 Servers that are missing are installed with apt-get where that is possible (root on Debian or Ubuntu).
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         },
         "bench" => beside::bench(&mut steps, &rest),
         "faults" => beside::faults(&mut steps, &rest),
+        "fuzz" => fuzz::run(&mut steps, &rest),
         "ci" | "tidy" => return usage(&format!("`{command}` takes no arguments")),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

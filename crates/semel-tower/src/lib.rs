@@ -1,4 +1,6 @@
-#![doc = include_str!("../README.md")]
+//! Semel's doors as tower layers.
+// The front page's example needs axum; its text does not.
+#![cfg_attr(any(not(doctest), feature = "axum"), doc = include_str!("../README.md"))]
 
 #[cfg(feature = "axum")]
 pub mod axum;
@@ -13,6 +15,8 @@ pub mod grpc;
 pub mod http;
 mod identity;
 pub mod key;
+#[cfg(feature = "openapi")]
+pub mod openapi;
 mod problem;
 mod road;
 

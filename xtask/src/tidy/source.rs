@@ -68,10 +68,7 @@ pub(super) fn rooms_introduce_themselves(tree: &Tree) -> Vec<Finding> {
             let mut parts = path.split('/');
             parts.next() == Some("crates") && parts.nth(1) == Some("src")
         })
-        .filter(|(_, text)| {
-            let text = text.trim_start();
-            !text.starts_with("//!") && !text.starts_with("#![doc = include_str!(")
-        })
+        .filter(|(_, text)| !text.trim_start().starts_with("//!"))
         .map(|(path, _)| Finding::new(path, 1, "begin with `//!`: what is this module for?"))
         .collect()
 }
