@@ -1,12 +1,14 @@
-//! Measuring the ledger beside the raw limit of each store.
+//! Measuring the ledger beside the raw limit of each store, and the HTTP layer beside none.
 //!
-//! A figure is worth something only beside its reference, so both run in one process, in turns, and
-//! every operation checks its own answer: a measured error path is a failed run. No threshold fails
-//! anything here; a missed target is printed, and whoever reads decides.
+//! A figure is worth something only beside its reference, so both run in turns (the ledger's in one
+//! process, HTTP servers each in its own), and every operation checks its own answer: a measured
+//! error path is a failed run. No threshold fails anything here; a missed target is printed, and
+//! whoever reads decides.
 
 mod arguments;
 mod business;
 mod counted;
+mod http;
 mod large;
 mod memory;
 mod mysql;
@@ -22,7 +24,7 @@ mod waiters;
 use std::error::Error;
 use std::time::Duration;
 
-use arguments::{Arguments, Which};
+use arguments::{Arguments, What, Which};
 use report::Report;
 
 /// Why a run is worth nothing.
@@ -65,23 +67,41 @@ impl Pace {
 /// Arguments that mean nothing, a store that cannot be reached, an operation that gave another
 /// answer than it should.
 pub async fn run(arguments: &[String]) -> Result<(), Trouble> {
+    if let [word, server @ ..] = arguments
+        && word == "serve"
+    {
+        return http::serve(server).await;
+    }
     let arguments = Arguments::parse(arguments)?;
     let mut report = Report::default();
-    for which in &arguments.stores {
-        eprintln!("{} …", which.name());
-        let done = match which {
-            Which::Memory => memory::bench(&arguments, &mut report).await,
-            Which::Sqlite => sqlite::bench(&arguments, &mut report).await,
-            Which::Postgres => postgres::bench(&arguments, &mut report).await,
-            Which::MySql => mysql::bench(&arguments, &mut report).await,
-            Which::Redis => redis::bench(&arguments, &mut report).await,
-        };
-        done.map_err(|trouble| format!("{}: {trouble}", which.name()))?;
+    if arguments.what != What::Http {
+        ledger(&arguments, &mut report).await?;
+    }
+    if arguments.what != What::Ledger {
+        eprintln!("http …");
+        http::bench(&arguments, &mut report)
+            .await
+            .map_err(|trouble| format!("http: {trouble}"))?;
     }
     if let Some(path) = &arguments.json {
         std::fs::write(path, report.json()?)
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
     print!("{}", report.table());
+    Ok(())
+}
+
+async fn ledger(arguments: &Arguments, report: &mut Report) -> Result<(), Trouble> {
+    for which in &arguments.stores {
+        eprintln!("{} …", which.name());
+        let done = match which {
+            Which::Memory => memory::bench(arguments, report).await,
+            Which::Sqlite => sqlite::bench(arguments, report).await,
+            Which::Postgres => postgres::bench(arguments, report).await,
+            Which::MySql => mysql::bench(arguments, report).await,
+            Which::Redis => redis::bench(arguments, report).await,
+        };
+        done.map_err(|trouble| format!("{}: {trouble}", which.name()))?;
+    }
     Ok(())
 }

@@ -2,14 +2,16 @@
 //! [`Fixture`](crate::Fixture), and one macro that makes a named test of each.
 //!
 //! Most groups speak the store's own verbs; the later ones ([`executing`], [`waiting`],
-//! [`crashing`], [`consuming`], [`transacting`]) put an executor on top. Random histories are in
-//! [`model`](crate::model), failing networks in [`proxy`](crate::proxy). Each behaviour was written
-//! against a wrong store that someone could have built: one without a fence, one that compares no
-//! version, one that takes the application's clock, one whose collation merges keys, one that
-//! removes and inserts where it should replace, one whose lease is a TTL.
+//! [`crashing`], [`consuming`], [`serving`], [`transacting`], [`committing`]) put an executor on
+//! top. Random histories are in [`model`](crate::model), failing networks in
+//! [`proxy`](crate::proxy). Each behaviour was written against a wrong store that someone could have
+//! built: one without a fence, one that compares no version, one that takes the application's clock,
+//! one whose collation merges keys, one that removes and inserts where it should replace, one whose
+//! lease is a TTL.
 //!
 //! A behaviour is listed once, in [`conformance!`](crate::conformance!), and so reaches every store.
 
+pub mod committing;
 pub mod concurrency;
 pub mod consuming;
 pub mod crashing;
@@ -23,6 +25,7 @@ pub mod opening;
 pub mod reading;
 pub mod renewal;
 mod scene;
+pub mod serving;
 pub mod settling;
 mod stage;
 pub mod swapping;
@@ -256,6 +259,28 @@ macro_rules! __behaviours {
                 a_marker_is_never_a_commands_result,
                 a_claim_by_hand_is_settled_once,
             }
+            serving {
+                a_completed_answer_is_replayed,
+                an_omitted_answer_is_delivered_once_and_never_run_again,
+                an_outcome_over_the_limit_is_omitted,
+                a_kept_refusal_is_replayed,
+                a_failed_answer_is_delivered_and_run_again,
+                a_failed_answer_under_keep_is_final,
+                a_failed_answer_backs_off,
+                failed_answers_use_attempts_up,
+                a_fresh_key_that_is_given_back_is_free,
+                a_failed_key_that_is_given_back_keeps_its_operation,
+                a_crashed_key_that_is_given_back_keeps_its_operation,
+                a_key_given_back_after_a_downstream_key_keeps_its_operation,
+                a_handlers_panic_is_a_failure,
+                a_handler_over_its_limit_is_a_failure,
+                a_lost_claim_is_answered_with_the_winners_outcome,
+                a_lost_claim_is_in_progress_while_its_heir_runs,
+                a_request_beside_a_running_handler_is_told_so,
+                many_requests_at_once_run_one_handler,
+                a_waiter_runs_when_the_holder_gives_its_claim_back,
+                a_caller_who_leaves_does_not_stop_the_handler,
+            }
         }
     };
 }
@@ -284,6 +309,22 @@ macro_rules! transactions {
                 a_claim_that_comes_first_is_visible_and_gives_keys,
                 a_zombies_transaction_is_refused_by_the_fence,
                 a_claim_in_the_callers_transaction_is_the_callers,
+            }
+            committing {
+                a_completed_answer_commits_with_its_row,
+                a_failed_answer_takes_its_row_back,
+                failed_answers_follow_the_policy,
+                a_kept_refusal_takes_its_row_back,
+                a_refusal_over_the_limit_is_omitted,
+                a_given_back_key_leaves_nothing,
+                a_given_back_retry_keeps_its_operation,
+                an_answer_that_cannot_be_kept_commits_nothing,
+                a_handlers_panic_takes_its_row_back,
+                a_handler_over_its_limit_takes_its_row_back,
+                a_handler_whose_unit_escapes_commits_nothing,
+                a_caller_who_leaves_takes_nothing_back,
+                many_requests_at_once_commit_one_row,
+                a_claim_that_comes_first_ends_alike,
             }
         }
     };
@@ -371,6 +412,7 @@ mod tests {
             ("crashing", include_str!("conformance/crashing.rs")),
             ("waiting", include_str!("conformance/waiting.rs")),
             ("consuming", include_str!("conformance/consuming.rs")),
+            ("serving", include_str!("conformance/serving.rs")),
         ];
         assert_eq!(sources.map(|(group, _)| group).to_vec(), groups());
         for ((group, source), (_, listed)) in sources.iter().zip(BEHAVIOURS) {
@@ -380,6 +422,29 @@ mod tests {
                 .filter_map(|line| line.split('<').next())
                 .collect();
             assert_eq!(written, *listed, "in {group}");
+        }
+    }
+
+    #[test]
+    fn every_behaviour_of_transactions_that_is_written_is_listed() {
+        let sources = [
+            ("transacting", include_str!("conformance/transacting.rs")),
+            ("committing", include_str!("conformance/committing.rs")),
+        ];
+        let list = include_str!("conformance.rs").split("macro_rules! transactions").nth(1);
+        for (group, source) in sources {
+            let listed = list.and_then(|list| list.split_once(&format!("{group} {{\n")));
+            let listed: Vec<&str> = listed
+                .map(|(_, rest)| rest.lines().map(str::trim).take_while(|line| *line != "}"))
+                .expect("the group is listed")
+                .map(|line| line.trim_end_matches(','))
+                .collect();
+            let written: Vec<&str> = source
+                .lines()
+                .filter_map(|line| line.strip_prefix("pub async fn "))
+                .filter_map(|line| line.split('<').next())
+                .collect();
+            assert_eq!(written, listed, "in {group}");
         }
     }
 

@@ -153,10 +153,10 @@ pub(crate) async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) ->
         return Collected::TooLong { bytes: announced, body: Body::through(body) };
     }
     let mut body = Box::pin(body);
-    let (mut head, mut trailers) = (Head::Empty, None);
+    let mut head = Head::Empty;
     loop {
         let chunk = match body.as_mut().frame().await {
-            None => return Collected::Whole { data: head.into(), trailers },
+            None => return Collected::Whole { data: head.into(), trailers: None },
             Some(Err(error)) => {
                 let (bytes, error) = (head.len() as u64, Some(error));
                 let state = State::Begun { head: head.into(), error, rest: None };
@@ -164,9 +164,10 @@ pub(crate) async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) ->
             }
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(chunk) => chunk,
+                // They are the end, whatever a body has to say after them.
                 Err(frame) => {
-                    trailers = frame.into_trailers().ok().map(Box::new);
-                    continue;
+                    let trailers = frame.into_trailers().ok().map(Box::new);
+                    return Collected::Whole { data: head.into(), trailers };
                 }
             },
         };
@@ -279,6 +280,18 @@ mod tests {
         };
         assert_eq!(bytes, 4);
         assert_eq!(body.collect().await.expect("goes on").to_bytes(), "abcdef");
+    }
+
+    #[tokio::test]
+    async fn trailers_are_the_end() {
+        let trailers = HeaderMap::from_iter([(http::header::ETAG, 1.into())]);
+        let data = |text| Frame::data(Bytes::from_static(text));
+        let frames = [Ok::<_, &str>(data(b"ab")), Ok(Frame::trailers(trailers)), Ok(data(b"cd"))];
+        let body = StreamBody::new(futures_util::stream::iter(frames));
+        let Collected::Whole { data, trailers } = collect(body, 9).await else {
+            panic!("not whole");
+        };
+        assert_eq!((data, trailers.map(|trailers| trailers.len())), ("ab".into(), Some(1)));
     }
 
     #[tokio::test]

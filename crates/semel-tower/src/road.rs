@@ -13,6 +13,7 @@ use semel::executor::Unit;
 use semel::store::{ErrorKind, TransactionalStore};
 use semel::{Command, Context, Error, Executor, Served, Settlement, Store};
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use crate::body::Body;
 
@@ -129,6 +130,11 @@ impl<S: TransactionalStore> fmt::Debug for Transaction<S> {
     }
 }
 
+/// Why a refusal is not kept that was made after an earlier attempt: that attempt may be what it is
+/// about ("exists already"), and to keep it would send the caller to a new key.
+pub(crate) const REFUSED_LATER: &str =
+    "refused, after an earlier attempt that may have had effects";
+
 /// In the extensions of a request that runs without its claim, because its route says so and the
 /// store is away.
 #[derive(Clone, Copy, Debug)]
@@ -150,11 +156,12 @@ where
 {
     counter!("semel_fail_open_total").increment(1);
     request.extensions_mut().insert(Unprotected);
-    let running = tokio::spawn(async move {
+    let running = async move {
         std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
         inner.call(request).await
-    });
-    match running.await {
+    };
+    // Still this request's in the logs.
+    match tokio::spawn(running.in_current_span()).await {
         Ok(answer) => answer.map(|response| response.map(Body::through)),
         Err(ended) => match ended.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),

@@ -15,9 +15,9 @@ mod stores;
 use std::future::Future;
 use std::time::Duration;
 
-use semel::Executor;
 use semel::executor::Builder;
 use semel::store::TransactionalStore;
+use semel::{AnyStore, Executor};
 use semel_testkit::Fixture;
 
 pub(crate) use client::{Answer, Client, Protocol, Sent, body, chunked, get, keyed, post, request};
@@ -50,6 +50,12 @@ pub(crate) trait Ground: Fixture {
         async {
             settings(Executor::builder(self.store().await)).build().expect("settings that work")
         }
+    }
+
+    /// A handle on the records whose type is the same on every ground: what is built on it is
+    /// compiled once.
+    fn any_store(&self) -> impl Future<Output = AnyStore> + Send {
+        async { AnyStore::new(self.store().await) }
     }
 }
 
@@ -94,8 +100,8 @@ macro_rules! on_every_store {
 /// The same where the store does not matter.
 macro_rules! in_memory {
     ($($test:ident,)*) => {
-        crate::ground::tests_on! { memory Memory $($test)* }
-        crate::ground::tests_on! { memory_h2 MemoryOverH2 $($test)* }
+        crate::ground::tests_on! { memory_only Memory $($test)* }
+        crate::ground::tests_on! { memory_only_h2 MemoryOverH2 $($test)* }
     };
 }
 

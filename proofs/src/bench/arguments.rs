@@ -7,6 +7,7 @@ use super::{Pace, Trouble};
 /// What to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Arguments {
+    pub(crate) what: What,
     pub(crate) stores: Vec<Which>,
     pub(crate) pace: Pace,
     /// Also with many records in the table, this many.
@@ -16,6 +17,16 @@ pub(crate) struct Arguments {
     pub(crate) connections: usize,
     /// Connections on which the store's own steps travel, where it has lanes and not its default.
     pub(crate) lanes: Option<usize>,
+    /// Another build of this program, whose servers run beside ours.
+    pub(crate) against: Option<PathBuf>,
+}
+
+/// A benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Ledger,
+    Http,
+    All,
 }
 
 /// A store under measurement.
@@ -28,9 +39,9 @@ pub(crate) enum Which {
     Redis,
 }
 
-const USAGE: &str = "usage: bench ledger [--quick] [--json FILE] \
+const USAGE: &str = "usage: bench ledger|http|all [--quick] [--json FILE] \
                      [--store memory|sqlite|postgres|mysql|redis]… [--large] [--full] \
-                     [--connections N] [--lanes N]";
+                     [--connections N] [--lanes N] [--against PROGRAM]";
 
 impl Which {
     const ALL: [Self; 5] = [Self::Memory, Self::Sqlite, Self::Postgres, Self::MySql, Self::Redis];
@@ -57,14 +68,16 @@ impl Which {
 impl Arguments {
     pub(crate) fn parse(words: &[String]) -> Result<Self, Trouble> {
         let mut words = words.iter().map(String::as_str);
-        match words.next() {
-            Some("ledger" | "all") => {}
+        let what = match words.next() {
+            Some("ledger") => What::Ledger,
+            Some("http") => What::Http,
+            Some("all") => What::All,
             Some(other) => return Err(format!("there is no benchmark {other:?}; {USAGE}").into()),
             None => return Err(USAGE.into()),
-        }
+        };
         let (mut stores, mut quick, mut json) = (Vec::new(), false, None);
         let (mut large, mut full) = (false, false);
-        let (mut connections, mut lanes) = (16, None);
+        let (mut connections, mut lanes, mut against) = (16, None, None);
         while let Some(word) = words.next() {
             match word {
                 "--quick" => quick = true,
@@ -74,6 +87,7 @@ impl Arguments {
                     connections = words.next().ok_or(USAGE)?.parse::<usize>()?.max(1)
                 }
                 "--lanes" => lanes = Some(words.next().ok_or(USAGE)?.parse::<usize>()?.max(1)),
+                "--against" => against = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
                 "--json" => json = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
                 "--store" => {
                     let name = words.next().ok_or(USAGE)?;
@@ -88,12 +102,14 @@ impl Arguments {
         }
         let many = if full { 10_000_000 } else { 1_000_000 };
         Ok(Self {
+            what,
             stores,
             pace: if quick { Pace::QUICK } else { Pace::FULL },
             large: (large || full).then_some(many),
             json,
             connections,
             lanes,
+            against,
         })
     }
 }

@@ -26,7 +26,7 @@ pub(crate) trait Contender: Send + Sync + 'static {
     }
 }
 
-type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, Trouble>> + Send>>;
+pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, Trouble>> + Send>>;
 
 /// A contender of any type. Only a whole turn is behind the pointer, never a single operation.
 pub(crate) trait Lane: Send + Sync {
@@ -61,6 +61,8 @@ impl<C: Contender> Lane for C {
 pub(crate) struct Series {
     /// Operations a second, by round.
     pub(crate) rates: Vec<f64>,
+    /// The middle one in microseconds, by round.
+    pub(crate) p50s: Vec<f64>,
     /// 99th percentile in microseconds, by round.
     pub(crate) p99s: Vec<f64>,
     /// Everything it did, the warm-up included.
@@ -82,8 +84,9 @@ pub(crate) async fn compete(
             let at = (round + place) % contenders.len();
             let turn = turn(&contenders[at], tasks, pace.turn).await?;
             series[at].rates.push(turn.took.len() as f64 / turn.lasted.as_secs_f64());
-            series[at].p99s.push(percentile(turn.took.clone(), 0.99) / 1_000.0);
             series[at].done += turn.took.len() as u64;
+            series[at].p50s.push(percentile(turn.took.clone(), 0.5) / 1_000.0);
+            series[at].p99s.push(percentile(turn.took, 0.99) / 1_000.0);
         }
     }
     Ok(series)

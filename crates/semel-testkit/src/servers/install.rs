@@ -37,6 +37,7 @@ pub fn ensure(mut say: impl FnMut(&str)) -> Result<(), Error> {
         ("postgresql", postgres().err()),
         ("mariadb-server", mariadb().err()),
         ("redis-server", redis().err()),
+        ("curl", curl().err()),
     ];
     for (package, error) in checks {
         if let Some(error) = error {
@@ -109,6 +110,11 @@ pub(super) fn redis() -> Result<PathBuf, Error> {
         Some(version) if version < REDIS_OLDEST => Err(too_old("Redis", version, REDIS_OLDEST)),
         _ => Ok(server),
     }
+}
+
+/// Not a server, but a client that tests drive servers of ours with.
+fn curl() -> Result<PathBuf, Error> {
+    program("curl").ok_or_else(|| missing("`curl`", "curl"))
 }
 
 fn directories() -> Vec<PathBuf> {

@@ -41,10 +41,18 @@ pub enum Error<E> {
         limit: Duration,
         /// Which try.
         attempt: u32,
+        /// What it was called under: the same again makes it one call.
+        key: Option<CallKey>,
     },
     /// The last try failed. It may have happened: call again under the same key.
-    #[error("the call failed: {0}")]
-    Service(#[source] E),
+    #[error("the call failed: {source}")]
+    Service {
+        /// The inner service's error.
+        source: E,
+        /// What it was called under: the same again makes it one call. `None` before anything was
+        /// sent, and for calls without a key.
+        key: Option<CallKey>,
+    },
 }
 
 /// The service that [`CallLayer`](super::CallLayer) makes.
@@ -80,7 +88,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(cx).map_err(Error::Service)
+        self.inner.poll_ready(cx).map_err(|source| Error::Service { source, key: None })
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
@@ -120,9 +128,13 @@ impl Settings {
                     let (response, verdict) = self.weigh(response, ends, spare.is_some()).await;
                     (Ok(response), verdict)
                 }
-                Ok(Err(error)) => (Err(Error::Service(error)), Verdict::Again { after: None }),
+                Ok(Err(source)) => {
+                    let error = Error::Service { source, key: key.clone() };
+                    (Err(error), Verdict::Again { after: None })
+                }
                 Err(_) => {
-                    let error = Error::TimedOut { limit: ends - begun, attempt };
+                    let (limit, key) = (ends - begun, key.clone());
+                    let error = Error::TimedOut { limit, attempt, key };
                     (Err(error), Verdict::Again { after: None })
                 }
             };
@@ -134,8 +146,8 @@ impl Settings {
             tracing::debug!(dialect = self.dialect.name(), attempt, status, "calling again");
             self.discard(result.ok(), due).await;
             match timeout_at(deadline, poll_fn(|cx| inner.poll_ready(cx))).await {
-                Ok(ready) => ready.map_err(Error::Service)?,
-                Err(_) => return Err(Error::TimedOut { limit: self.budget, attempt }),
+                Ok(ready) => ready.map_err(|source| Error::Service { source, key: key.clone() })?,
+                Err(_) => return Err(Error::TimedOut { limit: self.budget, attempt, key }),
             }
             body = next;
             attempt += 1;

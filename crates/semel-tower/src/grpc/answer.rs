@@ -34,6 +34,8 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
         // the handler did what it does, and must not do it again.
         Collected::TooLong { bytes, body } | Collected::Broken { bytes, body } => {
             let weighed = match code_in(&parts.headers) {
+                // A head alone says nothing: a proxy may have sent it before the handler ran.
+                None if bytes == 0 => Weighed::Failed(Code::Unknown),
                 None | Some(Code::Ok) => Weighed::Done(Recorded::Omitted { bytes }),
                 Some(code) => Weighed::Failed(code),
             };
@@ -68,7 +70,10 @@ fn weigh(parts: &Parts, trailers: &HeaderMap, data: &Bytes, rules: &Rules) -> We
     let bytes = data.len() as u64;
     let (early, late) = (code_in(&parts.headers), code_in(trailers));
     let Some(code) = early.or(late).or_else(|| code_of(parts.status)) else {
-        return Weighed::Done(Recorded::Omitted { bytes });
+        return match bytes {
+            0 => Weighed::Failed(Code::Unknown),
+            bytes => Weighed::Done(Recorded::Omitted { bytes }),
+        };
     };
     let answered = Answered { code, headers: &parts.headers, trailers, data };
     let said = parts.extensions.get::<Fate>().copied();

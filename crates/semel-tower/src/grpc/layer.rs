@@ -33,7 +33,9 @@ use crate::road::{Atomic, Fenced, Road};
 /// ```
 ///
 /// Put it where it sees `application/grpc`: a gRPC-Web layer goes outside of it. Whatever tells
-/// callers apart goes outside too.
+/// callers apart goes outside too: interceptors of a service (`with_interceptor`) stand inside, and
+/// do not run for repeats. A limit on how much runs at once goes inside (`ConcurrencyLimitLayer`):
+/// one outside ends with its caller, and the work does not.
 pub struct GrpcLayer<S: Store, R = Fenced> {
     door: Arc<Door<S>>,
     road: PhantomData<R>,

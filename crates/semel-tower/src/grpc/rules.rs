@@ -190,8 +190,8 @@ impl Rules {
         self
     }
 
-    /// Asked before a kept answer is given to a repeat: may this caller still have it? The handler,
-    /// which would have checked, does not run for repeats. `false` answers `PERMISSION_DENIED`.
+    /// Asked before a kept answer is given to a repeat: may this caller still have it? The handler
+    /// and the service's interceptors, which would have checked, do not run for repeats. `false` answers `PERMISSION_DENIED`.
     /// Default: no check.
     pub fn replay_check<F, Fut>(mut self, check: F) -> Self
     where

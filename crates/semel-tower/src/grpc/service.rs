@@ -11,12 +11,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, Method, Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
 use http_body::Body as HttpBody;
 use semel::{Command, Error, Fingerprint, Key, Kind, Served, Settlement, Store};
 use tonic::Code;
 use tonic::server::NamedService;
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use super::answer;
 use super::frame::{self, Message, Misframed, PREFIX};
@@ -29,10 +30,11 @@ use crate::http::named;
 use crate::identity::{identify, scope_of};
 use crate::key::key_in;
 use crate::problem::{Problem, Slug};
-use crate::road::{Road, nothing_ran, unprotected};
+use crate::road::{REFUSED_LATER, Road, nothing_ran, unprotected};
 
 /// The compressions that a caller understands.
 const ACCEPTED: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// A service whose unary calls with a key run once. Made by [`GrpcLayer`](super::GrpcLayer).
 pub struct GrpcService<I, S: Store, R> {
@@ -102,10 +104,10 @@ where
 impl<S: Store> Door<S> {
     /// The rules of a call that is for us; what is not passes without a box or a copy.
     fn concerned(&self, call: &Parts) -> Option<&Rules> {
-        let rules = self.rules(call.uri.path()).filter(|_| call.method == Method::POST)?;
+        let rules = self.rules(call.uri.path())?;
         let keyed = || self.keys.iter().any(|name| call.headers.contains_key(name));
-        // tonic takes any content type: a method that requires a key cannot be had without one by
-        // saying something else.
+        // tonic takes any verb and any content type: a method that requires a key cannot be had
+        // without one by saying something else.
         (rules.required || is_grpc(&call.headers) && keyed()).then_some(rules)
     }
 }
@@ -133,7 +135,7 @@ struct Journey<S: Store, R> {
 impl<S: Store, R: Road<S>> Journey<S, R> {
     async fn go<I, B, C>(
         self,
-        inner: I,
+        mut inner: I,
         parts: Parts,
         body: B,
     ) -> Result<Response<Body<C>>, I::Error>
@@ -154,6 +156,12 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 return Ok(refuse(problem));
             }
         };
+        let outer = parts.extensions.get::<semel::Context>();
+        if outer.is_some_and(|outer| *outer.key() == key) {
+            // A layer around this one has claimed it: this call is its work.
+            let passing = inner.call(Request::from_parts(parts, Body::through(body))).await;
+            return passing.map(|response| response.map(Body::through));
+        }
         let max = self.rules.max_request;
         let data = match collect(body, max.saturating_add(PREFIX)).await {
             Collected::Whole { data, .. } => data,
@@ -240,12 +248,19 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let spare = fails_open.then(|| (inner.clone(), parts.clone(), data.clone()));
         let checked = rules.replay_check.as_ref().map(|check| (check.clone(), parts.clone()));
         let kept = rules.clone();
-        let work = move |_: semel::Context, carried| async move {
-            let mut request = Request::from_parts(parts, Body::whole(data));
-            // Whoever repeats the call must be able to read its answer: it is kept uncompressed.
-            request.headers_mut().remove(ACCEPTED);
-            request.extensions_mut().extend(carried);
-            run(inner, request, &kept).await
+        // The attempt is a task of its own, but still this call's in the logs.
+        let span = tracing::Span::current();
+        let work = move |context: semel::Context, carried| {
+            async move {
+                let mut request = Request::from_parts(parts, Body::whole(data));
+                // Whoever repeats the call must be able to read its answer: it is kept uncompressed.
+                request.headers_mut().remove(ACCEPTED);
+                // The deadline is this caller's, not the work's: repeats have their own.
+                request.headers_mut().remove(TIMEOUT);
+                request.extensions_mut().extend(carried);
+                run(inner, request, &kept, context.attempt()).await
+            }
+            .instrument(span)
         };
         let problem = match R::serve(&self.door.executor, command, work).await {
             Ok(Served::Executed { mut answer, receipt }) => {
@@ -294,6 +309,7 @@ async fn run<I, B, C>(
     mut inner: I,
     request: Request<Body<B>>,
     rules: &Rules,
+    attempt: u32,
 ) -> Settlement<Result<Response<Body<C>>, I::Error>>
 where
     I: Service<Request<Body<B>>, Response = Response<C>>,
@@ -310,6 +326,9 @@ where
     match answer::settle(response, rules).await {
         Settlement::Complete { answer, outcome } => {
             Settlement::Complete { answer: Ok(answer), outcome }
+        }
+        Settlement::Refuse { answer, .. } if attempt > 1 => {
+            Settlement::Fail { answer: Ok(answer), error: REFUSED_LATER.to_owned() }
         }
         Settlement::Refuse { answer, outcome } => {
             Settlement::Refuse { answer: Ok(answer), outcome }

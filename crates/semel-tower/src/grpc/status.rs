@@ -24,7 +24,10 @@ const DOMAIN: &str = "semel";
 impl Problem {
     /// The answer. In one with trailers only the headers are the trailers.
     pub(super) fn refusal<B: HttpBody<Data = Bytes>>(self, code: Code) -> Response<Body<B>> {
-        let message = format!("{}: {}", self.slug.title(), self.detail);
+        let message = match says_it_all(self.slug) {
+            true => self.detail.to_string(),
+            false => format!("{}: {}", self.slug.title(), self.detail),
+        };
         let details = self.details(code, &message);
         let mut response = Response::new(Body::whole(Bytes::new()));
         let headers = response.headers_mut();
@@ -57,6 +60,11 @@ impl Problem {
         let status = RpcStatus { code: code as i32, message: message.to_owned(), details };
         status.encode_to_vec().into()
     }
+}
+
+/// Whether the detail of a problem repeats its title.
+fn says_it_all(slug: Slug) -> bool {
+    matches!(slug, Slug::KeyReused | Slug::StoreFull | Slug::ShuttingDown)
 }
 
 /// The code of a kind of problem.

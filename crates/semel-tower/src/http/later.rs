@@ -4,8 +4,7 @@
 //! under the tenant and the principal who asked: to anybody else it does not exist.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -89,13 +88,20 @@ pub(super) struct Begins {
     sent_away: SentAway,
 }
 
-/// Whether the caller was told to come again.
+/// Whether the caller was told to come again. Caller and attempt settle it between them: a caller
+/// that was sent away has its answer kept, one whose answer is not kept is not sent away.
 #[derive(Clone, Default)]
-pub(super) struct SentAway(Arc<AtomicBool>);
+pub(super) struct SentAway(Arc<OnceLock<bool>>);
 
 impl SentAway {
+    /// Sends the caller away; `false` if its answer is on its way, and will not be kept.
+    fn go(&self) -> bool {
+        *self.0.get_or_init(|| true)
+    }
+
+    /// Whether the caller was sent away. If not, it will not be.
     pub(super) fn is_so(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        *self.0.get_or_init(|| false)
     }
 }
 
@@ -148,9 +154,8 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 if !preferred.wait.is_zero() && let Ok(served) = waiting.await {
                     return Err(served);
                 }
-                begins.sent_away.0.store(true, Ordering::Release);
-                if point(&self.door.executor, asked, id).await.is_err() {
-                    // Without a pointer the URL would lead nowhere: the caller waits after all.
+                // Without a pointer the URL would lead nowhere: the caller waits after all.
+                if !begins.sent_away.go() || point(&self.door.executor, asked, id).await.is_err() {
                     return Err(serving.await);
                 }
                 return Ok(accepted(id, retry_after));

@@ -160,6 +160,14 @@ impl<S: Store, R: Road<S>> IdempotencyLayer<S, R> {
     }
 }
 
+#[cfg(feature = "openapi")]
+impl<S: Store, R> IdempotencyLayer<S, R> {
+    /// The general rules, those of single routes, and the headers that may carry the key.
+    pub(crate) fn described(&self) -> (&Rules, &HashMap<Box<str>, Rules>, &[HeaderName]) {
+        (&self.door.rules, &self.door.routes, &self.door.keys)
+    }
+}
+
 impl<S: Store> Door<S> {
     /// The operation of a request, by its full name.
     pub(super) fn operation(&self, request: &Parts) -> String {

@@ -74,8 +74,8 @@ type Settings = Arc<dyn Fn(Command) -> Command + Send + Sync>;
 #[derive(Clone)]
 #[must_use]
 pub struct Rules {
-    pub(super) methods: Arc<[Method]>,
-    pub(super) required: bool,
+    pub(crate) methods: Arc<[Method]>,
+    pub(crate) required: bool,
     pub(super) preset: Preset,
     pub(super) kept_headers: Arc<[HeaderName]>,
     pub(super) max_request: usize,
@@ -83,11 +83,11 @@ pub struct Rules {
     pub(super) matched_headers: Arc<[HeaderName]>,
     pub(super) include: Arc<[Pointer]>,
     pub(super) exclude: Arc<[Pointer]>,
-    pub(super) mismatch: StatusCode,
+    pub(crate) mismatch: StatusCode,
     pub(super) retry_after: Duration,
     pub(super) fail_open: bool,
-    pub(super) respond_async: bool,
-    pub(super) replay_check: Option<ReplayCheck>,
+    pub(crate) respond_async: bool,
+    pub(crate) replay_check: Option<ReplayCheck>,
     pub(super) settings: Option<Settings>,
     pub(super) wait: Option<Wait>,
     pub(super) keep: Option<Duration>,
@@ -157,7 +157,8 @@ impl Rules {
     }
 
     /// Largest body of an answer that is kept, in bytes. A larger one is delivered once, and its
-    /// repeats are told that it is done and gone; it is never run again. Default 1 MiB.
+    /// repeats are told that it is done and gone; it is never run again. An atomic layer answers
+    /// 500 instead and commits nothing. Default 1 MiB.
     pub fn max_response(mut self, bytes: usize) -> Self {
         self.max_response = bytes;
         self
@@ -264,6 +265,14 @@ impl Rules {
             Some(settings) => settings(command),
             None => command,
         }
+    }
+
+    /// Whether an answer with this status is kept, by all that its status says.
+    #[cfg(feature = "openapi")]
+    pub(crate) fn keeps_status(&self, status: u16) -> bool {
+        let answer = http::Response::builder().status(status).body(());
+        answer
+            .is_ok_and(|answer| self.preset.fate(&answer.into_parts().0) == crate::fate::Fate::Keep)
     }
 
     /// Whether a response header goes into the ledger.

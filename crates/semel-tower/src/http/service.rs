@@ -29,7 +29,7 @@ use crate::future::ResponseFuture;
 use crate::identity::{identify, scope_of};
 use crate::key::key_in;
 use crate::problem::{Problem, Slug};
-use crate::road::{Road, nothing_ran, unprotected};
+use crate::road::{REFUSED_LATER, Road, nothing_ran, unprotected};
 
 /// A service whose requests with a key run once. Made by
 /// [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -235,7 +235,8 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
             async move {
                 let mut request = Request::from_parts(parts, Body::with_trailers(data, trailers));
                 request.extensions_mut().extend(carried);
-                run(inner, request, &kept, begun.tell(context.operation_id())).await
+                let sent_away = begun.tell(context.operation_id());
+                run(inner, request, &kept, sent_away, context.attempt()).await
             }
             .instrument(span)
         };
@@ -294,6 +295,7 @@ async fn run<I, B, C>(
     request: Request<Body<B>>,
     rules: &Rules,
     sent_away: SentAway,
+    attempt: u32,
 ) -> Settlement<Result<Response<Body<C>>, I::Error>>
 where
     I: Service<Request<Body<B>>, Response = Response<C>>,
@@ -320,6 +322,9 @@ where
         Settlement::Complete { answer, outcome } => {
             Settlement::Complete { answer: Ok(answer), outcome }
         }
+        Settlement::Refuse { answer, .. } if attempt > 1 => {
+            Settlement::Fail { answer: Ok(answer), error: REFUSED_LATER.to_owned() }
+        }
         Settlement::Refuse { answer, outcome } => {
             Settlement::Refuse { answer: Ok(answer), outcome }
         }
@@ -334,9 +339,12 @@ where
 /// servers do.
 fn is_foreign(request: &Parts) -> bool {
     let says = |name, word: &[u8]| {
-        let value = request.headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
-        let only = value.split(|byte| *byte == b';').next().unwrap_or_default();
-        !value.contains(&b',') && only.trim_ascii().eq_ignore_ascii_case(word)
+        // Lines of one name are one list.
+        let mut lines = request.headers.get_all(name).iter();
+        let value = lines.next().map(HeaderValue::as_bytes).unwrap_or_default();
+        let first = value.split(|byte| *byte == b';').next().unwrap_or_default();
+        let only = lines.next().is_none() && !value.contains(&b',');
+        only && first.trim_ascii().eq_ignore_ascii_case(word)
     };
     let content = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     request.method == Method::CONNECT

@@ -93,3 +93,46 @@ impl Slug {
         self.facts().status
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn page(name: &str) -> String {
+        let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
+        std::fs::read_to_string(pages.join(format!("{name}.md"))).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_example_on_every_page_is_what_is_written() {
+        for slug in Slug::ALL {
+            let (name, page) = (slug.as_str(), page(slug.as_str()));
+            let example = page.split("```json\n").nth(1).and_then(|rest| rest.split("```").next());
+            let example: Value = serde_json::from_str(example.expect(name)).expect(name);
+            let Facts { title, status, retryable, safe_new_key, .. } = slug.facts();
+            assert!(page.starts_with(&format!("# {title}\n")), "{name}");
+            assert_eq!(example["type"], format!("urn:semel:problem:{name}"));
+            assert_eq!(example["title"], title, "{name}");
+            assert_eq!(example["status"], status.as_u16(), "{name}");
+            assert_eq!(example["code"], slug.code());
+            let advice = json!([example["retryable"], example["safe_new_key"]]);
+            assert_eq!(advice, json!([retryable, safe_new_key]), "{name}");
+            let new_key = if safe_new_key { "New key: safe." } else { "New key: not safe." };
+            assert!(page.contains(new_key), "{name}: {new_key}");
+        }
+    }
+
+    #[test]
+    fn the_index_of_pages_has_every_problem_with_its_status() {
+        let index = page("README");
+        for slug in Slug::ALL {
+            let (name, status, title) = (slug.as_str(), slug.status().as_u16(), slug.title());
+            let row = format!("| [`{name}`]({name}.md) | {status} | {title} |");
+            assert!(index.contains(&row), "{row}");
+        }
+    }
+}

@@ -83,7 +83,7 @@ async fn when_the_tries_are_used_up_the_last_answer_comes_as_it_is() {
 async fn when_the_tries_are_used_up_the_last_error_comes_as_it_is() {
     let script = Script::of([Line::Answer(503, &[]), Line::Broken]);
     let error = post(layer().tries(2), &script).await.unwrap_err();
-    let Error::Service(error) = error else { panic!("{error}") };
+    let Error::Service { source: error, .. } = error else { panic!("{error}") };
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
@@ -232,6 +232,6 @@ async fn a_service_that_is_never_ready_again_ends_the_call() {
         }
     }
     let error = layer().layer(Once(false)).oneshot(request(Method::POST, "{}")).await.unwrap_err();
-    let Error::Service(error) = error else { panic!("{error}") };
+    let Error::Service { source: error, .. } = error else { panic!("{error}") };
     assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
 }

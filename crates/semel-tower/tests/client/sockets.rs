@@ -103,7 +103,7 @@ async fn a_connection_that_is_refused_or_reset_is_tried_again() {
     drop(proxy);
     let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let error = client.oneshot(charge(nobody, None)).await.unwrap_err();
-    let Error::Service(error) = error else { panic!("{error}") };
+    let Error::Service { source: error, .. } = error else { panic!("{error}") };
     assert!(error.is_connect(), "the client's own error, as it came: {error}");
 }
 

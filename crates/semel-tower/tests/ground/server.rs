@@ -104,6 +104,12 @@ impl Server {
         self.client().await.send(request).await
     }
 
+    /// The same in a task of its own: the request is under way while the test goes on.
+    pub(crate) fn sending(&self, request: Request<Sent>) -> JoinHandle<Answer> {
+        let (address, protocol) = (self.address, self.protocol);
+        tokio::spawn(async move { Client::connect(address, protocol).await.send(request).await })
+    }
+
     /// Takes no more connections, and waits for the requests under way.
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());

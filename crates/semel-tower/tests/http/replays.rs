@@ -1,27 +1,236 @@
-//! Repeats get the first answer.
+//! What a repeat gets: the first answer, its chosen headers, and a mark.
 
-use axum::Router;
-use axum::routing::post as on_post;
-use semel_tower::axum::Claim;
-use semel_tower::http::IdempotencyLayer;
-use semel_tower::{Scope, Tenant};
+use axum::response::{AppendHeaders, IntoResponse};
+use bytes::Bytes;
+use http::{HeaderName, StatusCode};
+use semel_tower::http::{REPLAYED, Rules};
 
-use crate::ground::{Ground, Server, on_every_store, post};
+use crate::ground::{Ground, Server, in_memory, on_every_store, post};
+use crate::stage::{Runs, created, executor, layer, router, serve};
 
 async fn a_repeat_gets_the_first_answer<G: Ground>(ground: G) {
-    let layer =
-        IdempotencyLayer::new(ground.executor().await, Tenant::fixed("acme"), Scope::global());
-    let handler = async |Claim(claim): Claim| claim.operation_id().to_string();
-    let server =
-        Server::start(&ground, Router::new().route("/orders", on_post(handler)).layer(layer)).await;
-    let first = server.send(post("/orders", "k-1", "{}")).await;
-    let again = server.send(post("/orders", "k-1", "{}")).await;
-    assert!(!first.replayed());
+    let (server, runs) = serve(&ground, Rules::new(), created).await;
+    let first = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((first.status.as_u16(), first.text()), (201, "run 1"));
+    assert_eq!(first.header("idempotent-replayed"), None);
+    for _ in 0..3 {
+        let again = server.send(post("/orders", "k", "{}")).await;
+        assert_eq!((again.status, &again.body), (first.status, &first.body));
+        assert_eq!(again.header("content-type"), first.header("content-type"));
+        assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    }
+    assert_eq!(runs.count(), 1);
+    assert_eq!(server.send(post("/orders", "another", "{}")).await.text(), "run 2");
+}
+
+async fn a_repeat_at_another_process_gets_the_first_answer<G: Ground>(ground: G) {
+    let (here, _) = serve(&ground, Rules::new(), created).await;
+    let first = here.send(post("/orders", "k", "{}")).await;
+    let (there, runs) = serve(&ground, Rules::new(), created).await;
+    let again = there.send(post("/orders", "k", "{}")).await;
     assert!(again.replayed());
-    assert_eq!(first.body, again.body);
-    server.stop().await;
+    assert_eq!((again.status, &again.body), (first.status, &first.body));
+    assert_eq!(runs.count(), 0);
+}
+
+async fn a_body_is_replayed_byte_for_byte<G: Ground>(ground: G) {
+    let every: Vec<u8> = (0..=255u8).cycle().take(70_000).collect();
+    let bodies = [Bytes::new(), Bytes::from_static(b"\0"), Bytes::from(every)];
+    let answers = bodies.clone();
+    let (server, _) = serve(&ground, Rules::new(), move |visit| {
+        let n: usize = visit.parts.uri.path().trim_start_matches('/').parse().expect("a number");
+        let answer = answers[n].clone();
+        async move { ([("content-type", "application/octet-stream")], answer) }
+    })
+    .await;
+    for (n, body) in bodies.iter().enumerate() {
+        let path = format!("/{n}");
+        for replayed in [false, true] {
+            let answer = server.send(post(&path, "k", "{}")).await;
+            assert_eq!(answer.replayed(), replayed);
+            assert_eq!(&answer.body, body);
+            assert_eq!(answer.header("content-type"), Some("application/octet-stream"));
+            // HTTP/2 may leave the length of nothing out.
+            let length = answer.header("content-length").unwrap_or("0");
+            assert_eq!(length, body.len().to_string(), "{n} {replayed}");
+        }
+    }
+}
+
+async fn an_answer_without_content_is_replayed_without_content<G: Ground>(ground: G) {
+    let (server, _) =
+        serve(&ground, Rules::new(), |_| std::future::ready(StatusCode::NO_CONTENT)).await;
+    for replayed in [false, true] {
+        let answer = server.send(post("/orders", "k", "")).await;
+        assert_eq!((answer.status.as_u16(), answer.replayed()), (204, replayed));
+        assert!(answer.body.is_empty());
+        assert_eq!(answer.header("content-type"), None);
+    }
+}
+
+async fn a_compressed_body_is_replayed_with_the_name_of_its_compression<G: Ground>(ground: G) {
+    let compressed = Bytes::from_static(b"\x1f\x8b\x08 what a layer inside made of it");
+    let answer = compressed.clone();
+    let (server, _) = serve(&ground, Rules::new(), move |_| {
+        std::future::ready(([("content-encoding", "gzip")], answer.clone()))
+    })
+    .await;
+    for replayed in [false, true] {
+        let answer = server.send(post("/orders", "k", "{}")).await;
+        assert_eq!(
+            (answer.replayed(), answer.header("content-encoding")),
+            (replayed, Some("gzip"))
+        );
+        assert_eq!(answer.body, compressed);
+    }
+}
+
+/// Headers that a replay has; those that differ between runs show whose they are.
+fn headers(n: u32) -> AppendHeaders<Vec<(&'static str, String)>> {
+    AppendHeaders(vec![
+        ("location", format!("/orders/{n}")),
+        ("content-location", format!("/orders/{n}")),
+        ("content-language", "en".to_owned()),
+        ("etag", format!("\"{n}\"")),
+        ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT".to_owned()),
+        ("link", "</1>; rel=self".to_owned()),
+        ("link", "</2>; rel=next".to_owned()),
+        ("link", "</0>; rel=prev".to_owned()),
+        ("x-ours", "b".to_owned()),
+        ("x-ours", "a".to_owned()),
+        ("x-not-ours", "1".to_owned()),
+    ])
+}
+
+async fn chosen_headers_are_replayed_in_order<G: Ground>(ground: G) {
+    let rules = Rules::new().kept_headers([HeaderName::from_static("x-ours")]);
+    let (server, _) =
+        serve(&ground, rules, |visit| async move { (StatusCode::CREATED, headers(visit.n), "") })
+            .await;
+    let first = server.send(post("/orders", "k", "{}")).await;
+    let again = server.send(post("/orders", "k", "{}")).await;
+    assert!(again.replayed());
+    let names = ["location", "content-location", "content-language", "etag", "last-modified"];
+    for name in names.into_iter().chain(["content-type", "link", "x-ours"]) {
+        let values = |answer: &crate::ground::Answer| {
+            answer.headers.get_all(name).iter().cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(values(&again), values(&first), "{name}");
+        assert!(!values(&again).is_empty(), "{name}");
+    }
+    assert_eq!(again.headers.get_all("x-ours").iter().collect::<Vec<_>>(), ["b", "a"]);
+    assert_eq!(first.header("x-not-ours"), Some("1"));
+    assert_eq!(again.header("x-not-ours"), None);
+}
+
+const NEVER: [(&str, &str); 19] = [
+    ("set-cookie", "session=ann"),
+    ("set-cookie2", "session=ann"),
+    ("authorization", "Bearer ann"),
+    ("proxy-authorization", "Basic ann"),
+    ("proxy-authenticate", "Basic"),
+    ("www-authenticate", "Basic"),
+    ("authentication-info", "nextnonce=1"),
+    ("proxy-authentication-info", "nextnonce=1"),
+    ("keep-alive", "timeout=5"),
+    ("proxy-connection", "close"),
+    ("te", "trailers"),
+    ("trailer", "x-checksum"),
+    ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+    ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+    ("tracestate", "a=1"),
+    ("b3", "1-2-3"),
+    ("x-b3-traceid", "1"),
+    ("x-request-id", "request-1"),
+    ("x-correlation-id", "correlation-1"),
+];
+
+async fn what_belongs_to_one_caller_or_one_moment_is_never_replayed<G: Ground>(ground: G) {
+    let named = NEVER.map(|(name, _)| HeaderName::from_static(name));
+    let rules = Rules::new().kept_headers(named);
+    let (server, _) = serve(&ground, rules, |_| async { (AppendHeaders(NEVER), "done") }).await;
+    let first = server.send(post("/orders", "k", "{}")).await;
+    for name in ["set-cookie", "traceparent", "x-request-id"] {
+        assert!(first.headers.contains_key(name), "{name} is the first caller's");
+    }
+    let again = server.send(post("/orders", "k", "{}")).await;
+    assert!(again.replayed());
+    for (name, value) in NEVER {
+        let kept = again.headers.get_all(name).iter().any(|kept| kept == value);
+        assert!(!kept, "{name} was replayed");
+    }
+}
+
+async fn a_header_that_connection_names_is_not_replayed<G: Ground>(ground: G) {
+    let rules = Rules::new().kept_headers([HeaderName::from_static("x-hop")]);
+    let router_of = |runs: &Runs| {
+        router(runs, |_| async {
+            ([("x-hop", "this connection's")], [("connection", "x-hop")], "done")
+        })
+    };
+    // HTTP/2 has no such header, so only HTTP/1.1 can tell.
+    let runs = Runs::default();
+    let layer = layer(executor(&ground).await).rules(rules);
+    let server = Server::start(&ground, router_of(&runs).layer(layer)).await;
+    let mut client = server.h1().await;
+    assert!(client.send(post("/orders", "k", "{}")).await.headers.contains_key("x-hop"));
+    let mut client = server.h1().await;
+    let again = client.send(post("/orders", "k", "{}")).await;
+    assert!(again.replayed());
+    assert!(!again.headers.contains_key("x-hop"));
+}
+
+async fn outer_layers_add_their_own_headers_once<G: Ground>(ground: G) {
+    let stamp = axum::middleware::map_response(async |response: axum::response::Response| {
+        ([("x-stamp", "now"), ("content-language", "de")], response).into_response()
+    });
+    let layer = layer(executor(&ground).await);
+    let runs = Runs::default();
+    let router = router(&runs, created).layer(layer).layer(stamp);
+    let server = Server::start(&ground, router).await;
+    for _ in 0..2 {
+        let answer = server.send(post("/orders", "k", "{}")).await;
+        assert_eq!(
+            (answer.header("x-stamp"), answer.header("content-language")),
+            (Some("now"), Some("de"))
+        );
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+async fn a_receipt_goes_with_every_kept_answer<G: Ground>(ground: G) {
+    let shown = axum::middleware::map_response(async |response: axum::response::Response| {
+        let receipt = response.extensions().get::<semel::Receipt>().copied();
+        let shown = receipt.map(|receipt| format!("{} {}", receipt.operation_id, receipt.attempt));
+        ([("x-receipt", shown.unwrap_or_default())], response)
+    });
+    let layer = layer(executor(&ground).await);
+    let runs = Runs::default();
+    let router = router(&runs, |visit| async move { visit.told().1.to_string() });
+    let server = Server::start(&ground, router.layer(layer).layer(shown)).await;
+    for replayed in [false, true] {
+        let answer = server.send(post("/orders", "k", "{}")).await;
+        assert_eq!(answer.replayed(), replayed);
+        assert_eq!(
+            answer.header("x-receipt").map(str::to_owned),
+            Some(format!("{} 1", answer.text()))
+        );
+    }
+    assert_eq!(REPLAYED.as_str(), "idempotent-replayed");
 }
 
 on_every_store! {
     a_repeat_gets_the_first_answer,
+    a_repeat_at_another_process_gets_the_first_answer,
+    a_body_is_replayed_byte_for_byte,
+    an_answer_without_content_is_replayed_without_content,
+    chosen_headers_are_replayed_in_order,
+    what_belongs_to_one_caller_or_one_moment_is_never_replayed,
+}
+
+in_memory! {
+    a_compressed_body_is_replayed_with_the_name_of_its_compression,
+    a_header_that_connection_names_is_not_replayed,
+    outer_layers_add_their_own_headers_once,
+    a_receipt_goes_with_every_kept_answer,
 }

@@ -1,5 +1,6 @@
 //! What the work knows about the claim that it runs under.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
@@ -18,9 +19,17 @@ pub struct Context {
     pub(super) fence: Fence,
     pub(super) origin: Origin,
     pub(super) cancelled: CancellationToken,
-    pub(super) reference: Arc<Mutex<Option<Reference>>>,
+    pub(super) notes: Arc<Notes>,
     /// Whether a crash or a failure leaves the operation id behind.
     pub(super) durable: bool,
+}
+
+/// What the work leaves with its claim while it runs.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    reference: Mutex<Option<Reference>>,
+    /// Whether somebody else may know this operation by a key of ours.
+    known_outside: AtomicBool,
 }
 
 impl Context {
@@ -61,6 +70,7 @@ impl Context {
         if !self.durable {
             return Err(NoDurableClaim);
         }
+        self.notes.known_outside.store(true, Ordering::Release);
         let mut hash = Sha256::new();
         hash.update(b"semel/downstream/1\0");
         hash.update(self.operation_id.to_bytes());
@@ -80,11 +90,17 @@ impl Context {
 
     /// Names what the work made; stored with the outcome, indexed and searchable.
     pub fn refer_to(&self, reference: Reference) {
-        *self.reference.lock().unwrap_or_else(PoisonError::into_inner) = Some(reference);
+        *self.notes.reference.lock().unwrap_or_else(PoisonError::into_inner) = Some(reference);
     }
 
     pub(super) fn take_reference(&self) -> Option<Reference> {
-        self.reference.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.notes.reference.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether a downstream key was handed out: an operation that somebody may know by it must not
+    /// be forgotten, or its repeat would come under another.
+    pub(super) fn is_known_outside(&self) -> bool {
+        self.notes.known_outside.load(Ordering::Acquire)
     }
 }
 

@@ -278,7 +278,7 @@ impl<S: Store> Inner<S> {
             fence: grant.lease.fence,
             origin: grant.origin,
             cancelled: self.closing.child_token(),
-            reference: Arc::default(),
+            notes: Arc::default(),
         }
     }
 

@@ -43,8 +43,9 @@ pub enum Settlement<A> {
         /// What operators read.
         error: String,
     },
-    /// Refused without effect: the key is free again, also for another request. A key on which an
-    /// earlier attempt failed or crashed keeps that attempt's operation id.
+    /// Refused without effect: the key is free again, also for another request. Where an earlier
+    /// attempt failed or crashed, or this one asked for a downstream key, there may be an effect
+    /// after all: the operation keeps its id, and the next caller runs it again.
     Release {
         /// What this caller gets.
         answer: A,
@@ -90,7 +91,10 @@ impl<S: Store> Executor<S> {
         Fut: Future<Output = Settlement<A>> + Send + 'static,
     {
         let order = self.0.accept(command)?;
-        let work = |context| async move { made(work(context).await, false) };
+        let work = |context: Context| async move {
+            let settlement = work(context.clone()).await;
+            made(settlement, &context, false)
+        };
         Served::from(
             self.0
                 .drive::<Door, _, _, _, _, _>(order, work, Inner::attempt::<Door, _, _, _, _>)
@@ -117,7 +121,10 @@ impl<S: Store> Executor<S> {
     {
         let order = self.0.accept(command)?;
         order.survives_a_crash(order.claim_first)?;
-        let work = |unit| async move { made(work(unit).await, true) };
+        let work = |unit: Unit<S>| async move {
+            let context = unit.context().clone();
+            made(work(unit).await, &context, true)
+        };
         let attempt = Inner::attempt_transact::<Door, _, _, _, _>;
         Served::from(self.0.drive::<Door, _, _, _, _, _>(order, work, attempt).await)
     }
@@ -163,12 +170,19 @@ struct Unkept<A> {
 #[derive(Clone)]
 pub(super) enum End {
     Fail(String),
-    Release,
+    /// The key is free again; whether the operation is `forgotten` too.
+    Release {
+        forgotten: bool,
+    },
     Refuse(Recorded),
 }
 
 /// The road that a settlement takes. A refusal has effects to undo only where it was `transacted`.
-fn made<A>(settlement: Settlement<A>, transacted: bool) -> Result<Made<A>, Unkept<A>> {
+fn made<A>(
+    settlement: Settlement<A>,
+    context: &Context,
+    transacted: bool,
+) -> Result<Made<A>, Unkept<A>> {
     let (answer, end) = match settlement {
         Settlement::Complete { answer, outcome } => {
             return Ok(Made::Here { answer, outcome: Some(outcome) });
@@ -178,7 +192,9 @@ fn made<A>(settlement: Settlement<A>, transacted: bool) -> Result<Made<A>, Unkep
         }
         Settlement::Refuse { answer, outcome } => (answer, End::Refuse(outcome)),
         Settlement::Fail { answer, error } => (answer, End::Fail(error)),
-        Settlement::Release { answer } => (answer, End::Release),
+        Settlement::Release { answer } => {
+            (answer, End::Release { forgotten: !context.is_known_outside() })
+        }
     };
     Err(Unkept { answer, end })
 }

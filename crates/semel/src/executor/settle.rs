@@ -119,10 +119,10 @@ pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Ending
             let outcome = outcome.within(order.policy.max_outcome);
             Ending::Succeeded { outcome, keep }
         }
-        End::Release => match grant.origin {
-            Origin::Fresh => Ending::Removed,
-            // An earlier attempt may have had effects: its operation id and count must survive.
-            Origin::AfterFailure | Origin::Takeover => Ending::Failed {
+        End::Release { forgotten } => match grant.origin {
+            Origin::Fresh if forgotten => Ending::Removed,
+            // An attempt may have had effects: its operation id and count must survive.
+            Origin::Fresh | Origin::AfterFailure | Origin::Takeover => Ending::Failed {
                 error: ErrorText::new("refused, and the claim was given back"),
                 retry_after: Some(Duration::ZERO),
                 keep,

@@ -59,9 +59,7 @@ async fn create(State(minimal): State<Minimal>, headers: HeaderMap, body: Bytes)
     };
     match minimal.answer(key, &body).await {
         Ok(response) => response,
-        Err(trouble) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, trouble.to_string()).into_response()
-        }
+        Err(trouble) => (StatusCode::INTERNAL_SERVER_ERROR, trouble.to_string()).into_response(),
     }
 }
 

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Process {
     port: u16,
-    _child: Child,
+    child: Child,
 }
 
 impl Process {
@@ -40,11 +40,36 @@ impl Process {
         }
         let port = line.trim().parse();
         let port = port.map_err(|_| format!("{} did not say its port", program.display()))?;
-        Ok(Self { port, _child: child })
+        Ok(Self { port, child })
+    }
+
+    /// What it costs so far.
+    pub(crate) fn cost(&self) -> Cost {
+        Cost { process: self.child.id() }
     }
 
     /// Where it serves.
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+}
+
+/// What a process costs: processor time, which does not depend on who else is busy as rates do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    process: Option<u32>,
+}
+
+impl Cost {
+    /// Time on processors so far, in its own code and in the kernel's on its behalf; `None` where
+    /// the system does not tell.
+    pub(crate) fn spent(self) -> Option<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process?)).ok()?;
+        // The name may hold anything, brackets too; after it, own and kernel time are the 12th and
+        // the 13th, in hundredths of a second.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+        let (own, kernel): (u64, u64) =
+            (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some(Duration::from_millis((own + kernel) * 10))
     }
 }

@@ -81,11 +81,7 @@ async fn behind(shop: &Shop, remembering: Remembering, url: &str) -> Result<Rout
     }
 }
 
-fn protected<S: Store>(
-    shop: &Shop,
-    remembering: Remembering,
-    store: S,
-) -> Result<Router, Trouble> {
+fn protected<S: Store>(shop: &Shop, remembering: Remembering, store: S) -> Result<Router, Trouble> {
     let executor = Executor::builder(Counted::new(store))
         .local_replay(remembering.settings())
         .sweeping(Sweeping::OFF)

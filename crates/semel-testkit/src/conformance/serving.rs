@@ -1,0 +1,418 @@
+//! Answers of a door: kept, kept as a refusal, kept only as a fact, failed or given back, and what
+//! each caller gets.
+//!
+//! The same answers inside a transaction are in [`committing`](super::committing).
+
+use std::time::Duration;
+
+use semel::{
+    Command, Error, Executor, Fingerprint, Key, OnFailure, Outcome, Receipt, Record, Recorded,
+    Served, Settlement, State, Store, Wait,
+};
+use tokio::sync::oneshot;
+
+use super::stage::{LEASE, PAST_LEASE, SOON, Work, command, executor, key};
+use crate::Fixture;
+
+pub(super) type Answer = Result<Served<String>, Error>;
+
+/// How a handler ends its run number `n`.
+pub(super) type End = fn(u32) -> Settlement<String>;
+
+/// Larger than any answer is kept.
+pub(super) const LARGE: u64 = 5_000_000_000;
+
+pub(super) fn outcome(text: impl Into<String>) -> Outcome {
+    Outcome::new("text/plain", text.into())
+}
+
+pub(super) fn keeps(n: u32) -> Settlement<String> {
+    let outcome = Recorded::Whole(outcome(format!("kept {n}")));
+    Settlement::Complete { answer: format!("answer {n}"), outcome }
+}
+
+pub(super) fn omits(n: u32) -> Settlement<String> {
+    let outcome = Recorded::Omitted { bytes: LARGE };
+    Settlement::Complete { answer: format!("answer {n}"), outcome }
+}
+
+pub(super) fn refuses(n: u32) -> Settlement<String> {
+    let outcome = Recorded::Whole(outcome(format!("refused {n}")));
+    Settlement::Refuse { answer: format!("answer {n}"), outcome }
+}
+
+pub(super) fn fails(n: u32) -> Settlement<String> {
+    Settlement::Fail { answer: format!("answer {n}"), error: format!("no {n}") }
+}
+
+pub(super) fn gives_back(n: u32) -> Settlement<String> {
+    Settlement::Release { answer: format!("answer {n}") }
+}
+
+async fn serve<S: Store>(
+    executor: &Executor<S>,
+    command: Command,
+    work: &Work,
+    end: End,
+) -> Answer {
+    let work = work.clone();
+    executor.serve(command, move |_| async move { end(work.start()) }).await
+}
+
+/// What this caller's own work answered.
+pub(super) fn executed(answer: &Answer) -> (&str, Option<Receipt>) {
+    match answer {
+        Ok(Served::Executed { answer, receipt }) => (answer, *receipt),
+        other => panic!("the work's own answer was expected: {other:?}"),
+    }
+}
+
+/// What was kept of somebody else's.
+pub(super) fn replayed(answer: &Answer) -> (&str, Receipt) {
+    match answer {
+        Ok(Served::Replayed { outcome, receipt }) => {
+            assert_eq!(outcome.content_type(), "text/plain");
+            (std::str::from_utf8(outcome.body()).expect("text"), *receipt)
+        }
+        other => panic!("a replay was expected: {other:?}"),
+    }
+}
+
+pub(super) async fn record<S: Store>(executor: &Executor<S>, key: &Key) -> Option<Record> {
+    executor.peek(key).await.expect("a store").map(|found| found.record)
+}
+
+fn failure(record: &Record) -> Option<&str> {
+    record.error.as_ref().map(|error| error.as_str())
+}
+
+/// A handler that has started and waits to be let go.
+struct Held {
+    answer: tokio::task::JoinHandle<Answer>,
+    release: oneshot::Sender<Settlement<String>>,
+}
+
+impl Held {
+    async fn start<S: Store>(executor: &Executor<S>, command: Command) -> Self {
+        let (release, released) = oneshot::channel();
+        let (running, started) = oneshot::channel();
+        let executor = executor.clone();
+        let answer = tokio::spawn(async move {
+            let work = move |_| async move {
+                let _ = running.send(());
+                released.await.expect("it is let go")
+            };
+            executor.serve(command, work).await
+        });
+        started.await.expect("the work starts");
+        Self { answer, release }
+    }
+
+    async fn finish(self, settlement: Settlement<String>) -> Answer {
+        self.release.send(settlement).expect("the work waits for it");
+        tokio::time::timeout(SOON, self.answer).await.expect("an answer in time").expect("no panic")
+    }
+}
+
+/// The first caller gets the answer itself, every other what was kept of it.
+pub async fn a_completed_answer_is_replayed<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let first = serve(&executor, command(), &work, keeps).await;
+    let (answer, receipt) = executed(&first);
+    let receipt = receipt.expect("an answer that repeats will get");
+    assert_eq!((answer, receipt.attempt, receipt.recorded), ("answer 1", 1, true));
+    for _ in 0..2 {
+        let again = serve(&executor, command(), &work, keeps).await;
+        assert_eq!(replayed(&again), ("kept 1", receipt));
+    }
+    assert_eq!(work.runs(), 1);
+}
+
+/// An answer too large to keep is delivered once; after that only its size is known, and nothing
+/// runs again.
+pub async fn an_omitted_answer_is_delivered_once_and_never_run_again<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let first = serve(&executor, command(), &work, omits).await;
+    assert_eq!(executed(&first).0, "answer 1");
+    for _ in 0..2 {
+        let again = serve(&executor, command(), &work, keeps).await;
+        assert!(matches!(again, Err(Error::ResultUnavailable { bytes: LARGE })), "{again:?}");
+    }
+    assert_eq!(work.runs(), 1);
+}
+
+/// A whole outcome over the limit is treated as one that the door omitted.
+pub async fn an_outcome_over_the_limit_is_omitted<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let limited = command().max_outcome(8);
+    let first = serve(&executor, limited.clone(), &work, keeps).await;
+    assert_eq!(executed(&first).0, "answer 1");
+    let again = serve(&executor, limited, &work, keeps).await;
+    assert!(matches!(again, Err(Error::ResultUnavailable { bytes: 16 })), "{again:?}");
+    assert_eq!(work.runs(), 1);
+}
+
+/// A refusal that is kept is an answer like any other.
+pub async fn a_kept_refusal_is_replayed<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let first = serve(&executor, command(), &work, refuses).await;
+    assert_eq!(executed(&first).0, "answer 1");
+    let again = serve(&executor, command(), &work, refuses).await;
+    assert_eq!(replayed(&again).0, "refused 1");
+    assert_eq!(work.runs(), 1);
+}
+
+/// A failed answer is delivered, recorded as a failure, and run again under the same operation.
+pub async fn a_failed_answer_is_delivered_and_run_again<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let mine = || command().fingerprint(Fingerprint::opaque("a"));
+    let first = serve(&executor, mine(), &work, fails).await;
+    assert_eq!(executed(&first), ("answer 1", None));
+    let found = record(&executor, &key()).await.expect("a failure is visible");
+    assert_eq!((found.state, found.attempt), (State::Failed, 1));
+    assert_eq!(failure(&found), Some("no 1"));
+    let other = command().fingerprint(Fingerprint::opaque("b"));
+    let refused = serve(&executor, other, &work, keeps).await;
+    assert!(matches!(refused, Err(Error::Mismatch)), "a failed key keeps its request: {refused:?}");
+    let second = serve(&executor, mine(), &work, keeps).await;
+    let (answer, receipt) = executed(&second);
+    let receipt = receipt.expect("kept");
+    assert_eq!((answer, receipt.attempt), ("answer 2", 2));
+    assert_eq!(receipt.operation_id, found.operation_id);
+    assert!(receipt.fence > found.fence);
+    assert_eq!(replayed(&serve(&executor, mine(), &work, keeps).await), ("kept 2", receipt));
+}
+
+/// Under Keep a failed answer is told as a failure until it expires.
+pub async fn a_failed_answer_under_keep_is_final<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let keep = Duration::from_secs(60);
+    let kept = || command().keep(keep).on_failure(OnFailure::Keep);
+    assert_eq!(executed(&serve(&executor, kept(), &work, fails).await), ("answer 1", None));
+    let again = serve(&executor, kept(), &work, keeps).await;
+    let Err(Error::FailedFinal { error }) = again else { panic!("{again:?}") };
+    assert_eq!((error.as_str(), work.runs()), ("no 1", 1));
+    fixture.advance(keep + Duration::from_millis(1)).await;
+    assert_eq!(executed(&serve(&executor, kept(), &work, keeps).await).0, "answer 2");
+}
+
+/// Under Backoff a failed answer is run again when it is due, and not before.
+pub async fn a_failed_answer_backs_off<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let long = Duration::from_secs(600);
+    let patient = || command().on_failure(OnFailure::Backoff { base: long, cap: long });
+    let _ = serve(&executor, patient(), &work, fails).await;
+    let early = serve(&executor, patient(), &work, keeps).await;
+    let Err(Error::Backoff { retry_after, attempt, error }) = early else { panic!("{early:?}") };
+    assert_eq!((attempt, error.as_str(), work.runs()), (1, "no 1", 1));
+    assert!(retry_after <= long, "{retry_after:?}");
+    fixture.advance(long).await;
+    assert_eq!(executed(&serve(&executor, patient(), &work, keeps).await).0, "answer 2");
+}
+
+/// Failed answers use attempts up; the last one is delivered too, and says why nothing runs.
+pub async fn failed_answers_use_attempts_up<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let limited = || command().max_attempts(2);
+    for n in ["answer 1", "answer 2"] {
+        assert_eq!(executed(&serve(&executor, limited(), &work, fails).await), (n, None));
+    }
+    let dead = serve(&executor, limited(), &work, keeps).await;
+    let Err(Error::Dead { error }) = dead else { panic!("{dead:?}") };
+    assert_eq!((error.as_str(), work.runs()), ("exceeded maxRetry (2): no 2", 2));
+}
+
+/// A fresh key that is given back is as if never used: no record, and free for another request.
+pub async fn a_fresh_key_that_is_given_back_is_free<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let first = command().fingerprint(Fingerprint::opaque("a"));
+    assert_eq!(executed(&serve(&executor, first, &work, gives_back).await), ("answer 1", None));
+    assert_eq!(record(&executor, &key()).await, None);
+    let second = serve(&executor, command().fingerprint(Fingerprint::opaque("b")), &work, keeps);
+    let second = second.await;
+    let (answer, receipt) = executed(&second);
+    assert_eq!((answer, receipt.expect("kept").attempt), ("answer 2", 1));
+}
+
+/// Giving back what an earlier attempt failed at keeps that attempt's operation id, and both count.
+pub async fn a_failed_key_that_is_given_back_keeps_its_operation<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let _ = serve(&executor, command(), &work, fails).await;
+    let before = record(&executor, &key()).await.expect("a failure");
+    let given_back = serve(&executor, command(), &work, gives_back).await;
+    assert_eq!(executed(&given_back), ("answer 2", None));
+    let after = record(&executor, &key()).await.expect("the operation is remembered");
+    assert_eq!((after.state, after.attempt), (State::Failed, 2));
+    assert_eq!(after.operation_id, before.operation_id);
+    let third = serve(&executor, command(), &work, keeps).await;
+    let (answer, receipt) = executed(&third);
+    let receipt = receipt.expect("kept");
+    assert_eq!((answer, receipt.attempt), ("answer 3", 3));
+    assert_eq!(receipt.operation_id, before.operation_id);
+}
+
+/// A crashed attempt may have had effects, so giving its key back keeps its operation id as well.
+pub async fn a_crashed_key_that_is_given_back_keeps_its_operation<F: Fixture>(fixture: F) {
+    let (crashed, executor, work) =
+        (executor(&fixture).await, executor(&fixture).await, Work::default());
+    let held = Held::start(&crashed, command()).await;
+    let before = record(&executor, &key()).await.expect("a claim");
+    fixture.advance(PAST_LEASE).await;
+    assert_eq!(executed(&serve(&executor, command(), &work, gives_back).await).0, "answer 1");
+    let after = record(&executor, &key()).await.expect("the operation is remembered");
+    assert_eq!((after.state, after.operation_id), (State::Failed, before.operation_id));
+    drop(held);
+}
+
+/// A key that is given back after somebody else got a downstream key keeps its operation id: the
+/// next attempt must send the same one.
+pub async fn a_key_given_back_after_a_downstream_key_keeps_its_operation<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let mut sent = Vec::new();
+    for end in [gives_back as End, keeps] {
+        let answer: Result<Served<(u32, String)>, Error> = executor
+            .serve(command(), move |context| async move {
+                let key = context.downstream_key("charge").expect("a claim that leaves its id");
+                let attempt = context.attempt();
+                match end(attempt) {
+                    Settlement::Complete { outcome, .. } => {
+                        Settlement::Complete { answer: (attempt, key), outcome }
+                    }
+                    _ => Settlement::Release { answer: (attempt, key) },
+                }
+            })
+            .await;
+        let Ok(Served::Executed { answer, .. }) = answer else { panic!("{answer:?}") };
+        sent.push(answer);
+    }
+    assert_eq!((sent[0].0, sent[1].0), (1, 2));
+    assert_eq!(sent[0].1, sent[1].1);
+}
+
+/// A panic is an error and a failure; the next caller runs.
+pub async fn a_handlers_panic_is_a_failure<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let panicked: Answer = executor.serve(command(), |_| async { panic!("out of paper") }).await;
+    let Err(Error::Panicked { message }) = panicked else { panic!("{panicked:?}") };
+    assert_eq!(message, "out of paper");
+    let found = record(&executor, &key()).await.expect("a failure is visible");
+    assert_eq!((found.state, found.attempt), (State::Failed, 1));
+    let second = serve(&executor, command(), &work, keeps).await;
+    assert_eq!(executed(&second).1.expect("kept").operation_id, found.operation_id);
+}
+
+/// Work over its limit is dropped, and that is an error and a failure.
+pub async fn a_handler_over_its_limit_is_a_failure<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let (dropped, gone) = oneshot::channel::<()>();
+    let limited = command().work_timeout(Duration::from_millis(50));
+    let late: Answer = executor
+        .serve(limited, move |_| async move {
+            let _dropped = dropped;
+            std::future::pending().await
+        })
+        .await;
+    assert!(matches!(late, Err(Error::WorkTimeout { .. })), "{late:?}");
+    assert!(gone.await.is_err(), "the handler's future is gone");
+    let found = record(&executor, &key()).await.expect("a failure is visible");
+    assert_eq!((found.state, found.attempt), (State::Failed, 1));
+    assert_eq!(executed(&serve(&executor, command(), &work, keeps).await).0, "answer 1");
+}
+
+/// A holder whose claim was taken over tells its caller the winner's answer, whatever its own is.
+pub async fn a_lost_claim_is_answered_with_the_winners_outcome<F: Fixture>(fixture: F) {
+    let (zombie, heir) = (executor(&fixture).await, executor(&fixture).await);
+    for (n, end) in [keeps, omits, refuses, fails, gives_back].into_iter().enumerate() {
+        let key = Key::command("acme", "ORDER_CREATE", &format!("lost-{n}")).expect("a valid key");
+        let command = || Command::new(key.clone()).lease(LEASE);
+        let held = Held::start(&zombie, command()).await;
+        fixture.advance(PAST_LEASE).await;
+        let work = Work::default();
+        let won = serve(&heir, command(), &work, keeps).await;
+        let (_, receipt) = executed(&won);
+        let receipt = receipt.expect("kept");
+        assert_eq!(receipt.attempt, 2);
+        let late = held.finish(end(99)).await;
+        assert_eq!(replayed(&late), ("kept 1", receipt), "{n}");
+        let stored = record(&heir, &key).await.expect("a record");
+        assert_eq!((stored.state, stored.fence), (State::Succeeded, receipt.fence), "{n}");
+    }
+}
+
+/// While the new holder is still at it, the one that lost its claim says so.
+pub async fn a_lost_claim_is_in_progress_while_its_heir_runs<F: Fixture>(fixture: F) {
+    let (zombie, heir) = (executor(&fixture).await, executor(&fixture).await);
+    let held = Held::start(&zombie, command()).await;
+    fixture.advance(PAST_LEASE).await;
+    let heirs = Held::start(&heir, command()).await;
+    let late = held.finish(keeps(1)).await;
+    let Ok(Served::InProgress { operation_id, .. }) = late else { panic!("{late:?}") };
+    let running = record(&heir, &key()).await.expect("a claim");
+    assert_eq!((running.state, Some(running.operation_id)), (State::Running, operation_id));
+    assert_eq!(executed(&heirs.finish(keeps(2)).await).0, "answer 2");
+}
+
+/// A duplicate is told that the operation runs, and another request that the key is taken.
+pub async fn a_request_beside_a_running_handler_is_told_so<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let mine = || command().fingerprint(Fingerprint::opaque("a"));
+    let held = Held::start(&executor, mine()).await;
+    let told = serve(&executor, mine(), &work, keeps).await;
+    assert!(matches!(told, Ok(Served::InProgress { .. })), "{told:?}");
+    let other = command().fingerprint(Fingerprint::opaque("b"));
+    let refused = serve(&executor, other, &work, keeps).await;
+    assert!(matches!(refused, Err(Error::Mismatch)), "{refused:?}");
+    assert_eq!(executed(&held.finish(keeps(7)).await).0, "answer 7");
+    assert_eq!(work.runs(), 0);
+}
+
+/// 64 callers at once: one handler runs, one caller gets its answer, 63 what was kept of it.
+pub async fn many_requests_at_once_run_one_handler<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let callers: Vec<_> = (0..64)
+        .map(|_| {
+            let (executor, work) = (executor.clone(), work.clone());
+            let patient = command().wait(Wait::Deadline(SOON));
+            tokio::spawn(async move { serve(&executor, patient, &work, keeps).await })
+        })
+        .collect();
+    let mut own = 0;
+    for caller in callers {
+        let answer = caller.await.expect("no panic");
+        match &answer {
+            Ok(Served::Executed { answer, .. }) => {
+                own += 1;
+                assert_eq!(answer, "answer 1");
+            }
+            _ => assert_eq!(replayed(&answer).0, "kept 1"),
+        }
+    }
+    assert_eq!((own, work.runs()), (1, 1));
+}
+
+/// A waiter whose holder gives its claim back runs itself.
+pub async fn a_waiter_runs_when_the_holder_gives_its_claim_back<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let held = Held::start(&executor, command()).await;
+    let waiter = {
+        let (executor, work) = (executor.clone(), work.clone());
+        let patient = command().wait(Wait::Deadline(SOON));
+        tokio::spawn(async move { serve(&executor, patient, &work, keeps).await })
+    };
+    assert_eq!(executed(&held.finish(gives_back(9)).await), ("answer 9", None));
+    let answer = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("no panic");
+    let (answer, receipt) = executed(&answer);
+    assert_eq!((answer, receipt.expect("kept").attempt), ("answer 1", 1));
+}
+
+/// A caller who leaves does not stop the handler; the repeat gets what it answered.
+pub async fn a_caller_who_leaves_does_not_stop_the_handler<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let held = Held::start(&executor, command()).await;
+    held.answer.abort();
+    assert!(held.answer.await.expect_err("the caller left").is_cancelled());
+    held.release.send(keeps(5)).expect("the work still waits");
+    let patient = command().wait(Wait::Deadline(SOON));
+    let again = serve(&executor, patient, &work, keeps).await;
+    assert_eq!((replayed(&again).0, work.runs()), ("kept 5", 0));
+}

@@ -1,0 +1,168 @@
+//! Tells an OpenAPI document what the HTTP layer adds to its operations.
+//!
+//! The document is yours, made with `utoipa`; an operation that is described here gets:
+//!
+//! - the parameter `Idempotency-Key`, required or not as its [`Rules`] say, and `Prefer` where
+//!   answers may be asked for later;
+//! - the problems that the layer may answer with, by status, as `application/problem+json` of the
+//!   schema `Problem` (`IdempotencyProblem`, if the document has another `Problem`);
+//! - the header `Idempotent-Replayed` on the responses that are kept;
+//! - the response 202 where answers may be asked for later.
+//!
+//! What the document says itself stays: descriptions are added to, other media types and headers are
+//! left alone. Responses that are references are not touched, since others may refer to them too;
+//! only the parameter `Idempotency-Key` is replaced. Describing an operation again replaces what was
+//! described before.
+//!
+//! # Example
+//!
+//! ```
+//! use semel_tower::http::Rules;
+//! use semel_tower::openapi;
+//! use utoipa::OpenApi;
+//!
+//! /// Places an order.
+//! #[utoipa::path(post, path = "/orders", responses((status = 201, description = "Placed")))]
+//! async fn place() {}
+//!
+//! #[derive(OpenApi)]
+//! #[openapi(paths(place))]
+//! struct Api;
+//!
+//! let mut document = Api::openapi();
+//! openapi::describe(&mut document, "POST /orders", &Rules::new().required())?;
+//!
+//! let document = serde_json::to_value(&document)?;
+//! let operation = &document["paths"]["/orders"]["post"];
+//! assert_eq!(operation["parameters"][0]["name"], "Idempotency-Key");
+//! assert!(operation["responses"]["201"]["headers"].get("Idempotent-Replayed").is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod operation;
+mod problem;
+
+use http::{HeaderName, Method};
+use semel::Store;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::{OpenApi, PathItem};
+
+use crate::http::{IdempotencyLayer, Rules};
+use crate::road::Road;
+
+/// Describes one operation, named as the layer names it: `POST /orders/{id}/refunds`.
+///
+/// # Errors
+/// [`UnknownOperation`] if the document has none of that name. It is left as it was.
+pub fn describe(
+    document: &mut OpenApi,
+    operation: &str,
+    rules: &Rules,
+) -> Result<(), UnknownOperation> {
+    known(document, operation)?;
+    each(document, &operation::KEY, |name, _| (name == operation).then_some(rules));
+    Ok(())
+}
+
+/// Describes every operation whose method the rules name, and says how many there are.
+pub fn describe_all(document: &mut OpenApi, rules: &Rules) -> usize {
+    each(document, &operation::KEY, |_, method| rules.methods.contains(method).then_some(rules))
+}
+
+/// Describes every operation by what `layer` does to it: the rules of its route, the general ones
+/// elsewhere, the layer's own key header. Says how many there are.
+///
+/// Operations are matched by method and path; names of one's own
+/// ([`IdempotencyLayer::operation`]) are not known to a document.
+///
+/// # Errors
+/// [`UnknownOperation`] if the layer has rules for a route that the document has not: a route that is
+/// misspelt in the layer, or not documented. The document is left as it was.
+pub fn describe_layer<S: Store, R: Road<S>>(
+    document: &mut OpenApi,
+    layer: &IdempotencyLayer<S, R>,
+) -> Result<usize, UnknownOperation> {
+    let (rules, routes, keys) = layer.described();
+    for route in routes.keys() {
+        known(document, route)?;
+    }
+    let header = keys.first().unwrap_or(&operation::KEY);
+    Ok(each(document, header, |name, method| {
+        let rules = routes.get(name).unwrap_or(rules);
+        rules.methods.contains(method).then_some(rules)
+    }))
+}
+
+/// An operation that the document does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the document has no operation `{operation}`; it has {}", listed(known))]
+pub struct UnknownOperation {
+    /// What was asked for.
+    pub operation: String,
+    /// What there is.
+    pub known: Vec<String>,
+}
+
+fn listed(known: &[String]) -> String {
+    match known {
+        [] => "none".to_owned(),
+        known => format!("`{}`", known.join("`, `")),
+    }
+}
+
+fn known(document: &mut OpenApi, operation: &str) -> Result<(), UnknownOperation> {
+    let known: Vec<String> = operations(document).into_iter().map(|(name, ..)| name).collect();
+    match known.iter().any(|name| name == operation) {
+        true => Ok(()),
+        false => Err(UnknownOperation { operation: operation.to_owned(), known }),
+    }
+}
+
+/// Describes those operations for which `rules` has some.
+fn each<'r>(
+    document: &mut OpenApi,
+    header: &HeaderName,
+    rules: impl Fn(&str, &Method) -> Option<&'r Rules>,
+) -> usize {
+    if operations(document).iter().all(|(name, method, _)| rules(name, method).is_none()) {
+        return 0;
+    }
+    let problem = problem::reference(document);
+    let mut described = 0;
+    for (name, method, operation) in operations(document) {
+        if let Some(rules) = rules(&name, &method) {
+            operation::describe(operation, rules, header, &problem);
+            described += 1;
+        }
+    }
+    described
+}
+
+/// All operations with their names.
+fn operations(document: &mut OpenApi) -> Vec<(String, Method, &mut Operation)> {
+    let mut found = Vec::new();
+    for (path, item) in &mut document.paths.paths {
+        let PathItem { get, put, post, delete, options, head, patch, trace, query, .. } = item;
+        let named = [
+            ("GET", get),
+            ("PUT", put),
+            ("POST", post),
+            ("DELETE", delete),
+            ("OPTIONS", options),
+            ("HEAD", head),
+            ("PATCH", patch),
+            ("TRACE", trace),
+            ("QUERY", query),
+        ];
+        let named =
+            named.into_iter().filter_map(|(name, operation)| Some((name, operation.as_mut()?)));
+        let others =
+            item.additional_operations.iter_mut().map(|(name, other)| (name.as_str(), other));
+        for (method, operation) in named.chain(others) {
+            if let Ok(method) = Method::from_bytes(method.as_bytes()) {
+                found.push((format!("{method} {path}"), method, operation));
+            }
+        }
+    }
+    found
+}

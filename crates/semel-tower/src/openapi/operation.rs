@@ -1,0 +1,209 @@
+//! One operation: what was described before is taken back, what holds now is added.
+
+use http::{HeaderName, StatusCode};
+use semel::key::MAX_ID;
+use utoipa::openapi::header::{Header, HeaderBuilder};
+use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{ObjectBuilder, SchemaFormat, Type};
+use utoipa::openapi::{Content, Ref, RefOr, Required, Response};
+
+use crate::http::{OPERATIONS, Rules, Slug};
+
+/// The header that is asked for, where a layer has no other.
+pub(super) static KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+const PROBLEM: &str = "application/problem+json";
+const REPLAYED: &str = "Idempotent-Replayed";
+const RETRY_AFTER: &str = "Retry-After";
+/// Begins what we add to a description, so that it can be found again.
+const OURS: &str = "Idempotency:\n\n";
+
+pub(super) fn describe(
+    operation: &mut Operation,
+    rules: &Rules,
+    header: &HeaderName,
+    schema: &Ref,
+) {
+    let name = shown(header);
+    take_back(operation, &name);
+    let parameters = operation.parameters.get_or_insert_default();
+    parameters.push(RefOr::T(key(&name, rules.required)));
+    if rules.respond_async {
+        parameters.push(RefOr::T(prefer()));
+    }
+    // Before anything of ours is among them.
+    mark_replays(operation, rules);
+    for (status, problems) in by_status(rules) {
+        let response = response(operation, status, problems);
+        let content = Content::new(Some(schema.clone()));
+        let Some(response) = response else { continue };
+        response.content.entry(PROBLEM.to_owned()).or_insert_with(|| content.into());
+        if matches!(status.as_u16(), 409 | 503) {
+            add(response, RETRY_AFTER, retry_after());
+        }
+    }
+    if rules.respond_async {
+        let text =
+            format!("- accepted: ask at `Location`, below `{OPERATIONS}`, as the same caller");
+        if let Some(response) = response(operation, StatusCode::ACCEPTED, text) {
+            add(response, "Location", location());
+            add(response, RETRY_AFTER, retry_after());
+            add(response, "Preference-Applied", applied());
+        }
+    }
+}
+
+/// Leaves of a described operation what was there before.
+fn take_back(operation: &mut Operation, name: &str) {
+    if let Some(parameters) = &mut operation.parameters {
+        parameters.retain(|parameter| match parameter {
+            RefOr::Ref(_) => true,
+            RefOr::T(parameter) => {
+                let is_key = parameter.parameter_in == ParameterIn::Header
+                    && parameter.name.eq_ignore_ascii_case(name);
+                !is_key && *parameter != prefer()
+            }
+        });
+    }
+    operation.responses.responses.retain(|_, response| {
+        let RefOr::T(response) = response else { return true };
+        let ours = [
+            (REPLAYED, replayed()),
+            (RETRY_AFTER, retry_after()),
+            ("Location", location()),
+            ("Preference-Applied", applied()),
+        ];
+        let Some(at) = response.description.find(OURS) else {
+            response
+                .headers
+                .retain(|name, header| name != REPLAYED || *header != RefOr::T(replayed()));
+            return true;
+        };
+        response.description.truncate(at);
+        response.description.truncate(response.description.trim_end().len());
+        response.headers.retain(|name, header| {
+            !ours.iter().any(|(our, value)| name == our && *header == RefOr::T(value.clone()))
+        });
+        response.content.retain(|media, content| media != PROBLEM || !refers_to_problem(content));
+        // What is left of a response that was all ours says nothing.
+        !(response.description.is_empty() && response.content.is_empty())
+    });
+}
+
+fn refers_to_problem(content: &RefOr<Content>) -> bool {
+    let ours =
+        ["Problem", "IdempotencyProblem"].map(|name| RefOr::Ref(Ref::from_schema_name(name)));
+    match content {
+        RefOr::Ref(_) => false,
+        RefOr::T(content) => content.schema.as_ref().is_some_and(|schema| ours.contains(schema)),
+    }
+}
+
+/// Marks the responses that a repeat may get.
+fn mark_replays(operation: &mut Operation, rules: &Rules) {
+    for (status, response) in &mut operation.responses.responses {
+        let RefOr::T(response) = response else { continue };
+        // `2XX` is as good as 200.
+        let Ok(status) = status.to_ascii_uppercase().replace("XX", "00").parse() else { continue };
+        if rules.keeps_status(status) {
+            add(response, REPLAYED, replayed());
+        }
+    }
+}
+
+/// The statuses of the layer's own answers, each with what it says of them.
+fn by_status(rules: &Rules) -> Vec<(StatusCode, String)> {
+    let absent = [
+        (Slug::KeyMissing, !rules.required),
+        (Slug::ReplayRefused, rules.replay_check.is_none()),
+        // The answer of another URL.
+        (Slug::OperationUnknown, true),
+    ];
+    let mut found: Vec<(StatusCode, String)> = Vec::new();
+    for slug in Slug::ALL.iter().filter(|slug| !absent.contains(&(**slug, true))) {
+        let status = if *slug == Slug::KeyReused { rules.mismatch } else { slug.status() };
+        let line = format!("- `{}`: {}", slug.as_str(), slug.title());
+        match found.iter_mut().find(|(known, _)| *known == status) {
+            Some((_, lines)) => lines.extend(["\n", line.as_str()]),
+            None => found.push((status, line)),
+        }
+    }
+    found
+}
+
+/// The response of a status, with `text` in its description; `None` if it is elsewhere.
+fn response(
+    operation: &mut Operation,
+    status: StatusCode,
+    text: impl AsRef<str>,
+) -> Option<&mut Response> {
+    let responses = &mut operation.responses.responses;
+    let response =
+        responses.entry(status.as_str().to_owned()).or_insert_with(|| Response::new("").into());
+    let RefOr::T(response) = response else { return None };
+    let before = if response.description.is_empty() { "" } else { "\n\n" };
+    response.description.extend([before, OURS, text.as_ref()]);
+    Some(response)
+}
+
+fn add(response: &mut Response, name: &str, header: Header) {
+    response.headers.entry(name.to_owned()).or_insert_with(|| header.into());
+}
+
+fn key(name: &str, required: bool) -> Parameter {
+    let without = if required { "Without it the request is refused." } else { "Optional." };
+    let description = format!(
+        "Unique to what is wanted, such as a UUID; the same in every retry. A repeat gets the first \
+         answer, another request under the same key is refused. {without}"
+    );
+    let schema = ObjectBuilder::new().schema_type(Type::String);
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(ParameterIn::Header)
+        .required(if required { Required::True } else { Required::False })
+        .description(Some(description))
+        .schema(Some(schema.min_length(Some(1)).max_length(Some(MAX_ID))))
+        .example(Some("8e03978e-40d5-43dd-bc93-6894a57f9324".into()))
+        .build()
+}
+
+fn prefer() -> Parameter {
+    ParameterBuilder::new()
+        .name("Prefer")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some("`respond-async`: be answered 202 at once, and ask later (RFC 7240)."))
+        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .build()
+}
+
+fn replayed() -> Header {
+    header(Type::Boolean, None, "True if an earlier request with this key made the answer.")
+}
+
+fn retry_after() -> Header {
+    header(Type::Integer, None, "Come again with the same key after so many seconds.")
+}
+
+fn location() -> Header {
+    header(Type::String, Some("uri-reference"), "Where to ask for the answer.")
+}
+
+fn applied() -> Header {
+    header(Type::String, None, "`respond-async`")
+}
+
+fn header(kind: Type, format: Option<&str>, description: &str) -> Header {
+    let format = format.map(|format| SchemaFormat::Custom(format.to_owned()));
+    let schema = ObjectBuilder::new().schema_type(kind).format(format);
+    HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
+}
+
+/// `Idempotency-Key`, as people write it.
+fn shown(header: &HeaderName) -> String {
+    let words = header.as_str().split('-').map(|word| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        first.to_ascii_uppercase() + rest
+    });
+    words.collect::<Vec<_>>().join("-")
+}

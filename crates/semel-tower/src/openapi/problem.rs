@@ -1,0 +1,58 @@
+//! The schema of a problem.
+
+use utoipa::openapi::schema::{ObjectBuilder, SchemaFormat, Type};
+use utoipa::openapi::{OpenApi, Ref, RefOr, Schema};
+
+use crate::http::Slug;
+
+/// Where the schema of problems is in the document, which has it from now on.
+pub(super) fn reference(document: &mut OpenApi) -> Ref {
+    let schema: RefOr<Schema> = schema().into();
+    let schemas = &mut document.components.get_or_insert_default().schemas;
+    let name = match schemas.get("Problem") {
+        Some(another) if *another != schema => "IdempotencyProblem",
+        Some(_) | None => "Problem",
+    };
+    schemas.insert(name.to_owned(), schema);
+    Ref::from_schema_name(name)
+}
+
+fn schema() -> ObjectBuilder {
+    let member = |kind, description: &'static str| {
+        ObjectBuilder::new().schema_type(kind).description(Some(description))
+    };
+    let text = |description| member(Type::String, description);
+    let link = |description| {
+        text(description).format(Some(SchemaFormat::Custom("uri-reference".to_owned())))
+    };
+    let codes: Vec<String> = Slug::ALL.iter().map(|slug| slug.code()).collect();
+    let status = member(Type::Integer, "The status of the response.").minimum(Some(400));
+    let members = [
+        ("type", link("What kind of problem it is.")),
+        ("title", text("The same for people.")),
+        ("status", status.maximum(Some(599))),
+        ("detail", text("What is the matter with this very request.")),
+        ("instance", link("The path of the request.")),
+        ("code", text("What kind of problem it is, as a constant.").enum_values(Some(codes))),
+        (
+            "retryable",
+            member(Type::Boolean, "Whether the same request with the same key may succeed later."),
+        ),
+        (
+            "safe_new_key",
+            member(
+                Type::Boolean,
+                "Whether the same request with a new key cannot do anything twice.",
+            ),
+        ),
+    ];
+    let mut schema = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .description(Some("Why a request got no answer of its own (RFC 9457)."));
+    for (name, member) in members {
+        schema = schema.property(name, member).required(name);
+    }
+    let operation = text("Names the operation, where there is one and it is known.")
+        .pattern(Some("^[0-7][0-9A-HJKMNP-TV-Z]{25}$"));
+    schema.property("operation_id", operation)
+}

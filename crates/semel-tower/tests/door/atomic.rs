@@ -1,0 +1,78 @@
+//! The atomic road: what becomes of a refusal that is kept.
+
+use axum::Router;
+use axum::routing::post as on_post;
+use http::StatusCode;
+use semel::Executor;
+use semel_sql::sqlite::SqliteStore;
+use semel_testkit::Fixture as _;
+use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_tower::axum::Tx;
+use semel_tower::http::{IdempotencyLayer, Preset, Rules};
+use semel_tower::{Atomic, Scope, Tenant};
+
+use crate::ground::{AtomicGround as _, Ground as _, Sqlite, run};
+use crate::stage::{order, send, sending};
+
+type Store = FaultyStore<SqliteStore>;
+
+fn layer(store: Store) -> IdempotencyLayer<Store, Atomic> {
+    let rules = Rules::new().required().preset(Preset::below_500());
+    IdempotencyLayer::atomic(Executor::new(store), Tenant::fixed("acme"), Scope::global())
+        .rules(rules)
+}
+
+/// A service that writes `note` as a row and then answers `status`.
+fn writing(store: Store, note: &'static str, status: StatusCode) -> Router {
+    let handler = on_post(async move |Tx(mut unit): Tx<Store>| {
+        Sqlite::insert(unit.conn(), note).await;
+        (status, note)
+    });
+    Router::new().route("/orders", handler).layer(layer(store))
+}
+
+#[test]
+fn a_refusal_that_another_answer_came_before_is_not_the_answer() {
+    run(async {
+        let ground = Sqlite::open().await;
+        let (here, there) =
+            (FaultyStore::new(ground.store().await), FaultyStore::new(ground.store().await));
+        let faults = here.faults().clone();
+        let refusing = writing(here, "refused", StatusCode::UNPROCESSABLE_ENTITY);
+        let creating = writing(there, "created", StatusCode::CREATED);
+        // The refusal is recorded after the rollback, under a claim of its own. Before that one is
+        // asked for, the key is anybody's.
+        faults.next(Verb::Open, Fault::Hang);
+        let refused = sending(&refusing, order());
+        faults.hung(1).await;
+        let created = send(&creating, order()).await;
+        assert_eq!((created.status.as_u16(), created.replayed()), (201, false));
+        faults.release();
+        let answer = refused.await.expect("an answer");
+        assert_eq!((answer.status.as_u16(), answer.text()), (201, "created"));
+        assert!(answer.replayed());
+        for app in [&refusing, &creating] {
+            assert_eq!(send(app, order()).await.text(), "created");
+        }
+        assert_eq!(ground.rows().await, ["created"]);
+    });
+}
+
+#[test]
+fn a_refused_handlers_row_is_taken_back_and_its_answer_is_kept() {
+    run(async {
+        let ground = Sqlite::open().await;
+        let store = FaultyStore::new(ground.store().await);
+        let app = writing(store, "refused", StatusCode::UNPROCESSABLE_ENTITY);
+        let store = FaultyStore::new(ground.store().await);
+        let elsewhere = writing(store, "created", StatusCode::CREATED);
+        for (app, replayed) in [(&app, false), (&app, true), (&elsewhere, true)] {
+            let answer = send(app, order()).await;
+            assert_eq!(
+                (answer.status.as_u16(), answer.text(), answer.replayed()),
+                (422, "refused", replayed)
+            );
+        }
+        assert_eq!(ground.rows().await.len(), 0);
+    });
+}

@@ -1,0 +1,68 @@
+//! Work that breaks off below the layer: its operation goes on under the same name.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::post as on_post;
+use http::StatusCode;
+use semel::store::memory::MemoryStore;
+use semel::{Key, Kind, Principal, State, Store as _};
+use semel_tower::axum::Claim;
+use tower_http::timeout::TimeoutLayer;
+
+use crate::stage::{layer, order, send};
+
+/// Time stands still until everybody waits: the timeout is over as soon as nothing else happens.
+#[tokio::test(start_paused = true)]
+async fn a_timeout_below_the_layer_is_a_failure_and_its_retry_is_the_same_operation() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&seen);
+    let handler = on_post(async move |Claim(claim): Claim| {
+        let key = claim.downstream_key("charge").expect("a claim that is there to stay");
+        let first = {
+            let mut told = told.lock().expect("not poisoned");
+            told.push((claim.attempt(), claim.operation_id(), key));
+            told.len() == 1
+        };
+        if first {
+            // The charge is made by now, and then something hangs.
+            std::future::pending::<()>().await;
+        }
+        "paid"
+    });
+    let store = MemoryStore::new();
+    let app = Router::new()
+        .route("/orders", handler)
+        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_secs(5)))
+        .layer(layer(store.clone()));
+    assert_eq!(send(&app, order()).await.status, 408);
+    let key = Key::new(Kind::Http, "acme", "POST /orders", Principal::global(), "k");
+    let found = store.peek(&key.expect("a key")).await.expect("the store answers");
+    assert_eq!(found.expect("a record").record.state, State::Failed);
+    assert_eq!(send(&app, order()).await.text(), "paid");
+    let seen = seen.lock().expect("not poisoned");
+    let [(1, operation, charge), (2, again, charged)] = &seen[..] else {
+        panic!("one attempt and its retry: {seen:?}")
+    };
+    assert_eq!((operation, charge), (again, charged));
+}
+
+/// A failed dependency's 424 and a 499 tell of work that broke off as well.
+#[tokio::test]
+async fn statuses_of_work_that_broke_off_keep_the_operation() {
+    for status in [408, 424, 499, 500, 503] {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&seen);
+        let handler = on_post(async move |Claim(claim): Claim| {
+            told.lock().expect("not poisoned").push(claim.operation_id());
+            StatusCode::from_u16(status).expect("a status")
+        });
+        let app = Router::new().route("/orders", handler).layer(layer(MemoryStore::new()));
+        for _ in 0..2 {
+            assert_eq!(send(&app, order()).await.status, status);
+        }
+        let seen = seen.lock().expect("not poisoned");
+        assert_eq!((seen.len(), seen[0] == seen[1]), (2, true), "{status}");
+    }
+}

@@ -1,0 +1,77 @@
+//! Requests that are nothing for this layer, and requests that only look like it.
+
+use axum::Router;
+use axum::routing::post as on_post;
+use http::Request;
+use semel::store::memory::MemoryStore;
+use semel_tower::axum::Claim;
+use semel_tower::http::Rules;
+
+use crate::ground::{Sent, body, post, run};
+use crate::stage::{layer, send, with};
+
+/// A router that answers whether it runs under a claim. A key is required at `/required`.
+fn app() -> Router {
+    let handler = on_post(async |claim: Option<Claim>| claim.is_some().to_string());
+    let layer = layer(MemoryStore::new()).route("POST /required", Rules::new().required());
+    Router::new().route("/orders", handler.clone()).route("/required", handler).layer(layer)
+}
+
+/// Whether the request ran under a claim, as the layer would have every request with a key do.
+async fn claimed(app: &Router, request: Request<Sent>) -> bool {
+    send(app, request).await.text() == "true"
+}
+
+fn call(path: &str, content_type: &str) -> Request<Sent> {
+    let request = Request::post(path).header("idempotency-key", "k");
+    request.header("content-type", content_type).body(body("")).expect("a request")
+}
+
+#[test]
+fn a_grpc_call_with_a_key_passes_unless_its_route_requires_one() {
+    run(async {
+        for content_type in ["application/grpc", "application/grpc+proto", "application/grpc-web"] {
+            assert!(!claimed(&app(), call("/orders", content_type)).await, "{content_type}");
+            assert!(claimed(&app(), call("/required", content_type)).await, "{content_type}");
+        }
+        assert!(claimed(&app(), call("/orders", "application/json")).await);
+    });
+}
+
+#[test]
+fn who_asks_for_an_event_stream_and_nothing_else_passes() {
+    run(async {
+        for accept in ["text/event-stream", "Text/Event-Stream", "text/event-stream; charset=utf-8"]
+        {
+            let asked = |path| with(post(path, "k", "{}"), "accept", accept);
+            assert!(!claimed(&app(), asked("/orders")).await, "{accept}");
+            assert!(claimed(&app(), asked("/required")).await, "{accept}");
+        }
+    });
+}
+
+#[test]
+fn who_takes_an_event_stream_among_other_things_keeps_its_key() {
+    run(async {
+        for accept in [
+            "text/event-stream, application/json",
+            "application/json, text/event-stream",
+            "text/event-stream;q=0.5, */*",
+            "*/*",
+        ] {
+            let app = app();
+            let asked = || with(post("/orders", "k", "{}"), "accept", accept);
+            assert!(claimed(&app, asked()).await, "{accept}");
+            assert!(send(&app, asked()).await.replayed(), "{accept}");
+        }
+    });
+}
+
+/// Lines of one name are one list.
+#[test]
+fn who_takes_other_things_says_so_in_any_line() {
+    run(async {
+        let asked = with(post("/orders", "k", "{}"), "accept", "text/event-stream");
+        assert!(claimed(&app(), with(asked, "accept", "application/json")).await);
+    });
+}

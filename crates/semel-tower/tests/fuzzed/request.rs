@@ -1,0 +1,197 @@
+//! What must hold of two requests under one key: the second is answered with the first one's answer
+//! exactly if it is the same request.
+//!
+//! Requests go through the layer, because what makes two of them the same is the layer's to say and
+//! nobody else's to ask. They stay in this process.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body_util::Full;
+use semel::store::memory::MemoryStore;
+use semel::{Executor, Key, Kind, Operate as _, Operated, Principal};
+use semel_tower::http::{IdempotencyLayer, REPLAYED, Rules};
+use semel_tower::{Body, Scope, Tenant};
+use tokio::runtime::Runtime;
+use tower::util::BoxCloneSyncService;
+use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use crate::json::Meaning;
+
+type Answer = Response<Body<Full<Bytes>>>;
+type Door = BoxCloneSyncService<Request<Full<Bytes>>, Answer, Infallible>;
+
+const ONE: HeaderName = HeaderName::from_static("x-one");
+const TWO: HeaderName = HeaderName::from_static("x-two");
+
+/// Checks one input: two requests with a NUL between them.
+pub(crate) fn check(input: &[u8]) {
+    let mut pieces = input.splitn(2, |byte| *byte == 0);
+    let mut piece = || Sketch::of(pieces.next().unwrap_or_default());
+    let (Some(first), Some(second)) = (piece(), piece()) else { return };
+    let same = first.meaning() == second.meaning();
+    let bench = Bench::get();
+    bench.runtime.block_on(async {
+        let done = bench.send(&first).await;
+        assert_eq!((done.status(), replayed(&done)), (StatusCode::OK, false), "{first:?}");
+        let again = bench.send(&second).await;
+        let expected = if same { (StatusCode::OK, true) } else { MISMATCH };
+        assert_eq!((again.status(), replayed(&again)), expected, "{first:?} and {second:?}");
+        assert_eq!(bench.executor.purge(&key()).await.expect("memory"), Operated::Done);
+    });
+}
+
+const MISMATCH: (StatusCode, bool) = (StatusCode::UNPROCESSABLE_ENTITY, false);
+
+fn replayed(answer: &Answer) -> bool {
+    answer.headers().contains_key(REPLAYED)
+}
+
+fn key() -> Key {
+    Key::new(Kind::Http, "acme", "ORDER", Principal::global(), "k-1").expect("a valid key")
+}
+
+/// A request as it will be sent.
+#[derive(Debug)]
+struct Sketch<'i> {
+    uri: http::Uri,
+    content_type: Option<HeaderValue>,
+    one: Vec<HeaderValue>,
+    two: Vec<HeaderValue>,
+    body: &'i [u8],
+}
+
+/// What a request says, spelling aside.
+#[derive(Debug, PartialEq)]
+struct Said<'i> {
+    path: String,
+    query: BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>,
+    content_type: String,
+    body: Meaning<'i>,
+    headers: [Vec<HeaderValue>; 2],
+}
+
+impl<'i> Sketch<'i> {
+    /// Reads lines: the URI, the content type, then headers as `1value` and `2value`, an empty line,
+    /// and the body. `None` if it could not be sent.
+    fn of(text: &'i [u8]) -> Option<Self> {
+        let mut rest = text;
+        let mut line = || {
+            let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+            let (line, after) = rest.split_at(end);
+            rest = after.get(1..).unwrap_or_default();
+            line
+        };
+        let uri = http::Uri::try_from(line()).ok()?;
+        let content_type = match line() {
+            b"" => None,
+            text => Some(HeaderValue::from_bytes(text).ok()?),
+        };
+        let (mut one, mut two) = (Vec::new(), Vec::new());
+        loop {
+            match line() {
+                [] => break,
+                [b'1', value @ ..] => one.push(HeaderValue::from_bytes(value).ok()?),
+                [b'2', value @ ..] => two.push(HeaderValue::from_bytes(value).ok()?),
+                _ => return None,
+            }
+        }
+        Some(Self { uri, content_type, one, two, body: rest })
+    }
+
+    fn request(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(Bytes::copy_from_slice(self.body)));
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        let headers = request.headers_mut();
+        headers.insert("idempotency-key", HeaderValue::from_static("k-1"));
+        if let Some(content_type) = &self.content_type {
+            headers.insert(http::header::CONTENT_TYPE, content_type.clone());
+        }
+        for (name, values) in [(ONE, &self.one), (TWO, &self.two)] {
+            for value in values {
+                headers.append(&name, value.clone());
+            }
+        }
+        request
+    }
+
+    fn meaning(&self) -> Said<'i> {
+        let content_type = self.content_type.as_ref().and_then(|value| value.to_str().ok());
+        let content_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default();
+        let content_type = content_type.trim().to_ascii_lowercase();
+        let json = content_type == "application/json" || content_type.ends_with("+json");
+        let mut query: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let pairs = self.uri.query().unwrap_or_default().split('&');
+        for pair in pairs.filter(|pair| !pair.is_empty()) {
+            let (name, value) = match pair.split_once('=') {
+                Some((name, value)) => (name, Some(decoded(value))),
+                None => (pair, None),
+            };
+            query.entry(decoded(name)).or_default().push(value);
+        }
+        Said {
+            path: self.uri.path().to_owned(),
+            query,
+            body: if json { Meaning::of(self.body) } else { Meaning::Bytes(self.body) },
+            content_type,
+            headers: [self.one.clone(), self.two.clone()],
+        }
+    }
+}
+
+/// `%41` is `A`; what is not two hex digits stays as it is.
+fn decoded(text: &str) -> Vec<u8> {
+    let mut rest = text.as_bytes();
+    let mut bytes = Vec::new();
+    while let Some((first, after)) = rest.split_first() {
+        let digit = |at: usize| after.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push(u8::try_from(high * 16 + low).expect("two hex digits"));
+                rest = &after[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+/// A layer with a handler that says yes.
+struct Bench {
+    runtime: Runtime,
+    executor: Executor<MemoryStore>,
+    door: Door,
+}
+
+impl Bench {
+    fn get() -> &'static Self {
+        static BENCH: OnceLock<Bench> = OnceLock::new();
+        BENCH.get_or_init(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let executor = Executor::new(MemoryStore::new());
+            let scope = Scope::global();
+            let layer = IdempotencyLayer::new(executor.clone(), Tenant::fixed("acme"), scope)
+                .operation(|_| Some("ORDER".to_owned()))
+                .rules(Rules::new().required().matched_headers([ONE, TWO]));
+            let yes = service_fn(async |_: Request<Body<Full<Bytes>>>| {
+                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"yes"))))
+            });
+            let door = BoxCloneSyncService::new(layer.layer(yes));
+            Bench { runtime: runtime.expect("a runtime"), executor, door }
+        })
+    }
+
+    async fn send(&self, sketch: &Sketch<'_>) -> Answer {
+        match self.door.clone().oneshot(sketch.request()).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Answers that are not as gRPC has them: what may have had an effect does not have it again.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use semel_tower::grpc::{Codes, Rules};
+use tower::{Layer as _, service_fn};
+
+use crate::desk::{layer, wired};
+use crate::ground::{self, Ground, Protocol, Server};
+
+type Frames = Vec<Result<Frame<Bytes>, &'static str>>;
+
+/// A message, two bytes long.
+fn message() -> Result<Frame<Bytes>, &'static str> {
+    Ok(Frame::data(Bytes::from_static(b"\0\0\0\0\x02hi")))
+}
+
+fn trailers(code: &'static str) -> Result<Frame<Bytes>, &'static str> {
+    let status = (http::HeaderName::from_static("grpc-status"), code.parse().expect("a value"));
+    Ok(Frame::trailers(HeaderMap::from_iter([status])))
+}
+
+/// What two calls under one key get of a service that answers so; the first may get nothing whole.
+async fn twice<G: Ground>(
+    ground: &G,
+    codes: Codes,
+    status: u16,
+    frames: fn() -> Frames,
+) -> (Option<ground::Answer>, ground::Answer) {
+    let layer = layer(ground.executor().await, Rules::new().codes(codes));
+    let inner = service_fn(move |_: Request<_>| async move {
+        let body = StreamBody::new(futures_util::stream::iter(frames()));
+        let response = Response::builder().status(status).header("x-run", "made");
+        Ok::<_, Infallible>(response.body(body).expect("a response"))
+    });
+    let server = Server::speaking(Protocol::H2, layer.layer(inner)).await;
+    // A body that breaks off takes the head with it where it is quick, and is no answer anyhow.
+    let first = match server.h2().await.begin(wired("k", 100)).await {
+        Ok(response) => ground::Answer::of(response).await.ok(),
+        Err(_) => None,
+    };
+    (first, server.send(wired("k", 100)).await)
+}
+
+/// Whether the second call ran the service again, replayed it, or was told that it is gone.
+fn second((_, again): &(Option<ground::Answer>, ground::Answer)) -> &'static str {
+    if again.headers.contains_key("x-run") {
+        "again"
+    } else if again.trailers.contains_key("idempotent-replayed") {
+        "replayed"
+    } else {
+        assert_eq!(again.header("grpc-status"), Some("9"), "{again:?}");
+        "gone"
+    }
+}
+
+async fn an_answer_without_a_status_is_not_made_again<G: Ground>(ground: G) {
+    let answers = twice(&ground, Codes::ok_only(), 200, || vec![message()]).await;
+    assert_eq!(second(&answers), "gone");
+}
+
+async fn an_answer_that_breaks_off_is_not_made_again<G: Ground>(ground: G) {
+    let broken = || vec![message(), Err("broken")];
+    let answers = twice(&ground, Codes::ok_only(), 200, broken).await;
+    assert!(answers.0.is_none());
+    assert_eq!(second(&answers), "gone");
+}
+
+async fn a_status_after_the_head_counts_like_one_in_it<G: Ground>(ground: G) {
+    let failed = || vec![trailers("13")];
+    assert_eq!(second(&twice(&ground, Codes::ok_only(), 200, failed).await), "again");
+}
+
+async fn a_kept_status_after_the_head_is_replayed<G: Ground>(ground: G) {
+    let failed = || vec![trailers("13")];
+    let answers = twice(&ground, Codes::everything(), 200, failed).await;
+    assert_eq!(second(&answers), "replayed");
+    assert_eq!(answers.1.trailers["grpc-status"], "13");
+}
+
+async fn an_answer_too_large_for_tonic_is_told_by_its_status_after_the_head<G: Ground>(ground: G) {
+    let large = || vec![trailers("11")];
+    assert_eq!(second(&twice(&ground, Codes::ok_only(), 200, large).await), "gone");
+}
+
+async fn a_code_that_nobody_knows_is_a_failure<G: Ground>(ground: G) {
+    let unknown = || vec![trailers("77")];
+    assert_eq!(second(&twice(&ground, Codes::ok_only(), 200, unknown).await), "again");
+}
+
+async fn an_answer_in_plain_http_is_a_failure<G: Ground>(ground: G) {
+    let page = || vec![Ok(Frame::data(Bytes::from_static(b"<h1>Bad Gateway</h1>")))];
+    let answers = twice(&ground, Codes::ok_only(), 502, page).await;
+    assert_eq!(answers.0.as_ref().expect("whole").status, 502);
+    assert_eq!(second(&answers), "again");
+}
+
+async fn an_answer_in_plain_http_cannot_be_kept<G: Ground>(ground: G) {
+    let page = || vec![Ok(Frame::data(Bytes::from_static(b"<h1>Bad Gateway</h1>")))];
+    assert_eq!(second(&twice(&ground, Codes::everything(), 502, page).await), "gone");
+}
+
+in_memory! {
+    an_answer_without_a_status_is_not_made_again,
+    an_answer_that_breaks_off_is_not_made_again,
+    a_status_after_the_head_counts_like_one_in_it,
+    a_kept_status_after_the_head_is_replayed,
+    an_answer_too_large_for_tonic_is_told_by_its_status_after_the_head,
+    a_code_that_nobody_knows_is_a_failure,
+    an_answer_in_plain_http_is_a_failure,
+    an_answer_in_plain_http_cannot_be_kept,
+}

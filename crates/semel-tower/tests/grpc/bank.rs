@@ -1,0 +1,245 @@
+//! A service to call: two unary methods with a test's own handler, and a stream of each kind.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use semel::store::BoxFuture;
+use tokio::sync::Semaphore;
+use tokio_stream::StreamExt as _;
+use tonic::codec::CompressionEncoding;
+use tonic::server::{Grpc, NamedService};
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+use tower::{Service, service_fn};
+
+pub(crate) const CHARGE: &str = "/bank.v1.Bank/Charge";
+pub(crate) const REFUND: &str = "/bank.v1.Bank/Refund";
+pub(crate) const WATCH: &str = "/bank.v1.Bank/Watch";
+pub(crate) const LOAD: &str = "/bank.v1.Bank/Load";
+pub(crate) const TALK: &str = "/bank.v1.Bank/Talk";
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Charge {
+    #[prost(string, tag = "1")]
+    pub(crate) account: String,
+    #[prost(int64, tag = "2")]
+    pub(crate) cents: i64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(crate) note: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Receipt {
+    /// Which run of the handler made it, from 1.
+    #[prost(uint32, tag = "1")]
+    pub(crate) run: u32,
+    #[prost(string, tag = "2")]
+    pub(crate) operation: String,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(crate) blob: Bytes,
+}
+
+pub(crate) type Answer = Result<Response<Receipt>, Status>;
+
+/// How often a handler was called.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Runs(Arc<AtomicU32>);
+
+impl Runs {
+    /// So far.
+    pub(crate) fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn next(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+}
+
+/// A call that reached the handler.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    /// Which run of the handler this is, from 1.
+    pub(crate) n: u32,
+    /// The claim that it runs under, if any.
+    pub(crate) claim: Option<semel::Context>,
+    pub(crate) request: Request<Charge>,
+}
+
+impl Visit {
+    /// Another receipt in every run.
+    pub(crate) fn receipt(&self) -> Receipt {
+        let operation =
+            self.claim.as_ref().map(|claim| claim.operation_id().to_string()).unwrap_or_default();
+        Receipt { run: self.n, operation, blob: Bytes::new() }
+    }
+
+    pub(crate) fn paid(&self) -> Answer {
+        Ok(Response::new(self.receipt()))
+    }
+
+    pub(crate) fn claim(&self) -> &semel::Context {
+        self.claim.as_ref().expect("a call with a key has a claim")
+    }
+}
+
+/// A handler that answers at once.
+pub(crate) async fn paid(visit: Visit) -> Answer {
+    visit.paid()
+}
+
+/// The service.
+#[derive(Clone)]
+pub(crate) struct Bank {
+    handler: Arc<dyn Fn(Visit) -> BoxFuture<'static, Answer> + Send + Sync>,
+    pub(crate) runs: Runs,
+    largest: Option<usize>,
+}
+
+impl Bank {
+    /// With this handler for its unary methods.
+    pub(crate) fn new<F, Fut>(handler: F) -> Self
+    where
+        F: Fn(Visit) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Answer> + Send + 'static,
+    {
+        let handler = Arc::new(move |visit| -> BoxFuture<'static, _> { Box::pin(handler(visit)) });
+        Self { handler, runs: Runs::default(), largest: None }
+    }
+
+    /// tonic refuses to send a larger answer than this, after the handler has given it.
+    pub(crate) fn sends_at_most(mut self, bytes: usize) -> Self {
+        self.largest = Some(bytes);
+        self
+    }
+
+    async fn unary(self, request: Request<Charge>) -> Answer {
+        let n = self.runs.next();
+        let claim = request.extensions().get().cloned();
+        (self.handler)(Visit { n, claim, request }).await
+    }
+
+    async fn answer<B>(self, request: http::Request<B>) -> http::Response<tonic::body::Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
+    {
+        let codec = ProstCodec::<Receipt, Charge>::default();
+        let mut grpc = Grpc::new(codec)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .send_compressed(CompressionEncoding::Gzip);
+        if let Some(bytes) = self.largest {
+            grpc = grpc.max_encoding_message_size(bytes);
+        }
+        match request.uri().path() {
+            CHARGE | REFUND => {
+                let unary = service_fn(move |request| self.clone().unary(request));
+                grpc.unary(unary, request).await
+            }
+            WATCH => grpc.server_streaming(service_fn(watch), request).await,
+            LOAD => grpc.client_streaming(service_fn(load), request).await,
+            TALK => grpc.streaming(service_fn(talk), request).await,
+            other => Status::unimplemented(other.to_owned()).into_http(),
+        }
+    }
+}
+
+type Receipts = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<Receipt, Status>> + Send>>;
+
+fn numbered(run: u32) -> Receipt {
+    Receipt { run, ..Receipt::default() }
+}
+
+/// As many receipts as there are cents.
+async fn watch(request: Request<Charge>) -> Result<Response<Receipts>, Status> {
+    let cents = u32::try_from(request.get_ref().cents).expect("a small number");
+    let receipts = tokio_stream::iter(1..=cents).map(|n| Ok(numbered(n)));
+    Ok(Response::new(Box::pin(receipts)))
+}
+
+/// How many charges there were.
+async fn load(request: Request<Streaming<Charge>>) -> Answer {
+    let mut charges = request.into_inner();
+    let mut count = 0;
+    while charges.next().await.transpose()?.is_some() {
+        count += 1;
+    }
+    Ok(Response::new(numbered(count)))
+}
+
+/// A receipt for each charge, as it comes.
+async fn talk(request: Request<Streaming<Charge>>) -> Result<Response<Receipts>, Status> {
+    let cents = |charge: Charge| u32::try_from(charge.cents).expect("a small number");
+    let receipts = request.into_inner().map(move |charge| charge.map(cents).map(numbered));
+    Ok(Response::new(Box::pin(receipts)))
+}
+
+impl NamedService for Bank {
+    const NAME: &'static str = "bank.v1.Bank";
+}
+
+impl<B> Service<http::Request<B>> for Bank
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let answering = self.clone().answer(request);
+        Box::pin(async { Ok(answering.await) })
+    }
+}
+
+/// Where a handler waits until the test lets it go on.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate(Arc<(Semaphore, Semaphore)>);
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new((Semaphore::new(0), Semaphore::new(0))))
+    }
+
+    /// The handler is here, and goes on when the gate is opened for it.
+    pub(crate) async fn pass(&self) {
+        self.0.0.add_permits(1);
+        self.0.1.acquire().await.expect("not closed").forget();
+    }
+
+    /// Waits until one more handler has come to the gate.
+    pub(crate) async fn reached(&self) {
+        self.0.0.acquire().await.expect("not closed").forget();
+    }
+
+    /// Whether one more handler has come to the gate by now.
+    pub(crate) fn was_reached(&self) -> bool {
+        self.0.0.try_acquire().map(tokio::sync::SemaphorePermit::forget).is_ok()
+    }
+
+    /// Lets one handler go on.
+    pub(crate) fn open(&self) {
+        self.0.1.add_permits(1);
+    }
+
+    /// A bank whose handler answers when it is let through.
+    pub(crate) fn bank(&self) -> Bank {
+        let gate = self.clone();
+        Bank::new(move |visit| {
+            let gate = gate.clone();
+            async move {
+                gate.pass().await;
+                visit.paid()
+            }
+        })
+    }
+}

@@ -1,0 +1,211 @@
+//! Handlers that break, and ledgers that do: what a caller is told, and what a repeat finds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::store::{Draft, Opened};
+use semel::{
+    AttemptId, Command, Executor, Fingerprint, OnCrash, OnFailure, OperationId, Outcome, Recorded,
+    Settlement, Store,
+};
+use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_tower::grpc::Rules;
+use tonic::{Code, Status};
+
+use crate::bank::{Bank, Gate, Visit, paid};
+use crate::desk::{Desk, charge_key, keyed, layer, pushback, refusal, refused, told, unkeyed};
+use crate::ground::Ground;
+
+async fn a_handler_that_panics_fails_and_the_repeat_runs<G: Ground>(ground: G) {
+    let bank = Bank::new(|visit: Visit| async move {
+        assert_ne!(visit.n, 1, "the first run breaks");
+        visit.paid()
+    });
+    let desk = Desk::open(&ground, Rules::new(), bank).await;
+    let first = desk.charge(keyed("k", 100)).await;
+    assert_eq!(refused(first), refusal(Code::Internal, "WORK_FAILED"));
+    assert_eq!(told(&desk.charge(keyed("k", 100)).await.expect("paid")), (2, false));
+}
+
+async fn a_handler_that_takes_too_long_is_stopped_and_the_repeat_runs<G: Ground>(ground: G) {
+    let bank = Bank::new(|visit: Visit| async move {
+        if visit.n == 1 {
+            std::future::pending::<()>().await;
+        }
+        visit.paid()
+    });
+    let limit = Duration::from_millis(50);
+    let rules = Rules::new().command(move |command| command.work_timeout(limit));
+    let desk = Desk::open(&ground, rules, bank).await;
+    let first = desk.charge(keyed("k", 100)).await;
+    assert_eq!(refused(first), refusal(Code::DeadlineExceeded, "WORK_TIMEOUT"));
+    // Without the limit, which a busy machine may reach.
+    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let again = desk.charge(keyed("k", 100)).await.expect("paid");
+    assert_eq!(told(&again), (1, false));
+}
+
+async fn a_store_that_is_down_is_told_before_anything_runs<G: Ground>(ground: G) {
+    let store = FaultyStore::new(ground.store().await);
+    let faults = store.faults().clone();
+    let desk = Desk::with(layer(Executor::new(store), Rules::new()), Bank::new(paid)).await;
+    faults.always(Verb::Open, Fault::Refuse);
+    for _ in 0..3 {
+        let status = desk.charge(keyed("k", 100)).await.expect_err("the store is down");
+        assert_eq!(pushback(&status), Some(1_000));
+        assert_eq!(refused(Err(status)), refusal(Code::Unavailable, "STORE_UNAVAILABLE"));
+    }
+    assert_eq!(desk.runs.count(), 0);
+    assert_ne!(faults.happened(Verb::Open), 0);
+    desk.charge(unkeyed(100)).await.expect("a call without a key needs no store");
+    faults.heal();
+    assert_eq!(told(&desk.charge(keyed("k", 100)).await.expect("paid")), (2, false));
+}
+
+async fn a_store_that_is_down_is_passed_by_where_a_rule_says_so<G: Ground>(ground: G) {
+    let store = FaultyStore::new(ground.store().await);
+    store.faults().always(Verb::Open, Fault::Refuse);
+    let layer = layer(Executor::new(store), Rules::new().fail_open());
+    let desk = Desk::with(layer, Bank::new(paid)).await;
+    let answer = desk.charge(keyed("k", 100)).await.expect("paid without a claim");
+    assert_eq!((told(&answer), &*answer.get_ref().operation), ((1, false), ""));
+}
+
+async fn a_claim_or_an_answer_whose_reply_was_lost_is_found_again<G: Ground>(ground: G) {
+    for verb in [Verb::Open, Verb::Settle] {
+        let store = FaultyStore::new(ground.store().await);
+        let faults = store.faults().clone();
+        faults.next(verb, Fault::LoseReply);
+        let desk = Desk::with(layer(Executor::new(store), Rules::new()), Bank::new(paid)).await;
+        let key = format!("{verb:?}");
+        assert_eq!(told(&desk.charge(keyed(&key, 100)).await.expect("paid")), (1, false));
+        assert_eq!(faults.happened(verb), 1);
+        // In a process that has not seen it.
+        let there = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+        assert_eq!(told(&there.charge(keyed(&key, 100)).await.expect("paid before")), (1, true));
+    }
+}
+
+async fn a_failure_that_is_kept_stays<G: Ground>(ground: G) {
+    let bank = Bank::new(|_| async { Err(Status::internal("broken")) });
+    let rules = Rules::new().command(|command| command.on_failure(OnFailure::Keep));
+    let desk = Desk::open(&ground, rules, bank).await;
+    assert_eq!(desk.charge(keyed("k", 100)).await.expect_err("broken").message(), "broken");
+    let again = desk.charge(keyed("k", 100)).await;
+    assert_eq!(refused(again), refusal(Code::FailedPrecondition, "FAILED"));
+    assert_eq!(desk.runs.count(), 1);
+}
+
+async fn a_call_whose_attempts_are_used_up_is_given_up<G: Ground>(ground: G) {
+    let bank = Bank::new(|_| async { Err(Status::unavailable("broken")) });
+    let rules = Rules::new().command(|command| command.max_attempts(2));
+    let desk = Desk::open(&ground, rules, bank).await;
+    for _ in 0..2 {
+        assert_eq!(desk.charge(keyed("k", 100)).await.expect_err("broken").message(), "broken");
+    }
+    let again = desk.charge(keyed("k", 100)).await;
+    assert_eq!(refused(again), refusal(Code::FailedPrecondition, "DEAD"));
+    assert_eq!(desk.runs.count(), 2);
+}
+
+/// Claims a key as a process does that then dies: nobody will renew or settle it.
+async fn abandon<S: Store>(store: &S, id: &str, on_crash: OnCrash) -> OperationId {
+    let draft = Draft {
+        key: charge_key(id),
+        fingerprint: Fingerprint::none(),
+        operation_id: OperationId::generate(),
+        attempt_id: AttemptId::generate(),
+        attempt: 1,
+        owner: Arc::from("gone:1:1"),
+        lease: Duration::from_secs(30),
+        on_crash,
+        keep: Duration::from_secs(3_600),
+    };
+    let opened = store.open(&draft).await.expect("the store answers");
+    assert!(matches!(opened, Opened::Inserted { .. }), "{id} is not free");
+    draft.operation_id
+}
+
+async fn a_call_whose_process_died_is_taken_over_under_its_operation<G: Ground>(ground: G) {
+    let operation = abandon(&ground.store().await, "k", OnCrash::Rerun).await;
+    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let running = desk.charge(keyed("k", 100)).await;
+    assert_eq!(refused(running), refusal(Code::Aborted, "IN_PROGRESS"));
+    ground.advance(Duration::from_secs(31)).await;
+    let answer = desk.charge(keyed("k", 100)).await.expect("paid");
+    assert_eq!(answer.get_ref().operation, operation.to_string());
+}
+
+async fn a_call_that_may_have_happened_is_held<G: Ground>(ground: G) {
+    abandon(&ground.store().await, "k", OnCrash::Hold).await;
+    ground.advance(Duration::from_secs(31)).await;
+    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    for _ in 0..2 {
+        let answer = desk.charge(keyed("k", 100)).await;
+        assert_eq!(refused(answer), refusal(Code::FailedPrecondition, "UNCERTAIN"));
+    }
+    assert_eq!(desk.runs.count(), 0);
+}
+
+async fn a_stored_answer_that_cannot_be_read_is_not_made_again<G: Ground>(ground: G) {
+    let executor = ground.executor().await;
+    let stored = [
+        ("text", Outcome::new("text/plain", "hello")),
+        ("cut", Outcome::new("application/vnd.semel.grpc.v1", &b"\x01\x00"[..])),
+        ("http", Outcome::new("application/vnd.semel.http.v1", &b"\x01\x00\xc8"[..])),
+    ];
+    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    for (id, outcome) in stored {
+        let written = executor.serve(Command::new(charge_key(id)), |_| async move {
+            Settlement::Complete { answer: (), outcome: Recorded::Whole(outcome) }
+        });
+        let _ = written.await.expect("written");
+        let answer = desk.charge(keyed(id, 100)).await;
+        let unavailable = refusal(Code::FailedPrecondition, "RESULT_UNAVAILABLE");
+        assert_eq!(refused(answer), unavailable, "{id}");
+    }
+    assert_eq!(desk.runs.count(), 0);
+}
+
+async fn a_service_that_shuts_down_says_so<G: Ground>(ground: G) {
+    let gate = Gate::new();
+    let executor = ground.executor().await;
+    let desk = Desk::with(layer(executor.clone(), Rules::new()), gate.bank()).await;
+    let stopping = async {
+        gate.reached().await;
+        let closing = executor.shutdown(Duration::from_secs(60));
+        let late = async {
+            // Refused as soon as it has begun to close.
+            let refusal = loop {
+                let answer = desk.charge(keyed("late", 100)).await;
+                let status = answer.expect_err("the gate is shut");
+                if status.code() == Code::Unavailable {
+                    break status;
+                }
+            };
+            gate.open();
+            refusal
+        };
+        tokio::join!(closing, late).1
+    };
+    let (first, late) = tokio::join!(desk.charge(keyed("k", 100)), stopping);
+    assert_eq!(told(&first.expect("what runs is finished")), (1, false));
+    assert_eq!(refused(Err(late)), refusal(Code::Unavailable, "SHUTTING_DOWN"));
+}
+
+on_every_store! {
+    a_handler_that_panics_fails_and_the_repeat_runs,
+    a_handler_that_takes_too_long_is_stopped_and_the_repeat_runs,
+    a_store_that_is_down_is_told_before_anything_runs,
+    a_claim_or_an_answer_whose_reply_was_lost_is_found_again,
+    a_call_whose_process_died_is_taken_over_under_its_operation,
+    a_call_that_may_have_happened_is_held,
+}
+
+in_memory! {
+    a_store_that_is_down_is_passed_by_where_a_rule_says_so,
+    a_failure_that_is_kept_stays,
+    a_call_whose_attempts_are_used_up_is_given_up,
+    a_stored_answer_that_cannot_be_read_is_not_made_again,
+    a_service_that_shuts_down_says_so,
+}

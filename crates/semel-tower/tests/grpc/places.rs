@@ -1,0 +1,72 @@
+//! Where the layer may stand: around a server, around one of its services, in an axum router.
+
+use std::net::Ipv4Addr;
+
+use semel_tower::grpc::Rules;
+use tokio::net::TcpListener;
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tower::Layer as _;
+
+use crate::bank::{Bank, Visit, paid};
+use crate::desk::{Desk, Teller, channel, keyed, layer, told, unkeyed};
+use crate::ground::{self, Ground, Protocol};
+
+async fn the_handler_sees_its_claim<G: Ground>(ground: G) {
+    let bank = Bank::new(|visit: Visit| async move {
+        let claim = visit.claim();
+        assert_eq!((claim.attempt(), claim.key().id()), (1, "k"));
+        assert_eq!(claim.key().scope(), "/bank.v1.Bank/Charge");
+        assert_eq!(claim.downstream_key("step").expect("durable").len(), 32);
+        visit.paid()
+    });
+    let desk = Desk::open(&ground, Rules::new(), bank).await;
+    let answer = desk.charge(keyed("k", 100)).await.expect("paid");
+    assert_eq!(answer.get_ref().operation.len(), 26);
+}
+
+async fn around_one_service_of_a_server<G: Ground>(ground: G) {
+    let layer = layer(ground.executor().await, Rules::new());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let router = Server::builder().add_service(layer.layer(Bank::new(paid)));
+    let serving = tokio::spawn(router.serve_with_incoming(TcpIncoming::from(listener)));
+    let mut teller = Teller(tonic::client::Grpc::new(channel(address).await));
+    for replayed in [false, true] {
+        let answer = teller.charge(keyed("k", 100)).await.expect("paid");
+        assert_eq!(told(&answer), (1, replayed));
+    }
+    assert_eq!(told(&teller.charge(unkeyed(100)).await.expect("paid")), (2, false));
+    serving.abort();
+}
+
+async fn in_an_axum_router<G: Ground>(ground: G) {
+    let layer = layer(ground.executor().await, Rules::new());
+    let router = Routes::new(Bank::new(paid)).into_axum_router().layer(layer);
+    let server = ground::Server::speaking(Protocol::H2, router).await;
+    let mut teller = Teller(tonic::client::Grpc::new(channel(server.address()).await));
+    for replayed in [false, true] {
+        let answer = teller.charge(keyed("k", 100)).await.expect("paid");
+        assert_eq!(told(&answer), (1, replayed));
+    }
+}
+
+async fn twice_by_mistake<G: Ground>(ground: G) {
+    let rules = Rules::new().wait(semel::Wait::UpTo(std::time::Duration::from_secs(60)));
+    let layer = layer(ground.executor().await, rules);
+    let service = layer.layer(layer.layer(Bank::new(paid)));
+    let server = ground::Server::speaking(Protocol::H2, service).await;
+    let mut teller = Teller(tonic::client::Grpc::new(channel(server.address()).await));
+    for replayed in [false, true] {
+        let answer = teller.charge(keyed("k", 100)).await.expect("paid");
+        assert_eq!(told(&answer), (1, replayed));
+    }
+}
+
+in_memory! {
+    twice_by_mistake,
+    the_handler_sees_its_claim,
+    around_one_service_of_a_server,
+    in_an_axum_router,
+}

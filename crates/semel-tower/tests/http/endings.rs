@@ -1,0 +1,251 @@
+//! How a run may end, and what its repeats are told.
+
+use std::future::{pending, ready};
+use std::time::Duration;
+
+use http::StatusCode;
+use semel::{OnCrash, OnFailure, Store as _};
+use semel_testkit::Fixture as _;
+use semel_tower::http::Rules;
+
+use crate::ground::{Ground, Memory, Server, in_memory, on_every_store, post, run};
+use crate::stage::{Gate, Runs, created, executor, layer, order_key, router, serve};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn failing() -> StatusCode {
+    StatusCode::INTERNAL_SERVER_ERROR
+}
+
+async fn another_request_under_the_same_key_is_refused<G: Ground>(ground: G) {
+    let (server, runs) = serve(&ground, Rules::new(), created).await;
+    server.send(post("/orders", "k", r#"{"amount":1}"#)).await;
+    let other = server.send(post("/orders", "k", r#"{"amount":2}"#)).await;
+    assert_eq!((other.status.as_u16(), other.problem().as_deref()), (422, Some("key-reused")));
+    assert_eq!(other.header("retry-after"), None);
+    assert_eq!(runs.count(), 1);
+    assert!(server.send(post("/orders", "k", r#"{"amount":1}"#)).await.replayed());
+}
+
+async fn a_reused_key_may_be_answered_with_409<G: Ground>(ground: G) {
+    let rules = Rules::new().mismatch_status(StatusCode::CONFLICT);
+    let (server, runs) = serve(&ground, rules, created).await;
+    server.send(post("/orders", "k", r#"{"amount":1}"#)).await;
+    let other = server.send(post("/orders", "k", r#"{"amount":2}"#)).await;
+    assert_eq!((other.status.as_u16(), other.problem().as_deref()), (409, Some("key-reused")));
+    assert_eq!(other.json()["status"], 409);
+    assert_eq!(runs.count(), 1);
+}
+
+async fn a_request_that_still_runs_is_told_so_and_when_to_come_again<G: Ground>(ground: G) {
+    let gate = Gate::new();
+    let (server, runs) = serve(&ground, Rules::new(), gate.handler()).await;
+    let first = server.sending(post("/orders", "k", "{}"));
+    gate.reached().await;
+    let repeat = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("in-progress")));
+    assert_eq!(repeat.header("retry-after"), Some("1"));
+    let store = ground.store().await;
+    let found = store.peek(&order_key("k")).await.expect("the store answers").expect("a record");
+    assert_eq!(repeat.json()["operation_id"], found.record.operation_id.to_string());
+    gate.open();
+    assert_eq!(first.await.expect("an answer").status, 201);
+    assert_eq!(runs.count(), 1);
+}
+
+async fn when_to_come_again_is_a_setting<G: Ground>(ground: G) {
+    let gate = Gate::new();
+    let rules = Rules::new().retry_after(Duration::from_millis(6_001));
+    let (server, _) = serve(&ground, rules, gate.handler()).await;
+    let first = server.sending(post("/orders", "k", "{}"));
+    gate.reached().await;
+    assert_eq!(server.send(post("/orders", "k", "{}")).await.header("retry-after"), Some("7"));
+    gate.open();
+    first.await.expect("an answer");
+}
+
+async fn a_mismatch_is_told_before_in_progress<G: Ground>(ground: G) {
+    let gate = Gate::new();
+    let (server, runs) = serve(&ground, Rules::new(), gate.handler()).await;
+    let first = server.sending(post("/orders", "k", "[1]"));
+    gate.reached().await;
+    let other = server.send(post("/orders", "k", "[2]")).await;
+    assert_eq!((other.status.as_u16(), other.problem().as_deref()), (422, Some("key-reused")));
+    gate.open();
+    assert_eq!(first.await.expect("an answer").status, 201);
+    assert_eq!(runs.count(), 1);
+}
+
+async fn a_failure_that_backs_off_says_when_it_is_due<G: Ground>(ground: G) {
+    let rules = Rules::new()
+        .command(|command| command.on_failure(OnFailure::Backoff { base: HOUR / 36, cap: HOUR }));
+    let (server, runs) =
+        serve(&ground, rules, |visit| ready((failing(), visit.told().0.to_string()))).await;
+    assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
+    let repeat = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("backing-off")));
+    let after: u64 = repeat.header("retry-after").expect("told").parse().expect("seconds");
+    // Where the store's clock goes on by itself some of it may have passed.
+    assert!((10..=100).contains(&after), "{after}");
+    assert_eq!(runs.count(), 1);
+    ground.advance(Duration::from_secs(after)).await;
+    let due = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((due.status, due.text()), (failing(), "2"));
+}
+
+async fn the_time_to_come_again_is_never_told_too_short<G: Ground>(ground: G) {
+    let rules = Rules::new().command(|command| {
+        let base = Duration::from_millis(1_001);
+        command.on_failure(OnFailure::Backoff { base, cap: HOUR })
+    });
+    let (server, _) = serve(&ground, rules, |_| ready(failing())).await;
+    server.send(post("/orders", "k", "{}")).await;
+    let repeat = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!(repeat.header("retry-after"), Some("2"));
+}
+
+async fn a_failure_that_is_kept_is_told_and_not_run_again<G: Ground>(ground: G) {
+    let rules = Rules::new().keep(HOUR).command(|command| command.on_failure(OnFailure::Keep));
+    let (server, runs) = serve(&ground, rules, |_| ready(failing())).await;
+    assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
+    for _ in 0..2 {
+        let repeat = server.send(post("/orders", "k", "{}")).await;
+        assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("failed")));
+        assert_eq!(repeat.header("retry-after"), None);
+    }
+    assert_eq!(runs.count(), 1);
+    ground.advance(2 * HOUR).await;
+    assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
+    assert_eq!(runs.count(), 2);
+}
+
+async fn an_operation_that_used_up_its_attempts_is_dead<G: Ground>(ground: G) {
+    let rules = Rules::new().command(|command| command.max_attempts(2));
+    let (server, runs) = serve(&ground, rules, |_| ready(failing())).await;
+    for _ in 0..2 {
+        assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
+    }
+    for _ in 0..2 {
+        let repeat = server.send(post("/orders", "k", "{}")).await;
+        assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("dead")));
+    }
+    assert_eq!(runs.count(), 2);
+}
+
+async fn a_handler_that_panics_is_a_failure_and_its_repeat_runs<G: Ground>(ground: G) {
+    let (server, runs) = serve(&ground, Rules::new(), |visit| async move {
+        assert!(visit.n > 1, "the first run of this handler panics on purpose");
+        let (attempt, operation, _) = visit.told();
+        format!("{attempt} {operation}")
+    })
+    .await;
+    let first = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((first.status.as_u16(), first.problem().as_deref()), (500, Some("work-failed")));
+    assert!(!first.text().contains("on purpose"), "what a panic says is not for callers");
+    let again = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!(again.status, 200);
+    assert!(again.text().starts_with("2 "), "{again:?}");
+    assert_eq!(runs.count(), 2);
+}
+
+async fn a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs<G: Ground>(ground: G) {
+    let limit = Duration::from_millis(50);
+    let rules = Rules::new().command(move |command| command.work_timeout(limit));
+    let (server, runs) = serve(&ground, rules, |visit| async move {
+        match visit.n {
+            1 => pending().await,
+            _ => visit.told().0.to_string(),
+        }
+    })
+    .await;
+    let first = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((first.status.as_u16(), first.problem().as_deref()), (504, Some("work-timeout")));
+    assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "2");
+    assert_eq!(runs.count(), 2);
+}
+
+async fn a_handler_that_took_too_long_may_have_to_be_looked_into<G: Ground>(ground: G) {
+    let limit = Duration::from_millis(50);
+    let rules =
+        Rules::new().command(move |command| command.work_timeout(limit).on_crash(OnCrash::Hold));
+    let (server, runs) = serve(&ground, rules, |_| pending::<StatusCode>()).await;
+    assert_eq!(
+        server.send(post("/orders", "k", "{}")).await.problem().as_deref(),
+        Some("work-timeout")
+    );
+    let repeat = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("uncertain")));
+    assert_eq!(runs.count(), 1);
+}
+
+async fn settings_that_cannot_work_are_said_and_nothing_runs<G: Ground>(ground: G) {
+    let rules = Rules::new().command(|command| command.lease(Duration::from_millis(1)));
+    let (server, runs) = serve(&ground, rules, created).await;
+    let answer = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (500, Some("misconfigured")));
+    assert!(answer.text().contains("100ms"), "{answer:?}");
+    assert_eq!(runs.count(), 0);
+}
+
+async fn a_service_that_shuts_down_takes_no_new_keys<G: Ground>(ground: G) {
+    let executor = executor(&ground).await;
+    let runs = Runs::default();
+    let router = router(&runs, created).layer(layer(executor.clone()));
+    let server = Server::start(&ground, router).await;
+    executor.shutdown(Duration::ZERO).await;
+    let answer = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (503, Some("shutting-down")));
+    assert!(answer.header("retry-after").is_some());
+    assert_eq!(runs.count(), 0);
+}
+
+#[test]
+fn a_full_store_refuses_new_keys_before_anything_runs_and_serves_the_held_ones() {
+    run(async {
+        let ground = Memory::for_keys(1);
+        let (server, runs) = serve(&ground, Rules::new(), created).await;
+        let first = server.send(post("/orders", "held", "{}")).await;
+        let refused = server.send(post("/orders", "new", "{}")).await;
+        assert_eq!(
+            (refused.status.as_u16(), refused.problem().as_deref()),
+            (503, Some("store-full"))
+        );
+        assert_eq!(refused.header("retry-after"), Some("1"));
+        assert_eq!(runs.count(), 1);
+        let again = server.send(post("/orders", "held", "{}")).await;
+        assert!(again.replayed());
+        assert_eq!(again.body, first.body);
+    });
+}
+
+#[test]
+fn a_full_store_has_room_again_when_a_record_expires() {
+    run(async {
+        let ground = Memory::for_keys(1);
+        let (server, _) = serve(&ground, Rules::new().keep(HOUR), created).await;
+        server.send(post("/orders", "old", "{}")).await;
+        assert_eq!(server.send(post("/orders", "new", "{}")).await.status, 503);
+        ground.advance(2 * HOUR).await;
+        assert_eq!(server.send(post("/orders", "new", "{}")).await.status, 201);
+    });
+}
+
+on_every_store! {
+    another_request_under_the_same_key_is_refused,
+    a_reused_key_may_be_answered_with_409,
+    a_request_that_still_runs_is_told_so_and_when_to_come_again,
+    a_mismatch_is_told_before_in_progress,
+    a_failure_that_backs_off_says_when_it_is_due,
+    a_failure_that_is_kept_is_told_and_not_run_again,
+    an_operation_that_used_up_its_attempts_is_dead,
+    a_handler_that_panics_is_a_failure_and_its_repeat_runs,
+    a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs,
+    a_handler_that_took_too_long_may_have_to_be_looked_into,
+    a_service_that_shuts_down_takes_no_new_keys,
+}
+
+in_memory! {
+    when_to_come_again_is_a_setting,
+    the_time_to_come_again_is_never_told_too_short,
+    settings_that_cannot_work_are_said_and_nothing_runs,
+}

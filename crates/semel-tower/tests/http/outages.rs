@@ -1,0 +1,203 @@
+//! Stores that fail: nothing runs that could not be recorded, unless a route says otherwise.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use semel::{Executor, OnCrash, Store};
+use semel_redis::RedisStore;
+use semel_sql::postgres::PgStore;
+use semel_testkit::faulty::{Fault, Faults, FaultyStore, Verb};
+use semel_testkit::servers::{self, Options};
+use semel_tower::http::Rules;
+
+use crate::ground::{Ground, Memory, Protocol, Server, in_memory, on_every_store, post, run};
+use crate::stage::{Runs, created, layer, router};
+
+/// A service whose store fails as its script says.
+async fn faulty<G: Ground>(ground: &G, rules: Rules) -> (Server, Runs, Faults) {
+    let store = FaultyStore::new(ground.any_store().await);
+    let faults = store.faults().clone();
+    let layer = layer(Executor::new(store)).rules(rules);
+    let runs = Runs::default();
+    (Server::start(ground, router(&runs, created).layer(layer)).await, runs, faults)
+}
+
+async fn a_store_that_is_down_is_told_before_anything_runs<G: Ground>(ground: G) {
+    let (server, runs, faults) = faulty(&ground, Rules::new()).await;
+    faults.always(Verb::Open, Fault::Refuse);
+    for _ in 0..3 {
+        let answer = server.send(post("/orders", "k", "{}")).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.problem().as_deref()),
+            (503, Some("store-unavailable"))
+        );
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        let json = answer.json();
+        // An earlier request with this key may have run: a new one is not safe.
+        assert_eq!((&json["retryable"], &json["safe_new_key"]), (&true.into(), &false.into()));
+    }
+    assert_eq!(runs.count(), 0);
+    assert_ne!(faults.happened(Verb::Open), 0);
+    faults.heal();
+    assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 1");
+}
+
+async fn a_request_without_a_key_needs_no_store<G: Ground>(ground: G) {
+    let (server, runs, faults) = faulty(&ground, Rules::new()).await;
+    faults.always(Verb::Open, Fault::Refuse);
+    let unkeyed = crate::ground::request(http::Method::POST, "/orders", "{}");
+    assert_eq!(server.send(unkeyed).await.status, 201);
+    assert_eq!((runs.count(), faults.calls(Verb::Open)), (1, 0));
+}
+
+async fn a_claim_whose_reply_was_lost_is_found_again_and_runs_once<G: Ground>(ground: G) {
+    let (server, runs, faults) = faulty(&ground, Rules::new()).await;
+    faults.next(Verb::Open, Fault::LoseReply);
+    assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 1");
+    assert_eq!(faults.happened(Verb::Open), 1);
+    assert!(server.send(post("/orders", "k", "{}")).await.replayed());
+    assert_eq!(runs.count(), 1);
+}
+
+async fn an_answer_whose_record_was_confirmed_by_nobody_is_kept<G: Ground>(ground: G) {
+    for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Refuse] {
+        let (server, runs, faults) = faulty(&ground, Rules::new()).await;
+        faults.next(Verb::Settle, fault);
+        let key = format!("{fault:?}");
+        assert_eq!(server.send(post("/orders", &key, "{}")).await.text(), "run 1");
+        assert_eq!(faults.happened(Verb::Settle), 1);
+        // In a process that has not seen it.
+        let (other, _, _) = faulty(&ground, Rules::new()).await;
+        assert!(other.send(post("/orders", &key, "{}")).await.replayed());
+        assert_eq!(runs.count(), 1);
+    }
+}
+
+async fn an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again<G: Ground>(
+    ground: G,
+) {
+    // As long as recording is tried.
+    let lease = Duration::from_secs(1);
+    let rules = Rules::new().command(move |command| command.lease(lease).on_crash(OnCrash::Hold));
+    let (server, runs, faults) = faulty(&ground, rules).await;
+    for verb in [Verb::Settle, Verb::Renew] {
+        faults.always(verb, Fault::Refuse);
+    }
+    let first = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((first.status.as_u16(), first.text()), (201, "run 1"));
+    assert_ne!(faults.happened(Verb::Settle), 0);
+    faults.heal();
+    ground.advance(2 * lease).await;
+    let again = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!(again.problem().as_deref(), Some("uncertain"));
+    assert_eq!(runs.count(), 1);
+}
+
+async fn a_route_may_run_unprotected_while_the_store_is_down<G: Ground>(ground: G) {
+    let (server, runs, faults) = faulty(&ground, Rules::new().fail_open()).await;
+    assert_eq!(server.send(post("/orders", "before", "{}")).await.text(), "run 1");
+    faults.always(Verb::Open, Fault::Refuse);
+    for n in 2..=3 {
+        let answer = server.send(post("/orders", "k", r#"{"amount":1}"#)).await;
+        assert_eq!((answer.status.as_u16(), answer.text()), (201, &*format!("run {n}")));
+    }
+    faults.heal();
+    assert_eq!(server.send(post("/orders", "k", r#"{"amount":1}"#)).await.text(), "run 4");
+    assert!(server.send(post("/orders", "k", r#"{"amount":1}"#)).await.replayed());
+    assert_eq!(runs.count(), 4);
+}
+
+/// Counts what is called `semel_fail_open_total`, and nothing else.
+struct FailOpen(Arc<AtomicU64>);
+
+impl Recorder for FailOpen {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        match key.name() {
+            "semel_fail_open_total" => Counter::from_arc(Arc::clone(&self.0)),
+            _ => Counter::noop(),
+        }
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+#[test]
+fn what_ran_unprotected_is_counted() {
+    run(async {
+        let counted = Arc::new(AtomicU64::new(0));
+        metrics::set_global_recorder(FailOpen(Arc::clone(&counted))).expect("the only recorder");
+        let ground = Memory::for_keys(1);
+        let (server, runs, _) = faulty(&ground, Rules::new().fail_open()).await;
+        let before = counted.load(Ordering::SeqCst);
+        for n in 1..=3 {
+            let answer = server.send(post("/orders", &format!("k-{n}"), "{}")).await;
+            assert_eq!(answer.status, 201);
+        }
+        // At least: other tests of this process may run unprotected at the same time.
+        assert!(counted.load(Ordering::SeqCst) >= before + 2, "the store has room for one key");
+        assert_eq!(runs.count(), 3);
+    });
+}
+
+/// The handler is called while `server` is up, and never while it is down.
+async fn survives<S: Store>(store: S, mut server: servers::Server) {
+    let runs = Runs::default();
+    let layer = layer(Executor::new(store));
+    let service = Server::speaking(Protocol::H1, router(&runs, created).layer(layer)).await;
+    assert_eq!(service.send(post("/orders", "before", "{}")).await.text(), "run 1");
+    server.stop().expect("stopped");
+    for n in 0..3 {
+        let answer = service.send(post("/orders", &format!("during-{n}"), "{}")).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.problem().as_deref()),
+            (503, Some("store-unavailable"))
+        );
+        assert!(answer.header("retry-after").is_some());
+    }
+    assert_eq!(runs.count(), 1);
+    server.restart().expect("restarted");
+    assert_eq!(service.send(post("/orders", "after", "{}")).await.text(), "run 2");
+}
+
+#[test]
+fn faults_nothing_runs_while_postgresql_is_down() {
+    run(async {
+        let server = servers::Postgres::start(Options::new()).expect("a server of our own");
+        let store = PgStore::connect(server.url()).await.expect("connected");
+        store.migrate().await.expect("migrated");
+        survives(store, server).await;
+    });
+}
+
+#[test]
+fn faults_nothing_runs_while_redis_is_down() {
+    run(async {
+        let server = servers::Redis::start(Options::new()).expect("a server of our own");
+        let store = RedisStore::connect(server.url()).await.expect("connected");
+        survives(store, server).await;
+    });
+}
+
+on_every_store! {
+    a_store_that_is_down_is_told_before_anything_runs,
+    a_claim_whose_reply_was_lost_is_found_again_and_runs_once,
+    an_answer_whose_record_was_confirmed_by_nobody_is_kept,
+}
+
+in_memory! {
+    an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again,
+    a_request_without_a_key_needs_no_store,
+    a_route_may_run_unprotected_while_the_store_is_down,
+}

@@ -1,0 +1,153 @@
+//! Which answers are kept, by preset: told apart from outside.
+
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use semel_tower::http::{Fate, Preset, Rules};
+
+use crate::ground::{Ground, Server, in_memory, on_every_store, post};
+use crate::stage::{Visit, serve};
+
+/// Answers with the status that the path names.
+fn named(visit: &Visit) -> (StatusCode, String) {
+    let status = visit.parts.uri.path().trim_start_matches('/').parse().expect("a status");
+    let (attempt, operation, _) = visit.told();
+    (StatusCode::from_u16(status).expect("a status"), format!("{attempt} {operation}"))
+}
+
+/// What became of a claim whose handler answered with `status`, as its caller can see it.
+async fn fate(server: &Server, status: u16) -> Fate {
+    let path = format!("/{status}");
+    let first = server.send(post(&path, "k", "{}")).await;
+    assert_eq!(first.status, status);
+    assert!(!first.replayed(), "{status}");
+    let again = server.send(post(&path, "k", "{}")).await;
+    assert_eq!(again.status, status);
+    if again.replayed() {
+        assert_eq!(again.body, first.body, "{status}");
+        return Fate::Keep;
+    }
+    // A failure keeps its operation and its fingerprint; a released key has nothing to keep.
+    let other = server.send(post(&path, "k", "[]")).await;
+    if other.problem().as_deref() == Some("key-reused") {
+        if !first.body.is_empty() {
+            let operation = first.text().strip_prefix("1 ").expect("the first attempt");
+            assert_eq!(again.text(), format!("2 {operation}"), "{status}");
+        }
+        Fate::Fail
+    } else {
+        assert_eq!(other.status, status);
+        assert!(again.text().starts_with("1 ") && other.text().starts_with("1 "), "{status}");
+        assert_ne!(again.body, first.body, "{status}: a fresh operation");
+        Fate::Release
+    }
+}
+
+async fn follows<G: Ground>(ground: &G, preset: Preset, expected: &[(Fate, &[u16])]) {
+    let rules = Rules::new().preset(preset);
+    let (server, _) = serve(ground, rules, |visit| std::future::ready(named(&visit))).await;
+    for (expected, statuses) in expected {
+        for status in *statuses {
+            assert_eq!(fate(&server, *status).await, *expected, "{status}");
+        }
+    }
+}
+
+const SUCCESSES: &[u16] = &[200, 201, 202, 204, 303, 307];
+const FAILURES: &[u16] = &[500, 501, 502, 503, 504];
+/// Say nothing about the request itself.
+const PASSING: &[u16] = &[401, 403, 413, 425, 429];
+/// Look like refusals, and say that the work broke off.
+const BROKEN_OFF: &[u16] = &[408, 424, 499];
+
+async fn success_only_keeps_successes<G: Ground>(ground: G) {
+    let refusals = &[400, 404, 405, 409, 410, 412, 415, 422, 423, 428, 451];
+    let expected: [(Fate, &[u16]); 5] = [
+        (Fate::Keep, SUCCESSES),
+        (Fate::Release, refusals),
+        (Fate::Release, PASSING),
+        (Fate::Fail, BROKEN_OFF),
+        (Fate::Fail, FAILURES),
+    ];
+    follows(&ground, Preset::success_only(), &expected).await;
+}
+
+async fn below_500_keeps_refusals_but_not_passing_ones<G: Ground>(ground: G) {
+    let expected: [(Fate, &[u16]); 5] = [
+        (Fate::Keep, SUCCESSES),
+        (Fate::Keep, &[400, 404, 405, 409, 410, 412, 415, 422, 423, 428, 451, 499]),
+        (Fate::Release, PASSING),
+        (Fate::Fail, &[408]),
+        (Fate::Fail, FAILURES),
+    ];
+    follows(&ground, Preset::below_500(), &expected).await;
+}
+
+async fn terminal_keeps_refusals_that_no_repeat_can_change<G: Ground>(ground: G) {
+    let expected: [(Fate, &[u16]); 6] = [
+        (Fate::Keep, SUCCESSES),
+        (Fate::Keep, &[400, 405, 410, 415, 422, 451]),
+        (Fate::Release, &[404, 409, 412, 421, 423, 426, 428]),
+        (Fate::Release, PASSING),
+        (Fate::Fail, &[408, 424]),
+        (Fate::Fail, FAILURES),
+    ];
+    follows(&ground, Preset::terminal(), &expected).await;
+}
+
+async fn stripe_v1_keeps_everything_once_it_ran<G: Ground>(ground: G) {
+    let expected: [(Fate, &[u16]); 5] = [
+        (Fate::Keep, SUCCESSES),
+        (Fate::Keep, &[400, 404, 409, 422]),
+        (Fate::Keep, PASSING),
+        (Fate::Keep, BROKEN_OFF),
+        (Fate::Keep, FAILURES),
+    ];
+    follows(&ground, Preset::stripe_v1(), &expected).await;
+}
+
+async fn a_preset_of_ones_own_decides_by_the_whole_answer<G: Ground>(ground: G) {
+    let preset = Preset::by(|answer| match answer.status.as_u16() {
+        409 => Fate::Keep,
+        418 => Fate::Fail,
+        _ => Fate::Release,
+    });
+    let expected: [(Fate, &[u16]); 3] =
+        [(Fate::Keep, &[409]), (Fate::Fail, &[418]), (Fate::Release, &[200, 500])];
+    follows(&ground, preset, &expected).await;
+}
+
+async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Ground>(ground: G) {
+    let says = |fate: Fate| {
+        move |visit: Visit| {
+            let mut response: Response = named(&visit).into_response();
+            response.extensions_mut().insert(fate);
+            std::future::ready(response)
+        }
+    };
+    for said in [Fate::Keep, Fate::Release, Fate::Fail] {
+        let (server, _) = serve(&ground, Rules::new(), says(said)).await;
+        for status in [200 + said as u16, 400 + said as u16, 500 + said as u16] {
+            assert_eq!(fate(&server, status).await, said, "{status}");
+        }
+    }
+}
+
+async fn a_status_of_each_fate_meets_it<G: Ground>(ground: G) {
+    let expected: [(Fate, &[u16]); 3] =
+        [(Fate::Keep, &[201]), (Fate::Release, &[422]), (Fate::Fail, &[503])];
+    follows(&ground, Preset::success_only(), &expected).await;
+    follows(&ground, Preset::stripe_v1(), &[(Fate::Keep, &[202, 400, 500])]).await;
+}
+
+on_every_store! {
+    a_status_of_each_fate_meets_it,
+}
+
+in_memory! {
+    success_only_keeps_successes,
+    below_500_keeps_refusals_but_not_passing_ones,
+    terminal_keeps_refusals_that_no_repeat_can_change,
+    stripe_v1_keeps_everything_once_it_ran,
+    a_preset_of_ones_own_decides_by_the_whole_answer,
+    a_handler_may_say_itself_what_becomes_of_its_answer,
+}

@@ -1,0 +1,100 @@
+//! What a retry finds after an attempt without a kept answer.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::StatusCode;
+use semel::OperationId;
+use semel_tower::http::Rules;
+
+use crate::ground::{Ground, Server, on_every_store, post};
+use crate::stage::{Runs, serve};
+
+/// What handlers told a provider, in order.
+type Told = Arc<Mutex<Vec<(u32, OperationId, String)>>>;
+
+fn told(book: &Told) -> Vec<(u32, OperationId, String)> {
+    book.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Serves a handler that writes down what it tells and answers its runs with these statuses.
+async fn telling<G: Ground>(ground: &G, book: &Told, statuses: &'static [u16]) -> (Server, Runs) {
+    let book = Arc::clone(book);
+    serve(ground, Rules::new(), move |visit| {
+        book.lock().unwrap_or_else(PoisonError::into_inner).push(visit.told());
+        let status = statuses[visit.n as usize - 1];
+        std::future::ready((StatusCode::from_u16(status).expect("a status"), visit.body))
+    })
+    .await
+}
+
+async fn a_retry_after_a_failure_is_the_same_operation<G: Ground>(ground: G) {
+    let book = Told::default();
+    let (server, runs) = telling(&ground, &book, &[503, 500, 201]).await;
+    let statuses = [
+        server.send(post("/orders", "k", "{}")).await.status.as_u16(),
+        server.send(post("/orders", "k", "{}")).await.status.as_u16(),
+        server.send(post("/orders", "k", "{}")).await.status.as_u16(),
+    ];
+    assert_eq!(statuses, [503, 500, 201]);
+    let told = told(&book);
+    assert_eq!(told.iter().map(|told| told.0).collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(told.iter().all(|(_, id, key)| (id, key) == (&told[0].1, &told[0].2)), "{told:?}");
+    assert!(server.send(post("/orders", "k", "{}")).await.replayed());
+    assert_eq!(runs.count(), 3);
+}
+
+async fn a_retry_in_another_process_is_the_same_operation<G: Ground>(ground: G) {
+    let book = Told::default();
+    let (here, _) = telling(&ground, &book, &[502]).await;
+    let (there, _) = telling(&ground, &book, &[201]).await;
+    assert_eq!(here.send(post("/orders", "k", "{}")).await.status, 502);
+    assert_eq!(there.send(post("/orders", "k", "{}")).await.status, 201);
+    let told = told(&book);
+    assert_eq!((told[0].0, told[1].0), (1, 2));
+    assert_eq!((&told[0].1, &told[0].2), (&told[1].1, &told[1].2));
+    assert!(here.send(post("/orders", "k", "{}")).await.replayed());
+}
+
+async fn a_failed_key_is_not_for_another_request<G: Ground>(ground: G) {
+    let book = Told::default();
+    let (server, runs) = telling(&ground, &book, &[500, 200]).await;
+    assert_eq!(server.send(post("/orders", "k", "[1]")).await.status, 500);
+    let other = server.send(post("/orders", "k", "[2]")).await;
+    assert_eq!(other.problem().as_deref(), Some("key-reused"));
+    assert_eq!(runs.count(), 1);
+    assert_eq!(server.send(post("/orders", "k", "[1]")).await.status, 200);
+}
+
+async fn a_refused_key_is_for_a_corrected_request<G: Ground>(ground: G) {
+    let book = Told::default();
+    let (server, runs) = telling(&ground, &book, &[422, 201]).await;
+    let refused = server.send(post("/orders", "k", r#"{"amount":-1}"#)).await;
+    assert_eq!((refused.status.as_u16(), refused.problem()), (422, None), "the handler's own");
+    assert_eq!(refused.text(), r#"{"amount":-1}"#);
+    let corrected = server.send(post("/orders", "k", r#"{"amount":1}"#)).await;
+    assert_eq!((corrected.status.as_u16(), corrected.replayed()), (201, false));
+    assert!(server.send(post("/orders", "k", r#"{"amount":1}"#)).await.replayed());
+    let told = told(&book);
+    assert_eq!((told[0].0, told[1].0), (1, 1));
+    assert_ne!(told[0].1, told[1].1, "a refused operation never was");
+    assert_eq!(runs.count(), 2);
+}
+
+async fn a_refusal_after_a_failure_forgets_nothing<G: Ground>(ground: G) {
+    let book = Told::default();
+    let (server, _) = telling(&ground, &book, &[500, 429, 201]).await;
+    for status in [500, 429, 201] {
+        assert_eq!(server.send(post("/orders", "k", "{}")).await.status, status);
+    }
+    let told = told(&book);
+    assert!(told.iter().all(|(_, id, key)| (id, key) == (&told[0].1, &told[0].2)), "{told:?}");
+    assert!(told[2].0 > told[0].0);
+}
+
+on_every_store! {
+    a_retry_after_a_failure_is_the_same_operation,
+    a_retry_in_another_process_is_the_same_operation,
+    a_failed_key_is_not_for_another_request,
+    a_refused_key_is_for_a_corrected_request,
+    a_refusal_after_a_failure_forgets_nothing,
+}

@@ -1,0 +1,244 @@
+//! What makes two requests under one key the same request.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use http::{HeaderName, Method, Request};
+use semel::Pointer;
+use semel_tower::http::{IdempotencyLayer, Rules};
+use semel_tower::{Scope, Tenant};
+
+use crate::ground::{Ground, Sent, Server, body, chunked, in_memory, on_every_store};
+use crate::stage::{Runs, created, executor, router, serve};
+
+/// A request to be spelled in several ways.
+struct Spelling(Request<Sent>);
+
+fn spelled(path: &str, content_type: &str, sent: impl Into<Bytes>) -> Spelling {
+    Spelling(
+        Request::post(path)
+            .header("content-type", content_type)
+            .body(body(sent))
+            .expect("a request"),
+    )
+}
+
+fn json(text: &str) -> Spelling {
+    spelled("/orders", "application/json", text.to_owned())
+}
+
+impl Spelling {
+    fn with(mut self, name: &'static str, value: &str) -> Self {
+        self.0.headers_mut().append(name, value.parse().expect("a header value"));
+        self
+    }
+
+    fn under(mut self, key: &str) -> Request<Sent> {
+        self.0.headers_mut().insert("idempotency-key", key.parse().expect("a header value"));
+        self.0
+    }
+}
+
+/// Sends two spellings under one fresh key. Whether the second is taken for the first.
+async fn same(server: &Server, one: Spelling, two: Spelling) -> bool {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let key = format!("k-{}", COUNT.fetch_add(1, Ordering::SeqCst));
+    let first = server.send(one.under(&key)).await;
+    assert_eq!((first.status.as_u16(), first.replayed()), (201, false));
+    let second = server.send(two.under(&key)).await;
+    if second.replayed() {
+        assert_eq!(second.body, first.body);
+        return true;
+    }
+    assert_eq!((second.status.as_u16(), second.problem().as_deref()), (422, Some("key-reused")));
+    false
+}
+
+async fn the_spelling_of_json_makes_no_difference<G: Ground>(ground: G) {
+    let (server, _) = serve(&ground, Rules::new(), created).await;
+    let one = r#"{"b":[1,{"x":"é","y":null}],"a":1.0}"#;
+    for other in [
+        r#"{"a":1.0,"b":[1,{"x":"é","y":null}]}"#,
+        "{ \"b\" : [ 1, { \"y\" : null,\n \"x\" : \"\\u00e9\" } ],\r\n\t\"a\" : 1.0 }",
+        r#"{"a":1,"b":[1,{"y":null,"x":"é"}]}"#,
+    ] {
+        assert!(same(&server, json(one), json(other)).await, "{other}");
+    }
+}
+
+async fn a_difference_in_json_is_a_difference<G: Ground>(ground: G) {
+    let (server, _) = serve(&ground, Rules::new(), created).await;
+    let one = r#"{"a":[1,2],"b":"x"}"#;
+    for other in [
+        r#"{"a":[2,1],"b":"x"}"#,
+        r#"{"a":[1,2],"b":"X"}"#,
+        r#"{"a":[1,2],"b":"x","c":null}"#,
+        r#"{"a":[1,2]}"#,
+        r#"{"a":["1",2],"b":"x"}"#,
+        "",
+    ] {
+        assert!(!same(&server, json(one), json(other)).await, "{other}");
+    }
+}
+
+async fn integers_beyond_two_to_the_53_are_distinct<G: Ground>(ground: G) {
+    let (server, _) = serve(&ground, Rules::new(), created).await;
+    let amount = |n: &str| json(&format!(r#"{{"amount":{n}}}"#));
+    for (one, two) in [
+        ("9007199254740992", "9007199254740993"),
+        ("18446744073709551615", "18446744073709551614"),
+        ("123456789012345678901234567890", "123456789012345678901234567891"),
+    ] {
+        assert!(!same(&server, amount(one), amount(two)).await, "{one} {two}");
+        assert!(same(&server, amount(one), amount(one)).await, "{one}");
+    }
+}
+
+async fn a_body_that_is_no_json_is_compared_byte_for_byte<G: Ground>(ground: G) {
+    let (server, _) = serve(&ground, Rules::new(), created).await;
+    let text = |text: &'static str| spelled("/orders", "text/plain", text);
+    assert!(!same(&server, text(r#"{"a":1,"b":2}"#), text(r#"{"b":2,"a":1}"#)).await);
+    assert!(same(&server, text("a\0b"), text("a\0b")).await);
+    assert!(!same(&server, text("a"), text("a ")).await);
+    // What only claims to be JSON is itself, too.
+    assert!(!same(&server, json(r#"{"a":"#), json(r#"{"a": "#)).await);
+    assert!(same(&server, json(r#"{"a":"#), json(r#"{"a":"#)).await);
+}
+
+async fn chunked_and_sized_bodies_are_equal<G: Ground>(ground: G) {
+    let (server, runs) = serve(&ground, Rules::new(), created).await;
+    for (n, (whole, parts)) in
+        [("", vec![]), (r#"{"a":1}"#, vec!["{", "\"a\"", "", ":1}"]), ("[]", vec!["[", "]"])]
+            .into_iter()
+            .enumerate()
+    {
+        let key = format!("k-{n}");
+        let mut sized = json("").under(&key);
+        *sized.body_mut() = body(whole);
+        let mut in_parts = json("").under(&key);
+        *in_parts.body_mut() = chunked(parts);
+        assert!(!server.send(in_parts).await.replayed());
+        assert!(server.send(sized).await.replayed(), "{whole}");
+    }
+    assert_eq!(runs.count(), 3);
+}
+
+async fn the_order_of_a_query_makes_no_difference<G: Ground>(ground: G) {
+    let (server, _) = serve(&ground, Rules::new(), created).await;
+    let at = |query: &str| spelled(&format!("/orders?{query}"), "application/json", "{}");
+    for (one, two) in
+        [("a=1&b=2", "b=2&a=1"), ("a=%41", "a=A"), ("%61=1", "a=1"), ("a=1&&b=2", "a=1&b=2&")]
+    {
+        assert!(same(&server, at(one), at(two)).await, "{one} {two}");
+    }
+    for (one, two) in
+        [("a=1", "a=2"), ("a=1", "b=1"), ("a=1", ""), ("a=1&a=2", "a=2&a=1"), ("a", "a=")]
+    {
+        assert!(!same(&server, at(one), at(two)).await, "{one} {two}");
+    }
+}
+
+async fn the_parameters_of_a_content_type_make_no_difference<G: Ground>(ground: G) {
+    let (server, _) = serve(&ground, Rules::new(), created).await;
+    let typed = |content_type: &str| spelled("/orders", content_type, r#"{"a":1}"#);
+    for same_type in ["application/json; charset=utf-8", "Application/JSON", "application/json;"] {
+        assert!(same(&server, typed("application/json"), typed(same_type)).await, "{same_type}");
+    }
+    for other in ["text/plain", "application/vnd.api+json", ""] {
+        assert!(!same(&server, typed("application/json"), typed(other)).await, "{other}");
+    }
+    let vendor = |text: &'static str| spelled("/orders", "application/vnd.api+json", text);
+    assert!(same(&server, vendor(r#"{"a":1,"b":2}"#), vendor(r#"{"b":2,"a":1}"#)).await);
+}
+
+async fn headers_make_a_difference_only_where_they_are_named<G: Ground>(ground: G) {
+    let rules = Rules::new().matched_headers([HeaderName::from_static("x-currency")]);
+    let (server, _) = serve(&ground, rules, created).await;
+    let priced = |currency: &str| json("{}").with("x-currency", currency);
+    assert!(same(&server, priced("EUR"), priced("EUR")).await);
+    assert!(!same(&server, priced("EUR"), priced("USD")).await);
+    assert!(!same(&server, priced("EUR"), json("{}")).await);
+    assert!(!same(&server, priced("EUR"), priced("EUR").with("x-currency", "EUR")).await);
+    let agent = |agent: &str| json("{}").with("user-agent", agent);
+    assert!(same(&server, agent("one"), agent("two").with("accept", "*/*")).await);
+}
+
+async fn only_the_included_members_count<G: Ground>(ground: G) {
+    let pointers = ["/amount", "/to/iban"].map(|text| Pointer::new(text).expect("a pointer"));
+    let (server, _) = serve(&ground, Rules::new().matched(pointers), created).await;
+    let pay = |text: &str| json(text);
+    let one = r#"{"amount":1,"to":{"iban":"A","name":"x"},"sent_at":1}"#;
+    assert!(
+        same(&server, pay(one), pay(r#"{"amount":1,"to":{"iban":"A","name":"y"},"sent_at":2}"#))
+            .await
+    );
+    assert!(
+        !same(&server, pay(one), pay(r#"{"amount":2,"to":{"iban":"A","name":"x"},"sent_at":1}"#))
+            .await
+    );
+    assert!(
+        !same(&server, pay(one), pay(r#"{"amount":1,"to":{"iban":"B","name":"x"},"sent_at":1}"#))
+            .await
+    );
+    assert!(!same(&server, pay(one), pay(r#"{"to":{"iban":"A","name":"x"},"sent_at":1}"#)).await);
+}
+
+async fn excluded_members_do_not_count<G: Ground>(ground: G) {
+    let pointers = ["/sent_at", "/client/trace"].map(|text| Pointer::new(text).expect("a pointer"));
+    let (server, _) = serve(&ground, Rules::new().ignored(pointers), created).await;
+    let one = r#"{"amount":1,"sent_at":1,"client":{"trace":"a","name":"x"}}"#;
+    assert!(
+        same(&server, json(one), json(r#"{"amount":1,"client":{"trace":"b","name":"x"}}"#)).await
+    );
+    assert!(
+        !same(
+            &server,
+            json(one),
+            json(r#"{"amount":1,"sent_at":1,"client":{"trace":"a","name":"y"}}"#)
+        )
+        .await
+    );
+    assert!(
+        !same(
+            &server,
+            json(one),
+            json(r#"{"amount":2,"sent_at":1,"client":{"trace":"a","name":"x"}}"#)
+        )
+        .await
+    );
+}
+
+async fn a_path_below_one_template_makes_a_difference<G: Ground>(ground: G) {
+    let executor = executor(&ground).await;
+    let layer = IdempotencyLayer::new(executor, Tenant::fixed("acme"), Scope::global())
+        .operation(|request| (request.method == Method::POST).then(|| "PAY".to_owned()));
+    let runs = Runs::default();
+    let server = Server::start(&ground, router(&runs, created).layer(layer)).await;
+    let to = |path: &str| spelled(path, "application/json", "{}");
+    assert!(!same(&server, to("/orders/1/pay"), to("/orders/2/pay")).await);
+    assert!(same(&server, to("/orders/1/pay"), to("/orders/1/pay")).await);
+}
+
+async fn one_of_each_kind_on_this_store<G: Ground>(ground: G) {
+    let (server, _) = serve(&ground, Rules::new(), created).await;
+    assert!(same(&server, json(r#"{"a":1,"b":2}"#), json(r#"{"b":2,"a":1}"#)).await);
+    assert!(!same(&server, json("9007199254740992"), json("9007199254740993")).await);
+}
+
+on_every_store! {
+    one_of_each_kind_on_this_store,
+    chunked_and_sized_bodies_are_equal,
+}
+
+in_memory! {
+    the_spelling_of_json_makes_no_difference,
+    a_difference_in_json_is_a_difference,
+    integers_beyond_two_to_the_53_are_distinct,
+    a_body_that_is_no_json_is_compared_byte_for_byte,
+    the_order_of_a_query_makes_no_difference,
+    the_parameters_of_a_content_type_make_no_difference,
+    headers_make_a_difference_only_where_they_are_named,
+    only_the_included_members_count,
+    excluded_members_do_not_count,
+    a_path_below_one_template_makes_a_difference,
+}

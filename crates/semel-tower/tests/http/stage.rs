@@ -1,0 +1,191 @@
+//! A service behind the layer, for tests to send requests to: it counts what reaches its handler.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::IntoResponse;
+use axum::routing::{MethodRouter, any};
+use bytes::Bytes;
+use http::StatusCode;
+use http::request::Parts;
+use semel::executor::LocalReplay;
+use semel::store::{BoxFuture, Draft, Opened};
+use semel::{
+    AnyStore, AttemptId, Context, Executor, Fingerprint, Key, Kind, OnCrash, OperationId,
+    Principal, Store,
+};
+use semel_tower::http::{IdempotencyLayer, Rules};
+use semel_tower::{Scope, Tenant};
+use tokio::sync::Semaphore;
+
+use crate::ground::{Ground, Server};
+
+/// How often a handler was called.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Runs(Arc<AtomicU32>);
+
+impl Runs {
+    /// Counts one more and says which it is, from 1.
+    pub(crate) fn next(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// So far.
+    pub(crate) fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// A handler that counts its calls here, for any method.
+    pub(crate) fn handler<F, Fut>(&self, answer: F) -> MethodRouter
+    where
+        F: Fn(Visit) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output: IntoResponse> + Send,
+    {
+        let runs = self.clone();
+        any(move |request: Request| {
+            let (runs, answer) = (runs.clone(), answer.clone());
+            async move {
+                let n = runs.next();
+                let (parts, body) = request.into_parts();
+                let body = axum::body::to_bytes(body, usize::MAX).await.expect("a whole body");
+                let claim = parts.extensions.get().cloned();
+                answer(Visit { n, claim, parts, body }).await.into_response()
+            }
+        })
+    }
+}
+
+/// A request that reached the handler.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    /// Which run of the handler this is, from 1.
+    pub(crate) n: u32,
+    /// The claim that it runs under, if any.
+    pub(crate) claim: Option<Context>,
+    pub(crate) parts: Parts,
+    pub(crate) body: Bytes,
+}
+
+impl Visit {
+    /// `201 run N`: another answer in every run.
+    pub(crate) fn created(&self) -> (StatusCode, String) {
+        (StatusCode::CREATED, format!("run {}", self.n))
+    }
+
+    /// What a handler tells a provider: attempt, operation id and downstream key.
+    pub(crate) fn told(&self) -> (u32, OperationId, String) {
+        let claim = self.claim.as_ref().expect("a request with a key has a claim");
+        let key = claim.downstream_key("charge").expect("a claim that is there to stay");
+        (claim.attempt(), claim.operation_id(), key)
+    }
+}
+
+/// A handler that answers `201 run N` at once.
+pub(crate) fn created(visit: Visit) -> std::future::Ready<(StatusCode, String)> {
+    std::future::ready(visit.created())
+}
+
+/// Where a handler waits until the test lets it go on.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate(Arc<(Semaphore, Semaphore)>);
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new((Semaphore::new(0), Semaphore::new(0))))
+    }
+
+    /// The handler is here, and goes on when the gate is opened for it.
+    pub(crate) async fn pass(&self) {
+        self.0.0.add_permits(1);
+        self.0.1.acquire().await.expect("not closed").forget();
+    }
+
+    /// Waits until one more handler has come to the gate.
+    pub(crate) async fn reached(&self) {
+        self.0.0.acquire().await.expect("not closed").forget();
+    }
+
+    /// Lets one handler go on.
+    pub(crate) fn open(&self) {
+        self.0.1.add_permits(1);
+    }
+
+    /// A handler that answers `201 run N` when it is let through.
+    pub(crate) fn handler(
+        &self,
+    ) -> impl Fn(Visit) -> BoxFuture<'static, (StatusCode, String)> + Clone + use<> {
+        let gate = self.clone();
+        move |visit| {
+            let gate = gate.clone();
+            Box::pin(async move {
+                gate.pass().await;
+                visit.created()
+            })
+        }
+    }
+}
+
+/// An executor of its own on the ground's records: a second one is another process.
+pub(crate) async fn executor(ground: &impl Ground) -> Executor<AnyStore> {
+    Executor::new(ground.any_store().await)
+}
+
+/// One that asks the store every time.
+pub(crate) async fn forgetful_executor(ground: &impl Ground) -> Executor<AnyStore> {
+    let builder = Executor::builder(ground.any_store().await).local_replay(LocalReplay::OFF);
+    builder.build().expect("settings that work")
+}
+
+/// The layer of a service for one tenant whose callers share their keys.
+pub(crate) fn layer<S: Store>(executor: Executor<S>) -> IdempotencyLayer<S> {
+    IdempotencyLayer::new(executor, Tenant::fixed("acme"), Scope::global())
+}
+
+/// Serves one handler at `/orders`, and everywhere else, by these rules.
+pub(crate) async fn serve<G, F, Fut>(ground: &G, rules: Rules, answer: F) -> (Server, Runs)
+where
+    G: Ground,
+    F: Fn(Visit) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output: IntoResponse> + Send + 'static,
+{
+    let layer = layer(executor(ground).await).rules(rules);
+    let runs = Runs::default();
+    (Server::start(ground, router(&runs, answer).layer(layer)).await, runs)
+}
+
+/// A router with one handler at `/orders`, and everywhere else.
+pub(crate) fn router<F, Fut>(runs: &Runs, answer: F) -> Router
+where
+    F: Fn(Visit) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output: IntoResponse> + Send + 'static,
+{
+    let handler = runs.handler(answer);
+    Router::new().route("/orders", handler.clone()).fallback_service(handler)
+}
+
+/// The ledger's name for `POST /orders` under `id`.
+pub(crate) fn order_key(id: &str) -> Key {
+    Key::new(Kind::Http, "acme", "POST /orders", Principal::global(), id).expect("a key")
+}
+
+/// Claims a key as a process does that then dies: nobody will renew or settle it.
+pub(crate) async fn abandoned<S: Store>(store: &S, key: &Key, on_crash: OnCrash) -> OperationId {
+    let draft = Draft {
+        key: key.clone(),
+        fingerprint: Fingerprint::none(),
+        operation_id: OperationId::generate(),
+        attempt_id: AttemptId::generate(),
+        attempt: 1,
+        owner: Arc::from("gone:1:1"),
+        lease: Duration::from_secs(30),
+        on_crash,
+        keep: Duration::from_secs(3_600),
+    };
+    let opened = store.open(&draft).await.expect("the store answers");
+    assert!(matches!(opened, Opened::Inserted { .. }), "{key:?} is not free");
+    draft.operation_id
+}

@@ -1,0 +1,232 @@
+//! A shop behind the layer that writes down what reached it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use http::{HeaderName, HeaderValue, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use semel::{Context, Executor, Store, Wait};
+use semel_tower::http::{IdempotencyLayer, Rules};
+use semel_tower::{Scope, Tenant};
+use tokio::sync::watch;
+
+use crate::ground::{Answer, Client, Ground, Memory, Protocol, Server, post};
+use crate::raw::Wire;
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(80);
+
+/// A request that reached a handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// `POST /orders`.
+    pub(crate) line: String,
+    /// Of its claim, where it has one.
+    pub(crate) key: Option<String>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// What reached the handlers, in order.
+#[derive(Clone, Default)]
+pub(crate) struct Journal(Arc<Mutex<Vec<Reached>>>);
+
+impl Journal {
+    fn lock(&self) -> MutexGuard<'_, Vec<Reached>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note(&self, reached: Reached) {
+        self.lock().push(reached);
+    }
+
+    pub(crate) fn entries(&self) -> Vec<Reached> {
+        self.lock().clone()
+    }
+
+    /// Request lines and bodies, for short.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let line = |reached: Reached| {
+            format!("{} {}", reached.line, String::from_utf8_lossy(&reached.body))
+        };
+        self.entries().into_iter().map(line).collect()
+    }
+
+    /// How often a request under `key` reached a handler.
+    pub(crate) fn times(&self, key: &str) -> usize {
+        self.lock().iter().filter(|reached| reached.key.as_deref() == Some(key)).count()
+    }
+}
+
+/// A shop that answers everybody with what they asked for, at these counters in its own way:
+///
+/// | `POST` | |
+/// |---|---|
+/// | `/held` | is answered when the gate is opened |
+/// | `/waiting` | the same, and repeats wait for the answer |
+/// | `/patient` | repeats wait for the answer |
+/// | `/small` | takes bodies of 16 bytes |
+/// | `/long` | as `/waiting`, and keeps no answer |
+/// | `/required` | wants a key |
+/// | `/panics` | panics at the first attempt |
+/// | `/burns` | the same, when the gate is opened |
+/// | `/cookies` | sets what must not be kept |
+pub(crate) struct Shop {
+    pub(crate) server: Server,
+    pub(crate) journal: Journal,
+    /// What was done to its end.
+    pub(crate) done: Journal,
+    gate: watch::Sender<bool>,
+    door: Door,
+}
+
+/// Who came, and who left before there was an answer.
+#[derive(Clone)]
+struct Door {
+    came: Arc<watch::Sender<usize>>,
+    left: Arc<watch::Sender<usize>>,
+}
+
+#[derive(Clone)]
+struct Counter {
+    journal: Journal,
+    done: Journal,
+    gate: watch::Receiver<bool>,
+}
+
+impl Shop {
+    /// In memory.
+    pub(crate) async fn open() -> Self {
+        Self::with(Memory::open().await.executor().await).await
+    }
+
+    /// With an executor. Callers are told apart by `X-User`.
+    pub(crate) async fn with<S: Store>(executor: Executor<S>) -> Self {
+        let scope = Scope::header(HeaderName::from_static("x-user"));
+        let patient = Rules::new().wait(Wait::UpTo(LONG));
+        let layer = IdempotencyLayer::new(executor, Tenant::fixed("acme"), scope)
+            .route("POST /waiting", patient.clone())
+            .route("POST /patient", patient.clone())
+            .route("POST /small", Rules::new().max_request(16))
+            .route("POST /long", patient.max_response(4))
+            .route("POST /required", Rules::new().required());
+        let (gate, opened) = watch::channel(false);
+        let door = Door { came: Arc::default(), left: Arc::default() };
+        let (journal, done) = (Journal::default(), Journal::default());
+        let counter = Counter { journal: journal.clone(), done: done.clone(), gate: opened };
+        let watched = middleware::from_fn_with_state(door.clone(), pass);
+        let router = Router::new().fallback(serve).layer(layer).layer(watched).with_state(counter);
+        Self { server: Server::speaking(Protocol::H1, router).await, journal, done, gate, door }
+    }
+
+    pub(crate) async fn connect(&self) -> Wire {
+        Wire::connect(self.server.address()).await
+    }
+
+    /// Asks as `ann`, on a connection of its own.
+    pub(crate) async fn ask(&self, protocol: Protocol, path: &str, key: &str) -> Answer {
+        let mut client = Client::connect(self.server.address(), protocol).await;
+        client.send(of_ann(path, key)).await
+    }
+
+    /// The gate, for when the shop is gone.
+    pub(crate) fn gate(&self) -> watch::Sender<bool> {
+        self.gate.clone()
+    }
+
+    /// Answers who is held.
+    pub(crate) fn release(&self) {
+        self.gate.send_replace(true);
+    }
+
+    /// Waits until `count` requests have reached the handlers.
+    pub(crate) async fn reached(&self, count: usize) {
+        crate::ground::until(async || self.journal.entries().len() >= count).await;
+    }
+
+    /// Waits until `count` requests have come, handled or not.
+    pub(crate) async fn came(&self, count: usize) {
+        let mut came = self.door.came.subscribe();
+        came.wait_for(|came| *came >= count).await.expect("we hold the sender");
+    }
+
+    /// Waits until `count` requests were dropped without an answer.
+    pub(crate) async fn left(&self, count: usize) {
+        let mut left = self.door.left.subscribe();
+        left.wait_for(|left| *left >= count).await.expect("we hold the sender");
+    }
+}
+
+/// `POST path` under `key`, of `ann`.
+pub(crate) fn of_ann(path: &str, key: &str) -> http::Request<crate::ground::Sent> {
+    let mut request = post(path, key, "{}");
+    request.headers_mut().insert("x-user", HeaderValue::from_static("ann"));
+    request
+}
+
+async fn serve(State(mut counter): State<Counter>, request: Request<Body>) -> Response {
+    let (parts, body) = request.into_parts();
+    let answer = |status: StatusCode, body: Vec<u8>| {
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        response
+    };
+    // A request whose body breaks off is not one.
+    let Ok(body) = body.collect().await else { return answer(StatusCode::BAD_REQUEST, vec![]) };
+    let line = format!("{} {}", parts.method, parts.uri.path());
+    let claim = parts.extensions.get::<Context>();
+    let key = claim.map(|claim| claim.key().id().to_owned());
+    let body = body.to_bytes().to_vec();
+    let reached = Reached { line: line.clone(), key, body: body.clone() };
+    counter.journal.note(reached.clone());
+    if matches!(line.as_str(), "POST /held" | "POST /waiting" | "POST /long" | "POST /burns") {
+        let _ = counter.gate.wait_for(|open| *open).await;
+    }
+    if matches!(line.as_str(), "POST /panics" | "POST /burns")
+        && claim.is_none_or(|claim| claim.attempt() == 1)
+    {
+        panic!("the till is on fire");
+    }
+    counter.done.note(reached);
+    let mut response = answer(StatusCode::OK, [line.as_bytes(), b" ", &body].concat());
+    if line == "POST /cookies" {
+        for (name, value) in COOKIES {
+            response.headers_mut().append(name, HeaderValue::from_static(value));
+        }
+    }
+    response
+}
+
+/// What `/cookies` sets.
+pub(crate) const COOKIES: [(&str, &str); 8] = [
+    ("set-cookie", "session=1"),
+    ("set-cookie", "theme=dark"),
+    ("date", "Mon, 01 Jan 2001 00:00:00 GMT"),
+    ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    ("x-request-id", "4711"),
+    ("keep-alive", "timeout=5"),
+    ("location", "/orders/1"),
+    ("etag", "\"1\""),
+];
+
+/// The layer outside of ours: it counts, and marks every answer.
+async fn pass(State(door): State<Door>, request: http::Request<Body>, next: Next) -> Response {
+    struct Leaving(Option<Door>);
+    impl Drop for Leaving {
+        fn drop(&mut self) {
+            if let Some(door) = &self.0 {
+                door.left.send_modify(|left| *left += 1);
+            }
+        }
+    }
+    door.came.send_modify(|came| *came += 1);
+    let mut leaving = Leaving(Some(door));
+    let mut response = next.run(request).await;
+    leaving.0 = None;
+    response.headers_mut().insert("x-outer", HeaderValue::from_static("1"));
+    response
+}

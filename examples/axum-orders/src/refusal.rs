@@ -1,0 +1,72 @@
+//! Why a request is refused, as this service says it.
+//!
+//! Statuses decide what becomes of the key: a 4xx gives it back, so that a corrected request may use
+//! it, unless the route's preset keeps it; a 5xx is a failure, and the next try runs again. Either
+//! way everything that the handler wrote is rolled back.
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// A request that gets no order and no refund.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Nobody is logged in, or the gateway told no tenant.
+    Unauthenticated,
+    /// No such order, for this tenant.
+    UnknownOrder,
+    /// A line names a product that we do not sell.
+    UnknownProduct(String),
+    /// Nothing is ordered, or so much that nobody can mean it.
+    Quantity,
+    /// More than is left of the order's price.
+    RefundTooLarge {
+        /// What is left.
+        left_cents: i64,
+    },
+    /// Our fault.
+    Database(sqlx::Error),
+}
+
+impl From<sqlx::Error> for Refusal {
+    fn from(error: sqlx::Error) -> Self {
+        Refusal::Database(error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, code, detail) = match self {
+            Refusal::Unauthenticated => (
+                StatusCode::UNAUTHORIZED,
+                "UNAUTHENTICATED",
+                "send `Authorization: Bearer alice-token` and `X-Tenant-Id`".to_owned(),
+            ),
+            Refusal::UnknownOrder => {
+                (StatusCode::NOT_FOUND, "UNKNOWN_ORDER", "there is no such order".to_owned())
+            }
+            Refusal::UnknownProduct(sku) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "UNKNOWN_PRODUCT",
+                format!("we do not sell {sku:?}; there are tea, mug and kettle"),
+            ),
+            Refusal::Quantity => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "QUANTITY",
+                "order 1 to 1000 pieces of each, in 1 to 100 lines".to_owned(),
+            ),
+            Refusal::RefundTooLarge { left_cents } => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "REFUND_TOO_LARGE",
+                format!("1 to {left_cents} cents can be refunded"),
+            ),
+            Refusal::Database(error) => {
+                eprintln!("axum-orders: {error}");
+                (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", "try again".to_owned())
+            }
+        };
+        let problem = json!({ "status": status.as_u16(), "code": code, "detail": detail });
+        let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
+        (status, content_type, problem.to_string()).into_response()
+    }
+}

@@ -1,0 +1,62 @@
+//! A turnstile between the claim and the handler, so that the demo and the tests can be in the
+//! middle of a request without guessing how long it takes.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use tokio::sync::watch;
+
+/// Holds requests while it is closed. Clones are the same turnstile.
+#[derive(Clone, Debug)]
+pub struct Turnstile(Arc<Sides>);
+
+#[derive(Debug)]
+struct Sides {
+    open: watch::Sender<bool>,
+    arrived: watch::Sender<usize>,
+}
+
+impl Default for Turnstile {
+    fn default() -> Self {
+        let (open, arrived) = (watch::Sender::new(true), watch::Sender::new(0));
+        Self(Arc::new(Sides { open, arrived }))
+    }
+}
+
+impl Turnstile {
+    /// Around these routes.
+    pub fn around(&self, routes: Router) -> Router {
+        routes.layer(from_fn_with_state(self.clone(), pass))
+    }
+
+    /// Whoever comes from now on waits.
+    pub fn close(&self) {
+        self.0.open.send_replace(false);
+    }
+
+    /// Everybody goes on.
+    pub fn open(&self) {
+        self.0.open.send_replace(true);
+    }
+
+    /// How many have come so far.
+    pub fn arrived(&self) -> usize {
+        *self.0.arrived.borrow()
+    }
+
+    /// Ends when so many have come.
+    pub async fn until_arrived(&self, count: usize) {
+        let mut arrived = self.0.arrived.subscribe();
+        arrived.wait_for(|arrived| *arrived >= count).await.expect("the sender is in our hands");
+    }
+}
+
+async fn pass(State(turnstile): State<Turnstile>, request: Request, next: Next) -> Response {
+    let mut open = turnstile.0.open.subscribe();
+    turnstile.0.arrived.send_modify(|arrived| *arrived += 1);
+    open.wait_for(|open| *open).await.expect("the sender is in our hands");
+    next.run(request).await
+}

@@ -1,0 +1,196 @@
+//! What callers do to a service, and what comes of it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use semel_tower::grpc::CallKey;
+use tonic::{Code, Status};
+
+use crate::client::{Caller, Paid};
+use crate::network::Network;
+use crate::payments::Cashier;
+use crate::server::{Failure, Server};
+
+/// Runs all of it on a ledger of its own, and prints what happened.
+///
+/// # Errors
+/// If anything is not as it should be: a card that was charged twice, or not at all.
+pub async fn run() -> Result<(), Failure> {
+    let directory = Directory::new()?;
+    let network = Network::new();
+    let cashier = Cashier::new(network.clone());
+    let server = Server::start(&directory.ledger(), cashier.clone()).await?;
+    let stage = Stage::at(&server, &network).await?;
+    stage.called_twice().await?;
+    stage.out_of_patience().await?;
+    stage.hung_up(&server).await?;
+    stage.answer_lost_behind_the_service().await?;
+    stage.all_at_once(&server).await?;
+    stage.declined().await?;
+    stage.misused().await?;
+    let payments = stage.caller.list().await?.len();
+    drop(stage);
+    server.stop().await?;
+
+    let server = Server::start(&directory.ledger(), cashier).await?;
+    Stage::at(&server, &network).await?.after_a_restart().await?;
+    server.stop().await?;
+
+    let captures = network.captures();
+    println!("\n{payments} payments, and {captures} captures at the card network");
+    must(payments == captures, "a payment for every capture, a capture for every payment")
+}
+
+struct Stage {
+    network: Network,
+    caller: Caller,
+}
+
+impl Stage {
+    async fn at(server: &Server, network: &Network) -> Result<Self, Failure> {
+        let caller = Caller::connect(server.address()).await?;
+        Ok(Self { network: network.clone(), caller })
+    }
+
+    async fn called_twice(&self) -> Result<(), Failure> {
+        println!("The same call, twice");
+        let key = CallKey::new("order-1")?;
+        let first = shown(self.caller.charge(&key, "ann", 1_999).await?);
+        let again = shown(self.caller.charge(&key, "ann", 1_999).await?);
+        must(!first.replayed && again.replayed, "the second call replays the first")?;
+        must(first.payment == again.payment, "both get one payment")?;
+        self.captured(1)
+    }
+
+    async fn out_of_patience(&self) -> Result<(), Failure> {
+        println!("A deadline that passes while the card network takes its time");
+        let key = CallKey::new("order-2")?;
+        self.network.dawdle();
+        let patience = Duration::from_millis(300);
+        let left = self.caller.charge_within(patience, &key, "ben", 500).await;
+        refused(left, &[Code::Cancelled, Code::DeadlineExceeded])?;
+        self.network.hurry();
+        shown(self.caller.charge(&key, "ben", 500).await?);
+        self.captured(2)
+    }
+
+    async fn hung_up(&self, server: &Server) -> Result<(), Failure> {
+        println!("A caller who hangs up while its card is being charged");
+        let key = CallKey::new("order-3")?;
+        self.network.dawdle();
+        let other = Caller::connect(server.address()).await?;
+        other.charge_and_hang_up(&self.network, &key, "cat", 700).await?;
+        println!("  gone");
+        self.network.hurry();
+        let again = shown(self.caller.charge(&key, "cat", 700).await?);
+        must(again.replayed, "the charge went on without its caller")?;
+        self.captured(3)
+    }
+
+    async fn answer_lost_behind_the_service(&self) -> Result<(), Failure> {
+        println!("A card network that takes the money and loses the answer");
+        let (key, calls) = (CallKey::new("order-4")?, self.network.calls());
+        self.network.lose_next_answer();
+        // The client comes again by itself, and the network is asked again under the same key.
+        shown(self.caller.charge(&key, "dan", 900).await?);
+        let calls = self.network.calls() - calls;
+        println!("  the network was called {calls} times");
+        must(calls == 2, "the second attempt asks again")?;
+        self.captured(4)
+    }
+
+    async fn all_at_once(&self, server: &Server) -> Result<(), Failure> {
+        println!("Twenty impatient fingers on one button");
+        let key = CallKey::new("order-5")?;
+        let mut fingers = Vec::new();
+        for _ in 0..20 {
+            let (caller, key) = (Caller::connect(server.address()).await?, key.clone());
+            fingers.push(tokio::spawn(async move { caller.charge(&key, "eve", 1_100).await }));
+        }
+        let mut answers = Vec::new();
+        for finger in fingers {
+            answers.push(finger.await??);
+        }
+        let made = answers.iter().filter(|paid| !paid.replayed).count();
+        println!("  {} answers, {made} of them made", answers.len());
+        must(made == 1, "one call makes the payment")?;
+        let same = answers.iter().all(|paid| paid.payment == answers[0].payment);
+        must(same, "all get it")?;
+        self.captured(5)
+    }
+
+    async fn declined(&self) -> Result<(), Failure> {
+        println!("A card that is declined stays declined under its key");
+        let (key, calls) = (CallKey::new("order-6")?, self.network.calls());
+        for _ in 0..2 {
+            let answer = self.caller.charge(&key, "empty", 100).await;
+            refused(answer, &[Code::FailedPrecondition])?;
+        }
+        must(self.network.calls() == calls + 1, "the bank is asked once")?;
+        self.captured(5)
+    }
+
+    async fn misused(&self) -> Result<(), Failure> {
+        println!("A key for another amount, and no key at all");
+        let other = self.caller.charge(&CallKey::new("order-1")?, "ann", 1).await;
+        refused(other, &[Code::FailedPrecondition])?;
+        let none = self.caller.charge_without_a_key("ann", 1).await;
+        refused(none, &[Code::InvalidArgument])?;
+        self.captured(5)
+    }
+
+    async fn after_a_restart(&self) -> Result<(), Failure> {
+        println!("The first call again, after the server was stopped and started");
+        let again = shown(self.caller.charge(&CallKey::new("order-1")?, "ann", 1_999).await?);
+        must(again.replayed, "the ledger is a file")?;
+        self.captured(5)
+    }
+
+    fn captured(&self, times: usize) -> Result<(), Failure> {
+        must(self.network.captures() == times, "no card is charged twice")
+    }
+}
+
+fn shown(paid: Paid) -> Paid {
+    let Paid { payment, replayed } = &paid;
+    let how = if *replayed { "replayed" } else { "made" };
+    println!("  {} of {} cents, {}: {how}", payment.id, payment.cents, payment.reference);
+    paid
+}
+
+/// The answer must be a refusal of one of these codes.
+fn refused(answer: Result<Paid, Status>, codes: &[Code]) -> Result<(), Failure> {
+    match answer {
+        Ok(paid) => Err(format!("an answer where there should be none: {paid:?}").into()),
+        Err(status) => {
+            println!("  {:?}: {}", status.code(), status.message());
+            must(codes.contains(&status.code()), "the refusal says what happened")
+        }
+    }
+}
+
+fn must(holds: bool, what: &str) -> Result<(), Failure> {
+    if holds { Ok(()) } else { Err(format!("this should hold, and does not: {what}").into()) }
+}
+
+/// A directory that is gone afterwards.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Result<Self, Failure> {
+        let name = format!("tonic-payments-{}", CallKey::fresh().as_str());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    fn ledger(&self) -> PathBuf {
+        Path::join(&self.0, "ledger.db")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,84 @@
+//! The layer around the service, the ledger behind the layer, and a port.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use semel::{Executor, Wait};
+use semel_sql::sqlite::SqliteStore;
+use semel_tower::grpc::{Codes, GrpcLayer, Rules};
+use semel_tower::{Scope, Tenant};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::transport::server::TcpIncoming;
+
+use crate::payments::Cashier;
+use crate::proto::DESCRIPTOR_SET;
+use crate::proto::payments_server::PaymentsServer;
+
+/// Anything that can go wrong with a server or a demonstration.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    executor: Executor<SqliteStore>,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<Result<(), tonic::transport::Error>>,
+}
+
+impl Server {
+    /// Serves on a free port, with the ledger in the file `ledger`.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or the port not be had.
+    pub async fn start(ledger: &Path, cashier: Cashier) -> Result<Self, Failure> {
+        let executor = Executor::new(SqliteStore::open(ledger).await?);
+        let layer = layer(executor.clone())?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let (stop, stopped) = oneshot::channel();
+        let router = tonic::transport::Server::builder()
+            .layer(layer)
+            .add_service(PaymentsServer::new(cashier));
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let serving = tokio::spawn(router.serve_with_incoming_shutdown(incoming, async {
+            // Told to, or forgotten about.
+            let _ = stopped.await;
+        }));
+        Ok(Self { address, executor, stop, serving })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes no more calls, and finishes those that run.
+    ///
+    /// # Errors
+    /// If serving failed.
+    pub async fn stop(self) -> Result<(), Failure> {
+        let _ = self.stop.send(());
+        self.serving.await??;
+        self.executor.shutdown(Duration::from_secs(10)).await;
+        Ok(())
+    }
+}
+
+/// Every unary method that has effects, by its descriptor: here that is `Charge`.
+fn layer(executor: Executor<SqliteStore>) -> Result<GrpcLayer<SqliteStore>, Failure> {
+    // One tenant, one caller. A service with more says how it tells them apart:
+    // Scope::by(|call| call.extensions.get::<User>().map(|user| Principal::of(&user.id))).
+    let layer = GrpcLayer::new(executor, Tenant::fixed("shop"), Scope::global());
+    let rules = Rules::new()
+        .required()
+        // A declined card stays declined under its key.
+        .codes(Codes::terminal())
+        // Who calls while the first call runs is given its answer.
+        .wait(Wait::UpTo(Duration::from_secs(10)))
+        .retry_after(Duration::from_millis(100));
+    Ok(layer.rules(rules).descriptor_set(DESCRIPTOR_SET)?)
+}

@@ -1,0 +1,7 @@
+//! A response as the ledger keeps it.
+#![no_main]
+
+#[path = "../../crates/semel-tower/tests/fuzzed/envelope.rs"]
+mod envelope;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| envelope::check(input));

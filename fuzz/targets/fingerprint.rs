@@ -1,0 +1,11 @@
+//! Two JSON bodies and some pointers.
+#![no_main]
+
+#[path = "../../crates/semel-tower/tests/fuzzed/fingerprint.rs"]
+mod fingerprint;
+#[path = "../../crates/semel-tower/tests/fuzzed/json.rs"]
+mod json;
+#[path = "../../crates/semel-tower/tests/fuzzed/spelling.rs"]
+mod spelling;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fingerprint::check(input));
