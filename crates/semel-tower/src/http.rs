@@ -10,9 +10,10 @@
 //! # Where it stands
 //!
 //! Authentication goes outside (the layer asks who the caller is), CORS and tracing too (replays and
-//! problems want them as well). Under axum, add it with `Router::layer`, which also sees the URL of
-//! [answers asked for later](OPERATIONS). Its services take and give [`Body`](crate::Body): inside one
-//! `ServiceBuilder`, something below that insists on axum's own (`middleware::from_fn`) needs
+//! problems want them as well). Under axum, add it with `Router::layer` to the outermost router, which
+//! also sees the URL of [answers asked for later](OPERATIONS); a nested one does not. Its services
+//! take and give [`Body`](crate::Body): inside one `ServiceBuilder`, something below that insists on
+//! axum's own (`middleware::from_fn`) needs
 //! `.map_request(|request: Request<_>| request.map(axum::body::Body::new))` in between. A handler's
 //! answer is delivered when it is whole and recorded; what must stream goes without a key.
 //!

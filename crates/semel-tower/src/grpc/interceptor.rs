@@ -56,16 +56,13 @@ fn written(key: &CallKey) -> AsciiMetadataValue {
 /// use semel_tower::grpc::{CallKey, KeyInterceptor};
 /// use tonic::service::Interceptor;
 ///
+/// // PaymentsClient::with_interceptor(channel, KeyInterceptor::new())
 /// let mut interceptor = KeyInterceptor::new();
-/// // client::PaymentsClient::with_interceptor(channel, interceptor)
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let mut request = tonic::Request::new(());
 /// request.extensions_mut().insert(CallKey::new("order-7/charge")?);
 /// let sent = interceptor.call(request)?;
 /// assert_eq!(sent.metadata().get("idempotency-key").expect("sent"), "order-7/charge");
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]

@@ -180,6 +180,27 @@ async fn a_handler_that_never_takes_its_transaction_is_kept_all_the_same<G: Atom
     assert_eq!(runs.count(), 1);
 }
 
+async fn a_transaction_that_was_noted_and_never_taken_commits<G: AtomicGround>(ground: G) {
+    let noted: Arc<Mutex<Option<Transaction<G::Store>>>> = Arc::default();
+    let notes = Arc::clone(&noted);
+    let handler = any(move |request: axum::extract::Request| {
+        let notes = Arc::clone(&notes);
+        async move {
+            let found = request.extensions().get::<Transaction<G::Store>>().cloned();
+            *notes.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            "done"
+        }
+    });
+    let layer = layer(ground.executor().await);
+    let server = Server::start(&ground, Router::new().route("/orders", handler).layer(layer)).await;
+    for replayed in [false, true] {
+        let answer = server.send(post("/orders", "k", "{}")).await;
+        assert_eq!((answer.status.as_u16(), answer.replayed()), (200, replayed));
+    }
+    let late = noted.lock().unwrap_or_else(PoisonError::into_inner).take();
+    assert!(late.expect("noted").take().is_none(), "it is over");
+}
+
 async fn a_transaction_is_taken_once<G: AtomicGround>(ground: G) {
     let layer = layer(ground.executor().await);
     let handler = any(async |request: axum::extract::Request| {
@@ -239,11 +260,11 @@ async fn rows_under_a_claim_that_comes_first_commit_with_their_answer<G: AtomicG
     assert_eq!((runs.count(), ground.rows().await), (1, vec!["[1]".to_owned()]));
 }
 
-/// A service whose store fails as its script says.
+/// A service whose store fails as its script says. Its handler at `/elsewhere` wants no transaction.
 async fn faulty<G: AtomicGround>(
     ground: &G,
     rules: Rules,
-) -> (Server, semel_testkit::faulty::Faults) {
+) -> (Server, semel_testkit::faulty::Faults, Runs) {
     let store = FaultyStore::new(ground.store().await);
     let faults = store.faults().clone();
     let layer = layer(Executor::new(store)).rules(rules);
@@ -251,32 +272,40 @@ async fn faulty<G: AtomicGround>(
         G::insert(unit.conn(), &note).await;
         "done"
     });
-    (Server::start(ground, Router::new().route("/orders", handler).layer(layer)).await, faults)
+    let runs = Runs::default();
+    let router = Router::new()
+        .route("/orders", handler)
+        .route("/elsewhere", runs.handler(crate::stage::created))
+        .layer(layer);
+    (Server::start(ground, router).await, faults, runs)
 }
 
 async fn a_store_that_is_down_is_told_and_the_handler_never_runs_without_it<G: AtomicGround>(
     ground: G,
 ) {
     // Without its transaction a handler has nothing to write to: failing open does not apply.
-    let (server, faults) = faulty(&ground, Rules::new().fail_open()).await;
-    faults.next(Verb::Begin, Fault::Refuse);
-    let answer = server.send(post("/orders", "k", "[1]")).await;
-    assert_eq!(
-        (answer.status.as_u16(), answer.problem().as_deref()),
-        (503, Some("store-unavailable"))
-    );
-    assert_eq!((faults.happened(Verb::Begin), ground.rows().await.len()), (1, 0));
+    let (server, faults, runs) = faulty(&ground, Rules::new().fail_open()).await;
+    for path in ["/orders", "/elsewhere"] {
+        faults.next(Verb::Begin, Fault::Refuse);
+        let answer = server.send(post(path, "k", "[1]")).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.problem().as_deref()),
+            (503, Some("store-unavailable"))
+        );
+    }
+    assert_eq!((faults.happened(Verb::Begin), ground.rows().await.len()), (2, 0));
+    assert_eq!(runs.count(), 0);
     assert_eq!(server.send(post("/orders", "k", "[1]")).await.text(), "done");
     assert_eq!(ground.rows().await, ["[1]"]);
 }
 
 async fn a_commit_whose_reply_was_lost_is_found_out<G: AtomicGround>(ground: G) {
-    let (server, faults) = faulty(&ground, Rules::new()).await;
+    let (server, faults, _) = faulty(&ground, Rules::new()).await;
     faults.next(Verb::Commit, Fault::LoseReply);
     let answer = server.send(post("/orders", "k", "[1]")).await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "done"));
     assert_eq!(faults.happened(Verb::Commit), 1);
-    let (other, _) = faulty(&ground, Rules::new()).await;
+    let (other, ..) = faulty(&ground, Rules::new()).await;
     assert!(other.send(post("/orders", "k", "[1]")).await.replayed());
     assert_eq!(ground.rows().await, ["[1]"]);
 }
@@ -291,6 +320,7 @@ on_every_database! {
     an_answer_too_large_to_keep_commits_nothing,
     a_handler_that_keeps_its_transaction_commits_nothing,
     a_handler_that_never_takes_its_transaction_is_kept_all_the_same,
+    a_transaction_that_was_noted_and_never_taken_commits,
     a_transaction_is_taken_once,
     a_request_without_a_key_is_refused,
     a_handler_knows_its_claim,

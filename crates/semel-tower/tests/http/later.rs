@@ -219,6 +219,27 @@ async fn without_a_pointer_the_caller_waits_after_all<G: Ground>(ground: G) {
     assert_eq!((runs.count(), faults.happened(Verb::Open)), (1, 2));
 }
 
+async fn a_url_is_told_when_it_works_and_not_before<G: Ground>(ground: G) {
+    let store = FaultyStore::new(ground.any_store().await);
+    let faults = store.faults().clone();
+    let (gate, runs) = (Gate::new(), Runs::default());
+    let layer = layer(Executor::new(store));
+    let server = Server::start(&ground, router(&runs, gate.handler()).layer(layer)).await;
+    // While the handler runs, only its pointer is settled.
+    faults.next(Verb::Settle, Fault::Hang);
+    let first = server.sending(later("k", "respond-async"));
+    faults.hung(1).await;
+    let mut second = server.sending(later("k", "respond-async"));
+    let early = tokio::time::timeout(Duration::from_millis(30), &mut second).await;
+    assert!(early.is_err(), "told a URL that leads nowhere yet: {early:?}");
+    faults.release();
+    for accepted in [first, second] {
+        let place = url(&accepted.await.expect("an answer"));
+        assert_eq!(server.send(get(&place)).await.status, 202);
+    }
+    gate.open();
+}
+
 async fn a_replay_check_is_asked_at_the_url_too<G: Ground>(ground: G) {
     let gate = Gate::new();
     let rules = Rules::new().replay_check(|parts| {
@@ -289,6 +310,7 @@ in_memory! {
     a_route_may_answer_everybody_at_once,
     the_url_works_although_no_route_matches_it,
     without_a_pointer_the_caller_waits_after_all,
+    a_url_is_told_when_it_works_and_not_before,
     a_replay_check_is_asked_at_the_url_too,
     a_store_that_is_down_is_told_to_who_asks,
 }

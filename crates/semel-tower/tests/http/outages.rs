@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use axum::Router;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use semel::{Executor, OnCrash, Store};
 use semel_redis::RedisStore;
 use semel_sql::postgres::PgStore;
 use semel_testkit::faulty::{Fault, Faults, FaultyStore, Verb};
 use semel_testkit::servers::{self, Options};
+use semel_tower::axum::Claim;
 use semel_tower::http::Rules;
 
 use crate::ground::{Ground, Memory, Protocol, Server, in_memory, on_every_store, post, run};
@@ -109,6 +111,20 @@ async fn a_route_may_run_unprotected_while_the_store_is_down<G: Ground>(ground: 
     assert_eq!(runs.count(), 4);
 }
 
+async fn a_handler_that_needs_its_claim_does_not_run_unprotected<G: Ground>(ground: G) {
+    let store = FaultyStore::new(ground.any_store().await);
+    store.faults().next(Verb::Open, Fault::Refuse);
+    let layer = layer(Executor::new(store)).rules(Rules::new().fail_open());
+    let handler = axum::routing::any(async |_: Claim| "done");
+    let server = Server::start(&ground, Router::new().route("/orders", handler).layer(layer)).await;
+    let answer = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.problem().as_deref()),
+        (503, Some("store-unavailable"))
+    );
+    assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "done");
+}
+
 /// Counts what is called `semel_fail_open_total`, and nothing else.
 struct FailOpen(Arc<AtomicU64>);
 
@@ -200,4 +216,5 @@ in_memory! {
     an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again,
     a_request_without_a_key_needs_no_store,
     a_route_may_run_unprotected_while_the_store_is_down,
+    a_handler_that_needs_its_claim_does_not_run_unprotected,
 }

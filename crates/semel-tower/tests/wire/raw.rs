@@ -95,7 +95,8 @@ impl Wire {
 
     /// Whether an answer comes within `span`.
     pub(crate) async fn answers_within(&mut self, span: Duration) -> bool {
-        tokio::time::timeout(span, self.reader.readable()).await.is_ok() || !self.unread.is_empty()
+        let peeking = tokio::time::timeout(span, self.reader.peek(&mut [0]));
+        !self.unread.is_empty() || peeking.await.is_ok()
     }
 
     /// Waits for some bytes of the next answer.

@@ -11,7 +11,7 @@ use crate::clock::monotonic;
 use crate::judge::exceeded;
 use crate::key::Key;
 use crate::measure;
-use crate::outcome::{ErrorText, Recorded};
+use crate::outcome::ErrorText;
 use crate::policy::OnFailure;
 use crate::record::State;
 use crate::store::{Ending, Error, ErrorKind, Peeked, Settled, Store};
@@ -110,11 +110,6 @@ pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Ending
     let keep = order.policy.keep;
     match fault.end() {
         End::Fail(text) => failure(order, grant.attempt, &text),
-        End::Refuse(Recorded::Whole(large)) if large.size() > order.policy.max_outcome => {
-            // Nothing was committed that a refusal of any length could be lost with.
-            let outcome = Recorded::Omitted { bytes: large.size() as u64 };
-            Ending::Succeeded { outcome, keep }
-        }
         End::Refuse(outcome) => {
             let outcome = outcome.within(order.policy.max_outcome);
             Ending::Succeeded { outcome, keep }

@@ -159,9 +159,7 @@ async fn a_second_refund_is_told_that_the_first_is_running() {
 #[tokio::test]
 async fn an_answer_can_be_asked_for_later_by_whoever_asked_first() {
     let stage = Stage::open("later").await;
-    let headers = [("idempotency-key", "k"), ("prefer", "respond-async")];
-    let accepted = stage.alice.post_with("/orders", &headers, &stage::order()).await;
-    let accepted = accepted.expect("an answer");
+    let accepted = stage.place_for_later("k", stage::order()).await;
     assert_eq!(accepted.status, 202);
     assert_eq!(accepted.header("preference-applied"), Some("respond-async"));
     let url = accepted.header("location").expect("a URL").to_owned();
@@ -177,9 +175,8 @@ async fn an_answer_can_be_asked_for_later_by_whoever_asked_first() {
 #[tokio::test]
 async fn a_refusal_can_be_asked_for_later_too() {
     let stage = Stage::open("refused_later").await;
-    let headers = [("idempotency-key", "k"), ("prefer", "respond-async")];
     let wrong = json!({ "lines": [{ "sku": "coffee", "quantity": 1 }] });
-    let accepted = stage.alice.post_with("/orders", &headers, &wrong).await.expect("an answer");
+    let accepted = stage.place_for_later("k", wrong).await;
     assert_eq!(accepted.status, 202);
     let url = accepted.header("location").expect("a URL").to_owned();
     let answer = stage.alice.get(&url).await.expect("an answer");

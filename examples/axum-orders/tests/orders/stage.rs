@@ -57,6 +57,21 @@ impl Stage {
         placed
     }
 
+    /// What a client gets that prefers to come again. The handler waits meanwhile, so on a runtime of
+    /// one thread the client is sent away before there is an answer.
+    pub(crate) async fn place_for_later(&self, key: &'static str, order: Value) -> Answer {
+        let before = self.turnstile.arrived();
+        self.turnstile.close();
+        let alice = self.alice.clone();
+        let told = tokio::spawn(async move {
+            let headers = [("idempotency-key", key), ("prefer", "respond-async")];
+            alice.post_with("/orders", &headers, &order).await
+        });
+        self.turnstile.until_arrived(before + 1).await;
+        self.turnstile.open();
+        told.await.expect("a task").expect("an answer")
+    }
+
     pub(crate) async fn rows(&self, table: &'static str) -> i64 {
         let count = sqlx::AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
         let reading = database::reading(&self.db);

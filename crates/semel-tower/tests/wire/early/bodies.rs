@@ -121,7 +121,7 @@ fn a_body_that_drips_is_not_waited_for() {
             drops += 1;
             assert!(drops < 1_000, "a minute of drops, and no answer");
         }
-        assert!(drops > 3, "answered before the body had a chance");
+        assert!(drops > 0, "answered before the body had a chance");
         assert!(Early::KeyInvalid.hear(&mut wire).await, "it does not say that it closes");
         wire.send(PROBE).await;
         assert!(wire.answer().await.is_none(), "the connection goes on");
