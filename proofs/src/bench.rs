@@ -79,9 +79,7 @@ pub async fn run(arguments: &[String]) -> Result<(), Trouble> {
     }
     if arguments.what != What::Ledger {
         eprintln!("http …");
-        http::bench(&arguments, &mut report)
-            .await
-            .map_err(|trouble| format!("http: {trouble}"))?;
+        http::bench(&arguments, &mut report).await.map_err(|trouble| format!("http: {trouble}"))?;
     }
     if let Some(path) = &arguments.json {
         std::fs::write(path, report.json()?)

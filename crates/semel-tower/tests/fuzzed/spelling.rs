@@ -159,7 +159,7 @@ fn beside(leaf: &Document) -> Vec<Document> {
             let mut shorter = value.clone();
             shorter.pop();
             let mut others = vec![text(&format!("{value}\u{0}")), text(&format!("{value} "))];
-            others.extend((shorter != *value).then(|| Document::Text(shorter)));
+            others.extend((shorter != *value).then_some(Document::Text(shorter)));
             others.push(Document::Null);
             others
         }

@@ -10,7 +10,7 @@ use crate::stage::{Visit, serve};
 /// Answers with the status that the path names.
 fn named(visit: &Visit) -> (StatusCode, String) {
     let status = visit.parts.uri.path().trim_start_matches('/').parse().expect("a status");
-    let (attempt, operation, _) = visit.told();
+    let (attempt, operation) = visit.operation();
     (StatusCode::from_u16(status).expect("a status"), format!("{attempt} {operation}"))
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
 use semel::OperationId;
-use semel_tower::http::Rules;
+use semel_tower::http::{Preset, Rules};
 
 use crate::ground::{Ground, Server, on_every_store, post};
 use crate::stage::{Runs, serve};
@@ -66,18 +66,51 @@ async fn a_failed_key_is_not_for_another_request<G: Ground>(ground: G) {
 }
 
 async fn a_refused_key_is_for_a_corrected_request<G: Ground>(ground: G) {
-    let book = Told::default();
-    let (server, runs) = telling(&ground, &book, &[422, 201]).await;
+    let book: Arc<Mutex<Vec<_>>> = Arc::default();
+    let noting = Arc::clone(&book);
+    let (server, runs) = serve(&ground, Rules::new(), move |visit| {
+        noting.lock().unwrap_or_else(PoisonError::into_inner).push(visit.operation());
+        let status = if visit.n == 1 { 422 } else { 201 };
+        std::future::ready((StatusCode::from_u16(status).expect("a status"), visit.body))
+    })
+    .await;
     let refused = server.send(post("/orders", "k", r#"{"amount":-1}"#)).await;
     assert_eq!((refused.status.as_u16(), refused.problem()), (422, None), "the handler's own");
     assert_eq!(refused.text(), r#"{"amount":-1}"#);
     let corrected = server.send(post("/orders", "k", r#"{"amount":1}"#)).await;
     assert_eq!((corrected.status.as_u16(), corrected.replayed()), (201, false));
     assert!(server.send(post("/orders", "k", r#"{"amount":1}"#)).await.replayed());
-    let told = told(&book);
-    assert_eq!((told[0].0, told[1].0), (1, 1));
-    assert_ne!(told[0].1, told[1].1, "a refused operation never was");
+    let noted = book.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    assert_eq!((noted[0].0, noted[1].0), (1, 1));
+    assert_ne!(noted[0].1, noted[1].1, "a refused operation never was");
     assert_eq!(runs.count(), 2);
+}
+
+async fn a_refusal_after_a_provider_was_told_forgets_nothing<G: Ground>(ground: G) {
+    let book = Told::default();
+    let (server, _) = telling(&ground, &book, &[404, 201]).await;
+    assert_eq!(server.send(post("/orders", "k", "[1]")).await.status, 404);
+    // The provider may have booked it: another request under this key would be a second one.
+    let other = server.send(post("/orders", "k", "[2]")).await;
+    assert_eq!(other.problem().as_deref(), Some("key-reused"));
+    assert_eq!(server.send(post("/orders", "k", "[1]")).await.status, 201);
+    let told = told(&book);
+    assert_eq!((&told[0].1, &told[0].2), (&told[1].1, &told[1].2));
+}
+
+async fn a_refusal_after_a_failure_is_not_kept<G: Ground>(ground: G) {
+    let rules = Rules::new().preset(Preset::below_500());
+    let (server, runs) = serve(&ground, rules, |visit| async move {
+        // "Exists already": the first attempt's own effect.
+        StatusCode::from_u16([500, 409, 201][visit.n as usize - 1]).expect("a status")
+    })
+    .await;
+    for status in [500, 409, 201] {
+        let answer = server.send(post("/orders", "k", "{}")).await;
+        assert_eq!((answer.status.as_u16(), answer.replayed()), (status, false));
+    }
+    assert!(server.send(post("/orders", "k", "{}")).await.replayed());
+    assert_eq!(runs.count(), 3);
 }
 
 async fn a_refusal_after_a_failure_forgets_nothing<G: Ground>(ground: G) {
@@ -97,4 +130,6 @@ on_every_store! {
     a_failed_key_is_not_for_another_request,
     a_refused_key_is_for_a_corrected_request,
     a_refusal_after_a_failure_forgets_nothing,
+    a_refusal_after_a_provider_was_told_forgets_nothing,
+    a_refusal_after_a_failure_is_not_kept,
 }

@@ -76,6 +76,12 @@ impl Visit {
         (StatusCode::CREATED, format!("run {}", self.n))
     }
 
+    /// Attempt and operation id.
+    pub(crate) fn operation(&self) -> (u32, OperationId) {
+        let claim = self.claim.as_ref().expect("a request with a key has a claim");
+        (claim.attempt(), claim.operation_id())
+    }
+
     /// What a handler tells a provider: attempt, operation id and downstream key.
     pub(crate) fn told(&self) -> (u32, OperationId, String) {
         let claim = self.claim.as_ref().expect("a request with a key has a claim");

@@ -95,7 +95,8 @@ impl Wire {
 
     /// Whether an answer comes within `span`.
     pub(crate) async fn answers_within(&mut self, span: Duration) -> bool {
-        let peeking = tokio::time::timeout(span, self.reader.peek(&mut [0]));
+        let mut first = [0];
+        let peeking = tokio::time::timeout(span, self.reader.peek(&mut first));
         !self.unread.is_empty() || peeking.await.is_ok()
     }
 
