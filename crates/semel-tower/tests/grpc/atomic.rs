@@ -102,7 +102,7 @@ async fn a_caller_who_leaves_does_not_undo_it<G: AtomicGround>(ground: G) {
             let gate = gate.clone();
             async move {
                 write::<G>(&visit).await;
-                gate.pass().await;
+                gate.pass(&visit).await;
                 visit.paid()
             }
         }
@@ -118,6 +118,7 @@ async fn a_caller_who_leaves_does_not_undo_it<G: AtomicGround>(ground: G) {
         }
     }
     drop(teller);
+    desk.departures.noticed("k").await;
     gate.open();
     let again = desk.charge(keyed("k", 100)).await.expect("paid");
     assert_eq!(told(&again), (1, true));

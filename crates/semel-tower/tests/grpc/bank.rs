@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -202,33 +202,55 @@ where
 }
 
 /// Where a handler waits until the test lets it go on.
-#[derive(Clone, Debug)]
-pub(crate) struct Gate(Arc<(Semaphore, Semaphore)>);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gate(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    arrivals: Semaphore,
+    passage: Semaphore,
+    visitors: Mutex<Vec<String>>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        let visitors = Mutex::default();
+        Self { arrivals: Semaphore::new(0), passage: Semaphore::new(0), visitors }
+    }
+}
 
 impl Gate {
     pub(crate) fn new() -> Self {
-        Self(Arc::new((Semaphore::new(0), Semaphore::new(0))))
+        Self::default()
     }
 
     /// The handler is here, and goes on when the gate is opened for it.
-    pub(crate) async fn pass(&self) {
-        self.0.0.add_permits(1);
-        self.0.1.acquire().await.expect("not closed").forget();
+    pub(crate) async fn pass(&self, visit: &Visit) {
+        let key = visit.claim().key().id().to_owned();
+        self.0.visitors.lock().expect("not poisoned").push(key);
+        self.0.arrivals.add_permits(1);
+        self.0.passage.acquire().await.expect("not closed").forget();
     }
 
     /// Waits until one more handler has come to the gate.
     pub(crate) async fn reached(&self) {
-        self.0.0.acquire().await.expect("not closed").forget();
+        self.0.arrivals.acquire().await.expect("not closed").forget();
     }
 
-    /// Whether one more handler has come to the gate by now.
-    pub(crate) fn was_reached(&self) -> bool {
-        self.0.0.try_acquire().map(tokio::sync::SemaphorePermit::forget).is_ok()
+    /// How often the handler of this key has come to the gate.
+    pub(crate) fn visits(&self, key: &str) -> usize {
+        let visitors = self.0.visitors.lock().expect("not poisoned");
+        visitors.iter().filter(|visitor| *visitor == key).count()
     }
 
     /// Lets one handler go on.
     pub(crate) fn open(&self) {
-        self.0.1.add_permits(1);
+        self.0.passage.add_permits(1);
+    }
+
+    /// Lets every handler go on, now and later.
+    pub(crate) fn stay_open(&self) {
+        self.0.passage.add_permits(1_000);
     }
 
     /// A bank whose handler answers when it is let through.
@@ -237,7 +259,7 @@ impl Gate {
         Bank::new(move |visit| {
             let gate = gate.clone();
             async move {
-                gate.pass().await;
+                gate.pass(&visit).await;
                 visit.paid()
             }
         })

@@ -19,6 +19,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use crate::bank::{Answer, Bank, CHARGE, Charge, REFUND, Receipt, Runs};
+use crate::departures::Departures;
 use crate::ground::{self, Client, Ground, Protocol};
 
 /// The layer of a bank for one tenant whose callers share their keys.
@@ -38,6 +39,8 @@ pub(crate) struct Desk {
     pub(crate) address: SocketAddr,
     /// How often the bank's handler was called.
     pub(crate) runs: Runs,
+    /// Whose callers have left.
+    pub(crate) departures: Departures,
     serving: JoinHandle<()>,
 }
 
@@ -52,12 +55,13 @@ impl Desk {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let runs = bank.runs.clone();
-        let router = Server::builder().layer(layer).add_service(bank);
+        let departures = Departures::default();
+        let router = Server::builder().layer(departures.clone()).layer(layer).add_service(bank);
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let serving = tokio::spawn(async move {
             router.serve_with_incoming(incoming).await.expect("serves");
         });
-        Self { address, runs, serving }
+        Self { address, runs, departures, serving }
     }
 
     /// A tonic client with a connection of its own.

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tonic::Code;
 
 use crate::bank::{Bank, Gate, Visit};
-use crate::desk::{Desk, keyed, told, wired};
+use crate::desk::{Desk, is_replayed, keyed, told, wired};
 use crate::ground::Ground;
 
 fn patient() -> Rules {
@@ -32,14 +32,15 @@ async fn a_deadline_that_passes_ends_the_caller_and_not_the_work<G: Ground>(grou
         request.set_timeout(Duration::from_millis(300));
         let status = teller.charge(request).await.expect_err("the gate is shut");
         assert!(matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded), "{status:?}");
-        if gate.was_reached() {
+        if gate.visits(&key) == 1 {
             break key;
         }
     };
-    gate.open();
+    desk.departures.noticed(&key).await;
+    gate.stay_open();
     let again = teller.charge(keyed(&key, 100)).await.expect("it went on");
-    assert_eq!(told(&again), (1, true));
-    assert_eq!(desk.runs.count(), 1);
+    assert!(is_replayed(again.metadata()));
+    assert_eq!(gate.visits(&key), 1);
 }
 
 async fn a_deadline_that_only_the_server_keeps_does_the_same<G: Ground>(ground: G) {
@@ -53,14 +54,15 @@ async fn a_deadline_that_only_the_server_keeps_does_the_same<G: Ground>(ground: 
         request.headers_mut().insert("grpc-timeout", "300m".parse().expect("a value"));
         let answer = desk.send(request).await;
         assert!(matches!(answer.header("grpc-status"), Some("1" | "4")), "{answer:?}");
-        if gate.was_reached() {
+        if gate.visits(&key) == 1 {
             break key;
         }
     };
-    gate.open();
+    desk.departures.noticed(&key).await;
+    gate.stay_open();
     let again = desk.charge(keyed(&key, 100)).await.expect("it went on");
-    assert_eq!(told(&again), (1, true));
-    assert_eq!(desk.runs.count(), 1);
+    assert!(is_replayed(again.metadata()));
+    assert_eq!(gate.visits(&key), 1);
 }
 
 async fn a_caller_whose_connection_ends_finds_the_answer_later<G: Ground>(ground: G) {
@@ -75,6 +77,7 @@ async fn a_caller_whose_connection_ends_finds_the_answer_later<G: Ground>(ground
         }
     }
     drop(teller);
+    desk.departures.noticed("k").await;
     gate.open();
     let again = desk.charge(keyed("k", 100)).await.expect("it went on");
     assert_eq!((told(&again), desk.runs.count()), ((1, true), 1));
@@ -90,7 +93,7 @@ const CALLERS: usize = 32;
 enum Moment {
     /// After a random time, be the call on its way, running or answered.
     Sometime(Duration),
-    /// While the handler runs, which goes on only afterwards.
+    /// While the handler runs, which goes on only when the server has noticed.
     Running,
 }
 
@@ -155,6 +158,9 @@ async fn leave_and_return(desk: &Desk, everybody: &Everybody, n: usize) -> (Mome
     } else {
         Some(teller)
     };
+    if left.moment == Moment::Running {
+        desk.departures.noticed(&key).await;
+    }
     left.gone.add_permits(1);
     let again = match &mut teller {
         Some(teller) => teller.charge(keyed(&key, 100)).await,

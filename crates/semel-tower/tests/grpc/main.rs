@@ -24,6 +24,7 @@ macro_rules! in_memory {
 }
 
 mod bank;
+mod departures;
 mod desk;
 
 mod answers;

@@ -161,7 +161,7 @@ async fn a_waiter_whose_holder_fails_runs_it_itself<G: Ground>(ground: G) {
         move |visit| {
             let gate = gate.clone();
             async move {
-                gate.pass().await;
+                gate.pass(&visit).await;
                 if visit.n == 1 { Err(Status::unavailable("not yet")) } else { visit.paid() }
             }
         }

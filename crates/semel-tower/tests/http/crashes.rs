@@ -18,7 +18,7 @@ fn long_lease() -> Rules {
 async fn a_claim_of_a_dead_process_is_taken_over_with_its_operation_id<G: Ground>(ground: G) {
     let operation = abandoned(&ground.store().await, &order_key("k"), OnCrash::Rerun).await;
     let (server, runs) = serve(&ground, Rules::new(), |visit| async move {
-        let (attempt, operation, _) = visit.told();
+        let (attempt, operation) = visit.operation();
         format!("{attempt} {operation}")
     })
     .await;
@@ -128,7 +128,7 @@ async fn a_late_handlers_caller_is_told_that_another_is_at_it<G: Ground>(ground:
 async fn a_late_handlers_caller_is_told_that_its_claim_was_lost<G: Ground>(ground: G) {
     let zombie = Zombie::of(&ground).await;
     let (server, _) = serve(&ground, long_lease(), |visit| async move {
-        match visit.told().0 {
+        match visit.operation().0 {
             2 => Err(http::StatusCode::BAD_GATEWAY),
             attempt => Ok(attempt.to_string()),
         }

@@ -80,7 +80,7 @@ async fn a_failure_that_backs_off_says_when_it_is_due<G: Ground>(ground: G) {
     let rules = Rules::new()
         .command(|command| command.on_failure(OnFailure::Backoff { base: HOUR / 36, cap: HOUR }));
     let (server, runs) =
-        serve(&ground, rules, |visit| ready((failing(), visit.told().0.to_string()))).await;
+        serve(&ground, rules, |visit| ready((failing(), visit.operation().0.to_string()))).await;
     assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
     let repeat = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("backing-off")));
@@ -135,7 +135,7 @@ async fn an_operation_that_used_up_its_attempts_is_dead<G: Ground>(ground: G) {
 async fn a_handler_that_panics_is_a_failure_and_its_repeat_runs<G: Ground>(ground: G) {
     let (server, runs) = serve(&ground, Rules::new(), |visit| async move {
         assert!(visit.n > 1, "the first run of this handler panics on purpose");
-        let (attempt, operation, _) = visit.told();
+        let (attempt, operation) = visit.operation();
         format!("{attempt} {operation}")
     })
     .await;
@@ -154,7 +154,7 @@ async fn a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs<G: Groun
     let (server, runs) = serve(&ground, rules, |visit| async move {
         match visit.n {
             1 => pending().await,
-            _ => visit.told().0.to_string(),
+            _ => visit.operation().0.to_string(),
         }
     })
     .await;

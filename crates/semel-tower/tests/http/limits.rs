@@ -68,7 +68,7 @@ async fn the_limit_of_a_keyed_request_is_a_mebibyte<G: Ground>(ground: G) {
 
 async fn a_request_that_breaks_off_does_not_run<G: Ground>(ground: G) {
     let (server, runs) =
-        serve(&ground, Rules::new(), |visit| async move { visit.told().0.to_string() }).await;
+        serve(&ground, Rules::new(), |visit| async move { visit.operation().0.to_string() }).await;
     let frames = vec![
         Ok(Frame::data(Bytes::from_static(b"{\"amount\":"))),
         Err(std::io::Error::other("the client gives up")),

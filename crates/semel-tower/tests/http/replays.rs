@@ -206,7 +206,7 @@ async fn a_receipt_goes_with_every_kept_answer<G: Ground>(ground: G) {
     });
     let layer = layer(executor(&ground).await);
     let runs = Runs::default();
-    let router = router(&runs, |visit| async move { visit.told().1.to_string() });
+    let router = router(&runs, |visit| async move { visit.operation().1.to_string() });
     let server = Server::start(&ground, router.layer(layer).layer(shown)).await;
     for replayed in [false, true] {
         let answer = server.send(post("/orders", "k", "{}")).await;

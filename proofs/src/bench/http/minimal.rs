@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
-use redis::{Script, Value};
+use redis::Script;
 
 use super::super::Trouble;
 use super::orders::Shop;
@@ -72,14 +72,15 @@ impl Minimal {
         claim[1..].copy_from_slice(&fastrand::u128(..).to_be_bytes());
         let mut set = redis::cmd("SET");
         set.arg(&name).arg(&claim[..]).arg("NX").arg("GET").arg("PX").arg(LEASE_MS);
-        match set.query_async(&mut connection).await? {
-            Value::Nil => {}
-            Value::BulkString(held) if held.first() == Some(&DONE) => {
+        let held: Option<Vec<u8>> = set.query_async(&mut connection).await?;
+        match held {
+            None => {}
+            Some(held) if held.first() == Some(&DONE) => {
                 let body = Bytes::from(held).slice(1..);
                 let marked = [(REPLAYED, "true"), (header::CONTENT_TYPE, "application/json")];
                 return Ok((StatusCode::CREATED, marked, body).into_response());
             }
-            _ => return Ok(StatusCode::CONFLICT.into_response()),
+            Some(_) => return Ok(StatusCode::CONFLICT.into_response()),
         }
         let placed = self.shop.place(serde_json::from_slice(body)?);
         let mut kept = vec![DONE];

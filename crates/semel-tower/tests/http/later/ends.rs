@@ -52,7 +52,7 @@ async fn a_failure_is_told_to_who_asks_later_and_may_be_run_again<G: Ground>(gro
         let gate = here.clone();
         async move {
             gate.pass().await;
-            match visit.told().0 {
+            match visit.operation().0 {
                 1 => StatusCode::BAD_GATEWAY,
                 _ => StatusCode::CREATED,
             }
