@@ -13,8 +13,8 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use bytes::Bytes;
-use redis::aio::MultiplexedConnection;
 use redis::Script;
+use redis::aio::MultiplexedConnection;
 
 use super::super::Trouble;
 use super::orders::Shop;
