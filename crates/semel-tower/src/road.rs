@@ -130,11 +130,6 @@ impl<S: TransactionalStore> fmt::Debug for Transaction<S> {
     }
 }
 
-/// Why a refusal is not kept that was made after an earlier attempt: that attempt may be what it is
-/// about ("exists already"), and to keep it would send the caller to a new key.
-pub(crate) const REFUSED_LATER: &str =
-    "refused, after an earlier attempt that may have had effects";
-
 /// In the extensions of a request that runs without its claim, because its route says so and the
 /// store is away.
 #[derive(Clone, Copy, Debug)]

@@ -30,7 +30,7 @@ use crate::http::named;
 use crate::identity::{identify, scope_of};
 use crate::key::key_in;
 use crate::problem::{Problem, Slug};
-use crate::road::{REFUSED_LATER, Road, nothing_ran, unprotected};
+use crate::road::{Road, nothing_ran, unprotected};
 
 /// The compressions that a caller understands.
 const ACCEPTED: HeaderName = HeaderName::from_static("grpc-accept-encoding");
@@ -250,7 +250,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let kept = rules.clone();
         // The attempt is a task of its own, but still this call's in the logs.
         let span = tracing::Span::current();
-        let work = move |context: semel::Context, carried| {
+        let work = move |_: semel::Context, carried| {
             async move {
                 let mut request = Request::from_parts(parts, Body::whole(data));
                 // Whoever repeats the call must be able to read its answer: it is kept uncompressed.
@@ -258,7 +258,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 // The deadline is this caller's, not the work's: repeats have their own.
                 request.headers_mut().remove(TIMEOUT);
                 request.extensions_mut().extend(carried);
-                run(inner, request, &kept, context.attempt()).await
+                run(inner, request, &kept).await
             }
             .instrument(span)
         };
@@ -309,7 +309,6 @@ async fn run<I, B, C>(
     mut inner: I,
     request: Request<Body<B>>,
     rules: &Rules,
-    attempt: u32,
 ) -> Settlement<Result<Response<Body<C>>, I::Error>>
 where
     I: Service<Request<Body<B>>, Response = Response<C>>,
@@ -323,19 +322,7 @@ where
             return Settlement::Fail { error: error.to_string(), answer: Err(error) };
         }
     };
-    match answer::settle(response, rules).await {
-        Settlement::Complete { answer, outcome } => {
-            Settlement::Complete { answer: Ok(answer), outcome }
-        }
-        Settlement::Refuse { answer, .. } if attempt > 1 => {
-            Settlement::Fail { answer: Ok(answer), error: REFUSED_LATER.to_owned() }
-        }
-        Settlement::Refuse { answer, outcome } => {
-            Settlement::Refuse { answer: Ok(answer), outcome }
-        }
-        Settlement::Fail { answer, error } => Settlement::Fail { answer: Ok(answer), error },
-        Settlement::Release { answer } => Settlement::Release { answer: Ok(answer) },
-    }
+    answer::settle(response, rules).await.map(Ok)
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use crate::future::ResponseFuture;
 use crate::identity::{identify, scope_of};
 use crate::key::key_in;
 use crate::problem::{Problem, Slug};
-use crate::road::{REFUSED_LATER, Road, nothing_ran, unprotected};
+use crate::road::{Road, nothing_ran, unprotected};
 
 /// A service whose requests with a key run once. Made by
 /// [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -236,7 +236,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 let mut request = Request::from_parts(parts, Body::with_trailers(data, trailers));
                 request.extensions_mut().extend(carried);
                 let sent_away = begun.tell(context.operation_id());
-                run(inner, request, &kept, sent_away, context.attempt()).await
+                run(inner, request, &kept, sent_away).await
             }
             .instrument(span)
         };
@@ -295,7 +295,6 @@ async fn run<I, B, C>(
     request: Request<Body<B>>,
     rules: &Rules,
     sent_away: SentAway,
-    attempt: u32,
 ) -> Settlement<Result<Response<Body<C>>, I::Error>>
 where
     I: Service<Request<Body<B>>, Response = Response<C>>,
@@ -318,19 +317,7 @@ where
         },
         fate @ (Fate::Keep | Fate::Release | Fate::Fail) => fate,
     };
-    match answer::settle(response, fate, rules).await {
-        Settlement::Complete { answer, outcome } => {
-            Settlement::Complete { answer: Ok(answer), outcome }
-        }
-        Settlement::Refuse { answer, .. } if attempt > 1 => {
-            Settlement::Fail { answer: Ok(answer), error: REFUSED_LATER.to_owned() }
-        }
-        Settlement::Refuse { answer, outcome } => {
-            Settlement::Refuse { answer: Ok(answer), outcome }
-        }
-        Settlement::Fail { answer, error } => Settlement::Fail { answer: Ok(answer), error },
-        Settlement::Release { answer } => Settlement::Release { answer: Ok(answer) },
-    }
+    answer::settle(response, fate, rules).await.map(Ok)
 }
 
 /// Whether this is nothing for us: the answer, by what the request asks for and nothing else, has no

@@ -29,7 +29,9 @@ pub enum Settlement<A> {
         outcome: Recorded,
     },
     /// Refused, and that is the answer: it is kept as a completed one is, but what the work wrote
-    /// in its transaction is rolled back first.
+    /// in its transaction is rolled back first. After an earlier attempt it counts as a failure
+    /// instead: that attempt may be what it is about ("exists already"), and to keep it would send
+    /// the caller to a new key.
     Refuse {
         /// What this caller gets.
         answer: A,
@@ -77,6 +79,22 @@ pub enum Served<A> {
         /// How long the holder's lease still runs, where it is known.
         lease_remaining: Option<Duration>,
     },
+}
+
+impl<A> Settlement<A> {
+    /// The same settlement with another answer.
+    pub fn map<B>(self, f: impl FnOnce(A) -> B) -> Settlement<B> {
+        match self {
+            Settlement::Complete { answer, outcome } => {
+                Settlement::Complete { answer: f(answer), outcome }
+            }
+            Settlement::Refuse { answer, outcome } => {
+                Settlement::Refuse { answer: f(answer), outcome }
+            }
+            Settlement::Fail { answer, error } => Settlement::Fail { answer: f(answer), error },
+            Settlement::Release { answer } => Settlement::Release { answer: f(answer) },
+        }
+    }
 }
 
 impl<S: Store> Executor<S> {
@@ -186,6 +204,10 @@ fn made<A>(
     let (answer, end) = match settlement {
         Settlement::Complete { answer, outcome } => {
             return Ok(Made::Here { answer, outcome: Some(outcome) });
+        }
+        Settlement::Refuse { answer, .. } if context.attempt() > 1 => {
+            let error = "refused, after an earlier attempt that may have had effects";
+            (answer, End::Fail(error.to_owned()))
         }
         Settlement::Refuse { answer, outcome } if !transacted => {
             return Ok(Made::Here { answer, outcome: Some(outcome) });
