@@ -64,6 +64,8 @@ impl<S: Store> Road<S> for Fenced {
         F: FnOnce(Context, Extensions) -> Fut + Send + 'static,
         Fut: Future<Output = Settlement<A>> + Send + 'static,
     {
+        // On the heap: it passes through several futures, and each would keep room for all of it.
+        let work = Box::new(work);
         executor
             .serve(command, |context| {
                 let mut carried = Extensions::new();
@@ -87,6 +89,7 @@ impl<S: TransactionalStore> Road<S> for Atomic {
         F: FnOnce(Context, Extensions) -> Fut + Send + 'static,
         Fut: Future<Output = Settlement<A>> + Send + 'static,
     {
+        let work = Box::new(work);
         executor
             .serve_transact(command, |unit: Unit<S>| {
                 let context = unit.context().clone();

@@ -17,6 +17,7 @@ mod replay;
 mod run;
 mod serve;
 mod settle;
+mod supervise;
 mod transact;
 mod unit;
 mod verify;

@@ -5,6 +5,7 @@
 //! that do not round-trip, lone surrogates) is hashed from its raw bytes instead: two different
 //! amounts must never share a fingerprint because a parser rounded them.
 
+mod document;
 mod ijson;
 mod pointer;
 

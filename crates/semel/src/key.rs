@@ -3,11 +3,15 @@
 //! [`Key::new`] is the only door, so a `Key` in hand is always valid and nobody checks again. All
 //! five parts are identity; stores index only the [`Digest`], which no collation can merge.
 
+mod mixing;
+
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+pub(crate) use mixing::Mixing;
 
 /// Longest tenant, in bytes.
 pub const MAX_TENANT: usize = 64;
@@ -152,10 +156,11 @@ pub struct Hint(pub [u8; 8]);
 #[derive(PartialEq, Eq)]
 struct Parts {
     kind: Kind,
-    tenant: Box<str>,
-    scope: Box<str>,
     principal: Principal,
-    id: Box<str>,
+    /// Tenant, scope and id, one after the other.
+    text: Box<str>,
+    /// Where the scope and the id begin.
+    starts: (u16, u16),
     digest: Digest,
 }
 
@@ -189,7 +194,7 @@ impl Key {
         check(Part::Tenant, tenant, MAX_TENANT)?;
         check(Part::Scope, scope, MAX_SCOPE)?;
         check(Part::Id, id, MAX_ID)?;
-        Ok(Self::assemble(kind, tenant.into(), scope.into(), principal, id.into()))
+        Ok(Self::assemble(kind, tenant, scope, principal, id))
     }
 
     /// A function call: `scope` is the operation, `id` the caller's key. Global principal.
@@ -211,17 +216,10 @@ impl Key {
     /// The same key, asked for by `principal`.
     #[must_use]
     pub fn principal(self, principal: Principal) -> Self {
-        let Parts { kind, tenant, scope, id, .. } = &*self.0;
-        Self::assemble(*kind, tenant.clone(), scope.clone(), principal, id.clone())
+        Self::assemble(self.kind(), self.tenant(), self.scope(), principal, self.id())
     }
 
-    fn assemble(
-        kind: Kind,
-        tenant: Box<str>,
-        scope: Box<str>,
-        principal: Principal,
-        id: Box<str>,
-    ) -> Self {
+    fn assemble(kind: Kind, tenant: &str, scope: &str, principal: Principal, id: &str) -> Self {
         // Every part is preceded by its length, so no two different splits give the same bytes.
         let mut hash = Sha256::new();
         hash.update(b"semel/key/1\0");
@@ -231,7 +229,10 @@ impl Key {
             hash.update(part);
         }
         let digest = Digest(hash.finalize().into());
-        Self(Arc::new(Parts { kind, tenant, scope, principal, id, digest }))
+        let text = [tenant, scope, id].concat().into_boxed_str();
+        let end = |len: usize| u16::try_from(len).expect("the parts of a key have limits");
+        let starts = (end(tenant.len()), end(tenant.len() + scope.len()));
+        Self(Arc::new(Parts { kind, principal, text, starts, digest }))
     }
 
     /// The door.
@@ -241,12 +242,12 @@ impl Key {
 
     /// The tenant.
     pub fn tenant(&self) -> &str {
-        &self.0.tenant
+        &self.0.text[..usize::from(self.0.starts.0)]
     }
 
     /// The operation or consumer group.
     pub fn scope(&self) -> &str {
-        &self.0.scope
+        &self.0.text[usize::from(self.0.starts.0)..usize::from(self.0.starts.1)]
     }
 
     /// Who asks; see [`Key::principal`] for the setter.
@@ -256,7 +257,7 @@ impl Key {
 
     /// The caller's key, or the message's id.
     pub fn id(&self) -> &str {
-        &self.0.id
+        &self.0.text[usize::from(self.0.starts.1)..]
     }
 
     /// The identity that stores index.

@@ -97,7 +97,7 @@ fn is_nominated(name: &HeaderName, headers: &HeaderMap) -> bool {
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| {
-        value.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream")
-    })
+    const STREAM: &[u8] = b"text/event-stream";
+    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    value.get(..STREAM.len()).is_some_and(|start| start.eq_ignore_ascii_case(STREAM))
 }

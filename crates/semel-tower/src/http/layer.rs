@@ -19,6 +19,9 @@ use crate::road::{Atomic, Fenced, Road};
 /// What a problem's type begins with, where nothing else is said.
 pub(super) const PROBLEMS: &str = "urn:semel:problem:";
 
+/// The rules of single operations, by name.
+type Routes = HashMap<Box<str>, Arc<Rules>>;
+
 type Named = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 /// Makes the services behind it idempotent.
@@ -49,8 +52,8 @@ pub(super) struct Door<S: Store> {
     pub(super) scope: Scope,
     pub(super) keys: Arc<[HeaderName]>,
     pub(super) problems: Arc<str>,
-    rules: Rules,
-    routes: HashMap<Box<str>, Rules>,
+    rules: Arc<Rules>,
+    routes: Routes,
     /// All that any rule names.
     methods: HashSet<Method>,
     any_required: bool,
@@ -101,7 +104,7 @@ impl<S: Store, R: Road<S>> IdempotencyLayer<S, R> {
                 HeaderName::from_static("x-idempotency-key"),
             ]),
             problems: PROBLEMS.into(),
-            rules: Rules::new(),
+            rules: Arc::default(),
             routes: HashMap::new(),
             methods: HashSet::new(),
             any_required: false,
@@ -122,7 +125,7 @@ impl<S: Store, R: Road<S>> IdempotencyLayer<S, R> {
     /// How requests are treated whose route says nothing else. Default [`Rules::new`].
     #[must_use]
     pub fn rules(self, rules: Rules) -> Self {
-        self.change(|door| door.rules = rules)
+        self.change(|door| door.rules = Arc::new(rules))
     }
 
     /// How requests of one operation are treated: `POST /orders/{id}/refunds` under axum, the method
@@ -130,7 +133,7 @@ impl<S: Store, R: Road<S>> IdempotencyLayer<S, R> {
     #[must_use]
     pub fn route(self, operation: &str, rules: Rules) -> Self {
         self.change(|door| {
-            door.routes.insert(operation.into(), rules);
+            door.routes.insert(operation.into(), Arc::new(rules));
         })
     }
 
@@ -163,7 +166,7 @@ impl<S: Store, R: Road<S>> IdempotencyLayer<S, R> {
 #[cfg(feature = "openapi")]
 impl<S: Store, R> IdempotencyLayer<S, R> {
     /// The general rules, those of single routes, and the headers that may carry the key.
-    pub(crate) fn described(&self) -> (&Rules, &HashMap<Box<str>, Rules>, &[HeaderName]) {
+    pub(crate) fn described(&self) -> (&Arc<Rules>, &Routes, &[HeaderName]) {
         (&self.door.rules, &self.door.routes, &self.door.keys)
     }
 }
@@ -174,10 +177,13 @@ impl<S: Store> Door<S> {
         if let Some(name) = self.operation.as_ref().and_then(|name| name(request)) {
             return name;
         }
-        format!("{} {}", request.method, template(request))
+        let (method, template) = (request.method.as_str(), template(request));
+        let mut name = String::with_capacity(method.len() + 1 + template.len());
+        name.extend([method, " ", template]);
+        name
     }
 
-    pub(super) fn rules(&self, operation: &str) -> &Rules {
+    pub(super) fn rules(&self, operation: &str) -> &Arc<Rules> {
         self.routes.get(operation).unwrap_or(&self.rules)
     }
 

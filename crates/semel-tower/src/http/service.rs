@@ -101,7 +101,7 @@ pub(super) struct Journey<S: Store, R> {
 pub(super) struct Asked {
     pub(super) key: Key,
     pub(super) operation: String,
-    pub(super) rules: Rules,
+    pub(super) rules: Arc<Rules>,
 }
 
 impl<S: Store, R: Road<S>> Journey<S, R> {
@@ -130,7 +130,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
     {
         if later::is_status(&parts) {
             let close = !dismiss(body).await && parts.version < Version::HTTP_2;
-            return Ok(self.status(&parts, close).await);
+            return Ok(Box::pin(self.status(&parts, close)).await);
         }
         let asked = match self.ask(&parts) {
             Ok(Some(asked)) => asked,
@@ -243,10 +243,13 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let serving = R::serve(&self.door.executor, command, work);
         let served = match preferred {
             None => serving.await,
-            Some(preferred) => match self.apart(preferred, &asked, begins, serving).await {
-                Ok(accepted) => return Ok(accepted),
-                Err(served) => served,
-            },
+            // Boxed, because it is rare and larger than all the rest.
+            Some(preferred) => {
+                match Box::pin(self.apart(preferred, &asked, begins, serving)).await {
+                    Ok(accepted) => return Ok(accepted),
+                    Err(served) => served,
+                }
+            }
         };
         let problem = match served {
             Ok(Served::Executed { mut answer, receipt }) => {

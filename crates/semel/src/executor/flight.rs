@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::command::Order;
 use crate::fingerprint::Fingerprint;
 use crate::judge::Verdict;
-use crate::key::Digest;
+use crate::key::{Digest, Mixing};
 
 /// What each holder was granted under; `None` while it still asks.
-type Held = HashMap<Digest, Option<Fingerprint>>;
+type Held = HashMap<Digest, Option<Fingerprint>, Mixing>;
 
 /// The keys held. Cheap to clone.
 #[derive(Clone, Default)]

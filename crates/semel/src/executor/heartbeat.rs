@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::claim::Lease;
 use crate::clock::monotonic;
+use crate::key::Mixing;
 use crate::measure;
 use crate::store::{Renewed, Renewer, Store};
 
@@ -112,7 +113,7 @@ struct Table {
 
 #[derive(Default)]
 struct Leases {
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, Entry, Mixing>,
     queue: BTreeSet<(Instant, u64)>,
     last_id: u64,
     /// When the thread will look again by itself; it is woken only for something earlier.

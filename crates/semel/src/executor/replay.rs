@@ -3,17 +3,19 @@
 //! Safe because a recorded outcome never changes: the only things that can happen to it are its
 //! expiry, which the entry knows, and an operator's hand, for which entries live a minute at most.
 
-use std::sync::Arc;
+mod shelf;
+
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use moka::Expiry;
-use moka::sync::Cache;
+use shelf::Shelf;
 
 use super::execution::Receipt;
 use crate::clock;
 use crate::fingerprint::Fingerprint;
-use crate::key::{Digest, Key};
+use crate::key::{Digest, Key, Mixing};
 use crate::outcome::Outcome;
 
 /// How much is remembered, and for how long.
@@ -42,6 +44,9 @@ impl Default for LocalReplay {
 /// Nobody needs a local answer that is older; and instants do not overflow.
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// What an entry takes beside its body.
+const BOOKKEEPING: usize = 256;
+
 /// A settled answer.
 #[derive(Clone, Debug)]
 pub(super) struct Replay {
@@ -52,46 +57,45 @@ pub(super) struct Replay {
     until: Instant,
 }
 
+impl Replay {
+    fn size(&self) -> usize {
+        self.outcome.size() + BOOKKEEPING
+    }
+}
+
 /// The cache, or nothing.
 #[derive(Debug)]
 pub(super) struct ReplayCache {
-    cache: Option<Cache<Digest, Arc<Replay>>>,
+    shelf: Option<Shelf>,
     max_age: Duration,
     /// When an operator last changed a key: what was read before that is not to be trusted, even if
     /// it arrives here later.
-    revoked: Cache<Digest, Instant>,
+    revoked: Mutex<HashMap<Digest, Instant, Mixing>>,
     any_revoked: AtomicBool,
 }
 
 impl ReplayCache {
     pub(super) fn new(settings: LocalReplay) -> Self {
-        let max_age = settings.max_age.min(MAX_AGE);
-        let revoked = Cache::builder().max_capacity(100_000).time_to_live(max_age * 2).build();
-        let any_revoked = AtomicBool::new(false);
-        if settings.entries == 0 || settings.bytes == 0 || max_age.is_zero() {
-            return Self { cache: None, max_age, revoked, any_revoked };
-        }
-        // Both limits in one: an entry weighs at least its share of the bytes.
-        let share = u32::try_from(settings.bytes / settings.entries).unwrap_or(u32::MAX);
-        let cache = Cache::builder()
-            .max_capacity(settings.bytes)
-            .weigher(move |_: &Digest, replay: &Arc<Replay>| {
-                u32::try_from(replay.outcome.size() + 256).unwrap_or(u32::MAX).max(share)
-            })
-            .expire_after(Lifetime)
-            .build();
-        Self { cache: Some(cache), max_age, revoked, any_revoked }
+        let LocalReplay { entries, bytes, max_age } = settings;
+        let max_age = max_age.min(MAX_AGE);
+        let on = entries > 0 && bytes > 0 && !max_age.is_zero();
+        let shelf = on.then(|| Shelf::new(entries, bytes));
+        Self { shelf, max_age, revoked: Mutex::default(), any_revoked: AtomicBool::new(false) }
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Replay>> {
-        let replay = self.cache.as_ref()?.get(&key.digest())?;
+        let replay = self.shelf.as_ref()?.get(&key.digest())?;
         let trusted = replay.until > clock::monotonic() && !self.is_revoked(key, replay.as_of);
         trusted.then_some(replay)
     }
 
+    fn revoked(&self) -> MutexGuard<'_, HashMap<Digest, Instant, Mixing>> {
+        self.revoked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_revoked(&self, key: &Key, as_of: Instant) -> bool {
         self.any_revoked.load(Ordering::Acquire)
-            && self.revoked.get(&key.digest()).is_some_and(|since| as_of <= since)
+            && self.revoked().get(&key.digest()).is_some_and(|since| as_of <= *since)
     }
 
     /// Remembers an answer that the store had at `as_of` and keeps for `fresh_for` from then.
@@ -103,43 +107,27 @@ impl ReplayCache {
         receipt: Receipt,
         (as_of, fresh_for): (Instant, Duration),
     ) {
-        let Some(cache) = &self.cache else { return };
+        let Some(shelf) = &self.shelf else { return };
         if self.is_revoked(key, as_of) {
             return;
         }
         let until = as_of + fresh_for.min(self.max_age);
         let outcome = outcome.clone();
-        cache
-            .insert(key.digest(), Arc::new(Replay { fingerprint, outcome, receipt, as_of, until }));
+        let replay = Replay { fingerprint, outcome, receipt, as_of, until };
+        shelf.put(key.digest(), replay, clock::monotonic());
     }
 
     pub(super) fn remove(&self, key: &Key) {
-        let Some(cache) = &self.cache else { return };
-        self.revoked.insert(key.digest(), clock::monotonic());
+        let Some(shelf) = &self.shelf else { return };
+        let now = clock::monotonic();
+        let mut revoked = self.revoked();
+        if revoked.len() == revoked.capacity() {
+            // Nothing that was read so long ago is still believed.
+            revoked.retain(|_, since| now.saturating_duration_since(*since) < self.max_age * 2);
+        }
+        revoked.insert(key.digest(), now);
+        drop(revoked);
         self.any_revoked.store(true, Ordering::Release);
-        cache.invalidate(&key.digest());
-    }
-}
-
-struct Lifetime;
-
-impl Expiry<Digest, Arc<Replay>> for Lifetime {
-    fn expire_after_create(
-        &self,
-        _: &Digest,
-        replay: &Arc<Replay>,
-        now: Instant,
-    ) -> Option<Duration> {
-        Some(replay.until.saturating_duration_since(now))
-    }
-
-    fn expire_after_update(
-        &self,
-        _: &Digest,
-        replay: &Arc<Replay>,
-        now: Instant,
-        _: Option<Duration>,
-    ) -> Option<Duration> {
-        Some(replay.until.saturating_duration_since(now))
+        shelf.remove(&key.digest());
     }
 }

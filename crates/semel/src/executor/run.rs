@@ -10,7 +10,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
+use futures_util::TryFutureExt as _;
+#[cfg(feature = "testing")]
+use futures_util::future::{Either, FutureExt as _};
 
 use super::begin::{Begun, Grant};
 use super::codec::Codec;
@@ -19,6 +21,7 @@ use super::execution::{Error, Execution, label};
 use super::finish::receipt_of;
 use super::serve::Fault;
 use super::settle::{failed, failure};
+use super::supervise::Ran;
 use super::wait::Waiting;
 use super::{Context, Inner};
 use crate::clock::monotonic;
@@ -41,15 +44,6 @@ pub(super) enum Attempted<W, T, E> {
         as_of: Instant,
         work: W,
     },
-}
-
-/// How the work itself ended.
-pub(super) enum Ran<T, E> {
-    Finished(Result<T, E>),
-    Panicked(String),
-    TimedOut(Duration),
-    /// Shutdown dropped it: it is no longer running.
-    Aborted,
 }
 
 impl<S: Store> Inner<S> {
@@ -116,20 +110,27 @@ impl<S: Store> Inner<S> {
         result
     }
 
-    /// Runs `task` where nobody but us can cancel it.
-    async fn detached<O: Send + 'static>(
+    /// Starts `task` where nobody but us can cancel it. Not an `async fn`: that would keep room for
+    /// a whole attempt in its caller's future, to hold it for no time at all.
+    fn detached<O: Send + 'static>(
         &self,
         task: impl Future<Output = O> + Send + 'static,
-    ) -> Result<O, Error> {
+    ) -> impl Future<Output = Result<O, Error>> + Send {
         #[cfg(feature = "testing")]
-        if crate::testing::sabotaged(crate::testing::Guard::Spawn) {
-            return Ok(task.await);
-        }
-        self.attempts.spawn(task).await.map_err(|ended| match ended.try_into_panic() {
+        let task = match crate::testing::sabotaged(crate::testing::Guard::Spawn) {
+            true => return Either::Left(task.map(Ok)),
+            false => task,
+        };
+        // Boxed, because a spawn moves its future several times.
+        let ended = self.attempts.spawn(Box::pin(task));
+        let ended = ended.map_err(|ended| match ended.try_into_panic() {
             Ok(panic) => Error::Panicked { message: words(panic.as_ref()) },
             // The runtime is going down.
             Err(_) => Error::Closed,
-        })
+        });
+        #[cfg(feature = "testing")]
+        let ended = Either::Right(ended);
+        ended
     }
 
     /// Answers from this process's memory, where it has the answer.
@@ -290,35 +291,6 @@ impl<S: Store> Inner<S> {
     ) -> super::heartbeat::Beat {
         let (length, lost) = (order.policy.lease, context.cancelled.clone());
         self.heartbeat.start(grant.lease, length, grant.since, lost)
-    }
-
-    /// Runs the work to its end, its limit, or the executor's.
-    pub(super) async fn supervise<T, E>(
-        &self,
-        context: &Context,
-        limit: Option<Duration>,
-        work: impl Future<Output = Result<T, E>>,
-    ) -> Ran<T, E> {
-        let work = AssertUnwindSafe(work).catch_unwind();
-        let over = async {
-            match limit {
-                Some(limit) => tokio::time::sleep(limit).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            // First: an attempt that slipped in behind a shutdown does not start its work.
-            () = self.abort.cancelled() => Ran::Aborted,
-            ran = work => match ran {
-                Ok(result) => Ran::Finished(result),
-                Err(panic) => Ran::Panicked(words(panic.as_ref())),
-            },
-            () = over => {
-                context.cancelled.cancel();
-                Ran::TimedOut(limit.unwrap_or_default())
-            }
-        }
     }
 }
 

@@ -17,7 +17,7 @@ use super::command::Order;
 use super::execution::Error;
 use crate::clock::monotonic;
 use crate::judge::Verdict;
-use crate::key::{Hint, Key};
+use crate::key::{Hint, Key, Mixing};
 use crate::measure;
 use crate::outcome::ErrorText;
 use crate::policy::{Wait, Woken};
@@ -47,7 +47,7 @@ pub(super) struct Waiters {
 }
 
 /// The watch of each key, with the number of places at it.
-type Watches = HashMap<Hint, (Arc<Watch>, usize)>;
+type Watches = HashMap<Hint, (Arc<Watch>, usize), Mixing>;
 
 #[derive(Default)]
 struct Watch {

@@ -1,19 +1,12 @@
 //! Canonical JSON of a body, where the body is I-JSON (RFC 7493) and survives the trip unchanged.
 //!
-//! Canonicalisation itself is `serde_json_canonicalizer`'s; this room only decides whether it may
-//! be trusted with a given body. When in doubt the answer is `None` and the raw bytes are hashed.
+//! This room only decides whether a body may be trusted to its canonical form. When in doubt the
+//! answer is `None` and the raw bytes are hashed.
 
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use super::document::Document;
 
 /// Beyond this, neighbouring integers share one `f64` and RFC 8785 would merge them.
 const MAX_SAFE: f64 = 9_007_199_254_740_992.0;
-
-/// How `serde_json` hands on a number where some crate of the build asked for arbitrary precision:
-/// as an object with this one member. What a request is must not depend on who else is in a build.
-const NUMBER: &str = "$serde_json::private::Number";
 
 /// The canonical form of `body`, or `None` if it is not I-JSON or a number would change.
 pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
@@ -21,97 +14,24 @@ pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The canonical form of a part of `body`, on the same conditions for the whole of it.
-pub(super) fn canonical_part(body: &[u8], part: impl FnOnce(Value) -> Value) -> Option<Vec<u8>> {
+pub(super) fn canonical_part<'b>(
+    body: &'b [u8],
+    part: impl FnOnce(Document<'b>) -> Document<'b>,
+) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(body).ok()?;
-    let Strict(value) = serde_json::from_str(text).ok()?;
-    let mut written = 0;
-    if !numbers(text).inspect(|_| written += 1).all(survives) {
-        return None;
-    }
-    // A document may hold such an object itself; then there is a number that nobody wrote.
-    if written != count(&value) {
-        return None;
-    }
-    serde_json_canonicalizer::to_vec(&part(value)).ok()
-}
-
-/// A JSON value that was refused if any object in it had two members of one name.
-struct Strict(Value);
-
-impl<'de> Deserialize<'de> for Strict {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(StrictVisitor).map(Strict)
-    }
-}
-
-struct StrictVisitor;
-
-impl<'de> Visitor<'de> for StrictVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("I-JSON")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("not finite"))
-    }
-
-    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::String(value.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(Strict(item)) = items.next_element()? {
-            list.push(item);
+    let document = Document::read(text)?;
+    // Integers are what they were read as; of a double only the text knows what was written.
+    if document.has_doubles() {
+        let mut written = 0;
+        if !numbers(text).inspect(|_| written += 1).all(survives) {
+            return None;
         }
-        Ok(Value::Array(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
-        while let Some(name) = members.next_key::<String>()? {
-            if name == NUMBER {
-                let token: String = members.next_value()?;
-                return match (token.parse(), members.next_key::<String>()?) {
-                    (Ok(double), None) if map.is_empty() => self.visit_f64(double),
-                    _ => Err(A::Error::custom("an object in place of a number")),
-                };
-            }
-            let Strict(member) = members.next_value()?;
-            if map.insert(name, member).is_some() {
-                return Err(A::Error::custom("duplicate member"));
-            }
+        // Somebody's object may have been taken for a number; then there is one that nobody wrote.
+        if written != document.numbers() {
+            return None;
         }
-        Ok(Value::Object(map))
     }
-}
-
-/// How many numbers a document has.
-fn count(value: &Value) -> usize {
-    match value {
-        Value::Number(_) => 1,
-        Value::Array(items) => items.iter().map(count).sum(),
-        Value::Object(members) => members.values().map(count).sum(),
-        Value::Null | Value::Bool(_) | Value::String(_) => 0,
-    }
+    part(document).canonical(body.len())
 }
 
 /// The number tokens of a text that already parsed as JSON.

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::claim::{Fence, Lease};
 use crate::clock::{Clock, Timestamp};
-use crate::key::{Digest, Key};
+use crate::key::{Digest, Key, Mixing};
 use crate::outcome::ErrorText;
 use crate::policy::OnCrash;
 use crate::record::{Entry, Record, State, Version};
@@ -28,9 +28,12 @@ const SHARDS: usize = 64;
 #[derive(Clone, Debug)]
 pub struct MemoryStore(Arc<Inner>);
 
+/// Boxed: a map that grows moves what it holds.
+type Shard = HashMap<Digest, Box<Entry>, Mixing>;
+
 #[derive(Debug)]
 struct Inner {
-    shards: Vec<Mutex<HashMap<Digest, Entry>>>,
+    shards: Vec<Mutex<Shard>>,
     clock: Clock,
     capacity: usize,
     len: AtomicUsize,
@@ -68,7 +71,7 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    fn shard(&self, digest: &Digest) -> MutexGuard<'_, HashMap<Digest, Entry>> {
+    fn shard(&self, digest: &Digest) -> MutexGuard<'_, Shard> {
         let index = usize::from(digest.as_bytes()[0]) % SHARDS;
         // A panic while a shard is locked cannot leave a record half-written: every change below is
         // one assignment. So a poisoned lock is still good.
@@ -104,7 +107,7 @@ impl MemoryStore {
             Slot::Vacant(free) => self.reserve().then(|| {
                 let fence = self.next_fence(now);
                 let record = Record::granted(draft, fence, now);
-                free.insert(Entry { key: draft.key.clone(), record });
+                free.insert(Box::new(Entry { key: draft.key.clone(), record }));
                 Opened::Inserted { fence }
             }),
         }
@@ -312,7 +315,7 @@ impl Inspect for MemoryStore {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let later = shard.iter().filter(|(digest, _)| after.is_none_or(|last| **digest > last));
             let matching = later.filter(|(_, entry)| filter.matches(entry, now));
-            found.extend(matching.map(|(digest, entry)| (*digest, entry.clone())));
+            found.extend(matching.map(|(digest, entry)| (*digest, Entry::clone(entry))));
         }
         found.sort_by_key(|(digest, _)| *digest);
         let more = found.len() > limit as usize;

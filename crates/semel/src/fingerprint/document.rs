@@ -1,0 +1,271 @@
+//! A JSON document as fingerprints see it: texts borrowed from the body, members in canonical order,
+//! and one spelling for each value (RFC 8785).
+//!
+//! Written for what bodies are made of, texts and integers. How a double is spelled is left to
+//! `serde_json_canonicalizer`, and a test holds the two to each other.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+/// The largest integer up to which every one is a double.
+const MAX_SAFE: u64 = 1 << 53;
+
+/// How `serde_json` hands on a number where some crate of the build asked for arbitrary precision:
+/// as an object with this one member. What a request is must not depend on who else is in a build.
+const NUMBER: &str = "$serde_json::private::Number";
+
+/// A document, or a part of one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Document<'j> {
+    Null,
+    Bool(bool),
+    /// Exactly a double.
+    Integer(i64),
+    /// Finite.
+    Double(f64),
+    Text(Cow<'j, str>),
+    List(Vec<Self>),
+    /// In the order of their names' UTF-16, each name once.
+    Object(Vec<Member<'j>>),
+}
+
+pub(super) type Member<'j> = (Cow<'j, str>, Document<'j>);
+
+impl<'j> Document<'j> {
+    /// Reads a document. `None` if it is not JSON, if an object in it has two members of one name,
+    /// or if an integer is larger than doubles can tell apart.
+    pub(super) fn read(text: &'j str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// An object; `None` if two members have one name.
+    pub(super) fn object(mut members: Vec<Member<'j>>) -> Option<Self> {
+        members.sort_unstable_by(|(one, _), (two, _)| by_utf_16(one, two));
+        let twice = members.windows(2).any(|pair| pair[0].0 == pair[1].0);
+        (!twice).then_some(Self::Object(members))
+    }
+
+    /// Whether any number in it is not an integer.
+    pub(super) fn has_doubles(&self) -> bool {
+        match self {
+            Self::Double(_) => true,
+            Self::List(items) => items.iter().any(Self::has_doubles),
+            Self::Object(members) => members.iter().any(|(_, member)| member.has_doubles()),
+            Self::Null | Self::Bool(_) | Self::Integer(_) | Self::Text(_) => false,
+        }
+    }
+
+    /// How many numbers are in it.
+    pub(super) fn numbers(&self) -> usize {
+        match self {
+            Self::Integer(_) | Self::Double(_) => 1,
+            Self::List(items) => items.iter().map(Self::numbers).sum(),
+            Self::Object(members) => members.iter().map(|(_, member)| member.numbers()).sum(),
+            Self::Null | Self::Bool(_) | Self::Text(_) => 0,
+        }
+    }
+
+    /// The canonical form, which takes about `room` bytes.
+    pub(super) fn canonical(&self, room: usize) -> Option<Vec<u8>> {
+        let mut form = Vec::with_capacity(room);
+        self.write(&mut form)?;
+        Some(form)
+    }
+
+    fn write(&self, form: &mut Vec<u8>) -> Option<()> {
+        match self {
+            Self::Null => form.extend(b"null"),
+            Self::Bool(true) => form.extend(b"true"),
+            Self::Bool(false) => form.extend(b"false"),
+            Self::Integer(integer) => serde_json::to_writer(form, integer).ok()?,
+            Self::Double(double) => form.extend(serde_json_canonicalizer::to_vec(double).ok()?),
+            Self::Text(text) => serde_json::to_writer(form, text).ok()?,
+            Self::List(items) => {
+                for (at, item) in items.iter().enumerate() {
+                    form.push(if at == 0 { b'[' } else { b',' });
+                    item.write(form)?;
+                }
+                form.extend(if items.is_empty() { b"[]".as_slice() } else { b"]" });
+            }
+            Self::Object(members) => {
+                for (at, (name, member)) in members.iter().enumerate() {
+                    form.push(if at == 0 { b'{' } else { b',' });
+                    serde_json::to_writer(&mut *form, name).ok()?;
+                    form.push(b':');
+                    member.write(form)?;
+                }
+                form.extend(if members.is_empty() { b"{}".as_slice() } else { b"}" });
+            }
+        }
+        Some(())
+    }
+}
+
+/// The order of the language that JSON comes from; bytes have another.
+fn by_utf_16(one: &str, two: &str) -> Ordering {
+    one.encode_utf16().cmp(two.encode_utf16())
+}
+
+impl<'de> Deserialize<'de> for Document<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader(PhantomData))
+    }
+}
+
+struct Reader<'de>(PhantomData<&'de str>);
+
+impl<'de> Visitor<'de> for Reader<'de> {
+    type Value = Document<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("I-JSON")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Document<'de>, E> {
+        Ok(Document::Null)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Document<'de>, E> {
+        Ok(Document::Bool(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Document<'de>, E> {
+        match value.unsigned_abs() {
+            0..=MAX_SAFE => Ok(Document::Integer(value)),
+            _ => Err(E::custom("an integer beyond 2^53")),
+        }
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Document<'de>, E> {
+        self.visit_i64(i64::try_from(value).map_err(E::custom)?)
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Document<'de>, E> {
+        match value.is_finite() {
+            true => Ok(Document::Double(value)),
+            false => Err(E::custom("not finite")),
+        }
+    }
+
+    fn visit_borrowed_str<E: Error>(self, value: &'de str) -> Result<Document<'de>, E> {
+        Ok(Document::Text(Cow::Borrowed(value)))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Document<'de>, E> {
+        Ok(Document::Text(Cow::Owned(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Document<'de>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Document::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Document<'de>, A::Error> {
+        let mut members = Vec::new();
+        while let Some(Name(name)) = entries.next_key()? {
+            if name == NUMBER {
+                let token: String = entries.next_value()?;
+                return match (token.parse(), entries.next_key::<String>()?) {
+                    (Ok(double), None) if members.is_empty() => self.visit_f64(double),
+                    _ => Err(A::Error::custom("an object in place of a number")),
+                };
+            }
+            members.push((name, entries.next_value()?));
+        }
+        Document::object(members).ok_or_else(|| A::Error::custom("two members of one name"))
+    }
+}
+
+/// A member's name, which may be borrowed.
+struct Name<'de>(Cow<'de, str>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameReader;
+        impl<'de> Visitor<'de> for NameReader {
+            type Value = Name<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a member's name")
+            }
+
+            fn visit_borrowed_str<E: Error>(self, name: &'de str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Borrowed(name)))
+            }
+
+            fn visit_str<E: Error>(self, name: &str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Owned(name.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(NameReader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Number, Value};
+
+    use super::*;
+
+    fn values() -> impl Strategy<Value = Value> {
+        let safe = -(1_i64 << 53)..=1 << 53;
+        let numbers = prop_oneof![
+            safe.prop_map(Value::from),
+            (-1_000_i64..1_000).prop_map(Value::from),
+            any::<f64>().prop_map(|double| Number::from_f64(double).into()),
+            (-1_000_i32..1_000, 0_i32..6)
+                .prop_map(|(n, e)| Number::from_f64(f64::from(n) / 10_f64.powi(e)).into()),
+        ];
+        let leaves = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            numbers,
+            any::<String>().prop_map(Value::from),
+            "[ -~\u{0}-\u{20}é\u{ff5e}\u{1f600}]{0,8}".prop_map(Value::from),
+        ];
+        // Names on both sides of the one place where UTF-16 and UTF-8 disagree.
+        let names = "[a-cA-C\\\\\"\n/\u{e000}\u{ffff}\u{10000}\u{1f600}é]{0,4}";
+        leaves.prop_recursive(4, 64, 8, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
+                proptest::collection::btree_map(names, inner, 0..8)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_form_is_the_one_that_others_write(value in values()) {
+            let theirs = serde_json_canonicalizer::to_vec(&value).expect("a form");
+            for text in [value.to_string(), format!("{value:#}")] {
+                let ours = Document::read(&text).and_then(|document| document.canonical(0));
+                prop_assert_eq!(ours.as_ref(), Some(&theirs));
+            }
+        }
+    }
+
+    #[test]
+    fn members_are_in_the_order_of_utf_16() {
+        let body = "{\"\u{ff5e}\":1,\"\u{1f600}\":2,\"b\":-3,\"a\":[true,null,1.5e300,{},[]]}";
+        let form = Document::read(body).and_then(|document| document.canonical(9));
+        let expected = "{\"a\":[true,null,1.5e+300,{},[]],\"b\":-3,\"\u{1f600}\":2,\"\u{ff5e}\":1}";
+        assert_eq!(form.as_deref(), Some(expected.as_bytes()));
+    }
+
+    #[test]
+    fn texts_without_escapes_are_not_copied() {
+        let document = Document::read(r#"["plain", "esc\u0061ped"]"#).expect("JSON");
+        let Document::List(items) = document else { panic!("a list") };
+        assert!(matches!(&items[0], Document::Text(Cow::Borrowed("plain"))));
+        assert!(matches!(&items[1], Document::Text(Cow::Owned(text)) if text == "escaped"));
+    }
+}
