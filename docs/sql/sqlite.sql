@@ -4,6 +4,7 @@
 -- One row a key, and no key twice: the digest is made of every byte of the key, is compared byte by
 -- byte (BINARY), and cannot be NULL. STRICT, so that no value is stored as another type than ours.
 -- Times and spans are microseconds; sweep_at is when the sweeper may act, NULL where it never may.
+-- content_type, reference and body are the answer of a success; until then the parcel, if there is one.
 CREATE TABLE semel_record (
     digest        BLOB    NOT NULL PRIMARY KEY CHECK (length(digest) = 32),
     kind          INTEGER NOT NULL,
@@ -38,10 +39,60 @@ CREATE TABLE semel_record (
 -- The sweeper walks this one in order and never the table.
 CREATE INDEX semel_record_sweep ON semel_record (sweep_at) WHERE sweep_at IS NOT NULL;
 
--- What operators look for: failed, dead and uncertain records, and what is due.
-CREATE INDEX semel_record_open ON semel_record (state, scope, retry_at) WHERE state IN (2, 3, 4);
+-- What operators look for: failed, dead and uncertain records, and what is due; and the claims that
+-- bring what it takes to run them again, among which the lapsed ones are looked for.
+CREATE INDEX semel_record_open ON semel_record (state, scope, retry_at)
+    WHERE state IN (2, 3, 4) OR (state = 0 AND content_type IS NOT NULL);
 
 -- "Which command made this?"
 CREATE INDEX semel_record_reference ON semel_record (reference) WHERE reference IS NOT NULL;
 CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
-INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', '018da5c1b86d4005a89ca8c16551a7001bb6e8708cde68c476946715e375d5c7');
+INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', '474dc897c194d1314953fbfc678a28943040b5cc641357b232f2c4ef15900bdc');
+
+-- 2: outbox
+-- The outbox. One row is one event, written in the transaction that it tells about. AUTOINCREMENT, so
+-- that no number is used twice; id and tenant name the event, compared byte by byte.
+-- id, aggregatetype, aggregateid, type and payload are named as Debezium's outbox event router wants
+-- them in every database of ours: an event about nothing in particular has its type for an
+-- aggregatetype, and no aggregateid. headers holds the attributes of the CloudEvent that have no
+-- column, as JSON. occurred_at is the sender's clock, for people; all other times are microseconds
+-- since 1970 by the store's clock.
+-- status is 0 pending, 1 leased, 2 published, 3 failed, 4 dead. due_at is when the row may be claimed:
+-- the next try, or the end of the lease; token is the lease, the condition of every mark.
+-- What is NULL is in nobody's way: due_at is NULL once nobody is to claim the row (published, dead),
+-- lane is NULL once the row keeps no other of its lane waiting.
+CREATE TABLE semel_outbox (
+    sequence      INTEGER PRIMARY KEY AUTOINCREMENT,
+    id            TEXT    NOT NULL,
+    tenant        TEXT    NOT NULL,
+    aggregatetype TEXT    NOT NULL,
+    aggregateid   TEXT,
+    type          TEXT    NOT NULL,
+    source        TEXT    NOT NULL,
+    content_type  TEXT    NOT NULL,
+    headers       TEXT    NOT NULL,
+    occurred_at   TEXT    NOT NULL,
+    status        INTEGER NOT NULL,
+    attempts      INTEGER NOT NULL,
+    due_at        INTEGER,
+    lane          BLOB,
+    token         BLOB,
+    error         TEXT,
+    created_at    INTEGER NOT NULL,
+    published_at  INTEGER,
+    payload       BLOB    NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX semel_outbox_event ON semel_outbox (id, tenant);
+
+-- Claims walk this one in order, so that it matters to nobody how much was published.
+CREATE INDEX semel_outbox_due ON semel_outbox (due_at, sequence) WHERE due_at IS NOT NULL;
+
+-- "Does anything of its lane come before it?"
+CREATE INDEX semel_outbox_lane ON semel_outbox (lane, sequence) WHERE lane IS NOT NULL;
+
+CREATE INDEX semel_outbox_published ON semel_outbox (published_at) WHERE published_at IS NOT NULL;
+
+CREATE INDEX semel_outbox_dead ON semel_outbox (sequence) WHERE status = 4;
+CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
+INSERT INTO semel_migration (version, name, checksum) VALUES (2, 'outbox', '490ddbff7da508f79ec1dcf5fe278b98ac6b012d218969cd61e88a565df3230e');

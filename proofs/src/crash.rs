@@ -93,7 +93,7 @@ pub(crate) struct Deaths {
 }
 
 impl Deaths {
-    fn count(&self, death: Death, armed: Option<&str>) {
+    pub(crate) fn count(&self, death: Death, armed: Option<&str>) {
         let name = match death {
             Death::Aborted => armed.and_then(|name| name.split('@').next()).unwrap_or("abort"),
             Death::Killed => "kill -9",
@@ -108,8 +108,17 @@ impl Deaths {
         self.kills.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn kills(&self) -> u32 {
+    pub(crate) fn kills(&self) -> u32 {
         self.kills.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn strange(&self) -> u32 {
+        self.strange.load(Ordering::SeqCst)
+    }
+
+    /// How many died of what.
+    pub(crate) fn by(&self) -> BTreeMap<String, u32> {
+        self.by.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -149,12 +158,9 @@ pub async fn run(place: &Place, settings: &Settings) -> Result<Line, Trouble> {
         .column("kills/s", f64::from(deaths.kills()) / took.as_secs_f64())
         .column("keys", book.len())
         .column("calls", book.calls())
-        .column("deaths", {
-            let by = deaths.by.lock().unwrap_or_else(PoisonError::into_inner);
-            serde_json::to_value(&*by)?
-        });
+        .column("deaths", serde_json::to_value(deaths.by())?);
     let line = audit::audit(line, place, &child, &book).await?;
-    let strange = deaths.strange.load(Ordering::SeqCst) as usize;
+    let strange = deaths.strange() as usize;
     Ok(line
         .zero("stuck", stuck)
         .zero("strange exits", strange)

@@ -11,6 +11,8 @@ pub mod child;
 pub mod crash;
 pub mod effects;
 #[cfg(feature = "testing")]
+pub mod events;
+#[cfg(feature = "testing")]
 pub mod histories;
 pub mod place;
 pub mod report;

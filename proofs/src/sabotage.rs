@@ -48,6 +48,9 @@ pub const fn tests(guard: Guard) -> &'static [&'static str] {
             "rollback::a_failure_is_on_record_after_its_transaction_rolled_back::sqlite",
             "rollback::a_failure_is_on_record_after_its_transaction_rolled_back::postgres",
             "rollback::a_failure_is_on_record_after_its_transaction_rolled_back::mysql",
+            "events::a_failed_event_is_on_record_after_its_rollback::sqlite",
+            "events::a_failed_event_is_on_record_after_its_rollback::postgres",
+            "events::a_failed_event_is_on_record_after_its_rollback::mysql",
         ],
         Guard::HeartbeatThread => &[
             "heartbeat::a_blocked_runtime_keeps_its_claim::memory",
@@ -65,6 +68,15 @@ pub const fn tests(guard: Guard) -> &'static [&'static str] {
             "replies::a_lost_reply_of_begin_is_found_out::redis",
             "replies::a_lost_reply_of_complete_is_found_out::sqlite",
         ],
+        Guard::PublishBeforeMark => &["events::an_event_is_marked_after_the_broker_confirmed_it"],
+        Guard::ClaimByState => &[
+            "events::an_event_that_commits_late_is_published::postgres",
+            "events::an_event_that_commits_late_is_published::mysql",
+            "events::an_event_that_was_given_back_is_published::sqlite",
+            "events::an_event_that_was_given_back_is_published::postgres",
+            "events::an_event_that_was_given_back_is_published::mysql",
+        ],
+        Guard::CommitBeforeAck => &["events::a_broker_hears_of_an_event_after_the_ledger_has_it"],
         Guard::Version => &[
             "judging::of_rivals_who_judged_the_same_record_one_runs::sqlite",
             "judging::of_rivals_who_judged_the_same_record_one_runs::postgres",

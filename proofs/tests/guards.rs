@@ -9,6 +9,8 @@ mod caller;
 mod clock;
 #[path = "guards/commit.rs"]
 mod commit;
+#[path = "guards/events.rs"]
+mod events;
 #[path = "guards/fence.rs"]
 mod fence;
 #[path = "guards/heartbeat.rs"]

@@ -7,12 +7,15 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::checks::cargo;
-use crate::servers::{Fleet, install};
+use crate::servers::{Error, Fleet, install};
 use crate::step::{Failure, Steps};
+
+/// How to start what a command needs.
+type Start = fn() -> Result<Fleet, Error>;
 
 /// All tests, then the doc tests; `extra` goes to the test runner.
 pub(crate) fn tests(steps: &mut Steps, extra: &[String]) -> Result<(), Failure> {
-    with_servers(steps, |steps, fleet| {
+    with_servers(steps, Fleet::start, |steps, fleet| {
         let mut command = cargo();
         if has_nextest() {
             command.args(["nextest", "run", "--workspace", "--all-features"]).args(extra);
@@ -40,7 +43,7 @@ pub(crate) fn tests(steps: &mut Steps, extra: &[String]) -> Result<(), Failure> 
 
 /// One command of the developer's.
 pub(crate) fn command(steps: &mut Steps, program: &str, args: &[String]) -> Result<(), Failure> {
-    with_servers(steps, |steps, fleet| {
+    with_servers(steps, Fleet::start, |steps, fleet| {
         steps.command(program, Command::new(program).args(args).envs(fleet.environment()))
     })
 }
@@ -48,9 +51,10 @@ pub(crate) fn command(steps: &mut Steps, program: &str, args: &[String]) -> Resu
 /// The benchmarks, which are a program of their own.
 pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
     let program = ["--bin", "bench"];
-    let over_http = args.first().is_some_and(|what| what == "http" || what == "all");
-    let peers = if over_http { peers(steps) } else { None };
-    proofs(steps, "bench", &program, args, peers.map(|path| ("SEMEL_BENCH_PEERS", path)))
+    let measures = |this: &str| args.first().is_some_and(|what| what == this || what == "all");
+    let peers = if measures("http") { peers(steps) } else { None };
+    let start = if measures("events") { Fleet::start } else { Fleet::start_without_brokers };
+    proofs(steps, start, "bench", &program, args, peers.map(|path| ("SEMEL_BENCH_PEERS", path)))
 }
 
 /// Builds the servers of other people's libraries, which nothing else needs. A measurement without
@@ -75,11 +79,12 @@ fn peers(steps: &mut Steps) -> Option<PathBuf> {
 /// The fault runs, which need the failpoints and the sabotage switches compiled in.
 pub(crate) fn faults(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
     let program = ["--features", "testing", "--bin", "faults"];
-    proofs(steps, "faults", &program, args, None)
+    proofs(steps, Fleet::start, "faults", &program, args, None)
 }
 
 fn proofs(
     steps: &mut Steps,
+    start: Start,
     name: &str,
     program: &[&str],
     args: &[String],
@@ -90,7 +95,7 @@ fn proofs(
     let mut build = cargo();
     build.args(["build", "--release", "-p", "semel-proofs"]).args(program);
     steps.command("build", &mut build)?;
-    with_servers(steps, |steps, fleet| {
+    with_servers(steps, start, |steps, fleet| {
         let mut command = cargo();
         command.args(run).args(program).arg("--").args(args);
         steps.command(name, command.envs(fleet.environment()).envs(named))
@@ -99,11 +104,12 @@ fn proofs(
 
 fn with_servers(
     steps: &mut Steps,
+    start: Start,
     task: impl FnOnce(&mut Steps, &Fleet) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let fleet = steps.run("servers", || {
         install::ensure(|news| eprintln!("xtask: {news}"))?;
-        Ok(Fleet::start()?)
+        Ok(start()?)
     })?;
     for (name, value) in fleet.environment() {
         eprintln!("    {name}={value}");

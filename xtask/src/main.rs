@@ -28,20 +28,21 @@ use step::{Failure, Steps};
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  test [-- ARGS]         all tests and doc tests, with private PostgreSQL, MariaDB, Redis and Redis Cluster;
-                         ARGS go to `cargo nextest run`
+  test [-- ARGS]         all tests and doc tests, with private PostgreSQL, MariaDB, Redis, Redis Cluster,
+                         NATS and RabbitMQ; ARGS go to `cargo nextest run`
   ci                     fmt, clippy, doc and tidy, then test
   tidy                   the project's own checks of its sources and documents
   servers -- CMD…        run one command beside the servers, for example
                          cargo xtask servers -- cargo nextest run -p semel-sql
-  bench WHAT [ARGS]      benchmarks beside the servers: ledger, http, all [--quick] [--json FILE]
+  bench WHAT [ARGS]      benchmarks beside the servers: ledger, http, events, all [--quick] [--json FILE]
   faults WHAT [ARGS]     fault runs beside the servers: model, crash, sabotage, …
   fuzz [TARGET…] [ARGS]  fuzz targets, one after another: key, fingerprint, envelope, request
                          [--seconds N] each, 60 by default [--json FILE]
   help                   this text
 
 Servers that are missing are installed with apt-get where that is possible (root on Debian or Ubuntu).
-Tests find the running ones through SEMEL_TEST_SERVERS=1 and SEMEL_TEST_{POSTGRES,MYSQL,REDIS,REDIS_CLUSTER}_URL.
+Tests find the running ones through SEMEL_TEST_SERVERS=1 and
+SEMEL_TEST_{POSTGRES,MYSQL,REDIS,REDIS_CLUSTER,NATS,AMQP}_URL.
 ";
 
 fn main() -> ExitCode {

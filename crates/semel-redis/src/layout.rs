@@ -26,7 +26,8 @@
 //! | 95..111   | operation id |
 //! | 111..113  | length of the identity |
 //! | 113..     | identity: kind; fingerprint, tenant, scope, principal and id, each after its length in one byte; owner after its length in two |
-//! | then      | tail: 0, or 1 and the error after its length in two bytes; 0, or 1 and content type, reference and body after their lengths in four, one and four, or 2 and the size of an omitted outcome in eight |
+//! | then      | tail, first: 0, or 1 and the error after its length in two bytes |
+//! | then      | tail, last: 0, or 1 and content type, reference and body after their lengths in four, one and four, or 2 and the size of an omitted outcome in eight. The outcome of a success; of any other state the parcel, which is never omitted |
 //!
 //! State, fence and attempt id are neighbours, and so are attempt id and number: both guards of the
 //! ledger, "still my claim" and "still the version I judged", are one comparison of bytes.
@@ -55,7 +56,7 @@ const EXACT: u64 = 1 << 53;
 /// The longest owner that is kept; it is there for people to read.
 const MAX_OWNER: usize = 1_024;
 
-/// The bytes of "no error, no outcome".
+/// The bytes of "no error, no outcome, no parcel".
 pub(crate) const EMPTY_TAIL: [u8; 2] = [0, 0];
 
 /// A value that is not a record of this layout, in words for whoever must look at it.
@@ -129,16 +130,26 @@ pub(crate) fn collect_after(micros: i64) -> i64 {
 }
 
 /// Everything of a claim that does not come from the store's clock: the bytes from the spans on.
-pub(crate) fn claim(draft: &Draft) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(256);
+///
+/// # Errors
+/// A parcel that no Redis string can hold.
+pub(crate) fn claim(draft: &Draft) -> Result<Vec<u8>, String> {
+    let parcel = draft.parcel.as_ref();
+    let mut bytes = Vec::with_capacity(256 + parcel.map_or(0, Outcome::size));
     bytes.extend(spans(Some(draft.lease), None, None));
     bytes.extend(draft.attempt.to_be_bytes());
     bytes.extend(micros(draft.keep).to_be_bytes());
     bytes.push(draft.on_crash.code());
     bytes.extend(draft.operation_id.to_bytes());
     identity(&mut bytes, &draft.key, &draft.fingerprint, &draft.owner);
-    bytes.extend(EMPTY_TAIL);
-    bytes
+    match parcel {
+        None => bytes.extend(EMPTY_TAIL),
+        Some(parcel) => {
+            error(&mut bytes, None);
+            whole(&mut bytes, parcel)?;
+        }
+    }
+    Ok(bytes)
 }
 
 fn identity(bytes: &mut Vec<u8>, key: &Key, fingerprint: &Fingerprint, owner: &str) {
@@ -162,38 +173,20 @@ fn identity(bytes: &mut Vec<u8>, key: &Key, fingerprint: &Fingerprint, owner: &s
     bytes[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
 }
 
-/// The bytes after the identity.
+/// The bytes after the identity of a record that has ended. Without an outcome only the first part:
+/// the script puts what it finds of a parcel after it.
 ///
 /// # Errors
 /// An outcome that no Redis string can hold.
 pub(crate) fn tail(
-    error: Option<&ErrorText>,
+    text: Option<&ErrorText>,
     outcome: Option<&Recorded>,
 ) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    match error {
-        None => bytes.push(0),
-        Some(error) => {
-            let text = error.as_str().as_bytes();
-            bytes.push(1);
-            bytes.extend(u16::try_from(text.len()).expect("256 characters").to_be_bytes());
-            bytes.extend(text);
-        }
-    }
+    error(&mut bytes, text);
     match outcome {
-        None => bytes.push(0),
-        Some(Recorded::Whole(outcome)) => {
-            let (kind, body) = (outcome.content_type().as_bytes(), outcome.body());
-            let reference = outcome.reference().map_or("", Reference::as_str).as_bytes();
-            bytes.reserve(10 + kind.len() + reference.len() + body.len());
-            bytes.push(1);
-            bytes.extend(length(kind)?);
-            bytes.extend(kind);
-            bytes.push(u8::try_from(reference.len()).expect("a reference has at most 128 bytes"));
-            bytes.extend(reference);
-            bytes.extend(length(body)?);
-            bytes.extend_from_slice(body);
-        }
+        None => {}
+        Some(Recorded::Whole(outcome)) => whole(&mut bytes, outcome)?,
         Some(Recorded::Omitted { bytes: size }) => {
             bytes.push(2);
             bytes.extend(size.to_be_bytes());
@@ -202,10 +195,36 @@ pub(crate) fn tail(
     Ok(bytes)
 }
 
+fn error(bytes: &mut Vec<u8>, text: Option<&ErrorText>) {
+    match text {
+        None => bytes.push(0),
+        Some(text) => {
+            let text = text.as_str().as_bytes();
+            bytes.push(1);
+            bytes.extend(u16::try_from(text.len()).expect("256 characters").to_be_bytes());
+            bytes.extend(text);
+        }
+    }
+}
+
+fn whole(bytes: &mut Vec<u8>, outcome: &Outcome) -> Result<(), String> {
+    let (kind, body) = (outcome.content_type().as_bytes(), outcome.body());
+    let reference = outcome.reference().map_or("", Reference::as_str).as_bytes();
+    bytes.reserve(10 + kind.len() + reference.len() + body.len());
+    bytes.push(1);
+    bytes.extend(length(kind)?);
+    bytes.extend(kind);
+    bytes.push(u8::try_from(reference.len()).expect("a reference has at most 128 bytes"));
+    bytes.extend(reference);
+    bytes.extend(length(body)?);
+    bytes.extend_from_slice(body);
+    Ok(())
+}
+
 fn length(part: &[u8]) -> Result<[u8; 4], String> {
     match u32::try_from(part.len()) {
         Ok(length) => Ok(length.to_be_bytes()),
-        Err(_) => Err(format!("an outcome of {} bytes is more than a record holds", part.len())),
+        Err(_) => Err(format!("{} bytes are more than a record holds", part.len())),
     }
 }
 
@@ -343,8 +362,16 @@ pub(crate) fn decode(bytes: Bytes) -> Readable<Record> {
         }
         other => return Err(format!("there is no kind of error {other}")),
     };
-    let outcome = outcome(&mut rest, &bytes)?;
+    let recorded = outcome(&mut rest, &bytes)?;
     rest.end()?;
+    let (outcome, parcel) = match (header.state, recorded) {
+        (State::Succeeded, outcome) => (outcome, None),
+        (_, None) => (None, None),
+        (_, Some(Recorded::Whole(parcel))) => (None, Some(parcel)),
+        (_, Some(Recorded::Omitted { .. })) => {
+            return Err("a parcel is said to be omitted".to_owned());
+        }
+    };
     Ok(Record {
         number: header.number,
         fingerprint: Fingerprint::from_bytes(identity.fingerprint)
@@ -360,6 +387,7 @@ pub(crate) fn decode(bytes: Bytes) -> Readable<Record> {
         on_crash: header.on_crash,
         keep: header.keep,
         outcome,
+        parcel,
         error,
         created_at: header.created_at,
         updated_at: header.updated_at,

@@ -18,6 +18,8 @@
 //! # }
 //! ```
 //!
+//! [`stream`] carries events over Redis Streams: a publisher for relays, a source for consumer groups.
+//!
 //! # What it promises
 //!
 //! One server with an append-only file is **Fenced**: one live holder per lease, at most one
@@ -44,6 +46,7 @@ mod reply;
 mod script;
 mod settings;
 mod store;
+pub mod stream;
 #[cfg(feature = "testing")]
 mod testing;
 mod transport;
@@ -52,3 +55,4 @@ mod walk;
 pub use renewer::RedisRenewer;
 pub use settings::{Builder, CLUSTER_SCHEME};
 pub use store::RedisStore;
+pub use stream::{StreamPublisher, StreamSource, Streams};

@@ -41,6 +41,12 @@ struct State {
     last: Option<RedisError>,
 }
 
+impl State {
+    fn unlost(&self) -> Option<&Live> {
+        self.live.as_ref().filter(|live| !live.lost.load(Ordering::Acquire))
+    }
+}
+
 #[derive(Clone)]
 struct Live {
     connection: MultiplexedConnection,
@@ -89,17 +95,21 @@ impl Link {
     async fn live(&self) -> Result<Live, Failure> {
         let seen = {
             let state = self.state();
-            match &state.live {
-                Some(live) if !live.lost.load(Ordering::Acquire) => return Ok(live.clone()),
-                _ => state.dials,
+            match state.unlost() {
+                Some(live) => return Ok(live.clone()),
+                None => state.dials,
             }
         };
+        Box::pin(self.dialled(seen)).await
+    }
+
+    /// A new connection, for somebody who has seen so many be dialled.
+    async fn dialled(&self, seen: u64) -> Result<Live, Failure> {
         let _turn = self.dialling.lock().await;
         {
             let state = self.state();
-            match &state.live {
-                Some(live) if !live.lost.load(Ordering::Acquire) => return Ok(live.clone()),
-                _ => {}
+            if let Some(live) = state.unlost() {
+                return Ok(live.clone());
             }
             // Somebody dialled in vain while we stood in the queue: that is our answer too, or a
             // hundred callers would wait for a hundred time-outs in a row.

@@ -48,7 +48,7 @@ pub(crate) enum By {
 }
 
 impl Script {
-    fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let source = sabotaged(text);
         let hash = redis::Script::new(&source).get_hash().to_owned();
         Self { source, hash }

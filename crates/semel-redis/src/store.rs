@@ -142,7 +142,7 @@ impl RedisStore {
         draft: &Draft,
         goes_on: bool,
     ) -> Result<Value> {
-        let packed = PackedClaim::new(draft);
+        let packed = PackedClaim::new("swap", draft)?;
         let args = [
             guard.first.as_bytes(),
             guard.last.as_bytes(),
@@ -157,7 +157,8 @@ impl RedisStore {
         match (short, reply::int(&value)) {
             (Some(short), Some(fence)) => {
                 let fence = Fence::from_i64(fence);
-                Err(self.take_back(draft, fence, untouched(draft, goes_on), short).await)
+                let ending = untouched(draft, goes_on);
+                Err(Box::pin(self.take_back(draft, fence, ending, short)).await)
             }
             _ => Ok(value),
         }
@@ -232,7 +233,8 @@ impl RedisStore {
         if self.settings.replicas.is_none() || !ours {
             return Ok(true);
         }
-        match self.extend(&record.lease(draft.key.digest()), draft.lease).await? {
+        let lease = record.lease(draft.key.digest());
+        match Box::pin(self.extend(&lease, draft.lease)).await? {
             (value, None) => Ok(value == Value::Int(1)),
             // Ambiguous: the claim stands, and the caller asks again or gives it back.
             (_, Some(short)) => Err(short),
@@ -263,7 +265,9 @@ struct PackedClaim {
 }
 
 impl PackedClaim {
-    fn new(draft: &Draft) -> Self {
+    fn new(operation: &'static str, draft: &Draft) -> Result<Self> {
+        let rest = layout::claim(draft)
+            .map_err(|what| Error::new(ErrorKind::Capacity, operation, what))?;
         let collect = match draft.on_crash {
             // Somebody must look at it, however late.
             OnCrash::Hold | OnCrash::Verify => String::new(),
@@ -272,7 +276,7 @@ impl PackedClaim {
                 layout::collect_after(micros).to_string()
             }
         };
-        Self { attempt_id: draft.attempt_id.to_bytes(), rest: layout::claim(draft), collect }
+        Ok(Self { attempt_id: draft.attempt_id.to_bytes(), rest, collect })
     }
 }
 
@@ -365,7 +369,7 @@ impl Store for RedisStore {
     type Renewer = RedisRenewer;
 
     async fn open(&self, draft: &Draft) -> Result<Opened> {
-        let packed = PackedClaim::new(draft);
+        let packed = PackedClaim::new("open", draft)?;
         let args = [
             &layout::head(State::Running)[..],
             &packed.attempt_id,
@@ -379,7 +383,8 @@ impl Store for RedisStore {
             return match short {
                 None => Ok(Opened::Inserted { fence }),
                 Some(short) => {
-                    Err(self.take_back(draft, fence, untouched(draft, false), short).await)
+                    let ending = untouched(draft, false);
+                    Err(Box::pin(self.take_back(draft, fence, ending, short)).await)
                 }
             };
         }

@@ -82,11 +82,15 @@ impl Transport {
     ) -> Result<(Value, Option<Value>), Failure> {
         match self.send(call, By::Hash, more).await {
             // NOSCRIPT proves that nothing ran, so this is not a repeat.
-            Err(failure) if is_no_script(&failure) => self.send(call, By::Source, more).await,
+            Err(failure) if is_no_script(&failure) => {
+                Box::pin(self.send(call, By::Source, more)).await
+            }
             sent => sent,
         }
     }
 
+    /// What is seldom taken, or is a longer way anyhow, is boxed here and below: whoever awaits a
+    /// step of the store keeps room for the longest way that it could take.
     async fn send(
         &self,
         call: &Call<'_>,
@@ -100,9 +104,9 @@ impl Transport {
             (Transport::Single(link), Some(more)) => {
                 let mut commands = Pipeline::with_capacity(2);
                 commands.add_command(call.command(by)).add_command(more.clone());
-                link.send_all(&commands).await?
+                Box::pin(link.send_all(&commands)).await?
             }
-            (Transport::Cluster(cluster), more) => cluster.run(call, by, more).await?,
+            (Transport::Cluster(cluster), more) => Box::pin(cluster.run(call, by, more)).await?,
         };
         let mut values = values.into_iter();
         let first = values.next().unwrap_or_default();

@@ -58,6 +58,12 @@ pub(crate) fn corrupt(operation: &'static str, column: &'static str) -> Error {
     Error::new(ErrorKind::Corrupt, operation, text)
 }
 
+/// As [`corrupt`], of an event's row.
+pub(crate) fn corrupt_outbox(operation: &'static str, column: &'static str) -> Error {
+    let text = format!("column {column} of semel_outbox holds what no version of this crate wrote");
+    Error::new(ErrorKind::Corrupt, operation, text)
+}
+
 /// The same failure once more, for another step that met it.
 pub(crate) fn again(error: &Error, operation: &'static str) -> Error {
     let cause = std::error::Error::source(error).map_or_else(String::new, ToString::to_string);

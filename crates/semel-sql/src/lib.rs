@@ -1,6 +1,6 @@
-//! Semel's ledger in a SQL database: SQLite, PostgreSQL, MySQL and MariaDB.
+//! Semel's ledger and outbox in a SQL database: SQLite, PostgreSQL, MySQL and MariaDB.
 //!
-//! The dialects share how rows are read (`row`), how failures are named (`error`), how the schema
+//! The dialects share how rows are read (`row`, `outbox`), how failures are named (`error`), how the schema
 //! comes about ([`migrate`]) and how concurrent steps share statements (`lanes`); each has its own
 //! statements. Nothing here decides anything: the judge of `semel` does.
 
@@ -15,6 +15,7 @@ mod error;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod lanes;
 pub mod migrate;
+mod outbox;
 mod row;
 mod unit;
 

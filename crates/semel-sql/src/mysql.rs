@@ -1,7 +1,8 @@
-//! MySQL 8 and MariaDB 10.6: the ledger in InnoDB.
+//! MySQL 8 and MariaDB 10.6: the ledger and the outbox in InnoDB.
 //!
 //! A [`MySqlStore`] has connections of its own: a few lanes on which concurrent steps travel
-//! together, some for transactions, one aside for sweeping and listing, and one per renewer. It does
+//! together, some for transactions, one aside for sweeping and listing, one per renewer, and up to four
+//! where a relay claims from it. It does
 //! not borrow from the caller's pool, and nothing in it waits for a row that somebody's open
 //! transaction holds.
 //!
@@ -26,6 +27,7 @@ mod columns;
 mod inspect;
 mod ledger;
 mod many;
+mod outbox;
 mod schema;
 mod session;
 mod statement;
@@ -64,6 +66,7 @@ pub struct MySqlStore {
     lanes: Lanes<Ledger>,
     bays: Arc<Bays>,
     aside: Arc<Aside>,
+    hatch: Arc<outbox::Hatch>,
 }
 
 impl MySqlStore {
@@ -179,6 +182,7 @@ impl Builder {
             lanes: Lanes::new(Arc::clone(&ledger), self.lanes, limit),
             bays: Arc::new(Bays::new(Arc::clone(&ledger), self.transactions)),
             aside: Arc::new(Aside::new(Arc::clone(&ledger))),
+            hatch: Arc::default(),
             ledger,
         })
     }

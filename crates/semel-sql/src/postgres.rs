@@ -1,4 +1,4 @@
-//! The ledger in PostgreSQL 13 or later.
+//! The ledger and the outbox in PostgreSQL 13 or later.
 //!
 //! One step is one statement and one trip; steps that come at the same time share statements (see
 //! `lanes`). Work in the caller's database joins one transaction with its claim. Rivals never wait
@@ -19,6 +19,7 @@ mod busy;
 mod inspect;
 mod ledger;
 mod options;
+mod outbox;
 mod renew;
 mod schema;
 mod statement;
@@ -65,6 +66,7 @@ struct Inner {
     transactions: Arc<Home>,
     /// For sweeping and operators, who must not take a lane from the callers.
     aside: Mutex<Option<PgConnection>>,
+    hatch: outbox::Hatch,
     plain: PgConnectOptions,
     renewing: PgConnectOptions,
     /// Closing it ends the task that sends them.
@@ -100,6 +102,7 @@ impl PgStore {
             lanes: Lanes::new(ledger, settings.lanes, limit),
             transactions: Home::new(plain.clone(), settings),
             aside: Mutex::new(Some(first)),
+            hatch: outbox::Hatch::new(ours.clone()),
             hints: wake::announcer(plain.clone(), limit),
             plain,
             renewing: ours,
@@ -146,7 +149,7 @@ impl Store for PgStore {
     type Renewer = PgRenewer;
 
     async fn open(&self, draft: &Draft) -> Result<Opened> {
-        ledger::storable("open", "owner", &draft.owner)?;
+        storable_draft("open", draft)?;
         self.0.lanes.step(draft).await
     }
 
@@ -219,11 +222,17 @@ fn storable_ending(operation: &'static str, ending: &Ending) -> Result<()> {
     }
 }
 
+fn storable_draft(operation: &'static str, draft: &Draft) -> Result<()> {
+    ledger::storable(operation, "owner", &draft.owner)?;
+    match &draft.parcel {
+        Some(parcel) => ledger::storable(operation, "content type", parcel.content_type()),
+        None => Ok(()),
+    }
+}
+
 fn storable_change(change: &Change) -> Result<()> {
     match change {
-        Change::Regrant(draft) | Change::Replace(draft) => {
-            ledger::storable("swap", "owner", &draft.owner)
-        }
+        Change::Regrant(draft) | Change::Replace(draft) => storable_draft("swap", draft),
         Change::End(ending) => storable_ending("swap", ending),
         Change::Redrive => Ok(()),
     }

@@ -62,8 +62,13 @@ impl Raw {
     /// `Corrupt`, naming the first column that cannot be read.
     pub(crate) fn record(mut self, operation: &'static str) -> Result<Record> {
         let bad = |column| move || corrupt(operation, column);
-        let outcome = self.outcome(operation)?;
         let state = code(self.state).and_then(State::from_code).ok_or_else(bad("state"))?;
+        let (outcome, parcel) = match state {
+            State::Succeeded => (Some(self.outcome(operation)?), None),
+            State::Running | State::Failed | State::Dead | State::Uncertain => {
+                (None, self.parcel(operation)?)
+            }
+        };
         let on_crash = code(self.on_crash).and_then(OnCrash::from_code);
         if state == State::Running && self.lease_until.is_none() {
             // A claim without an end would never be judged lapsed: nobody could ever go on.
@@ -86,6 +91,7 @@ impl Raw {
             on_crash: on_crash.ok_or_else(bad("on_crash"))?,
             keep: Duration::from_micros(keep),
             outcome,
+            parcel,
             error: self.error.as_deref().map(ErrorText::new),
             created_at: Timestamp::from_micros(self.created_at),
             updated_at: Timestamp::from_micros(self.updated_at),
@@ -94,22 +100,31 @@ impl Raw {
         })
     }
 
-    fn outcome(&mut self, operation: &'static str) -> Result<Option<Recorded>> {
-        if self.state != i16::from(State::Succeeded.code()) {
+    fn outcome(&mut self, operation: &'static str) -> Result<Recorded> {
+        match self.omitted_bytes {
+            Some(bytes) => Ok(Recorded::Omitted { bytes: bytes.cast_unsigned() }),
+            None => self.whole(operation).map(Recorded::Whole),
+        }
+    }
+
+    /// Until a record succeeds, its parcel lies where its outcome will.
+    fn parcel(&mut self, operation: &'static str) -> Result<Option<Outcome>> {
+        if self.body.is_none() && self.content_type.is_none() {
             return Ok(None);
         }
-        if let Some(bytes) = self.omitted_bytes {
-            return Ok(Some(Recorded::Omitted { bytes: bytes.cast_unsigned() }));
-        }
+        self.whole(operation).map(Some)
+    }
+
+    fn whole(&mut self, operation: &'static str) -> Result<Outcome> {
         let body = self.body.take().ok_or_else(|| corrupt(operation, "body"))?;
         let content_type =
             self.content_type.take().ok_or_else(|| corrupt(operation, "content_type"))?;
         let outcome = Outcome::new(content_type, body);
-        Ok(Some(Recorded::Whole(match &self.reference {
+        Ok(match &self.reference {
             None => outcome,
             Some(text) => outcome
                 .with_reference(Reference::new(text).map_err(|_| corrupt(operation, "reference"))?),
-        })))
+        })
     }
 }
 
@@ -151,6 +166,10 @@ pub(crate) struct DraftRow<'a> {
     pub(crate) keep_us: i64,
     /// Microseconds from the grant to when the sweeper may act.
     pub(crate) sweep_us: i64,
+    /// The parcel's, as the next two: all null where there is none.
+    pub(crate) body: Option<&'a [u8]>,
+    pub(crate) content_type: Option<&'a str>,
+    pub(crate) reference: Option<&'a str>,
 }
 
 impl<'a> DraftRow<'a> {
@@ -158,6 +177,7 @@ impl<'a> DraftRow<'a> {
         let key = &draft.key;
         let lease_us = span(draft.lease);
         let keep_us = span(draft.keep);
+        let parcel = draft.parcel.as_ref();
         Self {
             digest: *key.digest().as_bytes(),
             kind: i16::from(key.kind().code()),
@@ -177,11 +197,15 @@ impl<'a> DraftRow<'a> {
                 OnCrash::Hold => lease_us,
                 OnCrash::Rerun | OnCrash::Verify => lease_us.saturating_add(keep_us),
             },
+            body: parcel.map(|parcel| &parcel.body()[..]),
+            content_type: parcel.map(Outcome::content_type),
+            reference: parcel.and_then(Outcome::reference).map(Reference::as_str),
         }
     }
 }
 
-/// What an ending binds. `state` is `None` where nothing is to remain.
+/// What an ending binds. `state` is `None` where nothing is to remain. Body, content type and
+/// reference are a success's; any other ending leaves the parcel there that it finds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndingRow<'a> {
     pub(crate) state: Option<i16>,

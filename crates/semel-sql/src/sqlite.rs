@@ -1,4 +1,4 @@
-//! The ledger in a SQLite file: the embedded default, with nothing to run beside the program.
+//! The ledger and the outbox in a SQLite file: the embedded default, with nothing to run beside the program.
 //!
 //! [`SqliteStore::open`] creates the file and its schema. One thread writes for the whole process
 //! and commits what waits together, so many callers share one flush to the disk; replays, waiters
@@ -11,6 +11,8 @@
 
 mod failure;
 mod group;
+mod inspect;
+mod outbox;
 mod queue;
 mod readers;
 mod schema;
@@ -26,14 +28,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel::claim::Lease;
-use semel::key::{Digest, Key};
-use semel::record::{State, Version};
+use semel::key::Key;
+use semel::record::Version;
 use semel::store::{
-    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Opened,
-    Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept, TransactionalStore,
+    Change, Draft, Ending, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer,
+    Result, Settled, Store, Swapped, Swept, TransactionalStore,
 };
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{Executor, QueryBuilder, Sqlite};
 use tokio::sync::oneshot;
 
 use self::queue::{Answer, Refused, Step, Ticket};
@@ -74,6 +75,7 @@ pub struct SqliteStore(Arc<Inner>);
 struct Inner {
     shared: Arc<Shared>,
     readers: Readers,
+    hatch: outbox::Hatch,
     settings: Builder,
     ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -112,7 +114,8 @@ impl SqliteStore {
         let shared = Arc::new(Shared::new(Tick::new(settings.clock.clone(), &settings.path)));
         let ended = writer::start(Arc::clone(&shared), settings.clone()).await?;
         let readers = Readers::new(settings.reading(), settings.readers);
-        Ok(Self(Arc::new(Inner { shared, readers, settings, ended: Mutex::new(Some(ended)) })))
+        let (hatch, ended) = (outbox::Hatch::default(), Mutex::new(Some(ended)));
+        Ok(Self(Arc::new(Inner { shared, readers, hatch, settings, ended })))
     }
 
     /// Serves who waits, refuses who comes, and closes the file. Clones are closed with it.
@@ -315,9 +318,11 @@ impl Renewer for SqliteRenewer {
     async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
         match self.0.ask(Step::Renew(leases.to_vec())).await? {
             Answer::Renewed(renewed) => Ok(renewed),
-            Answer::Settled(_) | Answer::Opened(_) | Answer::Swapped(_) | Answer::Swept(_) => {
-                unreachable!("a renewal is answered as one")
-            }
+            Answer::Settled(_)
+            | Answer::Opened(_)
+            | Answer::Swapped(_)
+            | Answer::Swept(_)
+            | Answer::Outbox(_) => unreachable!("a renewal is answered as one"),
         }
     }
 }
@@ -379,52 +384,5 @@ impl SqliteStore {
     async fn join(&self, connection: &mut SqliteConnection, step: &Step) -> Result<Answer> {
         let Shared { texts, tick, .. } = &*self.0.shared;
         group::join(connection, texts, tick, step).await
-    }
-}
-
-impl Inspect for SqliteStore {
-    async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
-        let now = self.0.shared.tick.now().as_micros();
-        let after = after.map_or_else(Vec::new, |cursor| cursor.0.clone());
-        let mut query = QueryBuilder::<Sqlite>::new(statements::LIST);
-        query.push_bind(after);
-        narrow(&mut query, filter, now);
-        query.push(" ORDER BY digest LIMIT ").push_bind(i64::from(limit) + 1);
-        let mut reader = self.0.readers.reader("list").await?;
-        let rows = match reader.connection().fetch_all(query.build()).await {
-            Ok(rows) => rows,
-            Err(error) => return Err(reader.failed("list", error)),
-        };
-        let shown = rows.iter().take(limit as usize).map(|row| statements::entry(row, "list"));
-        let entries = shown.collect::<Result<Vec<_>>>()?;
-        let more = rows.len() > entries.len();
-        let last = entries.last().map(|entry| entry.key.digest());
-        let cursor = |digest: Digest| Cursor(digest.as_bytes().to_vec());
-        Ok(Page { next: last.filter(|_| more).map(cursor), entries })
-    }
-}
-
-/// Conditions are written only where they are asked for, and states as numbers: SQLite uses a
-/// partial index only where it can see that the condition implies the index's own.
-fn narrow(query: &mut QueryBuilder<Sqlite>, filter: &Filter, now: i64) {
-    let Filter { kind, tenant, scope, state, reference, due } = filter;
-    if let Some(kind) = kind {
-        query.push(" AND kind = ").push_bind(i64::from(kind.code()));
-    }
-    if let Some(tenant) = tenant {
-        query.push(" AND tenant = ").push_bind(tenant.clone());
-    }
-    if let Some(scope) = scope {
-        query.push(" AND scope = ").push_bind(scope.clone());
-    }
-    if let Some(state) = state {
-        query.push(" AND state = ").push(state.code());
-    }
-    if let Some(reference) = reference {
-        query.push(" AND reference = ").push_bind(reference.clone());
-    }
-    if *due {
-        query.push(" AND state = ").push(State::Failed.code());
-        query.push(" AND retry_at <= ").push_bind(now).push(" AND expires_at > ").push_bind(now);
     }
 }

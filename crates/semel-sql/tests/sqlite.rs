@@ -26,6 +26,8 @@ use semel_testkit::Fixture;
 mod effects;
 #[path = "sqlite/files.rs"]
 mod files;
+#[path = "sqlite/outbox.rs"]
+mod outbox;
 #[path = "sqlite/transactions.rs"]
 mod transactions;
 
@@ -115,6 +117,7 @@ fn draft(id: &str) -> Draft {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(60),
+        parcel: None,
     }
 }
 

@@ -18,10 +18,13 @@ pub mod crashing;
 pub mod executing;
 pub mod expiry;
 pub mod fencing;
+pub mod handling;
+pub mod handling_atomically;
 pub mod identity;
 pub mod limits;
 pub mod listing;
 pub mod opening;
+pub mod parcels;
 pub mod reading;
 pub mod renewal;
 mod scene;
@@ -203,6 +206,32 @@ macro_rules! __behaviours {
                 every_finding_says_what_to_do,
                 a_listener_is_woken_by_a_settled_key,
             }
+            parcels {
+                a_claims_parcel_is_shown_to_whoever_looks,
+                a_claim_without_a_parcel_has_none,
+                a_second_opens_parcel_is_not_written,
+                a_regrant_writes_its_own_parcel,
+                a_renewal_keeps_the_parcel,
+                a_failure_keeps_the_parcel,
+                a_burial_keeps_the_parcel,
+                a_suspension_keeps_the_parcel,
+                an_ending_without_its_holder_keeps_the_parcel,
+                a_sweeps_suspension_keeps_the_parcel,
+                a_redrive_keeps_the_parcel,
+                a_success_takes_the_parcels_place,
+                an_operators_success_takes_the_parcels_place,
+                an_answer_never_turns_into_a_parcel,
+                a_replacement_drops_the_parcel,
+                a_release_removes_the_parcel,
+                a_large_parcel_reads_back,
+                a_parcel_of_any_bytes_reads_back,
+                a_parcels_reference_leads_to_it,
+                a_claim_that_lapsed_with_its_parcel_is_due,
+                what_was_due_is_not_once_somebody_has_it,
+                a_crashed_retry_still_has_the_parcel,
+                parcels_of_many_at_once_do_not_mix,
+                a_commands_parcel_stays_until_it_succeeds,
+            }
             concurrency {
                 of_many_opens_exactly_one_is_granted,
                 opens_of_different_keys_do_not_hinder_each_other,
@@ -253,6 +282,25 @@ macro_rules! __behaviours {
                 a_waiter_that_joins_takes_over_a_failure,
                 a_waiter_that_reports_runs_nothing,
             }
+            handling {
+                the_first_delivery_is_handled_and_marked,
+                a_repeat_is_replayed,
+                another_type_under_the_same_id_is_a_conflict,
+                consumers_are_independent,
+                a_rival_is_told_that_it_is_in_progress,
+                a_waiter_replays_the_success,
+                a_waiter_is_told_of_the_failure,
+                a_waiter_gives_up_after_its_time,
+                a_failure_is_stored_with_the_event,
+                a_failed_event_waits_for_its_time,
+                after_the_last_attempt_it_is_dead,
+                a_hopeless_event_is_dead_at_once,
+                a_panic_is_a_failure,
+                the_scheduler_handles_what_is_due,
+                the_scheduler_takes_over_what_crashed,
+                an_operator_redrives_and_discards,
+                an_event_that_nobody_handles_is_kept,
+            }
             consuming {
                 a_message_is_consumed_once,
                 a_message_in_hand_is_refused_to_a_rival,
@@ -292,6 +340,12 @@ macro_rules! transactions {
     ($make:expr) => {
         $crate::__conformance_tests! {
             $make;
+            handling_atomically {
+                an_effect_and_its_mark_are_one_commit,
+                a_failure_outlives_its_rollback,
+                a_retry_from_the_ledger_is_one_commit,
+                a_rival_of_a_transaction_is_told,
+            }
             transacting {
                 an_effect_and_its_outcome_are_one_commit,
                 an_error_rolls_back_and_is_recorded,
@@ -309,6 +363,10 @@ macro_rules! transactions {
                 a_claim_that_comes_first_is_visible_and_gives_keys,
                 a_zombies_transaction_is_refused_by_the_fence,
                 a_claim_in_the_callers_transaction_is_the_callers,
+                a_failure_after_a_rollback_has_the_parcel,
+                a_committed_success_has_no_parcel,
+                a_crashed_transaction_leaves_the_parcel_of_the_failure,
+                a_claim_that_comes_first_has_its_parcel_until_it_commits,
             }
             committing {
                 a_completed_answer_commits_with_its_row,
@@ -407,10 +465,12 @@ mod tests {
             ("identity", include_str!("conformance/identity.rs")),
             ("limits", include_str!("conformance/limits.rs")),
             ("listing", include_str!("conformance/listing.rs")),
+            ("parcels", include_str!("conformance/parcels.rs")),
             ("concurrency", include_str!("conformance/concurrency.rs")),
             ("executing", include_str!("conformance/executing.rs")),
             ("crashing", include_str!("conformance/crashing.rs")),
             ("waiting", include_str!("conformance/waiting.rs")),
+            ("handling", include_str!("conformance/handling.rs")),
             ("consuming", include_str!("conformance/consuming.rs")),
             ("serving", include_str!("conformance/serving.rs")),
         ];
@@ -428,6 +488,7 @@ mod tests {
     #[test]
     fn every_behaviour_of_transactions_that_is_written_is_listed() {
         let sources = [
+            ("handling_atomically", include_str!("conformance/handling_atomically.rs")),
             ("transacting", include_str!("conformance/transacting.rs")),
             ("committing", include_str!("conformance/committing.rs")),
         ];

@@ -8,6 +8,8 @@
 //! | room | what it gives |
 //! |---|---|
 //! | [`conformance`](mod@conformance) | one test per behaviour, by [`conformance!`]; [`transactions!`] for stores that join a database transaction |
+//! | [`broker`] | the behaviours of brokers, by [`broker_conformance!`] |
+//! | [`outbox`] | the behaviours of outboxes and of the relay on top, by [`outbox_conformance!`] |
 //! | [`model`] | random histories beside a reference ledger, by [`model_test!`] |
 //! | [`faulty`] | any store, with scripted or random failures at every verb |
 //! | [`proxy`] | a TCP proxy: latency, resets, half-open connections, blackholes, replies cut short; it counts round trips too |
@@ -87,12 +89,16 @@
 //! 6. Break your store on purpose, one guard at a time, and see the suite turn red. This crate does
 //!    so with its own stores in `tests/wrong_stores`.
 
+pub mod broker;
 pub mod conformance;
 pub mod effects;
 pub mod faulty;
 pub mod fixture;
 pub mod model;
+pub mod outbox;
 pub mod proxy;
 pub mod servers;
 
+pub use broker::BrokerFixture;
 pub use fixture::Fixture;
+pub use outbox::OutboxFixture;

@@ -1,4 +1,5 @@
-//! Private servers: PostgreSQL, MariaDB, Redis and a Redis Cluster that belong to one test run.
+//! Private servers: PostgreSQL, MariaDB, Redis, a Redis Cluster, NATS with JetStream and RabbitMQ
+//! that belong to one test run.
 //!
 //! Every server listens on a loopback port of its own, keeps its data in a temporary directory and
 //! is gone, data and all, when its [`Server`] is dropped or when the process that started it dies,
@@ -34,6 +35,8 @@ mod fleet;
 pub mod install;
 #[path = "servers/mariadb.rs"]
 mod mariadb;
+#[path = "servers/nats.rs"]
+mod nats;
 #[path = "servers/options.rs"]
 mod options;
 #[path = "servers/port.rs"]
@@ -42,6 +45,8 @@ mod port;
 mod postgres;
 #[path = "servers/process.rs"]
 mod process;
+#[path = "servers/rabbitmq.rs"]
+mod rabbitmq;
 #[path = "servers/redis.rs"]
 mod redis;
 #[path = "servers/resp.rs"]
@@ -55,7 +60,9 @@ pub use cluster::RedisCluster;
 pub use error::{Error, ErrorKind};
 pub use fleet::Fleet;
 pub use mariadb::MariaDb;
+pub use nats::Nats;
 pub use options::Options;
 pub use postgres::Postgres;
+pub use rabbitmq::RabbitMq;
 pub use redis::Redis;
 pub use server::Server;

@@ -123,6 +123,29 @@ async fn a_timeout_under_hold_is_uncertain_and_under_verify_is_asked_about() {
     assert_eq!(answer.expect("found done").value(), Some(&9));
 }
 
+/// Does not go quietly.
+struct Grudge;
+
+impl Drop for Grudge {
+    fn drop(&mut self) {
+        panic!("on the way out");
+    }
+}
+
+#[tokio::test]
+async fn work_that_panics_while_it_is_dropped_has_its_claim_settled() {
+    let (executor, store, _) = ledger();
+    let brief = command().on_crash(OnCrash::Hold).work_timeout(Duration::from_millis(30));
+    let late: Answer = executor
+        .run(brief, |_| async {
+            let _grudge = Grudge;
+            std::future::pending().await
+        })
+        .await;
+    assert!(matches!(late, Err(Error::WorkTimeout { .. })), "{late:?}");
+    assert_eq!(record(&store).await.map(|r| r.state), Some(State::Uncertain));
+}
+
 #[tokio::test]
 async fn work_is_told_in_time_even_if_every_renewal_hangs() {
     let (executor, store, _) = ledger();

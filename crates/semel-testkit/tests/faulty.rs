@@ -46,6 +46,7 @@ fn draft(id: &str) -> Draft {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(60),
+        parcel: None,
     }
 }
 

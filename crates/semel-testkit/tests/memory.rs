@@ -51,6 +51,7 @@ mod capacity {
             lease: Duration::from_secs(30),
             on_crash: OnCrash::Rerun,
             keep: Duration::from_secs(60),
+            parcel: None,
         }
     }
 

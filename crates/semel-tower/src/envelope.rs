@@ -52,7 +52,7 @@ impl Envelope {
 
     /// The stored form. The body is copied: a slice of a connection's buffer would keep all of it.
     pub fn encode(&self) -> Bytes {
-        encode(self.status, &self.headers, &self.trailers, &self.body)
+        encode(self.status, [&self.headers, &self.trailers], &self.body, |_| true)
     }
 
     /// Reads the stored form. The body shares its memory.
@@ -72,30 +72,32 @@ impl Envelope {
     }
 }
 
-/// [`Envelope::encode`] of borrowed parts.
+/// [`Envelope::encode`] of borrowed parts: headers and trailers, and of both what is to be kept.
 pub(crate) fn encode(
     status: StatusCode,
-    headers: &HeaderMap,
-    trailers: &HeaderMap,
+    blocks: [&HeaderMap; 2],
     body: &[u8],
+    keeps: impl Fn(&HeaderName) -> bool,
 ) -> Bytes {
-    let size = |map: &HeaderMap| -> usize {
-        map.iter().map(|(name, value)| 6 + name.as_str().len() + value.len()).sum()
-    };
-    let length = 11 + size(headers) + size(trailers) + body.len();
-    let mut stored = BytesMut::with_capacity(length);
+    let kept = |(name, _): &(&HeaderName, &HeaderValue)| keeps(name);
+    let lines = blocks.iter().flat_map(|block| block.iter().filter(kept));
+    let heads: usize = lines.map(|(name, value)| 6 + name.as_str().len() + value.len()).sum();
+    let mut stored = BytesMut::with_capacity(11 + heads + body.len());
     stored.put_u8(VERSION);
     stored.put_u16(status.as_u16());
-    for map in [headers, trailers] {
+    for block in blocks {
+        let (at, mut count) = (stored.len(), 0_u32);
+        stored.put_u32(count);
         // A `HeaderMap` has at most 32,768 names of at most 65,535 bytes, but one name may have any
         // number of values.
-        stored.put_u32(u32::try_from(map.len()).unwrap_or(u32::MAX));
-        for (name, value) in map {
+        for (name, value) in block.iter().filter(kept) {
             stored.put_u16(u16::try_from(name.as_str().len()).unwrap_or(u16::MAX));
             stored.put_slice(name.as_str().as_bytes());
             stored.put_u32(u32::try_from(value.len()).unwrap_or(u32::MAX));
             stored.put_slice(value.as_bytes());
+            count += 1;
         }
+        stored[at..at + 4].copy_from_slice(&count.to_be_bytes());
     }
     stored.put_slice(body);
     stored.freeze()
@@ -158,6 +160,15 @@ mod tests {
     fn a_stored_response_reads_back() {
         let stored = envelope().encode();
         assert_eq!(Envelope::decode(&stored), Ok(envelope()));
+    }
+
+    #[test]
+    fn only_what_is_kept_is_stored() {
+        let Envelope { status, headers, trailers, body } = envelope();
+        let stored = encode(status, [&headers, &trailers], &body, |name| name != "link");
+        let read = Envelope::decode(&stored).expect("a stored response");
+        assert_eq!((read.headers.len(), read.trailers, read.body), (1, trailers, body));
+        assert!(read.headers.contains_key("x-raw"));
     }
 
     #[test]

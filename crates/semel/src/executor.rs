@@ -43,6 +43,8 @@ pub use serve::{Served, Settlement};
 pub use unit::Unit;
 pub use wait::Polling;
 
+pub(crate) use run::failpoint;
+
 use codec::{Json, Plain};
 use heartbeat::Heartbeat;
 use replay::ReplayCache;
@@ -308,7 +310,7 @@ impl<S: Store> Executor<S> {
     /// Forgets what this process remembers of `key` and wakes its waiters: the record was changed
     /// by somebody else's hand. The [`Operate`](crate::Operate) verbs of an executor do it.
     pub fn refresh(&self, key: &Key) {
-        self.0.replays.remove(key);
+        self.0.replays.revoke(key);
         self.0.moved(key);
     }
 

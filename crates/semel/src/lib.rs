@@ -62,14 +62,18 @@
 //! renews, waits and settles. Durable stores are in `semel-sql` and `semel-redis`; this crate itself
 //! opens no socket and no file.
 
+pub mod bus;
 pub mod claim;
 pub mod clock;
+pub mod event;
 pub mod executor;
 pub mod fingerprint;
+pub mod inbox;
 pub mod judge;
 pub mod key;
 mod measure;
 mod operate;
+pub mod outbox;
 pub mod outcome;
 pub mod policy;
 pub mod record;
@@ -80,6 +84,7 @@ pub mod testing;
 
 pub use claim::{AttemptId, Fence, InvalidOperationId, Lease, OperationId, Origin};
 pub use clock::{Clock, Timestamp};
+pub use event::{Envelope, EventId};
 pub use executor::{
     Command, Consumed, Context, Error, Execution, Executor, Receipt, Served, Settlement,
 };

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use metrics::{counter, histogram};
+use metrics::{counter, gauge, histogram};
 
 use crate::key::Kind;
+use crate::outbox::Backlog;
 use crate::store;
 
 pub(crate) fn executed(kind: Kind, outcome: &'static str) {
@@ -38,4 +39,23 @@ pub(crate) fn store_failed(error: &store::Error) {
 
 pub(crate) fn swept(removed: u32) {
     counter!("semel_sweep_deleted_total").increment(u64::from(removed));
+}
+
+pub(crate) fn outbox(backlog: &Backlog) {
+    let Backlog { waiting, dead, oldest } = backlog;
+    gauge!("semel_outbox_pending").set(*waiting as f64);
+    gauge!("semel_outbox_dead").set(*dead as f64);
+    gauge!("semel_outbox_oldest_seconds").set(oldest.unwrap_or_default().as_secs_f64());
+}
+
+pub(crate) fn outbox_published(result: &'static str) {
+    counter!("semel_outbox_published_total", "result" => result).increment(1);
+}
+
+pub(crate) fn outbox_waited(span: Duration) {
+    histogram!("semel_outbox_wait_seconds").record(span.as_secs_f64());
+}
+
+pub(crate) fn inbox(group: &str, result: &'static str) {
+    counter!("semel_inbox_total", "group" => group.to_owned(), "result" => result).increment(1);
 }

@@ -8,7 +8,7 @@ use crate::claim::{AttemptId, Fence, Lease, OperationId};
 use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
 use crate::key::{Digest, Key};
-use crate::outcome::{ErrorText, Recorded};
+use crate::outcome::{ErrorText, Outcome, Recorded};
 use crate::policy::OnCrash;
 use crate::store::{Draft, Ending};
 
@@ -97,6 +97,8 @@ pub struct Record {
     pub keep: Duration,
     /// While Succeeded: the answer.
     pub outcome: Option<Recorded>,
+    /// Until it succeeds: what running it again takes, if its claim brought that.
+    pub parcel: Option<Outcome>,
     /// The last failure.
     pub error: Option<ErrorText>,
     /// First grant.
@@ -126,6 +128,7 @@ impl Record {
             on_crash: draft.on_crash,
             keep: draft.keep,
             outcome: None,
+            parcel: draft.parcel.clone(),
             error: None,
             created_at: now,
             updated_at: now,
@@ -148,6 +151,7 @@ impl Record {
             Ending::Succeeded { outcome, keep } => {
                 self.state = State::Succeeded;
                 self.outcome = Some(outcome.clone());
+                self.parcel = None;
                 self.error = None;
                 self.expires_at = Some(now.after(*keep));
             }

@@ -20,7 +20,7 @@ use crate::claim::{AttemptId, Fence, Lease, OperationId};
 use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
 use crate::key::{Hint, Key, Kind};
-use crate::outcome::{ErrorText, Recorded, Reference};
+use crate::outcome::{ErrorText, Outcome, Recorded, Reference};
 use crate::policy::OnCrash;
 use crate::record::{Entry, Record, State, Version};
 
@@ -51,6 +51,9 @@ pub struct Draft {
     pub on_crash: OnCrash,
     /// Stored for whoever sweeps this claim.
     pub keep: Duration,
+    /// What running it again takes, for whoever finds the claim lapsed or failed: an event's
+    /// envelope. It stays until the record succeeds or goes.
+    pub parcel: Option<Outcome>,
 }
 
 /// What [`Store::open`] found.
@@ -73,7 +76,7 @@ pub enum Opened {
     Contended,
 }
 
-/// What a record turns into when its claim ends.
+/// What a record turns into when its claim ends. Whatever does not succeed keeps its parcel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// Done, with its answer.
@@ -109,14 +112,15 @@ pub enum Ending {
 /// What [`Store::swap`] writes over the version that was judged.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A new grant of the same operation: `created_at` survives, everything else is the draft's.
+    /// A new grant of the same operation: `created_at` survives, everything else is the draft's,
+    /// its parcel too.
     Regrant(Draft),
     /// A new grant over an expired record: nothing of the old one survives but that the fence grows.
     Replace(Draft),
     /// The record ends without its holder: buried, suspended, or settled by an operator.
     End(Ending),
     /// An operator sends a failed, dead or uncertain record round again: Failed, due now, and its
-    /// attempts counted from zero.
+    /// attempts counted from zero. Its parcel stays.
     Redrive,
 }
 
@@ -347,7 +351,8 @@ pub struct Filter {
     pub state: Option<State>,
     /// With this reference.
     pub reference: Option<String>,
-    /// Only Failed records whose retry is due.
+    /// Only what waits for somebody to run it: Failed records whose retry is due, and claims whose
+    /// lease is over and whose parcel is here.
     pub due: bool,
 }
 
@@ -356,13 +361,14 @@ impl Filter {
     pub fn matches(&self, entry: &Entry, now: Timestamp) -> bool {
         let Entry { key, record } = entry;
         let reference = match &record.outcome {
-            Some(Recorded::Whole(outcome)) => outcome.reference().map(Reference::as_str),
-            Some(Recorded::Omitted { .. }) | None => None,
+            Some(Recorded::Whole(outcome)) => Some(outcome),
+            Some(Recorded::Omitted { .. }) | None => record.parcel.as_ref(),
         };
-        let due = || {
-            record.state == State::Failed
-                && record.retry_at.is_some_and(|at| at <= now)
-                && !record.expired(now)
+        let reference = reference.and_then(Outcome::reference).map(Reference::as_str);
+        let due = || match record.state {
+            State::Failed => record.retry_at.is_some_and(|at| at <= now) && !record.expired(now),
+            State::Running => record.parcel.is_some() && !record.held(now),
+            State::Succeeded | State::Dead | State::Uncertain => false,
         };
         self.kind.is_none_or(|kind| key.kind() == kind)
             && self.tenant.as_deref().is_none_or(|tenant| key.tenant() == tenant)

@@ -32,13 +32,19 @@ pub enum Guard {
     HeartbeatThread,
     /// `ambiguity`: a lost reply is resolved by re-reading the attempt id.
     Ambiguity,
+    /// `publish-before-mark`: a row is marked published after the broker confirmed it.
+    PublishBeforeMark,
+    /// `claim-by-state`: outbox rows are claimed by their state, not by a cursor over their numbers.
+    ClaimByState,
+    /// `commit-before-ack`: a message is acknowledged after the inbox committed.
+    CommitBeforeAck,
     /// `version`: re-grants are compare-and-swap on the judged version.
     Version,
 }
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Guard; 9] = [
+    pub const ALL: [Guard; 12] = [
         Guard::Fence,
         Guard::Spawn,
         Guard::Identity,
@@ -48,6 +54,9 @@ impl Guard {
         Guard::HeartbeatThread,
         Guard::Ambiguity,
         Guard::Version,
+        Guard::PublishBeforeMark,
+        Guard::ClaimByState,
+        Guard::CommitBeforeAck,
     ];
 
     /// The name in [`SABOTAGE`].
@@ -62,6 +71,9 @@ impl Guard {
             Guard::HeartbeatThread => "heartbeat-thread",
             Guard::Ambiguity => "ambiguity",
             Guard::Version => "version",
+            Guard::PublishBeforeMark => "publish-before-mark",
+            Guard::ClaimByState => "claim-by-state",
+            Guard::CommitBeforeAck => "commit-before-ack",
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The benchmarks: `bench ledger|http|all [--quick] [--json FILE] [--store S]… [--large] [--full]`.
+//! The benchmarks: `bench ledger|http|events|all [--quick] [--json FILE] [--store S]… [--large]
+//! [--full]`.
 //!
 //! `cargo xtask bench` starts the servers and then this.
 

@@ -13,7 +13,7 @@ use semel_proofs::effects::Journal;
 use semel_proofs::place::{NAMES, Place};
 use semel_proofs::report::Report;
 use semel_proofs::stores::Backend;
-use semel_proofs::{histories, sabotage, zombie};
+use semel_proofs::{events, histories, sabotage, zombie};
 use semel_testkit::model;
 
 const USAGE: &str = "\
@@ -24,6 +24,8 @@ usage: faults <command> [--store S]… [--json FILE]
                                                        processes die at failpoints and by kill -9
   zombie    [--stops N] [--mode run|claim-first] [--lease MS]
                                                        processes stop past their lease and wake up
+  events    [--broker B]… [--events N] [--kills N]     relays, consumers and brokers die; B is bus,
+                                                       nats, rabbitmq or streams
   sabotage                                             every guard is removed; its test must go red
 
 S is memory, sqlite, postgres, mysql, redis, redis-cluster or a URL; without it, all that fit.
@@ -61,6 +63,11 @@ async fn run(arguments: &[String]) -> Result<bool, Trouble> {
             child::serve(options.child()?).await?;
             return Ok(true);
         }
+        "event-child" => {
+            events::serve(options.event_child()?).await?;
+            return Ok(true);
+        }
+        "events" => events(&options).await?,
         "model" => histories(&options).await?,
         "crash" => crashes(&options).await?,
         "zombie" => zombies(&options).await?,
@@ -145,10 +152,41 @@ async fn zombies(options: &Options) -> Result<Report, Trouble> {
     Ok(report)
 }
 
+/// The stores and brokers that are proved together where nothing else is asked for.
+const CHAINS: [(&str, &str); 3] = [("sqlite", "bus"), ("postgres", "nats"), ("mysql", "rabbitmq")];
+
+async fn events(options: &Options) -> Result<Report, Trouble> {
+    let mut report = Report::new("events");
+    let chosen: Vec<(String, String)> = match (&options.stores[..], &options.brokers[..]) {
+        ([], []) => CHAINS.map(|(store, broker)| (store.into(), broker.into())).into(),
+        (stores, brokers) if stores.len() == brokers.len() => {
+            stores.iter().cloned().zip(brokers.iter().cloned()).collect()
+        }
+        _ => return Err("give as many --store as --broker".into()),
+    };
+    for (store, broker) in chosen {
+        eprintln!("{store} and {broker} …");
+        let place = Place::named(&store).await?;
+        let settings = events::Settings {
+            program: std::env::current_exe()?,
+            events: options.events.unwrap_or(20_000),
+            kills: options.kills.unwrap_or(100),
+            broker_lives: Some(Duration::from_secs(20)),
+        };
+        let broker = events::Broker::named(&broker)?;
+        report.lines.push(events::run(&place, broker, &settings).await?);
+        place.remove().await;
+    }
+    Ok(report)
+}
+
 /// The command line after the command.
 #[derive(Debug, Default)]
 struct Options {
     stores: Vec<String>,
+    brokers: Vec<String>,
+    role: Option<events::Role>,
+    events: Option<u64>,
     json: Option<PathBuf>,
     cases: Option<u32>,
     operations: Option<usize>,
@@ -169,6 +207,9 @@ impl Options {
             let value = rest.next().ok_or_else(|| format!("{name} needs a value\n{USAGE}"))?;
             match name.as_str() {
                 "--store" => options.stores.push(value.clone()),
+                "--broker" => options.brokers.push(value.clone()),
+                "--role" => options.role = events::Role::named(value),
+                "--events" => options.events = Some(number(name, value)?),
                 "--json" => options.json = Some(value.into()),
                 "--cases" => options.cases = Some(number(name, value)?),
                 "--operations" => options.operations = Some(number(name, value)?),
@@ -190,6 +231,17 @@ impl Options {
             [] => all.to_vec(),
             chosen => chosen.iter().map(String::as_str).collect(),
         }
+    }
+
+    fn event_child(&self) -> Result<events::ChildSettings, Trouble> {
+        let url = self.stores.first().ok_or("a child needs --store")?;
+        let broker = self.brokers.first().ok_or("a child needs --broker")?;
+        Ok(events::ChildSettings {
+            backend: Backend::parse(url)?,
+            broker: events::Broker::named(broker)?,
+            role: self.role.ok_or("a child needs --role")?,
+            fails_one_in: self.fails_one_in,
+        })
     }
 
     fn child(&self) -> Result<child::Settings, Trouble> {

@@ -34,10 +34,15 @@ fn encode(entry: &Entry) -> Vec<u8> {
         lease: Duration::ZERO,
         on_crash: record.on_crash,
         keep: record.keep,
+        parcel: None,
     };
-    let claim = claim(&draft);
+    let claim = claim(&draft).unwrap();
     bytes.extend(&claim[24..claim.len() - EMPTY_TAIL.len()]);
-    bytes.extend(tail(record.error.as_ref(), record.outcome.as_ref()).unwrap());
+    let recorded = record.outcome.clone().or(record.parcel.clone().map(Recorded::Whole));
+    bytes.extend(tail(record.error.as_ref(), recorded.as_ref()).unwrap());
+    if recorded.is_none() {
+        bytes.push(0);
+    }
     bytes
 }
 
@@ -91,12 +96,18 @@ prop_compose! {
         keep in 0..=i64::MAX.unsigned_abs(),
     ) -> Entry {
         let due = |span: Option<Duration>| completed_at.zip(span).map(|(at, span)| at.after(span));
+        let state = State::from_code(state).unwrap();
+        let (outcome, parcel) = match (state, outcome) {
+            (State::Succeeded, outcome) => (outcome, None),
+            (_, Some(Recorded::Whole(parcel))) => (None, Some(parcel)),
+            (_, _) => (None, None),
+        };
         Entry {
             key,
             record: Record {
                 number,
                 fingerprint: fingerprint.map_or(Fingerprint::none(), |b| Fingerprint::of_bytes(&b)),
-                state: State::from_code(state).unwrap(),
+                state,
                 operation_id: OperationId::from_bytes(&operation_id).unwrap(),
                 attempt_id: AttemptId::from_bytes(&attempt_id).unwrap(),
                 attempt,
@@ -107,6 +118,7 @@ prop_compose! {
                 on_crash: OnCrash::from_code(on_crash).unwrap(),
                 keep: Duration::from_micros(keep),
                 outcome,
+                parcel,
                 error: error.as_deref().map(ErrorText::new),
                 created_at,
                 updated_at,
@@ -153,6 +165,51 @@ proptest! {
         bytes.push(0);
         prop_assert!(decode(Bytes::from(bytes)).is_err());
     }
+}
+
+#[test]
+fn a_claim_carries_its_parcel() {
+    let parcel = Outcome::new("text/plain", "the letter")
+        .with_reference(Reference::new("letter.sent").unwrap());
+    let draft = Draft {
+        key: Key::command("t", "s", "i").unwrap(),
+        fingerprint: Fingerprint::none(),
+        operation_id: OperationId::generate(),
+        attempt_id: AttemptId::generate(),
+        attempt: 1,
+        owner: "host:1:a".into(),
+        lease: Duration::from_secs(30),
+        on_crash: OnCrash::Rerun,
+        keep: Duration::from_secs(60),
+        parcel: Some(parcel.clone()),
+    };
+    // As open.lua puts it together.
+    let mut bytes = head(State::Running).to_vec();
+    bytes.extend(77u64.to_be_bytes());
+    bytes.extend(draft.attempt_id.to_bytes());
+    for number in [1u64, 5, 0, 5] {
+        bytes.extend(number.to_be_bytes());
+    }
+    bytes.extend(claim(&draft).unwrap());
+    let record = decode(Bytes::from(bytes)).unwrap();
+    assert_eq!((record.parcel, record.outcome), (Some(parcel), None));
+}
+
+#[test]
+fn a_parcel_is_never_said_to_be_omitted() {
+    let omitted = tail(None, Some(&Recorded::Omitted { bytes: 7 })).unwrap();
+    let mut bytes = head(State::Failed).to_vec();
+    bytes.resize(HEADER, 0);
+    // Times and spans that a failed record has, and the shortest identity.
+    bytes[34..42].copy_from_slice(&5u64.to_be_bytes());
+    bytes[50..58].copy_from_slice(&5u64.to_be_bytes());
+    bytes[58..82].copy_from_slice(&[0xff; 24]);
+    let identity = [0, 0, 0, 0, 0, 0, 0, 0];
+    bytes[111..113].copy_from_slice(&8u16.to_be_bytes());
+    bytes.extend(identity);
+    bytes.extend(omitted);
+    let error = decode(Bytes::from(bytes)).unwrap_err();
+    assert!(error.contains("parcel"), "{error}");
 }
 
 #[test]

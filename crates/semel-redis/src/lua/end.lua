@@ -1,10 +1,11 @@
 -- Keeps: only whoever still holds what the guard names may end a record, and one write ends it.
+-- What does not succeed keeps the parcel that it finds; a success takes its place.
 -- The wake-up comes after the write and may fail without harm: waiters also look by themselves.
 --
 -- KEYS[1] record
 -- ARGV    1-3 guard (first byte, last byte, expected bytes), 4 layout and state, or empty to remove,
---         5 spans, 6 the bytes after the identity, 7 garbage collection (ms), or empty for never,
---         8 channel, 9 hint
+--         5 spans, 6 the bytes after the identity (of a success all of them, else the error),
+--         7 garbage collection (ms), or empty for never, 8 channel, 9 hint
 -- Answers the fence, 0 if the guard does not hold, -1 if the record cannot be read.
 local v = redis.call('GET', KEYS[1])
 if not v then
@@ -24,8 +25,24 @@ else
   local now = t[1] * 1000000 + t[2]
   local number = struct.unpack('>I8', v, 27)
   local identity = struct.unpack('>I2', v, 112)
+  local tail = ARGV[6]
+  if string.byte(ARGV[4], 2) ~= 1 then
+    -- Only a succeeded record has an outcome there, and nothing of it survives.
+    local parcel = '\0'
+    if string.byte(v, 2) ~= 1 then
+      local at = 114 + identity
+      if string.byte(v, at) == 1 and #v > at + 2 then
+        at = at + 2 + struct.unpack('>I2', v, at + 1)
+      end
+      parcel = string.sub(v, at + 1)
+      if parcel == '' then
+        return -1
+      end
+    end
+    tail = tail .. parcel
+  end
   v = ARGV[4] .. string.sub(v, 3, 26) .. struct.pack('>I8I8I8', number + 1, now, now)
-    .. string.sub(v, 51, 58) .. ARGV[5] .. string.sub(v, 83, 113 + identity) .. ARGV[6]
+    .. string.sub(v, 51, 58) .. ARGV[5] .. string.sub(v, 83, 113 + identity) .. tail
   if ARGV[7] == '' then
     redis.call('SET', KEYS[1], v)
   else

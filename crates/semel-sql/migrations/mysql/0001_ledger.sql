@@ -2,7 +2,9 @@
 -- a digest of all five parts; every column that holds text is VARBINARY or BLOB, because each text
 -- collation of this server merges something (case, accents, emoji, a trailing space).
 -- Times are microseconds since 1970, UTC. sweep_at and attention are generated, so that no statement
--- can forget them: sweep_at is when the sweeper may act, attention is null for healthy records.
+-- can forget them: sweep_at is when the sweeper may act, attention is null for records that nobody
+-- has to look after (a claim that brings what it takes to run it again is looked after).
+-- body, content_type and reference are the answer of a success; until then the parcel, if any.
 CREATE TABLE IF NOT EXISTS semel_record (
     digest        BINARY(32)      NOT NULL,
     kind          TINYINT         NOT NULL,
@@ -38,7 +40,8 @@ CREATE TABLE IF NOT EXISTS semel_record (
             WHEN 1 THEN expires_at
             WHEN 2 THEN expires_at
         END) STORED,
-    attention     TINYINT GENERATED ALWAYS AS (IF(state >= 2, state, NULL)) STORED,
+    attention     TINYINT GENERATED ALWAYS AS (
+        IF(state >= 2 OR (state = 0 AND content_type IS NOT NULL), state, NULL)) STORED,
     PRIMARY KEY (digest),
     KEY semel_record_sweep (sweep_at),
     KEY semel_record_open (attention),

@@ -20,6 +20,7 @@ create table semel_record (
     retry_at      bigint,
     on_crash      smallint not null,
     keep_us       bigint   not null,
+    -- The answer of a success; until then the parcel, if the claim brought one.
     body          bytea,
     content_type  text,
     reference     text,
@@ -39,7 +40,9 @@ create table semel_record (
 
 create index semel_record_sweep on semel_record (sweep_at) where sweep_at is not null;
 
--- For operators: what failed, is due, was given up or waits for a decision.
-create index semel_record_open on semel_record (state, scope, retry_at) where state in (2, 3, 4);
+-- What failed, is due, was given up or waits for a decision, and the claims that bring what it
+-- takes to run them again: those are looked through for lapsed ones.
+create index semel_record_open on semel_record (state, scope, retry_at)
+    where state in (2, 3, 4) or (state = 0 and content_type is not null);
 
 create index semel_record_reference on semel_record (reference) where reference is not null;

@@ -1,6 +1,7 @@
 -- One row a key, and no key twice: the digest is made of every byte of the key, is compared byte by
 -- byte (BINARY), and cannot be NULL. STRICT, so that no value is stored as another type than ours.
 -- Times and spans are microseconds; sweep_at is when the sweeper may act, NULL where it never may.
+-- content_type, reference and body are the answer of a success; until then the parcel, if there is one.
 CREATE TABLE semel_record (
     digest        BLOB    NOT NULL PRIMARY KEY CHECK (length(digest) = 32),
     kind          INTEGER NOT NULL,
@@ -35,8 +36,10 @@ CREATE TABLE semel_record (
 -- The sweeper walks this one in order and never the table.
 CREATE INDEX semel_record_sweep ON semel_record (sweep_at) WHERE sweep_at IS NOT NULL;
 
--- What operators look for: failed, dead and uncertain records, and what is due.
-CREATE INDEX semel_record_open ON semel_record (state, scope, retry_at) WHERE state IN (2, 3, 4);
+-- What operators look for: failed, dead and uncertain records, and what is due; and the claims that
+-- bring what it takes to run them again, among which the lapsed ones are looked for.
+CREATE INDEX semel_record_open ON semel_record (state, scope, retry_at)
+    WHERE state IN (2, 3, 4) OR (state = 0 AND content_type IS NOT NULL);
 
 -- "Which command made this?"
 CREATE INDEX semel_record_reference ON semel_record (reference) WHERE reference IS NOT NULL;

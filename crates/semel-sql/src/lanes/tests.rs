@@ -84,6 +84,7 @@ fn draft(id: usize) -> Draft {
         lease: Duration::from_secs(1),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(1),
+        parcel: None,
     }
 }
 

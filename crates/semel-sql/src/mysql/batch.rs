@@ -14,14 +14,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::columns::identity;
 use super::ledger::{Ledger, PAUSES, existing, failed, select, silent, take};
-use super::many::groups;
+use super::many::{groups, parcelled};
 use super::session::{deadlock, held, number};
 use crate::error::{Stage, again, timed_out};
 use crate::lanes::{Dialect, Settlement};
 
 /// How often a statement of ours that lost a deadlock is sent again before its caller learns of it.
 const DEADLOCKS: usize = 5;
-/// Most bytes of outcomes in one statement: well below what any server takes, and more than a
+/// Most bytes of outcomes or parcels in one statement: well below what any server takes, and more than a
 /// batch of ordinary answers has.
 const BYTES: usize = 1 << 20;
 
@@ -30,6 +30,11 @@ impl Ledger {
     /// whole of it, or those that were served would be told that nobody knows.
     fn deadline(&self) -> Instant {
         Instant::now() + self.limit / 10 * 9
+    }
+
+    /// Most bytes of outcomes or parcels that one statement of a batch carries.
+    fn room(&self) -> usize {
+        BYTES.min(self.server.packet / 4)
     }
 
     /// The lane's connection, which is put back after a clean use only.
@@ -74,12 +79,10 @@ impl Dialect for Ledger {
     ) -> Result<Vec<Result<Opened>>> {
         let deadline = self.deadline();
         let mut connection = self.taken(slot, "open", deadline).await?;
-        let mut order: Vec<usize> = (0..drafts.len()).collect();
-        order.sort_by_key(|i| drafts[*i].key.digest());
         let mut answers = Answers::new("open", drafts.len());
         // A statement fails whole when one of its keys is held. Then those that are there are read
         // (a reader waits for nobody), and the rest is halved until only the held ones are left.
-        let mut todo = vec![order];
+        let mut todo = parcelled(drafts, self.room());
         while let Some(group) = todo.pop() {
             let some: Vec<&Draft> = group.iter().map(|i| &drafts[*i]).collect();
             match in_time(deadline, self.try_open(&mut connection, &some)).await {
@@ -132,7 +135,7 @@ impl Dialect for Ledger {
         let deadline = self.deadline();
         let mut connection = self.taken(slot, "settle", deadline).await?;
         let mut answers = Answers::new("settle", settlements.len());
-        let mut todo = groups(settlements, BYTES.min(self.server.packet / 4));
+        let mut todo = groups(settlements, self.room());
         let mut locked: Vec<(usize, Error)> = Vec::new();
         let mut pauses = PAUSES.into_iter();
         let mut deadlocks = 0;

@@ -120,6 +120,9 @@ pub(crate) fn bind_draft<'q>(query: Bound<'q>, draft: &Draft) -> Bound<'q> {
         .bind(row.lease_us)
         .bind(row.on_crash)
         .bind(row.keep_us)
+        .bind(row.body)
+        .bind(row.content_type.map(str::as_bytes))
+        .bind(row.reference.map(str::as_bytes))
 }
 
 /// The bytes under which a key is stored.

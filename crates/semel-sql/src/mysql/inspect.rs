@@ -1,7 +1,7 @@
 //! Listing for operators: filtered by the server, in the order of the digests.
 //!
-//! Reads only, without locks. Failed, Dead and Uncertain records and references have an index; other
-//! filters walk the table a page at a time.
+//! Reads only, without locks. Failed, Dead and Uncertain records, what is due, and references have an
+//! index; other filters walk the table a page at a time.
 
 use semel::store::{Cursor, Filter, Inspect, Page, Result};
 use sqlx::{AssertSqlSafe, MySqlConnection};
@@ -62,7 +62,17 @@ async fn list(
 }
 
 fn text(filter: &Filter, after: bool) -> String {
-    let mut text = format!("SELECT {} FROM semel_record WHERE TRUE", read_with_key());
+    // `attention` is the state of those records that need some, and has an index. Of the claims that
+    // run it has those with a parcel alone.
+    let needs_some = filter.state.is_some_and(|state| state.code() >= 2);
+    // Named, because a server that is asked for a page in order walks the primary key to the end if
+    // it hopes to fill the page soon.
+    let index = match (&filter.reference, needs_some || filter.due) {
+        (Some(_), _) => " FORCE INDEX (semel_record_reference)",
+        (None, true) => " FORCE INDEX (semel_record_open)",
+        (None, false) => "",
+    };
+    let mut text = format!("SELECT {} FROM semel_record{index} WHERE TRUE", read_with_key());
     let mut and = |wanted: bool, condition: &str| {
         if wanted {
             text.push_str(" AND ");
@@ -74,11 +84,13 @@ fn text(filter: &Filter, after: bool) -> String {
     and(filter.tenant.is_some(), "tenant = ?");
     and(filter.scope.is_some(), "scope = ?");
     and(filter.reference.is_some(), "reference = ?");
-    // `attention` is the state of those records that need some, and has an index.
-    let needs_some = filter.state.is_some_and(|state| state.code() >= 2);
     and(filter.state.is_some() && needs_some, "attention = ?");
     and(filter.state.is_some() && !needs_some, "state = ?");
-    let due = format!("attention = 2 AND retry_at <= {CLOCK} AND expires_at > {CLOCK}");
+    // The first condition is what the index is searched by.
+    let due = format!(
+        "attention IN (0, 2) AND ((attention = 2 AND retry_at <= {CLOCK} AND expires_at > {CLOCK}) \
+         OR (attention = 0 AND lease_until <= {CLOCK}))"
+    );
     and(filter.due, &due);
     text.push_str(" ORDER BY digest LIMIT ?");
     text

@@ -19,7 +19,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::columns::{Bound, Found, bind_draft, identity};
 use super::session::{self, Flavour, Role, Server, codes, held};
-use super::statement::{Inside, Texts};
+use super::statement::{Answer, Inside, Texts};
 use crate::error::{Stage, classify};
 use crate::row::{DraftRow, EndingRow, undecodable};
 
@@ -201,12 +201,16 @@ impl Ledger {
                     .bind(row.lease_us)
                     .bind(row.on_crash)
                     .bind(row.keep_us)
+                    .bind(row.body.map(<[u8]>::to_vec))
+                    .bind(row.content_type.map(|text| text.as_bytes().to_vec()))
+                    .bind(row.reference.map(|text| text.as_bytes().to_vec()))
             }
             Change::End(Ending::Removed) => {
                 return self.try_remove(connection, &digest, judged).await;
             }
             Change::End(ending) => {
-                bind_ending(sqlx::query(AssertSqlSafe(self.texts.end())), &EndingRow::of(ending))
+                let text = self.texts.end(answer(ending));
+                bind_ending(sqlx::query(AssertSqlSafe(text)), ending)
             }
             Change::Redrive => sqlx::query(AssertSqlSafe(self.texts.redrive())),
         };
@@ -252,10 +256,15 @@ impl Ledger {
         ending: &Ending,
         inside: Inside,
     ) -> sqlx::Result<Settled> {
-        let row = EndingRow::of(ending);
-        let query = match row.state {
-            Some(_) => bind_ending(sqlx::query(AssertSqlSafe(self.texts.settle_one(inside))), &row),
-            None => sqlx::query(AssertSqlSafe(self.texts.remove_one(inside))),
+        let query = match ending {
+            Ending::Removed => sqlx::query(AssertSqlSafe(self.texts.remove_one(inside))),
+            Ending::Succeeded { .. }
+            | Ending::Failed { .. }
+            | Ending::Dead { .. }
+            | Ending::Uncertain { .. } => {
+                let text = self.texts.settle_one(inside, answer(ending));
+                bind_ending(sqlx::query(AssertSqlSafe(text)), ending)
+            }
         };
         let query = query
             .bind(lease.digest.as_bytes().to_vec())
@@ -324,14 +333,24 @@ pub(super) fn existing(row: Result<Found>) -> Result<Opened> {
     Ok(Opened::Existing { record: Box::new(record), now })
 }
 
-fn bind_ending<'q>(query: Bound<'q>, row: &EndingRow<'_>) -> Bound<'q> {
+/// Whether an ending brings what takes a parcel's place.
+fn answer(ending: &Ending) -> Answer {
+    if matches!(ending, Ending::Succeeded { .. }) { Answer::Given } else { Answer::None }
+}
+
+fn bind_ending<'q>(query: Bound<'q>, ending: &Ending) -> Bound<'q> {
+    let row = EndingRow::of(ending);
+    let query = match answer(ending) {
+        Answer::None => query,
+        Answer::Given => query
+            .bind(row.body.map(<[u8]>::to_vec))
+            .bind(row.content_type.map(|text| text.as_bytes().to_vec()))
+            .bind(row.reference.map(|text| text.as_bytes().to_vec()))
+            .bind(row.omitted_bytes),
+    };
     query
         .bind(row.state)
         .bind(row.retry_us)
-        .bind(row.body.map(<[u8]>::to_vec))
-        .bind(row.content_type.map(|text| text.as_bytes().to_vec()))
-        .bind(row.reference.map(|text| text.as_bytes().to_vec()))
-        .bind(row.omitted_bytes)
         .bind(row.error.map(|text| text.as_bytes().to_vec()))
         .bind(row.keep_us)
 }

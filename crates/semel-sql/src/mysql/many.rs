@@ -1,4 +1,5 @@
-//! Ending and extending many claims in one statement, and finding out which of them it met.
+//! Ending and extending many claims in one statement, finding out which of them it met, and what may
+//! share a statement.
 //!
 //! Which steps come together is the lanes' business; what a single step is, `ledger`'s.
 
@@ -6,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use semel::Outcome;
 use semel::claim::Lease;
-use semel::store::{Renewed, Result, Settled};
+use semel::store::{Draft, Ending, Renewed, Result, Settled};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::batch::split;
@@ -145,16 +147,31 @@ fn bind_leases<'q>(query: Bound<'q>, leases: &[Lease]) -> Bound<'q> {
 pub(super) fn groups(settlements: &[Settlement], bytes: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..settlements.len()).collect();
     order.sort_by_key(|i| settlements[*i].lease.digest);
+    let (gone, kept): (Vec<usize>, Vec<usize>) =
+        order.into_iter().partition(|i| settlements[*i].ending == Ending::Removed);
+    let mut groups: Vec<Vec<usize>> = gone.into_iter().map(|i| vec![i]).collect();
+    groups.extend(packed(kept, bytes, |i| {
+        let row = EndingRow::of(&settlements[i].ending);
+        row.body.map_or(0, <[u8]>::len) + row.content_type.map_or(0, str::len)
+    }));
+    groups
+}
+
+/// Drafts that can share a statement, in the order of their digests: in groups whose parcels have at
+/// most `bytes`, which is one group where nobody brings any.
+pub(super) fn parcelled(drafts: &[Draft], bytes: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..drafts.len()).collect();
+    order.sort_by_key(|i| drafts[*i].key.digest());
+    packed(order, bytes, |i| drafts[i].parcel.as_ref().map_or(0, Outcome::size))
+}
+
+/// Cuts `order` into groups of at most `bytes`; what is larger goes alone.
+fn packed(order: Vec<usize>, bytes: usize, size_of: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut open: Vec<usize> = Vec::new();
     let mut size = 0;
     for i in order {
-        let row = EndingRow::of(&settlements[i].ending);
-        if row.state.is_none() {
-            groups.push(vec![i]);
-            continue;
-        }
-        let adds = row.body.map_or(0, <[u8]>::len) + row.content_type.map_or(0, str::len);
+        let adds = size_of(i);
         if size + adds > bytes && !open.is_empty() {
             groups.push(std::mem::take(&mut open));
             size = 0;
@@ -162,8 +179,56 @@ pub(super) fn groups(settlements: &[Settlement], bytes: usize) -> Vec<Vec<usize>
         size += adds;
         open.push(i);
     }
-    if !open.is_empty() {
-        groups.push(open);
-    }
+    groups.extend(Some(open).filter(|open| !open.is_empty()));
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use semel::{AttemptId, Fingerprint, Key, OnCrash, OperationId};
+
+    use super::*;
+
+    fn draft(id: usize, parcel: usize) -> Draft {
+        Draft {
+            key: Key::command("t", "s", &format!("k{id}")).unwrap(),
+            fingerprint: Fingerprint::none(),
+            operation_id: OperationId::generate(),
+            attempt_id: AttemptId::generate(),
+            attempt: 1,
+            owner: "host:1:a".into(),
+            lease: Duration::from_secs(30),
+            on_crash: OnCrash::Rerun,
+            keep: Duration::from_secs(60),
+            parcel: (parcel > 0).then(|| Outcome::new("", vec![0; parcel])),
+        }
+    }
+
+    fn sizes(parcels: &[usize], bytes: usize) -> Vec<Vec<usize>> {
+        let drafts: Vec<Draft> = parcels.iter().enumerate().map(|(i, p)| draft(i, *p)).collect();
+        let groups = parcelled(&drafts, bytes);
+        let mut all: Vec<usize> = groups.concat();
+        assert!(all.is_sorted_by_key(|i| drafts[*i].key.digest()), "in the order of the digests");
+        all.sort_unstable();
+        assert_eq!(all, (0..parcels.len()).collect::<Vec<_>>(), "each once");
+        groups.iter().map(|group| group.iter().map(|i| parcels[*i]).collect()).collect()
+    }
+
+    #[test]
+    fn drafts_without_parcels_share_one_statement() {
+        assert_eq!(sizes(&[0; 64], 1), [vec![0; 64]]);
+    }
+
+    #[test]
+    fn parcels_count_towards_what_a_statement_carries() {
+        let groups = sizes(&[40; 9], 100);
+        assert!(groups.iter().all(|group| group.iter().sum::<usize>() <= 100), "{groups:?}");
+        assert_eq!(groups.len(), 5);
+    }
+
+    #[test]
+    fn a_parcel_above_the_limit_goes_alone() {
+        let groups = sizes(&[500, 40, 40], 100);
+        assert!(groups.iter().all(|group| group.len() == 1 || !group.contains(&500)), "{groups:?}");
+    }
 }

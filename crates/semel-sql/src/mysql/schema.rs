@@ -8,14 +8,22 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::ledger::failed;
 use super::statement::CLOCK;
-use crate::migrate::{self, Applied, Ground, Migration, RECORD};
+use crate::migrate::{self, Applied, Ground, Migration, RECORD, Shape};
+use crate::outbox::OUTBOX;
 
 /// All of them, in order.
-pub(crate) const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "ledger",
-    sql: include_str!("../../migrations/mysql/0001_ledger.sql"),
-}];
+pub(crate) const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "ledger",
+        sql: include_str!("../../migrations/mysql/0001_ledger.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "outbox",
+        sql: include_str!("../../migrations/mysql/0002_outbox.sql"),
+    },
+];
 
 const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (
     version    INT            NOT NULL PRIMARY KEY,
@@ -60,8 +68,10 @@ impl Ground for Site {
     }
 
     async fn run(&mut self, migration: &Migration) -> Result<()> {
-        if migration.version == 1 {
-            refuse_a_stranger(&mut self.0).await?;
+        match migration.version {
+            1 => refuse_a_stranger(&RECORD, ledger_table(&mut self.0).await?)?,
+            2 => refuse_a_stranger(&OUTBOX, outbox_table(&mut self.0).await?)?,
+            _ => {}
         }
         sqlx::raw_sql(migration.sql).execute(&mut self.0).await.map_err(migrating)?;
         Ok(())
@@ -112,14 +122,14 @@ pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Findi
         applied(connection).await?
     };
     let mut findings = migrate::history(MIGRATIONS, &done);
-    findings.extend(table(connection).await?);
+    findings.extend(ledger_table(connection).await?);
+    findings.extend(outbox_table(connection).await?);
     Ok(findings)
 }
 
-/// The first migration says IF NOT EXISTS, for it may have been cut short after its first statement.
-/// A table of that name is therefore taken for ours only if it is made like ours.
-async fn refuse_a_stranger(connection: &mut MySqlConnection) -> Result<()> {
-    let findings = table(connection).await?;
+/// A migration says IF NOT EXISTS, for it may have been cut short after its first statement. A table
+/// of that name is therefore taken for ours only if it is made like ours.
+fn refuse_a_stranger(shape: &Shape, findings: Vec<Finding>) -> Result<()> {
     if findings.iter().any(|finding| finding.code == "sql-table-missing") {
         return Ok(());
     }
@@ -128,22 +138,16 @@ async fn refuse_a_stranger(connection: &mut MySqlConnection) -> Result<()> {
     };
     let text = format!(
         "there is a table {} that this crate did not make: {}; rename it or use another database",
-        RECORD.table, wrong.found
+        shape.table, wrong.found
     );
     Err(Error::new(ErrorKind::Misconfigured, "migrate", text))
 }
 
 /// What the ledger's table lacks. Its primary key is what keeps one key from being granted twice,
 /// and its generated columns are what the sweeper and the operators go by.
-async fn table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
-    let columns = "SELECT CAST(column_name AS BINARY) FROM information_schema.columns \
-                   WHERE table_schema = DATABASE() AND table_name = ?";
-    let indexes = "SELECT DISTINCT CAST(index_name AS BINARY) FROM information_schema.statistics \
-                   WHERE table_schema = DATABASE() AND table_name = ?";
-    let columns = names(connection, columns, RECORD.table).await?;
-    let indexes = names(connection, indexes, RECORD.table).await?;
-    let mut findings = migrate::shape(&RECORD, &columns, &indexes);
-    if columns.is_empty() {
+async fn ledger_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
+    let mut findings = shape(connection, &RECORD).await?;
+    if findings.iter().any(|finding| finding.code == "sql-table-missing") {
         return Ok(findings);
     }
     // With the length of a prefix, by which two digests could be one.
@@ -176,6 +180,42 @@ async fn table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
         }
     }
     Ok(findings)
+}
+
+/// What the outbox's table lacks. Its unique key is what keeps an event from being there twice, and
+/// without AUTO_INCREMENT there would be no order.
+async fn outbox_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
+    let mut findings = shape(connection, &OUTBOX).await?;
+    if findings.iter().any(|finding| finding.code == "sql-table-missing") {
+        return Ok(findings);
+    }
+    let unique = "SELECT CAST(column_name AS BINARY) FROM information_schema.statistics \
+                  WHERE table_schema = DATABASE() AND table_name = ? AND non_unique = 0 \
+                  AND index_name = 'semel_outbox_event' ORDER BY seq_in_index";
+    let unique = names(connection, unique, OUTBOX.table).await?;
+    if unique != ["id", "tenant"] {
+        let found =
+            "table semel_outbox has no unique key (id, tenant): an event can be in it twice";
+        findings.push(wrong("mysql-unique-key", found.into()));
+    }
+    let counted = "SELECT CAST(column_name AS BINARY) FROM information_schema.columns \
+                   WHERE table_schema = DATABASE() AND table_name = ? AND extra LIKE '%auto_incr%'";
+    if names(connection, counted, OUTBOX.table).await? != ["sequence"] {
+        let found = "column sequence of semel_outbox is not AUTO_INCREMENT: events have no order";
+        findings.push(wrong("mysql-not-counted", found.into()));
+    }
+    Ok(findings)
+}
+
+/// What a table lacks of its columns and indexes.
+async fn shape(connection: &mut MySqlConnection, shape: &Shape) -> Result<Vec<Finding>> {
+    let columns = "SELECT CAST(column_name AS BINARY) FROM information_schema.columns \
+                   WHERE table_schema = DATABASE() AND table_name = ?";
+    let indexes = "SELECT DISTINCT CAST(index_name AS BINARY) FROM information_schema.statistics \
+                   WHERE table_schema = DATABASE() AND table_name = ?";
+    let columns = names(connection, columns, shape.table).await?;
+    let indexes = names(connection, indexes, shape.table).await?;
+    Ok(migrate::shape(shape, &columns, &indexes))
 }
 
 fn wrong(code: &'static str, found: String) -> Finding {

@@ -27,7 +27,7 @@ const ROW_CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_T
 
 /// The moment `span` microseconds from now. A span that reaches beyond what the column holds ends
 /// there: it stands for "for ever". Null stays null.
-fn after(span: &str) -> String {
+pub(super) fn after(span: &str) -> String {
     format!("{CLOCK} + LEAST({span}, {} - {CLOCK})", i64::MAX)
 }
 
@@ -112,12 +112,15 @@ impl Texts {
                 Flavour::MariaDb => ROW_CLOCK.to_owned(),
                 Flavour::MySql => format!("LAST_INSERT_ID({ROW_CLOCK})"),
             };
-            let row =
-                format!("(?,?,?,?,?,?,1,?,0,?,?,?,{fence},?,{},?,?,{CLOCK},{CLOCK})", after("?"));
+            let row = format!(
+                "(?,?,?,?,?,?,1,?,0,?,?,?,{fence},?,{},?,?,{CLOCK},{CLOCK},?,?,?)",
+                after("?")
+            );
             let insert = format!(
                 "INSERT INTO semel_record (digest, kind, tenant, scope, principal, id, number, \
                  fingerprint, state, operation_id, attempt_id, attempt, fence, owner, lease_until, \
-                 on_crash, keep_us, created_at, updated_at) VALUES {}",
+                 on_crash, keep_us, created_at, updated_at, body, content_type, reference) \
+                 VALUES {}",
                 repeat(&row, count, ",")
             );
             match self.flavour {
@@ -147,12 +150,14 @@ impl Texts {
         self.settle.get(count, || {
             let number = format!("CAST({} AS SIGNED)", pick(count));
             let bytes = pick(count);
+            // A claim that runs has no answer: what does not succeed keeps what is there, a parcel.
+            let answer = |column: &str| format!("IF(@semel_state = 1, {bytes}, {column})");
             let set = ending(&Ending {
-                state: &number,
+                state: &format!("(@semel_state := {number})"),
                 retry_us: &number,
-                body: &bytes,
-                content_type: &bytes,
-                reference: &bytes,
+                body: &answer("body"),
+                content_type: &answer("content_type"),
+                reference: &answer("reference"),
                 omitted_bytes: &number,
                 error: &bytes,
                 keep_us: &number,
@@ -197,8 +202,8 @@ impl Texts {
     }
 
     /// Ends one claim; an error at once if a rival holds it.
-    pub(crate) fn settle_one(&self, inside: Inside) -> String {
-        let set = ending(&Ending::BOUND);
+    pub(crate) fn settle_one(&self, inside: Inside, answer: Answer) -> String {
+        let set = ended(answer);
         let guard = self.lease_guard(inside);
         self.at_once(&format!(
             "UPDATE semel_record SET number = number + 1, {set} WHERE digest = ?{guard}"
@@ -236,7 +241,7 @@ impl Texts {
             "UPDATE semel_record SET {survives}, fingerprint = ?, state = 0, operation_id = ?, \
              attempt_id = ?, attempt = ?, fence = LAST_INSERT_ID(GREATEST(fence + 1, {CLOCK})), \
              owner = ?, lease_until = {}, retry_at = NULL, on_crash = ?, keep_us = ?, \
-             body = NULL, content_type = NULL, reference = NULL, omitted_bytes = NULL, \
+             body = ?, content_type = ?, reference = ?, omitted_bytes = NULL, \
              error = NULL, updated_at = {CLOCK}, completed_at = NULL, expires_at = NULL \
              WHERE digest = ?{}",
             after("?"),
@@ -245,11 +250,11 @@ impl Texts {
     }
 
     /// Ends the judged version without its holder.
-    pub(crate) fn end(&self) -> String {
+    pub(crate) fn end(&self, answer: Answer) -> String {
         self.at_once(&format!(
             "UPDATE semel_record SET number = number + 1, fence = LAST_INSERT_ID(fence), {} \
              WHERE digest = ?{}",
-            ending(&Ending::BOUND),
+            ended(answer),
             self.version_guard()
         ))
     }
@@ -258,9 +263,8 @@ impl Texts {
     pub(crate) fn redrive(&self) -> String {
         self.at_once(&format!(
             "UPDATE semel_record SET number = number + 1, fence = LAST_INSERT_ID(fence), \
-             state = 2, attempt = 0, lease_until = NULL, retry_at = {CLOCK}, body = NULL, \
-             content_type = NULL, reference = NULL, omitted_bytes = NULL, updated_at = {CLOCK}, \
-             completed_at = {CLOCK}, expires_at = {} WHERE digest = ?{}",
+             {PARCEL_STAYS}, state = 2, attempt = 0, lease_until = NULL, retry_at = {CLOCK}, \
+             updated_at = {CLOCK}, completed_at = {CLOCK}, expires_at = {} WHERE digest = ?{}",
             after("keep_us"),
             self.version_guard()
         ))
@@ -310,7 +314,22 @@ pub(crate) enum Inside {
     Caller,
 }
 
-/// Where the values of an ending come from.
+/// Whether an ending brings an answer, which takes the place of a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// A success: body, content type, reference and the size of an omitted one are bound.
+    Given,
+    /// None of them is.
+    None,
+}
+
+/// Drops an answer and leaves a parcel: they lie in the same columns, and only a success (`state` 1)
+/// has an answer there. Must come before `state` is set, which a server does from left to right.
+const PARCEL_STAYS: &str = "body = IF(state = 1, NULL, body), \
+     content_type = IF(state = 1, NULL, content_type), \
+     reference = IF(state = 1, NULL, reference), omitted_bytes = NULL";
+
+/// Where the values of a batch's endings come from.
 struct Ending<'a> {
     state: &'a str,
     retry_us: &'a str,
@@ -322,20 +341,21 @@ struct Ending<'a> {
     keep_us: &'a str,
 }
 
-impl Ending<'_> {
-    const BOUND: Ending<'static> = Ending {
-        state: "?",
-        retry_us: "?",
-        body: "?",
-        content_type: "?",
-        reference: "?",
-        omitted_bytes: "?",
-        error: "?",
-        keep_us: "?",
+/// What `Record::ended` does to one record. `?` for the values, in the order of `bind_ending`.
+fn ended(answer: Answer) -> String {
+    let outcome = match answer {
+        Answer::Given => "body = ?, content_type = ?, reference = ?, omitted_bytes = ?",
+        Answer::None => PARCEL_STAYS,
     };
+    format!(
+        "{outcome}, state = ?, lease_until = NULL, retry_at = {}, error = ?, \
+         updated_at = {CLOCK}, completed_at = {CLOCK}, expires_at = {}",
+        after("?"),
+        after("?")
+    )
 }
 
-/// What `Record::ended` does. The order of the parameters is that of the fields.
+/// What `Record::ended` does to each of a batch. The order of the parameters is that of the fields.
 fn ending(values: &Ending<'_>) -> String {
     let Ending { state, retry_us, body, content_type, reference, omitted_bytes, error, keep_us } =
         values;

@@ -82,9 +82,8 @@ fn remove() -> String {
 fn suspend() -> String {
     format!(
         "UPDATE semel_record FORCE INDEX (PRIMARY) SET number = number + 1, state = 4, \
-         lease_until = NULL, retry_at = NULL, body = NULL, content_type = NULL, reference = NULL, \
-         omitted_bytes = NULL, error = '{SWEPT}', updated_at = {CLOCK}, completed_at = {CLOCK}, \
-         expires_at = NULL WHERE digest IN ({}) AND sweep_at <= {CLOCK} AND {SUSPECT}",
+         lease_until = NULL, retry_at = NULL, error = '{SWEPT}', updated_at = {CLOCK}, \
+         completed_at = {CLOCK}, expires_at = NULL WHERE digest IN ({}) AND sweep_at <= {CLOCK} AND {SUSPECT}",
         repeat("?", CHUNK, ",")
     )
 }

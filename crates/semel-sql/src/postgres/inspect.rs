@@ -120,13 +120,17 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
     }
     if filter.due {
         query
-            .push(" and r.state = ")
+            .push(" and (r.state = ")
             .push(State::Failed.code())
             .push(" and r.retry_at <= (select ")
             .push(CLOCK)
             .push(") and coalesce(r.expires_at > (select ")
             .push(CLOCK)
-            .push("), true)");
+            .push("), true) or r.state = ")
+            .push(State::Running.code())
+            .push(" and r.content_type is not null and r.lease_until <= (select ")
+            .push(CLOCK)
+            .push("))");
     }
     query.push(")");
 }

@@ -114,6 +114,9 @@ pub(super) async fn open(
         .bind(row.keep_us)
         .bind(row.sweep_us)
         .bind(lock_key(&row.digest))
+        .bind(row.body)
+        .bind(row.content_type)
+        .bind(row.reference)
         .fetch_optional(connection)
         .await?;
     found.map_or(Ok(Ok(Opened::Contended)), |row| opened(&row))
@@ -141,6 +144,9 @@ async fn open_many(
         .bind(column(&rows, |row| row.keep_us))
         .bind(column(&rows, |row| row.sweep_us))
         .bind(column(&rows, |row| lock_key(&row.digest)))
+        .bind(column(&rows, |row| row.body))
+        .bind(column(&rows, |row| row.content_type))
+        .bind(column(&rows, |row| row.reference))
         .fetch_all(connection)
         .await?;
     // A key without a row is contended.
@@ -347,6 +353,9 @@ fn regranted<'q>(query: Statement<'q>, draft: &'q Draft, anew: bool) -> Statemen
         .bind(row.keep_us)
         .bind(row.sweep_us)
         .bind(anew)
+        .bind(row.body)
+        .bind(row.content_type)
+        .bind(row.reference)
 }
 
 /// Where a record's columns begin in a row of `us, won, record…`.

@@ -13,7 +13,8 @@ use super::statement::ledger_session;
 /// How to reach PostgreSQL, and with how many connections.
 ///
 /// A store holds at most `lanes + transactions` connections and four more: one each for renewing,
-/// sweeping, sending wake-ups and, where somebody listens, receiving them.
+/// sweeping, sending wake-ups and, where somebody listens, receiving them. Where a relay claims from
+/// it there are up to four for that.
 ///
 /// Statements stay prepared on their connections. A pooler that hands out connections per
 /// transaction is supported only if it tracks prepared statements, as pgbouncer does from 1.21 on

@@ -7,16 +7,24 @@ use sqlx::{Acquire, ConnectOptions, PgConnection, Row};
 use super::PgStore;
 use super::statement::{failed, unconnected};
 use crate::migrate::{self, Applied, Ground, Migration, RECORD, Shape};
+use crate::outbox::OUTBOX;
 
 /// The migrations, in order.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "ledger",
-    sql: include_str!("../../migrations/postgres/1-ledger.sql"),
-}];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "ledger",
+        sql: include_str!("../../migrations/postgres/1-ledger.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "outbox",
+        sql: include_str!("../../migrations/postgres/2-outbox.sql"),
+    },
+];
 
 /// Every table that our statements need.
-const SHAPES: &[Shape] = &[RECORD];
+const SHAPES: &[Shape] = &[RECORD, OUTBOX];
 
 /// Any number will do, as long as every version of this crate uses the same: the advisory lock
 /// under which one instance migrates. These are the letters `semel`.

@@ -19,9 +19,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::busy::{Patience, is_busy};
-use super::ledger::{self, storable};
+use super::ledger;
 use super::statement::{BEGIN, codes, failed_in, unconnected};
-use super::{PgOptions, PgStore, storable_change, storable_ending};
+use super::{PgOptions, PgStore, storable_change, storable_draft, storable_ending};
 use crate::error::{Stage, classify, timed_out};
 use crate::unit;
 
@@ -182,7 +182,7 @@ impl TransactionalStore for PgStore {
     }
 
     async fn open_in(&self, connection: &mut PgConnection, draft: &Draft) -> Result<Opened> {
-        storable("open", "owner", &draft.owner)?;
+        storable_draft("open", draft)?;
         self.within("open", ledger::open(connection, draft)).await?
     }
 

@@ -10,10 +10,10 @@ use semel::store::{Change, Ending, Opened, Renewed, Result, Settled, Swapped, Sw
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Either, Executor};
 
-use super::failure;
 use super::queue::{Answer, Step};
 use super::statements::{self, BEGIN, Bindings, Texts, Verb};
 use super::tick::Tick;
+use super::{failure, outbox};
 
 /// The largest block of one verb. Sixteen steps an errand make the errand's cost vanish; a larger
 /// block would only keep more statements prepared.
@@ -81,6 +81,14 @@ async fn run(
     commit: bool,
 ) -> std::result::Result<Vec<Result<Answer>>, Broken> {
     let now = tick.now();
+    let mut told = Vec::with_capacity(steps.len());
+    for step in steps {
+        told.push(if let Step::Outbox(task) = step {
+            Some(outbox::run(connection, task, now).await.map_err(Broken::Statement)?)
+        } else {
+            None
+        });
+    }
     let errands = errands(steps);
     let mut fences = vec![Fence(0); steps.len()];
     let mut answers: Vec<Vec<Done>> = steps.iter().map(|_| Vec::new()).collect();
@@ -106,8 +114,12 @@ async fn run(
     if commit && errands.is_empty() {
         connection.execute("COMMIT").await.map_err(Broken::Commit)?;
     }
-    let answered = steps.iter().zip(answers).zip(fences);
-    Ok(answered.map(|((step, done), fence)| answer(step, &done, fence, tick, now)).collect())
+    let answered = steps.iter().zip(answers).zip(fences).zip(told);
+    let answered = answered.map(|(((step, done), fence), told)| match told {
+        Some(told) => Ok(Answer::Outbox(told)),
+        None => answer(step, &done, fence, tick, now),
+    });
+    Ok(answered.collect())
 }
 
 /// Runs a block. SQLite's thread goes through all of it without asking back.
@@ -152,13 +164,17 @@ fn errands(steps: &[&Step]) -> Vec<Errand> {
                 continue;
             }
             Step::Settle(_, Ending::Removed) => Verb::Remove,
+            Step::Settle(_, ending) if statements::succeeds(ending) => Verb::Succeed,
             Step::Settle(..) => Verb::Settle,
             Step::Open(_) => Verb::Open,
             Step::Swap(_, _, Change::Regrant(_) | Change::Replace(_)) => Verb::Grant,
             Step::Swap(_, _, Change::End(Ending::Removed)) => Verb::Discard,
+            Step::Swap(_, _, Change::End(ending)) if statements::succeeds(ending) => Verb::Resolve,
             Step::Swap(_, _, Change::End(_)) => Verb::End,
             Step::Swap(_, _, Change::Redrive) => Verb::Redrive,
             Step::Sweep(_) => Verb::Sweep,
+            // Done before the errands.
+            Step::Outbox(_) => continue,
         };
         errands.push(Errand { verb, step, part: 0 });
     }
@@ -192,6 +208,7 @@ fn bind(bindings: &mut Bindings, step: &Step, part: usize, tick: &Tick, now: Tim
             Change::Redrive => bindings.redrive(key, *judged, now),
         },
         Step::Sweep(limit) => bindings.sweep(*limit, now),
+        Step::Outbox(_) => unreachable!("a task is no errand"),
     }
     fence
 }
@@ -223,6 +240,7 @@ fn answer(step: &Step, done: &[Done], fence: Fence, tick: &Tick, now: Timestamp)
             }
             None => Swapped::Lost,
         }),
+        Step::Outbox(_) => unreachable!("a task is answered by itself"),
         Step::Sweep(limit) => {
             let count = |changes: u64| u32::try_from(changes).unwrap_or(u32::MAX);
             let (suspended, removed) = (count(changes(0)), count(changes(1)));

@@ -1,7 +1,8 @@
 //! The line before the one writer: who is next, and how many may wait.
 //!
 //! Renewals come first (a late one costs somebody's claim), then settles, then begins, a
-//! transaction after them, a slice of sweeping with every group. Nothing is executed here.
+//! transaction after them, a slice of sweeping and a task of the outbox with every group. Nothing is
+//! executed here.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,7 @@ use semel::record::Version;
 use semel::store::{Change, Draft, Ending, Opened, Renewed, Result, Settled, Swapped, Swept};
 use tokio::sync::{Notify, oneshot};
 
+use super::outbox::{Task, Told};
 use super::transaction::SqliteTransaction;
 
 /// Steps that share a commit. Beyond this a group gains little and everybody in it waits longer.
@@ -30,6 +32,7 @@ pub(super) enum Step {
     Open(Draft),
     Swap(Key, Version, Change),
     Sweep(u32),
+    Outbox(Task),
 }
 
 impl Step {
@@ -41,6 +44,7 @@ impl Step {
             Step::Open(_) => "open",
             Step::Swap(..) => "swap",
             Step::Sweep(_) => "sweep",
+            Step::Outbox(task) => task.operation(),
         }
     }
 
@@ -50,13 +54,14 @@ impl Step {
             Step::Settle(..) => Lane::Settle,
             Step::Open(_) | Step::Swap(..) => Lane::Begin,
             Step::Sweep(_) => Lane::Sweep,
+            Step::Outbox(_) => Lane::Outbox,
         }
     }
 
     /// Whether it is still worth doing once nobody waits for its answer. An outcome is; a claim
     /// that nobody would know to hold is not.
     const fn outlives_its_caller(&self) -> bool {
-        matches!(self, Step::Settle(..))
+        matches!(self, Step::Settle(..) | Step::Outbox(Task::Mark(_)))
     }
 }
 
@@ -68,6 +73,7 @@ pub(super) enum Answer {
     Opened(Opened),
     Swapped(Swapped),
     Swept(Swept),
+    Outbox(Told),
 }
 
 /// A step with its place in the line and the caller who waits for it.
@@ -109,6 +115,7 @@ enum Lane {
     Settle,
     Begin,
     Sweep,
+    Outbox,
 }
 
 #[derive(Debug, Default)]
@@ -117,6 +124,7 @@ struct Lines {
     settle: VecDeque<Request>,
     begin: VecDeque<Request>,
     sweep: VecDeque<Request>,
+    outbox: VecDeque<Request>,
     transact: VecDeque<Borrower>,
     tickets: u64,
     closed: bool,
@@ -176,13 +184,12 @@ impl Queue {
     /// Takes a step back out of the line. `false` if the writer has it: its answer will come.
     pub(super) fn withdraw(&self, ticket: Ticket) -> bool {
         let lines = &mut *self.lines();
-        [&mut lines.begin, &mut lines.settle, &mut lines.renew, &mut lines.sweep].into_iter().any(
-            |line| {
-                let before = line.len();
-                line.retain(|request| request.ticket != ticket);
-                line.len() < before
-            },
-        )
+        let Lines { begin, settle, renew, sweep, outbox, .. } = lines;
+        [begin, settle, renew, sweep, outbox].into_iter().any(|line| {
+            let before = line.len();
+            line.retain(|request| request.ticket != ticket);
+            line.len() < before
+        })
     }
 
     /// Lets nobody else in; who waits is still served.
@@ -222,12 +229,13 @@ impl Lines {
             Lane::Settle => &mut self.settle,
             Lane::Begin => &mut self.begin,
             Lane::Sweep => &mut self.sweep,
+            Lane::Outbox => &mut self.outbox,
         }
     }
 
     /// At most [`GROUP`] steps in order of priority, and then one transaction: neither can keep the
-    /// other waiting for more than a turn. One slice of sweeping rides with every group, so that
-    /// the busiest store still forgets.
+    /// other waiting for more than a turn. One slice of sweeping and one task of the outbox ride with
+    /// every group, so that the busiest store still forgets and still tells.
     fn turn(&mut self) -> Turn {
         let mut group = Vec::new();
         for lane in [Lane::Renew, Lane::Settle, Lane::Begin] {
@@ -237,10 +245,12 @@ impl Lines {
                 group.extend(wanted(request));
             }
         }
-        while let Some(request) = self.sweep.pop_front() {
-            if let Some(request) = wanted(request) {
-                group.push(request);
-                break;
+        for line in [&mut self.outbox, &mut self.sweep] {
+            while let Some(request) = line.pop_front() {
+                if let Some(request) = wanted(request) {
+                    group.push(request);
+                    break;
+                }
             }
         }
         let mut borrower = None;

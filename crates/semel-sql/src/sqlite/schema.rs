@@ -11,13 +11,21 @@ use super::failure;
 use super::settings::{Builder, Synchronous};
 use super::statements::BEGIN;
 use crate::migrate::{self, Applied, Ground, Migration, RECORD};
+use crate::outbox::OUTBOX;
 
 /// The migrations, in order.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "ledger",
-    sql: include_str!("../../migrations/sqlite/0001_ledger.sql"),
-}];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "ledger",
+        sql: include_str!("../../migrations/sqlite/0001_ledger.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "outbox",
+        sql: include_str!("../../migrations/sqlite/0002_outbox.sql"),
+    },
+];
 
 const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (\
     version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, \
@@ -99,6 +107,11 @@ pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<
     let mut findings = migrate::shape(&RECORD, &columns, &indexes);
     if !columns.is_empty() {
         findings.extend(primary_key(&key));
+        let columns = "SELECT name FROM pragma_table_info('semel_outbox')";
+        let columns = names(connection.fetch_all(columns).await?)?;
+        let indexes = "SELECT name FROM pragma_index_list('semel_outbox')";
+        let indexes = names(connection.fetch_all(indexes).await?)?;
+        findings.extend(migrate::shape(&OUTBOX, &columns, &indexes));
         let history = applied(connection).await.unwrap_or_default();
         findings.extend(migrate::history(MIGRATIONS, &history));
     }

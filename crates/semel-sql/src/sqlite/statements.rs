@@ -23,8 +23,8 @@ pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
 
 const INSERT: &str = "INSERT INTO semel_record (digest, kind, tenant, scope, principal, id, number, \
     fingerprint, state, operation_id, attempt_id, attempt, fence, owner, lease_until, on_crash, \
-    keep_us, created_at, updated_at, sweep_at) \
-    VALUES (?, ?, ?, ?, ?, ?, 1, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) \
+    keep_us, created_at, updated_at, sweep_at, content_type, reference, body) \
+    VALUES (?, ?, ?, ?, ?, ?, 1, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) \
     ON CONFLICT (digest) DO NOTHING";
 
 /// The columns of [`Raw`], in the order in which [`record`] reads them.
@@ -53,14 +53,31 @@ pub(super) const LIST: &str = concat!(
     ", digest, kind, tenant, scope, principal, id FROM semel_record WHERE digest > "
 );
 
-const ENDED: &str = "UPDATE semel_record SET number = number + 1, state = ?, lease_until = NULL, \
-    retry_at = ?, body = ?, content_type = ?, reference = ?, omitted_bytes = ?, error = ?, \
-    updated_at = ?, completed_at = ?, expires_at = ?, sweep_at = ?";
+const SUCCEEDED: &str = "UPDATE semel_record SET number = number + 1, state = 1, \
+    lease_until = NULL, retry_at = NULL, body = ?, content_type = ?, reference = ?, \
+    omitted_bytes = ?, error = NULL, updated_at = ?, completed_at = ?, expires_at = ?, \
+    sweep_at = ?";
+
+/// Drops an answer and leaves a parcel: they lie in the same columns, and only a success (`state` 1)
+/// has an answer there. SQLite computes all new values from the old row.
+macro_rules! parcel_stays {
+    () => {
+        "body = CASE state WHEN 1 THEN NULL ELSE body END, \
+         content_type = CASE state WHEN 1 THEN NULL ELSE content_type END, \
+         reference = CASE state WHEN 1 THEN NULL ELSE reference END, omitted_bytes = NULL"
+    };
+}
+
+const UNFINISHED: &str = concat!(
+    "UPDATE semel_record SET number = number + 1, state = ?, lease_until = NULL, retry_at = ?, ",
+    parcel_stays!(),
+    ", error = ?, updated_at = ?, completed_at = ?, expires_at = ?, sweep_at = ?"
+);
 
 const GRANTED: &str = "UPDATE semel_record SET number = COALESCE(?, number + 1), fingerprint = ?, \
     state = 0, operation_id = ?, attempt_id = ?, attempt = ?, fence = MAX(fence + 1, ?), \
-    owner = ?, lease_until = ?, retry_at = NULL, on_crash = ?, keep_us = ?, body = NULL, \
-    content_type = NULL, reference = NULL, omitted_bytes = NULL, error = NULL, \
+    owner = ?, lease_until = ?, retry_at = NULL, on_crash = ?, keep_us = ?, body = ?, \
+    content_type = ?, reference = ?, omitted_bytes = NULL, error = NULL, \
     created_at = COALESCE(?, created_at), updated_at = ?, completed_at = NULL, \
     expires_at = NULL, sweep_at = ?";
 
@@ -74,8 +91,9 @@ macro_rules! kept {
 
 const REDRIVEN: &str = concat!(
     "UPDATE semel_record SET number = number + 1, state = 2, attempt = 0, lease_until = NULL, \
-     retry_at = ?, body = NULL, content_type = NULL, reference = NULL, omitted_bytes = NULL, \
-     updated_at = ?, completed_at = ?, expires_at = ",
+     retry_at = ?, ",
+    parcel_stays!(),
+    ", updated_at = ?, completed_at = ?, expires_at = ",
     kept!(),
     ", sweep_at = ",
     kept!()
@@ -108,7 +126,9 @@ const PURGED: &str = "DELETE FROM semel_record WHERE digest IN (SELECT digest FR
 pub(super) enum Verb {
     /// Extends a lease.
     Renew,
-    /// Ends a claim, under its lease.
+    /// Ends a claim with its answer, under its lease.
+    Succeed,
+    /// Ends a claim without an answer, under its lease.
     Settle,
     /// Ends a claim and leaves nothing, under its lease.
     Remove,
@@ -116,7 +136,9 @@ pub(super) enum Verb {
     Open,
     /// Grants anew over a judged version.
     Grant,
-    /// Ends a record over a judged version.
+    /// Ends a record with an answer over a judged version.
+    Resolve,
+    /// Ends a record without an answer over a judged version.
     End,
     /// Ends a record over a judged version and leaves nothing.
     Discard,
@@ -132,6 +154,8 @@ impl Verb {
         match self {
             Verb::Open | Verb::Sweep => 2,
             Verb::Renew
+            | Verb::Succeed
+            | Verb::Resolve
             | Verb::Settle
             | Verb::Remove
             | Verb::Grant
@@ -145,11 +169,13 @@ impl Verb {
         let (leased, judged) = (leased(), judged());
         match self {
             Verb::Renew => format!("{RENEWED} WHERE {leased}"),
-            Verb::Settle => format!("{ENDED} WHERE {leased}"),
+            Verb::Succeed => format!("{SUCCEEDED} WHERE {leased}"),
+            Verb::Settle => format!("{UNFINISHED} WHERE {leased}"),
             Verb::Remove => format!("{REMOVED} WHERE {leased}"),
             Verb::Open => format!("{INSERT}; {FOUND}"),
             Verb::Grant => format!("{GRANTED} WHERE {judged} RETURNING fence"),
-            Verb::End => format!("{ENDED} WHERE {judged} RETURNING fence"),
+            Verb::Resolve => format!("{SUCCEEDED} WHERE {judged} RETURNING fence"),
+            Verb::End => format!("{UNFINISHED} WHERE {judged} RETURNING fence"),
             Verb::Discard => format!("{REMOVED} WHERE {judged} RETURNING fence"),
             Verb::Redrive => format!("{REDRIVEN} WHERE {judged} RETURNING fence"),
             Verb::Sweep => format!("{SUSPENDED}; {PURGED}"),
@@ -231,6 +257,7 @@ impl Bindings {
         self.add(fence.as_i64()).add(row.owner).add(now.saturating_add(row.lease_us));
         self.add(row.on_crash).add(row.keep_us);
         self.add(now).add(now).add(now.saturating_add(row.sweep_us));
+        self.add(row.content_type).add(row.reference).add(row.body);
         self.add(&digest[..]).add(fence.as_i64());
     }
 
@@ -244,9 +271,13 @@ impl Bindings {
         let row = EndingRow::of(ending);
         let now = now.as_micros();
         let expires_at = row.keep_us.map(|span| now.saturating_add(span));
-        self.add(row.state).add(row.retry_us.map(|span| now.saturating_add(span)));
-        self.add(row.body).add(row.content_type).add(row.reference).add(row.omitted_bytes);
-        self.add(row.error).add(now).add(now).add(expires_at).add(expires_at);
+        if succeeds(ending) {
+            self.add(row.body).add(row.content_type).add(row.reference).add(row.omitted_bytes);
+        } else {
+            self.add(row.state).add(row.retry_us.map(|span| now.saturating_add(span)));
+            self.add(row.error);
+        }
+        self.add(now).add(now).add(expires_at).add(expires_at);
     }
 
     pub(super) fn settle(&mut self, lease: &Lease, ending: &Ending, now: Timestamp) {
@@ -288,8 +319,9 @@ impl Bindings {
         self.add(fresh.then_some(1_i64)).add(row.fingerprint).add(&row.operation_id[..]);
         self.add(&row.attempt_id[..]).add(row.attempt).add(fence.as_i64());
         self.add(row.owner).add(now.saturating_add(row.lease_us));
-        self.add(row.on_crash).add(row.keep_us).add(fresh.then_some(now)).add(now);
-        self.add(now.saturating_add(row.sweep_us));
+        self.add(row.on_crash).add(row.keep_us);
+        self.add(row.body).add(row.content_type).add(row.reference);
+        self.add(fresh.then_some(now)).add(now).add(now.saturating_add(row.sweep_us));
         self.judged(key, version);
     }
 
@@ -298,6 +330,11 @@ impl Bindings {
         self.add(SWEPT).add(now).add(now).add(now).add(i64::from(limit));
         self.add(now).add(i64::from(limit));
     }
+}
+
+/// Whether an ending is written with its answer, in the place of a parcel.
+pub(super) fn succeeds(ending: &Ending) -> bool {
+    matches!(ending, Ending::Succeeded { .. })
 }
 
 /// The bytes that a key is found by.

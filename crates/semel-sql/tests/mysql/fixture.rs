@@ -184,6 +184,7 @@ pub(crate) fn draft(key: &Key) -> Draft {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(60),
+        parcel: None,
     }
 }
 

@@ -6,6 +6,7 @@ mod claims;
 mod effects;
 mod fixture;
 mod healing;
+mod outbox;
 mod partial;
 mod schema;
 mod transactions;

@@ -140,6 +140,7 @@ pub(crate) fn draft(key: &Key) -> Draft {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(3600),
+        parcel: None,
     }
 }
 

@@ -4,6 +4,7 @@
 mod database;
 mod effects;
 mod faults;
+mod outbox;
 mod proxy;
 mod rivals;
 mod schema;

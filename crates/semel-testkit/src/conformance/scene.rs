@@ -240,6 +240,7 @@ pub(crate) fn draft(key: &Key) -> Draft {
         lease: LEASE,
         on_crash: OnCrash::Rerun,
         keep: KEEP,
+        parcel: None,
     }
 }
 
@@ -303,6 +304,7 @@ pub(crate) fn assert_granted(record: &Record, draft: &Draft, fence: Fence) {
     assert_eq!(record.lease_until, Some(record.updated_at.after(draft.lease)));
     assert_eq!(record.retry_at, None);
     assert_eq!(record.outcome, None);
+    assert_eq!(record.parcel, draft.parcel);
     assert_eq!(record.error, None);
     assert_eq!(record.completed_at, None);
     assert_eq!(record.expires_at, None);

@@ -350,3 +350,81 @@ pub async fn a_claim_in_the_callers_transaction_is_the_callers<F: TransactionFix
     store.rollback(transaction).await;
     assert_eq!(fixture.effects("order").await, 1);
 }
+
+fn letter() -> Outcome {
+    Outcome::new("text/plain", "the letter")
+}
+
+fn parcelled() -> Command {
+    command().parcel(letter)
+}
+
+async fn kept<F: TransactionFixture>(executor: &On<F>) -> (State, Option<Outcome>) {
+    let found = executor.peek(&key()).await.expect("a store").expect("a record").record;
+    (found.state, found.parcel)
+}
+
+/// What is recorded of a transaction that rolled back has what running it again takes.
+pub async fn a_failure_after_a_rollback_has_the_parcel<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    for attempt in 1..=2 {
+        let failed = break_off::<F>(&executor, parcelled()).await;
+        assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
+        assert_eq!(state::<F>(&executor).await, Some((State::Failed, attempt)));
+        assert_eq!(kept::<F>(&executor).await, (State::Failed, Some(letter())));
+    }
+    assert_eq!(fixture.effects("order").await, 0);
+}
+
+/// What committed needs no second run: nothing of the parcel is left, its failure's neither.
+pub async fn a_committed_success_has_no_parcel<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let failed = break_off::<F>(&executor, parcelled()).await;
+    assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
+    assert_eq!(value(&place::<F>(&executor, parcelled(), "sent").await), "sent");
+    assert_eq!(kept::<F>(&executor).await, (State::Succeeded, None));
+}
+
+/// A retry that dies in its transaction leaves the failure before it as it was.
+pub async fn a_crashed_transaction_leaves_the_parcel_of_the_failure<F: TransactionFixture>(
+    fixture: F,
+) {
+    let executor = executor(&fixture).await;
+    let _ = break_off::<F>(&executor, parcelled()).await;
+    let mut transaction = executor.store().begin().await.expect("a transaction");
+    let connection = F::Store::connection(&mut transaction);
+    let claimed = executor.open_in(connection, parcelled()).await.expect("a store");
+    assert!(matches!(claimed, Claimed::Granted(_)), "{claimed:?}");
+    // As when its process dies: nobody says goodbye.
+    drop((claimed, transaction));
+    assert_eq!(kept::<F>(&executor).await, (State::Failed, Some(letter())));
+    let left = tokio::time::timeout(SOON, async {
+        loop {
+            let probe = place::<F>(&executor, parcelled(), "second run").await;
+            match probe {
+                Ok(execution) if !execution.in_progress() => break execution,
+                Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(error) => panic!("no answer: {error}"),
+            }
+        }
+    });
+    let retried = left.await.expect("the dead transaction's locks are let go");
+    assert_eq!(retried.receipt().expect("it ran").attempt, 2, "the dead attempt left no trace");
+}
+
+/// Under `claim_first` the parcel is there while the work runs and after it failed.
+pub async fn a_claim_that_comes_first_has_its_parcel_until_it_commits<F: TransactionFixture>(
+    fixture: F,
+) {
+    let executor = executor(&fixture).await;
+    let first = || parcelled().claim_first();
+    let Ok(Claimed::Granted(claim)) = executor.claim(first()).await else { panic!("a grant") };
+    assert_eq!(kept::<F>(&executor).await, (State::Running, Some(letter())));
+    drop(claim);
+    fixture.advance(PAST_LEASE).await;
+    let failed = break_off::<F>(&executor, first()).await;
+    assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
+    assert_eq!(kept::<F>(&executor).await, (State::Failed, Some(letter())));
+    assert_eq!(value(&place::<F>(&executor, first(), "sent").await), "sent");
+    assert_eq!(kept::<F>(&executor).await, (State::Succeeded, None));
+}

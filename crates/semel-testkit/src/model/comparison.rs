@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::store::Peeked;
-use semel::{ErrorText, Fingerprint, Record, Recorded, State, Timestamp};
+use semel::{ErrorText, Fingerprint, Outcome, Record, Recorded, Reference, State, Timestamp};
 
 use super::ledger::Line;
 use super::operation::Span;
@@ -11,6 +11,15 @@ use super::operation::Span;
 /// The fingerprint that stands for a request of a history.
 pub(super) fn fingerprint(request: Option<u8>) -> Fingerprint {
     request.map_or(Fingerprint::none(), |request| Fingerprint::of_bytes(&[request]))
+}
+
+/// The parcel that stands for a byte of a history; every other one has a reference.
+pub(super) fn parcel(byte: u8) -> Outcome {
+    let parcel = Outcome::new("application/x-parcel", vec![byte; usize::from(byte)]);
+    match Reference::new(&format!("parcel {byte}")) {
+        Ok(reference) if byte % 2 == 1 => parcel.with_reference(reference),
+        Ok(_) | Err(_) => parcel,
+    }
 }
 
 /// The one byte of an answer.
@@ -55,6 +64,7 @@ pub(super) fn differences(
         ("fingerprint", record.fingerprint == fingerprint(line.request)),
         ("on_crash", record.on_crash == line.on_crash),
         ("outcome", stored_body == line.body),
+        ("parcel", record.parcel == line.parcel.map(parcel)),
         ("error", text == line.error.as_deref()),
         ("lease_until", same(line.lease_until, record.lease_until)),
         ("retry_at", same(line.retry_at, record.retry_at)),

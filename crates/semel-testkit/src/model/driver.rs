@@ -3,6 +3,7 @@
 //! The driver does what an executor does (open, judge, swap) and nothing more; which answer is right
 //! is the [`ledger`](super::ledger)'s business.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use semel::judge::{self, Request, Verdict};
@@ -11,7 +12,8 @@ use semel::store::{
     Swapped,
 };
 use semel::{
-    AttemptId, ErrorText, Fence, Key, Lease, OperationId, Origin, Outcome, Recorded, State, Version,
+    AttemptId, Digest, ErrorText, Fence, Key, Lease, OperationId, Origin, Outcome, Recorded, State,
+    Version,
 };
 
 use super::comparison::{self, body, fingerprint};
@@ -139,7 +141,10 @@ impl<'a, F: Fixture> Driver<'a, F> {
                 };
                 Ok((Some(key), self.ledger.end(key, &end), answered))
             }
-            Operation::SwapSeen { seen, lease } => self.swap_seen(seen, lease).await,
+            Operation::SwapSeen { seen, lease, parcel } => {
+                self.swap_seen(seen, lease, parcel).await
+            }
+            Operation::Due => Ok((None, self.ledger.due(), self.due().await?)),
             Operation::Count => Ok((None, self.ledger.count(), self.count().await?)),
             Operation::Peek { key } => Ok((Some(key), Answer::Nothing, Answer::Nothing)),
             Operation::Advance { .. } => Ok((None, Answer::Nothing, Answer::Nothing)),
@@ -157,6 +162,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
             lease: self.span(ask.lease),
             on_crash: ask.on_crash,
             keep: self.span(ask.keep),
+            parcel: ask.parcel.map(comparison::parcel),
         };
         let who = Applicant { operation_id: draft.operation_id, attempt_id: draft.attempt_id };
         let expected = self.ledger.begin(ask, who);
@@ -325,6 +331,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         &mut self,
         seen: usize,
         lease: Span,
+        parcel: Option<u8>,
     ) -> Step<(Option<usize>, Answer, Answer)> {
         let count = self.seen.len().max(1);
         let Some((key, version)) = self.seen.iter().rev().nth(seen % count).copied() else {
@@ -342,9 +349,10 @@ impl<'a, F: Fixture> Driver<'a, F> {
             lease: self.span(lease),
             on_crash: line.as_ref().map_or(semel::OnCrash::Rerun, |line| line.on_crash),
             keep: self.span(line.map_or(1, |line| line.keep)),
+            parcel: parcel.map(comparison::parcel),
         };
         let seen = (version.attempt_id, version.number);
-        let expected = self.ledger.swap_seen(key, seen, lease, attempt_id);
+        let expected = self.ledger.swap_seen(key, seen, (lease, parcel), attempt_id);
         let (answered, fence) = self.swap(key, version, &Change::Regrant(draft)).await?;
         if answered == Answer::Done {
             self.granted(key, attempt_id, fence)?;
@@ -377,20 +385,31 @@ impl<'a, F: Fixture> Driver<'a, F> {
         let mut counts = [0; 5];
         for (count, state) in counts.iter_mut().zip(State::ALL) {
             let filter = Filter { state: Some(state), ..Filter::default() };
-            let mut seen = std::collections::BTreeSet::new();
-            let mut after = None;
-            loop {
-                let page = self.store.list(&filter, after.as_ref(), 2).await;
-                let page = page.map_err(|e| e.to_string())?;
-                seen.extend(page.entries.iter().map(|entry| entry.key.digest()));
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
-            }
-            *count = seen.len();
+            *count = self.list(&filter).await?.len();
         }
         Ok(Answer::Counted(counts))
+    }
+
+    async fn due(&self) -> Step<Answer> {
+        let found = self.list(&Filter { due: true, ..Filter::default() }).await?;
+        let keys = self.keys.iter().enumerate();
+        Ok(Answer::Due(
+            keys.filter(|(_, key)| found.contains(&key.digest())).map(|(at, _)| at).collect(),
+        ))
+    }
+
+    async fn list(&self, filter: &Filter) -> Step<BTreeSet<Digest>> {
+        let mut seen = BTreeSet::new();
+        let mut after = None;
+        loop {
+            let page = self.store.list(filter, after.as_ref(), 2).await;
+            let page = page.map_err(|e| e.to_string())?;
+            seen.extend(page.entries.iter().map(|entry| entry.key.digest()));
+            after = page.next;
+            if after.is_none() {
+                return Ok(seen);
+            }
+        }
     }
 
     async fn peek(&self, key: usize) -> Step<Option<Peeked>> {

@@ -48,6 +48,8 @@ pub(crate) enum Answer {
         suspended: u32,
     },
     Counted([usize; 5]),
+    /// Which keys wait for somebody to run them.
+    Due(Vec<usize>),
     /// Nothing to say: the step had no object, or is answered by the record alone.
     Nothing,
 }
@@ -68,6 +70,7 @@ pub(crate) struct Line {
     pub(crate) retry_at: Option<Span>,
     pub(crate) expires_at: Option<Span>,
     pub(crate) body: Option<u8>,
+    pub(crate) parcel: Option<u8>,
     pub(crate) error: Option<String>,
     pub(crate) created_at: Span,
     pub(crate) updated_at: Span,
@@ -222,6 +225,7 @@ impl Ledger {
             retry_at: None,
             expires_at: None,
             body: None,
+            parcel: ask.parcel,
             error: None,
             created_at,
             updated_at: self.now,
@@ -283,6 +287,7 @@ impl Ledger {
             End::Complete { body, keep } => self.write(key, |line, now| {
                 line.state = State::Succeeded;
                 line.body = Some(body);
+                line.parcel = None;
                 line.error = None;
                 line.expires_at = Some(now + keep);
             }),
@@ -330,7 +335,7 @@ impl Ledger {
         &mut self,
         key: usize,
         seen: (AttemptId, u64),
-        lease: Span,
+        (lease, parcel): (Span, Option<u8>),
         who: AttemptId,
     ) -> Answer {
         let Some(line) = self.lines.get(&key).cloned() else { return Answer::Lost };
@@ -345,6 +350,7 @@ impl Ledger {
             on_crash: line.on_crash,
             max_attempts: None,
             can_verify: false,
+            parcel,
         };
         let who = Applicant { operation_id: line.operation_id, attempt_id: who };
         self.grant(&ask, who, line.attempt + 1);
@@ -366,6 +372,17 @@ impl Ledger {
             self.bury_or_suspend(*key, State::Uncertain);
         }
         Answer::Swept { removed, suspended: u32::try_from(held.len()).unwrap_or(u32::MAX) }
+    }
+
+    /// Failures whose time has come, and crashes that left what it takes to run them again.
+    pub(crate) fn due(&self) -> Answer {
+        let now = self.now;
+        let due = |line: &Line| match line.state {
+            State::Failed => line.retry_at.is_some_and(|at| at <= now) && !line.expired(now),
+            State::Running => line.parcel.is_some() && line.lapsed(now),
+            State::Succeeded | State::Dead | State::Uncertain => false,
+        };
+        Answer::Due(self.lines.iter().filter(|(_, line)| due(line)).map(|(key, _)| *key).collect())
     }
 
     /// Records by state, in the order of the states' codes.

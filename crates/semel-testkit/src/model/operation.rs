@@ -22,6 +22,8 @@ pub(crate) struct Ask {
     pub(crate) on_crash: OnCrash,
     pub(crate) max_attempts: Option<u32>,
     pub(crate) can_verify: bool,
+    /// What the claim brings.
+    pub(crate) parcel: Option<u8>,
 }
 
 /// How a record ends.
@@ -67,12 +69,19 @@ pub(crate) enum Operation {
     SwapSeen {
         seen: usize,
         lease: Span,
+        parcel: Option<u8>,
     },
     Count,
+    /// What waits for somebody to run it.
+    Due,
 }
 
 fn odd(limit: Span) -> impl Strategy<Value = Span> + Clone {
     (0..limit).prop_map(|half| 2 * half + 1)
+}
+
+fn parcel() -> impl Strategy<Value = Option<u8>> + Clone {
+    prop_oneof![1 => Just(None), 1 => any::<u8>().prop_map(Some)]
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
@@ -83,8 +92,8 @@ fn ask() -> impl Strategy<Value = Ask> {
         1 => Just(OnCrash::Verify),
     ];
     let most = prop_oneof![2 => Just(None), 1 => (1..4u32).prop_map(Some)];
-    (0..KEYS, request, odd(4), odd(8), on_crash, most, any::<bool>()).prop_map(
-        |(key, request, lease, keep, on_crash, max_attempts, can_verify)| Ask {
+    (0..KEYS, request, odd(4), odd(8), on_crash, most, any::<bool>(), parcel()).prop_map(
+        |(key, request, lease, keep, on_crash, max_attempts, can_verify, parcel)| Ask {
             key,
             request,
             lease,
@@ -92,6 +101,7 @@ fn ask() -> impl Strategy<Value = Ask> {
             on_crash,
             max_attempts,
             can_verify,
+            parcel,
         },
     )
 }
@@ -123,8 +133,10 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (0..KEYS).prop_map(|key| Operation::Peek { key }),
         1 => (0..KEYS).prop_map(|key| Operation::Redrive { key }),
         1 => (0..KEYS, end()).prop_map(|(key, end)| Operation::EndByOperator { key, end }),
-        2 => (0..64usize, odd(4)).prop_map(|(seen, lease)| Operation::SwapSeen { seen, lease }),
+        2 => (0..64usize, odd(4), parcel())
+            .prop_map(|(seen, lease, parcel)| Operation::SwapSeen { seen, lease, parcel }),
         1 => Just(Operation::Count),
+        1 => Just(Operation::Due),
     ]
 }
 

@@ -5,8 +5,10 @@ use std::thread::{self, ScopedJoinHandle};
 use super::cluster::RedisCluster;
 use super::error::{Error, ErrorKind};
 use super::mariadb::MariaDb;
+use super::nats::Nats;
 use super::options::Options;
 use super::postgres::Postgres;
+use super::rabbitmq::RabbitMq;
 use super::redis::Redis;
 use super::server::Server;
 
@@ -19,6 +21,14 @@ pub struct Fleet {
     mariadb: Server,
     redis: Server,
     cluster: RedisCluster,
+    brokers: Option<Brokers>,
+}
+
+/// The servers that only events need.
+#[derive(Debug)]
+struct Brokers {
+    nats: Server,
+    rabbitmq: Server,
 }
 
 impl Fleet {
@@ -32,10 +42,29 @@ impl Fleet {
     pub const REDIS_URL: &str = "SEMEL_TEST_REDIS_URL";
     /// Holds the URL of the Redis Cluster.
     pub const REDIS_CLUSTER_URL: &str = "SEMEL_TEST_REDIS_CLUSTER_URL";
+    /// Holds the URL of NATS.
+    pub const NATS_URL: &str = "SEMEL_TEST_NATS_URL";
+    /// Holds the URL of RabbitMQ.
+    pub const AMQP_URL: &str = "SEMEL_TEST_AMQP_URL";
 
     /// Starts all servers side by side; if one fails, the others are stopped again.
     pub fn start() -> Result<Self, Error> {
+        Self::start_with(true)
+    }
+
+    /// Starts the stores' servers and no brokers, which would take processor time from a
+    /// measurement that does not need them.
+    pub fn start_without_brokers() -> Result<Self, Error> {
+        Self::start_with(false)
+    }
+
+    fn start_with(brokers: bool) -> Result<Self, Error> {
         thread::scope(|scope| {
+            // The slowest first.
+            let brokers = brokers.then(|| {
+                let rabbitmq = scope.spawn(|| RabbitMq::start(Options::new()));
+                (rabbitmq, scope.spawn(|| Nats::start(Options::new())))
+            });
             let postgres = scope.spawn(|| Postgres::start(Options::new()));
             let mariadb = scope.spawn(|| MariaDb::start(Options::new()));
             let redis = scope.spawn(|| Redis::start(Options::new()));
@@ -45,6 +74,12 @@ impl Fleet {
                 mariadb: join(mariadb)?,
                 redis: join(redis)?,
                 cluster: join(cluster)?,
+                brokers: match brokers {
+                    Some((rabbitmq, nats)) => {
+                        Some(Brokers { nats: join(nats)?, rabbitmq: join(rabbitmq)? })
+                    }
+                    None => None,
+                },
             })
         })
     }
@@ -52,13 +87,18 @@ impl Fleet {
     /// The variables to run tests with.
     #[must_use]
     pub fn environment(&self) -> Vec<(&'static str, String)> {
-        vec![
+        let mut environment = vec![
             (Self::PRESENT, "1".to_owned()),
             (Self::POSTGRES_URL, self.postgres.url().to_owned()),
             (Self::MYSQL_URL, self.mariadb.url().to_owned()),
             (Self::REDIS_URL, self.redis.url().to_owned()),
             (Self::REDIS_CLUSTER_URL, self.cluster.url()),
-        ]
+        ];
+        if let Some(brokers) = &self.brokers {
+            environment.push((Self::NATS_URL, brokers.nats.url().to_owned()));
+            environment.push((Self::AMQP_URL, brokers.rabbitmq.url().to_owned()));
+        }
+        environment
     }
 }
 

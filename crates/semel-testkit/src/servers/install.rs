@@ -5,6 +5,8 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,10 +17,17 @@ use super::error::{Error, ErrorKind};
 const MORE_DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin"];
 /// Debian keeps each major version of PostgreSQL's programs in a directory below this one.
 const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
+/// Debian keeps RabbitMQ's own script here; the one on the `PATH` is a wrapper that changes to the
+/// packaged service's account and logs to its files.
+const RABBITMQ_SCRIPTS: &str = "/usr/lib/rabbitmq/bin";
+/// What Debian's package scripts ask whether they may start a service.
+const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
 /// The oldest PostgreSQL the SQL stores support.
 const POSTGRES_OLDEST: u32 = 13;
 /// The oldest Redis the Redis store supports.
 const REDIS_OLDEST: u32 = 7;
+/// The first NATS with JetStream.
+const NATS_OLDEST: u32 = 2;
 
 /// Where MariaDB's programs are.
 #[derive(Debug, Clone)]
@@ -27,28 +36,25 @@ pub(super) struct MariaDbPrograms {
     pub(super) install_db: PathBuf,
 }
 
+/// Where RabbitMQ's programs are.
+#[derive(Debug, Clone)]
+pub(super) struct RabbitMqPrograms {
+    /// The script that becomes the server.
+    pub(super) server: PathBuf,
+    /// Erlang's name service, without which no RabbitMQ starts.
+    pub(super) epmd: PathBuf,
+}
+
 /// Makes sure that every server's programs are present, installing the missing ones.
 ///
 /// `say` is told before anything on the machine changes.
 pub fn ensure(mut say: impl FnMut(&str)) -> Result<(), Error> {
-    let mut missing = Vec::new();
-    let mut reasons = Vec::new();
-    let checks = [
-        ("postgresql", postgres().err()),
-        ("mariadb-server", mariadb().err()),
-        ("redis-server", redis().err()),
-        ("curl", curl().err()),
-    ];
-    for (package, error) in checks {
-        if let Some(error) = error {
-            missing.push(package);
-            reasons.push(error.to_string());
-        }
-    }
-    if missing.is_empty() {
+    let lacking = lacking();
+    if lacking.is_empty() {
         return Ok(());
     }
-    let reasons = reasons.join("\n");
+    let missing: Vec<&str> = lacking.iter().map(|(package, _)| *package).collect();
+    let reasons = reasons(&lacking);
     if !(account::is_root() && program("apt-get").is_some()) {
         let why = "not installed for you, because that needs root and apt-get; nothing was changed";
         return Err(Error::new(ErrorKind::Missing, format!("{reasons}\n{why}")));
@@ -64,10 +70,34 @@ pub fn ensure(mut say: impl FnMut(&str)) -> Result<(), Error> {
     if let Err(error) = apt_get(&["update"], &[]) {
         say(&error.to_string());
     }
+    // Dropped after the installation, however that ends.
+    let _quiet = NoServices::declare()?;
     apt_get(&line, &missing)?;
-    postgres().and(mariadb().map(|_| ())).and(redis().map(|_| ())).map_err(|error| {
-        Error::new(ErrorKind::Install, format!("{error}\n(even after installing {missing:?})"))
-    })
+    let lacking = self::lacking();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Install,
+        format!("{}\n(even after installing {missing:?})", self::reasons(&lacking)),
+    ))
+}
+
+/// The packages whose programs are not here, and why each of them counts as missing.
+fn lacking() -> Vec<(&'static str, Error)> {
+    let checks = [
+        ("postgresql", postgres().err()),
+        ("mariadb-server", mariadb().err()),
+        ("redis-server", redis().err()),
+        ("nats-server", nats().err()),
+        ("rabbitmq-server", rabbitmq().err()),
+        ("curl", curl().err()),
+    ];
+    checks.into_iter().filter_map(|(package, error)| Some((package, error?))).collect()
+}
+
+fn reasons(lacking: &[(&str, Error)]) -> String {
+    lacking.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>().join("\n")
 }
 
 /// A program on the `PATH` or in the usual places for servers.
@@ -112,6 +142,29 @@ pub(super) fn redis() -> Result<PathBuf, Error> {
     }
 }
 
+/// The NATS server.
+pub(super) fn nats() -> Result<PathBuf, Error> {
+    let server = program("nats-server").ok_or_else(|| missing("`nats-server`", "nats-server"))?;
+    match major_version(&server) {
+        Some(version) if version < NATS_OLDEST => Err(too_old("NATS", version, NATS_OLDEST)),
+        _ => Ok(server),
+    }
+}
+
+/// RabbitMQ's own script, known by the `rabbitmq-env` beside it, and Erlang's name service.
+pub(super) fn rabbitmq() -> Result<RabbitMqPrograms, Error> {
+    let scripts = std::iter::once(PathBuf::from(RABBITMQ_SCRIPTS))
+        .chain(directories())
+        .find(|bin| ["rabbitmq-server", "rabbitmq-env"].iter().all(|it| bin.join(it).is_file()));
+    match (scripts, program("epmd")) {
+        (Some(scripts), Some(epmd)) => {
+            Ok(RabbitMqPrograms { server: scripts.join("rabbitmq-server"), epmd })
+        }
+        (None, _) => Err(missing("`rabbitmq-server` with `rabbitmq-env`", "rabbitmq-server")),
+        (_, None) => Err(missing("`epmd`", "rabbitmq-server")),
+    }
+}
+
 /// Not a server, but a client that tests drive servers of ours with.
 fn curl() -> Result<PathBuf, Error> {
     program("curl").ok_or_else(|| missing("`curl`", "curl"))
@@ -135,6 +188,47 @@ fn parse_major(said: &str) -> Option<u32> {
     let digits = &said[from..];
     let to = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     digits[..to].parse().ok()
+}
+
+/// Keeps packages from starting their services while they are installed: tests start private ones,
+/// and nobody asked for a broker on its well-known port.
+///
+/// A policy that the machine already has stays as it is.
+struct NoServices {
+    ours: bool,
+}
+
+impl NoServices {
+    fn declare() -> Result<Self, Error> {
+        // It forbids only while we live: left behind by a kill, it does no harm.
+        let policy = format!(
+            "#!/bin/sh\n\
+             # Written while servers for tests are installed; of no effect afterwards.\n\
+             kill -s 0 {} 2>/dev/null && exit 101\n\
+             exit 0\n",
+            std::process::id()
+        );
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o755)
+            .open(SERVICE_POLICY)
+            .and_then(|mut file| file.write_all(policy.as_bytes()));
+        match file {
+            Ok(()) => Ok(Self { ours: true }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Self { ours: false }),
+            Err(error) => Err(Error::system(format!("writing {SERVICE_POLICY}"), error)),
+        }
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.ours {
+            // What stays behind is of no effect, as it says itself.
+            let _ = fs::remove_file(SERVICE_POLICY);
+        }
+    }
 }
 
 fn apt_get(verb: &[&str], packages: &[&str]) -> Result<(), Error> {
@@ -178,6 +272,7 @@ mod tests {
     fn the_major_version_is_read_from_what_programs_say() {
         assert_eq!(parse_major("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)"), Some(15));
         assert_eq!(parse_major("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc"), Some(7));
+        assert_eq!(parse_major("nats-server: v2.9.10"), Some(2));
         assert_eq!(parse_major("no number here"), None);
     }
 }

@@ -58,6 +58,7 @@ impl MariaDb {
         let launch = |program, args: Vec<OsString>| Launch {
             program,
             args,
+            env: Vec::new(),
             account: account.clone(),
             on_our_death: "KILL",
         };
@@ -81,15 +82,16 @@ impl MariaDb {
             args.push(flag("--init-file=", &login));
             args.extend(FLAGS.map(OsString::from));
             args.extend(flags.iter().cloned());
-            Recipe {
+            Ok(Recipe {
                 name: "mariadbd",
                 launch: launch(programs.server.clone(), args),
+                companion: None,
                 url: format!("mysql://root@127.0.0.1:{port}/mysql"),
                 polite: "TERM",
                 abrupt: "KILL",
                 ready,
                 answers,
-            }
+            })
         })
     }
 }

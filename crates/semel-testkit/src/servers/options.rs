@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 /// Extra command-line arguments for a server, placed after our own so that they win.
 ///
 /// The default is none: a small server that flushes every commit (PostgreSQL, MariaDB) or keeps an
-/// append-only file flushed every second and never evicts (Redis).
+/// append-only file flushed every second and never evicts (Redis). NATS has JetStream on files;
+/// RabbitMQ has no plugins and takes arguments of `erl`, such as `-rabbit channel_max 7`.
 ///
 /// ```no_run
 /// use semel_testkit::servers::{MariaDb, Options, Postgres};

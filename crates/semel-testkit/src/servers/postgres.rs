@@ -41,6 +41,7 @@ impl Postgres {
         let launch = |program: &str, args: Vec<OsString>| Launch {
             program: programs.join(program),
             args,
+            env: Vec::new(),
             account: account.clone(),
             // An immediate shutdown. Killing would leave the tiny System V segment behind by which
             // PostgreSQL guards its directory.
@@ -57,15 +58,16 @@ impl Postgres {
             args.extend(["-p".into(), port.to_string().into()]);
             args.extend(SETTINGS.iter().flat_map(|setting| ["-c".into(), setting.into()]));
             args.extend(flags.iter().cloned());
-            Recipe {
+            Ok(Recipe {
                 name: "postgres",
                 launch: launch("postgres", args),
+                companion: None,
                 url: format!("postgres://postgres@127.0.0.1:{port}/postgres"),
                 polite: "INT",
                 abrupt: "QUIT",
                 ready,
                 answers,
-            }
+            })
         })
     }
 }

@@ -27,6 +27,8 @@ const POLL: Duration = Duration::from_millis(10);
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     pub(super) args: Vec<OsString>,
+    /// Variables on top of our own environment.
+    pub(super) env: Vec<(&'static str, OsString)>,
     pub(super) account: Option<Account>,
     /// The signal the kernel sends to the server when we die.
     pub(super) on_our_death: &'static str,
@@ -96,7 +98,7 @@ impl Launch {
                 ));
             }
         };
-        command.args(&self.args).env("LC_ALL", "C");
+        command.args(&self.args).env("LC_ALL", "C").envs(self.env.iter().cloned());
         Ok(command)
     }
 }
@@ -191,7 +193,7 @@ pub(super) fn is_gone(pid: u32) -> bool {
 }
 
 /// A process and its descendants, from `/proc`; only the process itself where there is none.
-fn family(root: u32) -> Vec<u32> {
+pub(super) fn family(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .into_iter()
         .flatten()

@@ -44,20 +44,22 @@ impl Redis {
             args.extend(["--dir".into(), data.clone().into()]);
             args.extend(FLAGS.map(OsString::from));
             args.extend(flags.iter().cloned());
-            Recipe {
+            Ok(Recipe {
                 name: "redis-server",
                 launch: Launch {
                     program: program.clone(),
                     args,
+                    env: Vec::new(),
                     account: None,
                     on_our_death: "KILL",
                 },
+                companion: None,
                 url: format!("redis://127.0.0.1:{port}"),
                 polite: "TERM",
                 abrupt: "KILL",
                 ready,
                 answers,
-            }
+            })
         })
     }
 }

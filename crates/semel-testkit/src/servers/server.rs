@@ -10,25 +10,31 @@ use super::port;
 use super::process::{self, Launch};
 use super::scratch::Scratch;
 
-/// Crash recovery on a busy two-core machine takes seconds; nothing healthy takes this long.
-const START_LIMIT: Duration = Duration::from_secs(30);
+/// Crash recovery on a busy two-core machine takes seconds, RabbitMQ's start alone five of its
+/// processor's; nothing healthy takes this long.
+const START_LIMIT: Duration = Duration::from_secs(120);
 /// After this a server that was asked politely is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a killed process may take to vanish and to free its port.
 const DEATH_LIMIT: Duration = Duration::from_secs(10);
 /// How often a new port is tried when others keep taking ours.
 const PORT_ATTEMPTS: u32 = 8;
+/// How servers say, in lower case, that somebody else has a port of theirs.
+const PORT_TAKEN: [&str; 2] = ["address already in use", "could not bind to distribution port"];
 
 /// One private server: a process, a port and a directory that live and die together.
 ///
-/// Made by [`Postgres::start`](super::Postgres::start), [`MariaDb::start`](super::MariaDb::start)
-/// and [`Redis::start`](super::Redis::start). Dropping it ends the server, paused or not, and
+/// Made by [`Postgres::start`](super::Postgres::start), [`MariaDb::start`](super::MariaDb::start),
+/// [`Redis::start`](super::Redis::start), [`Nats::start`](super::Nats::start) and
+/// [`RabbitMq::start`](super::RabbitMq::start). Dropping it ends the server, paused or not, and
 /// removes its data.
 #[derive(Debug)]
 pub struct Server {
     recipe: Recipe,
     port: u16,
     child: Option<Child>,
+    /// Runs exactly while the server does, and is spared by kill and pause.
+    companion: Option<Child>,
     /// The processes that [`Server::pause`] stopped, so that resuming wakes exactly those.
     paused: Vec<u32>,
     // Last, so that the directory outlives the process when fields are dropped in order.
@@ -41,6 +47,7 @@ pub(super) struct Recipe {
     /// The program's name in messages.
     pub(super) name: &'static str,
     pub(super) launch: Launch,
+    pub(super) companion: Option<Companion>,
     pub(super) url: String,
     /// The signal that asks for a clean shutdown.
     pub(super) polite: &'static str,
@@ -48,6 +55,13 @@ pub(super) struct Recipe {
     pub(super) abrupt: &'static str,
     pub(super) ready: fn(&Vitals<'_>) -> bool,
     pub(super) answers: fn(u16, Duration) -> bool,
+}
+
+/// A second process without which the server does not start.
+#[derive(Debug)]
+pub(super) struct Companion {
+    pub(super) launch: Launch,
+    pub(super) port: u16,
 }
 
 /// What a readiness check may look at.
@@ -63,18 +77,24 @@ impl Server {
     /// Starts a server on a free port, again on another one when the port was lost to somebody.
     pub(super) fn start(
         scratch: Scratch,
-        mut recipe: impl FnMut(u16) -> Recipe,
+        mut recipe: impl FnMut(u16) -> Result<Recipe, Error>,
     ) -> Result<Self, Error> {
         let first = port::free()?;
-        let mut server =
-            Self { recipe: recipe(first), port: first, child: None, paused: Vec::new(), scratch };
+        let mut server = Self {
+            recipe: recipe(first)?,
+            port: first,
+            child: None,
+            companion: None,
+            paused: Vec::new(),
+            scratch,
+        };
         let mut attempts = 1;
         loop {
             match server.launch() {
                 Err(error) if error.kind() == ErrorKind::PortTaken && attempts < PORT_ATTEMPTS => {
                     attempts += 1;
                     server.port = port::free()?;
-                    server.recipe = recipe(server.port);
+                    server.recipe = recipe(server.port)?;
                 }
                 Err(error) => return Err(error),
                 Ok(()) => return Ok(server),
@@ -128,9 +148,8 @@ impl Server {
     pub fn pause(&mut self) -> Result<(), Error> {
         let root = self.running("pause")?;
         let family = process::freeze(root)?;
-        self.scratch.list(&family)?;
         self.paused = family;
-        Ok(())
+        self.list()
     }
 
     /// Lets a paused server run on; does nothing when it is not paused.
@@ -139,7 +158,7 @@ impl Server {
         let mut family = std::mem::take(&mut self.paused);
         family.reverse();
         process::signal("CONT", &family)?;
-        self.scratch.list(self.pid().as_slice())
+        self.list()
     }
 
     /// Starts the server again on its data and port, after a clean stop if it still runs.
@@ -163,12 +182,14 @@ impl Server {
         let Some(child) = &mut self.child else {
             return Ok(());
         };
+        // Its helpers end by themselves when it does, but not at the same moment.
+        let family = process::family(child.id());
         process::signal(signal, &[child.id()])?;
         let ended = process::wait_until(limit, "", || !matches!(child.try_wait(), Ok(None)));
         if ended.is_err() {
             return self.kill9();
         }
-        self.reap(&[])
+        self.reap(&family)
     }
 
     fn running(&mut self, verb: &str) -> Result<u32, Error> {
@@ -187,15 +208,62 @@ impl Server {
     fn launch(&mut self) -> Result<(), Error> {
         let log = self.scratch.log();
         let since = fs::metadata(&log).map_or(0, |meta| meta.len());
-        let child = self.recipe.launch.spawn(self.scratch.path(), &log)?;
-        self.scratch.list(&[child.id()])?;
-        self.child = Some(child);
-        let outcome = self.await_ready(since);
+        let outcome = self.spawn(&log).and_then(|()| self.await_ready(since));
         if outcome.is_err() {
             // The reason we failed to start matters more than a failure to clean up.
             let _ = self.end("KILL", DEATH_LIMIT);
+            let _ = self.dismiss_companion();
         }
         outcome
+    }
+
+    fn spawn(&mut self, log: &Path) -> Result<(), Error> {
+        if let Some(companion) = &self.recipe.companion {
+            self.companion = Some(companion.launch.spawn(self.scratch.path(), log)?);
+            self.list()?;
+            self.await_companion()?;
+        }
+        self.child = Some(self.recipe.launch.spawn(self.scratch.path(), log)?);
+        self.list()
+    }
+
+    /// Waits for the companion's port before the server looks for it there.
+    fn await_companion(&mut self) -> Result<(), Error> {
+        let (Some(companion), Some(child)) = (&self.recipe.companion, &mut self.companion) else {
+            return Ok(());
+        };
+        let name = companion.launch.program.display();
+        let failure = format!("{name} did not open port {}", companion.port);
+        let mut ended = false;
+        process::wait_until(START_LIMIT, &failure, || {
+            ended = !matches!(child.try_wait(), Ok(None));
+            ended || port::accepts(companion.port)
+        })?;
+        if ended {
+            // The one thing that keeps it from running: another process has its port.
+            return Err(Error::new(
+                ErrorKind::PortTaken,
+                format!("{name} could not have port {}", companion.port),
+            ));
+        }
+        Ok(())
+    }
+
+    fn dismiss_companion(&mut self) -> Result<(), Error> {
+        let Some(mut child) = self.companion.take() else {
+            return Ok(());
+        };
+        // Already ended is as good as killed.
+        let _ = child.kill();
+        child.wait().map(|_| ()).map_err(|error| Error::system("reaping a companion", error))
+    }
+
+    /// Tells the janitor what runs at the moment.
+    fn list(&self) -> Result<(), Error> {
+        let mut pids = self.paused.clone();
+        pids.extend(self.pid().filter(|pid| !self.paused.contains(pid)));
+        pids.extend(self.companion.as_ref().map(Child::id));
+        self.scratch.list(&pids)
     }
 
     fn await_ready(&mut self, since: u64) -> Result<(), Error> {
@@ -211,7 +279,8 @@ impl Server {
                 .map_err(|error| Error::system(format!("asking whether {name} lives"), error))?;
             let log = self.log_since(since);
             if let Some(status) = status {
-                let taken = log.contains("Address already in use");
+                let said = log.to_lowercase();
+                let taken = PORT_TAKEN.iter().any(|sign| said.contains(sign));
                 let kind = if taken { ErrorKind::PortTaken } else { ErrorKind::Exited };
                 let tail = process::last_lines(&log);
                 let message = format!("{name} ended at start ({status}); its log:\n{tail}");
@@ -241,7 +310,8 @@ impl Server {
             child.wait().map_err(|error| Error::system(format!("reaping {name}"), error))?;
         }
         self.paused.clear();
-        self.scratch.list(&[])?;
+        self.dismiss_companion()?;
+        self.list()?;
         process::wait_until(DEATH_LIMIT, &format!("the processes of {name} did not die"), || {
             family.iter().all(|pid| process::is_gone(*pid))
         })?;

@@ -24,6 +24,7 @@ fn missed(wrong: Wrong) -> Vec<&'static str> {
         "identity",
         "limits",
         "listing",
+        "parcels",
         "concurrency",
     ];
     let ours = |name: &&str| name.split("::").next().is_some_and(|group| verbs.contains(&group));
@@ -195,6 +196,20 @@ fn a_store_that_matches_references_loosely_is_found() {
     );
 }
 
+#[test]
+fn a_store_that_forgets_parcels_is_found() {
+    assert_found(
+        Wrong::ForgetsParcels,
+        &[
+            "parcels::a_failure_keeps_the_parcel",
+            "parcels::a_burial_keeps_the_parcel",
+            "parcels::a_suspension_keeps_the_parcel",
+            "parcels::a_sweeps_suspension_keeps_the_parcel",
+            "parcels::a_redrive_keeps_the_parcel",
+        ],
+    );
+}
+
 #[tokio::test]
 async fn the_model_finds_what_shows_without_a_race() {
     assert!(!parts(Wrong::Nothing).await);
@@ -208,6 +223,7 @@ async fn the_model_finds_what_shows_without_a_race() {
         Wrong::SweepsLapsed,
         Wrong::NeverSuspends,
         Wrong::SkipsOne,
+        Wrong::ForgetsParcels,
     ] {
         assert!(parts(wrong).await, "{wrong:?} got past the model");
     }

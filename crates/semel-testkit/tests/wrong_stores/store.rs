@@ -14,7 +14,9 @@ use semel::store::{
     Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Opened, Page, Peeked,
     Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
 };
-use semel::{Clock, Digest, ErrorText, Key, Lease, OnCrash, Recorded, State, Timestamp, Version};
+use semel::{
+    Clock, Digest, ErrorText, Key, Lease, OnCrash, Record, Recorded, State, Timestamp, Version,
+};
 use semel_testkit::Fixture;
 
 /// What is wrong with a store.
@@ -60,6 +62,8 @@ pub(crate) enum Wrong {
     SkipsOne,
     /// The filter on references is a prefix.
     PrefixReference,
+    /// Every ending takes the parcel away.
+    ForgetsParcels,
 }
 
 #[derive(Clone)]
@@ -86,6 +90,12 @@ impl WrongStore {
         let seen = Key::new(parts.0, parts.1, parts.2, parts.3, &seen).expect("still valid");
         self.keys.lock().expect("sound").insert(key.digest(), seen.clone());
         seen
+    }
+
+    /// The record as this store shows it.
+    fn show(&self, record: Record) -> Record {
+        let forgotten = self.is(Wrong::ForgetsParcels) && record.state != State::Running;
+        Record { parcel: record.parcel.clone().filter(|_| !forgotten), ..record }
     }
 
     async fn of(&self, digest: Digest) -> Option<(Key, Peeked)> {
@@ -146,7 +156,9 @@ impl Store for WrongStore {
             return self.store.open(&draft).await;
         }
         Ok(match opened {
-            Opened::Existing { record, now } => Opened::Existing { record, now: self.now(now) },
+            Opened::Existing { record, now } => {
+                Opened::Existing { record: Box::new(self.show(*record)), now: self.now(now) }
+            }
             other => other,
         })
     }
@@ -206,7 +218,7 @@ impl Store for WrongStore {
         };
         Ok(peeked
             .filter(|peeked| !gone(peeked))
-            .map(|Peeked { record, now }| Peeked { record, now: self.now(now) }))
+            .map(|Peeked { record, now }| Peeked { record: self.show(record), now: self.now(now) }))
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
@@ -284,6 +296,9 @@ impl Inspect for WrongStore {
             return Ok(page);
         }
         let mut page = self.store.list(filter, after, limit).await?;
+        for entry in &mut page.entries {
+            entry.record = self.show(entry.record.clone());
+        }
         if self.is(Wrong::SkipsOne) && page.next.is_some() {
             page.entries.pop();
         }

@@ -81,8 +81,8 @@ fn weigh(parts: &Parts, trailers: &HeaderMap, data: &Bytes, rules: &Rules) -> We
         // Not an answer of gRPC's, so none that could be given again.
         Fate::Keep if early.or(late).is_none() => Weighed::Refused(Recorded::Omitted { bytes }),
         Fate::Keep => {
-            let (headers, trailers) = (kept(&parts.headers, rules), kept(trailers, rules));
-            let stored = envelope::encode(parts.status, &headers, &trailers, data);
+            let blocks = [&parts.headers, trailers];
+            let stored = envelope::encode(parts.status, blocks, data, |name| rules.keeps(name));
             let outcome = Recorded::Whole(Outcome::new(Envelope::GRPC, stored));
             if code == Code::Ok { Weighed::Done(outcome) } else { Weighed::Refused(outcome) }
         }
@@ -111,16 +111,6 @@ fn code_of(status: StatusCode) -> Option<Code> {
         429 | 502 | 503 | 504 => Some(Code::Unavailable),
         _ => Some(Code::Unknown),
     }
-}
-
-fn kept(map: &HeaderMap, rules: &Rules) -> HeaderMap {
-    let mut kept = HeaderMap::new();
-    for (name, value) in map {
-        if rules.keeps(name) {
-            kept.append(name.clone(), value.clone());
-        }
-    }
-    kept
 }
 
 /// The answer that the ledger kept.

@@ -47,7 +47,7 @@ pub(super) struct Door<S: Store> {
     pub(super) tenant: Tenant,
     pub(super) scope: Scope,
     pub(super) keys: Arc<[HeaderName]>,
-    rules: Rules,
+    rules: Arc<Rules>,
     methods: Methods,
 }
 
@@ -58,7 +58,7 @@ impl<S: Store> Clone for Door<S> {
             tenant: self.tenant.clone(),
             scope: self.scope.clone(),
             keys: Arc::clone(&self.keys),
-            rules: self.rules.clone(),
+            rules: Arc::clone(&self.rules),
             methods: self.methods.clone(),
         }
     }
@@ -91,7 +91,7 @@ impl<S: Store, R: Road<S>> GrpcLayer<S, R> {
                 HeaderName::from_static("idempotency-key"),
                 HeaderName::from_static("x-idem-key"),
             ]),
-            rules: Rules::new(),
+            rules: Arc::default(),
             methods: Methods::default(),
         };
         Self { door: Arc::new(door), road: PhantomData }
@@ -130,7 +130,7 @@ impl<S: Store, R: Road<S>> GrpcLayer<S, R> {
     /// How calls of a descriptor set's methods are treated. Default [`Rules::new`].
     #[must_use]
     pub fn rules(self, rules: Rules) -> Self {
-        self.change(|door| door.rules = rules)
+        self.change(|door| door.rules = Arc::new(rules))
     }
 
     /// Metadata that may carry the key. Default `idempotency-key` and `x-idem-key`.
@@ -142,7 +142,7 @@ impl<S: Store, R: Road<S>> GrpcLayer<S, R> {
 
 impl<S: Store> Door<S> {
     /// The rules of a path; `None` if its calls are none of ours.
-    pub(super) fn rules(&self, path: &str) -> Option<&Rules> {
+    pub(super) fn rules(&self, path: &str) -> Option<&Arc<Rules>> {
         self.methods.rules(path, &self.rules)
     }
 }

@@ -4,6 +4,7 @@
 //! headers, and a stream that is read to its end before it is handed on is no stream any more.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use prost::Message as _;
 use prost_types::method_options::IdempotencyLevel;
@@ -15,7 +16,7 @@ use super::rules::Rules;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Methods {
     /// `None`: by the layer's own rules.
-    unary: HashMap<Box<str>, Option<Rules>>,
+    unary: HashMap<Box<str>, Option<Arc<Rules>>>,
     streaming: HashSet<Box<str>>,
 }
 
@@ -62,7 +63,7 @@ impl Methods {
             tracing::error!(method = %path, "streams, and is not made idempotent");
             return;
         }
-        self.unary.insert(path, Some(rules));
+        self.unary.insert(path, Some(Arc::new(rules)));
     }
 
     /// Adds the unary methods of a set, and checks those that are there already against it.
@@ -108,7 +109,11 @@ impl Methods {
     }
 
     /// The rules of a path; `None` if the call is none of ours.
-    pub(super) fn rules<'r>(&'r self, path: &str, default: &'r Rules) -> Option<&'r Rules> {
+    pub(super) fn rules<'r>(
+        &'r self,
+        path: &str,
+        default: &'r Arc<Rules>,
+    ) -> Option<&'r Arc<Rules>> {
         self.unary.get(path).map(|own| own.as_ref().unwrap_or(default))
     }
 }
@@ -176,7 +181,7 @@ mod tests {
     }
 
     fn has(methods: &Methods, path: &str) -> bool {
-        methods.rules(path, &Rules::new()).is_some()
+        methods.rules(path, &Arc::default()).is_some()
     }
 
     #[test]
@@ -197,7 +202,7 @@ mod tests {
         let mut methods = Methods::default();
         methods.name("shop.v1.Payments/Charge", Rules::new().required());
         methods.describe(&encoded(Some("shop.v1"))).expect("a set");
-        let default = Rules::new();
+        let default = Arc::default();
         let rules = methods.rules("/shop.v1.Payments/Charge", &default).expect("registered");
         assert!(rules.required);
     }

@@ -95,15 +95,15 @@ where
             let passing = inner.call(Request::from_parts(parts, Body::through(body)));
             return ResponseFuture::passing(passing);
         };
-        let journey =
-            Journey { rules: rules.clone(), door: Arc::clone(&self.door), road: PhantomData::<R> };
+        let (rules, door) = (Arc::clone(rules), Arc::clone(&self.door));
+        let journey = Journey { rules, door, road: PhantomData::<R> };
         ResponseFuture::keyed(journey.go(inner, parts, body))
     }
 }
 
 impl<S: Store> Door<S> {
     /// The rules of a call that is for us; what is not passes without a box or a copy.
-    fn concerned(&self, call: &Parts) -> Option<&Rules> {
+    fn concerned(&self, call: &Parts) -> Option<&Arc<Rules>> {
         let rules = self.rules(call.uri.path())?;
         let keyed = || self.keys.iter().any(|name| call.headers.contains_key(name));
         // tonic takes any verb and any content type: a method that requires a key cannot be had
@@ -128,7 +128,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 /// One call's way.
 struct Journey<S: Store, R> {
     door: Arc<Door<S>>,
-    rules: Rules,
+    rules: Arc<Rules>,
     road: PhantomData<R>,
 }
 
@@ -247,7 +247,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let fails_open = rules.fail_open && R::CAN_FAIL_OPEN;
         let spare = fails_open.then(|| (inner.clone(), parts.clone(), data.clone()));
         let checked = rules.replay_check.as_ref().map(|check| (check.clone(), parts.clone()));
-        let kept = rules.clone();
+        let kept = Arc::clone(&rules);
         // The attempt is a task of its own, but still this call's in the logs.
         let span = tracing::Span::current();
         let work = move |_: semel::Context, carried| {

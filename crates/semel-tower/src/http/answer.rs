@@ -42,8 +42,9 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
     }
     let (body, outcome) = match collect(body, rules.max_response).await {
         Collected::Whole { data, trailers } => {
-            let kept = kept_headers(&parts.headers, rules);
-            let stored = envelope::encode(parts.status, &kept, &HeaderMap::new(), &data);
+            let blocks = [&parts.headers, &HeaderMap::new()];
+            let keeps = |name: &_| rules.keeps(name) && !is_nominated(name, &parts.headers);
+            let stored = envelope::encode(parts.status, blocks, &data, keeps);
             let outcome = Recorded::Whole(Outcome::new(Envelope::HTTP, stored));
             (Body::with_trailers(data, trailers), outcome)
         }
@@ -77,16 +78,6 @@ pub(super) fn replay<B: HttpBody<Data = Bytes>>(
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response.extensions_mut().insert(receipt);
     Ok(response)
-}
-
-fn kept_headers(headers: &HeaderMap, rules: &Rules) -> HeaderMap {
-    let mut kept = HeaderMap::new();
-    for (name, value) in headers {
-        if rules.keeps(name) && !is_nominated(name, headers) {
-            kept.append(name.clone(), value.clone());
-        }
-    }
-    kept
 }
 
 /// Whether `Connection` makes this header one of its connection, whatever it is called.

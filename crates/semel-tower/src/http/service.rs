@@ -227,7 +227,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let spare = fails_open.then(|| (inner.clone(), parts.clone(), data.clone()));
         let checked = rules.replay_check.as_ref().map(|check| (check.clone(), parts.clone()));
 
-        let (begun, begins) = Later::pair();
+        let (begun, begins) = preferred.map(|_| Later::pair()).unzip();
         let kept = rules.clone();
         // The attempt is a task of its own, but still this request's in the logs.
         let span = tracing::Span::current();
@@ -235,16 +235,16 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
             async move {
                 let mut request = Request::from_parts(parts, Body::with_trailers(data, trailers));
                 request.extensions_mut().extend(carried);
-                let sent_away = begun.tell(context.operation_id());
+                let sent_away = begun.map(|begun| begun.tell(context.operation_id()));
                 run(inner, request, &kept, sent_away).await
             }
             .instrument(span)
         };
         let serving = R::serve(&self.door.executor, command, work);
-        let served = match preferred {
+        let served = match preferred.zip(begins) {
             None => serving.await,
             // Boxed, because it is rare and larger than all the rest.
-            Some(preferred) => {
+            Some((preferred, begins)) => {
                 match Box::pin(self.apart(preferred, &asked, begins, serving)).await {
                     Ok(accepted) => return Ok(accepted),
                     Err(served) => served,
@@ -297,7 +297,7 @@ async fn run<I, B, C>(
     mut inner: I,
     request: Request<Body<B>>,
     rules: &Rules,
-    sent_away: SentAway,
+    sent_away: Option<SentAway>,
 ) -> Settlement<Result<Response<Body<C>>, I::Error>>
 where
     I: Service<Request<Body<B>>, Response = Response<C>>,
@@ -314,10 +314,12 @@ where
     let fate = |answer: &http::response::Parts| match rules.preset.fate(answer) {
         // Nobody is there to hear a refusal: it must be kept until somebody asks. One that the same
         // request may not get again is told as a failure.
-        Fate::Release if sent_away.is_so() => match passing(answer.status) {
-            true => Fate::Fail,
-            false => Fate::Keep,
-        },
+        Fate::Release if sent_away.as_ref().is_some_and(SentAway::is_so) => {
+            match passing(answer.status) {
+                true => Fate::Fail,
+                false => Fate::Keep,
+            }
+        }
         fate @ (Fate::Keep | Fate::Release | Fate::Fail) => fate,
     };
     answer::settle(response, fate, rules).await.map(Ok)

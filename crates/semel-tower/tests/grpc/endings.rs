@@ -120,6 +120,7 @@ async fn abandon<S: Store>(store: &S, id: &str, on_crash: OnCrash) -> OperationI
         lease: Duration::from_secs(30),
         on_crash,
         keep: Duration::from_secs(3_600),
+        parcel: None,
     };
     let opened = store.open(&draft).await.expect("the store answers");
     assert!(matches!(opened, Opened::Inserted { .. }), "{id} is not free");

@@ -150,7 +150,8 @@ impl<S: Store> Inner<S> {
         match judge_opened(order, bid, opened, since) {
             Step::Done(begun) => Ok(Some(begun)),
             Step::Write { record, change, then } => {
-                let swapped = self.store.swap(&order.key, record.version(), &change).await?;
+                let swapping = self.store.swap(&order.key, record.version(), &change);
+                let swapped = Box::pin(swapping).await?;
                 Ok(conclude(&bid.draft, record, then, swapped, since))
             }
         }
@@ -169,11 +170,19 @@ impl<S: Store> Inner<S> {
             lease: order.policy.lease,
             on_crash: order.policy.on_crash,
             keep: order.policy.keep,
+            parcel: None,
         }
     }
 
-    pub(super) fn bid(&self, order: &Order) -> Bid {
+    /// Inside a transaction: nothing of such a claim outlives it but its success.
+    pub(super) fn bid_in(&self, order: &Order) -> Bid {
         Bid { draft: self.draft(order), judged: None }
+    }
+
+    pub(super) fn bid(&self, order: &Order) -> Bid {
+        let mut draft = self.draft(order);
+        draft.parcel = order.parcel.as_ref().map(|pack| pack());
+        Bid { draft, judged: None }
     }
 
     /// A claim that may have been granted to a caller who was told of a failure: nothing ran under

@@ -23,6 +23,7 @@ pub enum Verification {
     Unknown,
 }
 
+pub(super) type Parcel = Arc<dyn Fn() -> Outcome + Send + Sync>;
 pub(super) type Verifier = Arc<dyn Fn(Context) -> BoxFuture<'static, Verification> + Send + Sync>;
 
 /// An operation to be done once. Settings left out are the executor's.
@@ -54,6 +55,7 @@ pub struct Command {
     max_outcome: Option<usize>,
     claim_first: bool,
     verifier: Option<Verifier>,
+    parcel: Option<Parcel>,
 }
 
 impl Command {
@@ -73,6 +75,7 @@ impl Command {
             max_outcome: None,
             claim_first: false,
             verifier: None,
+            parcel: None,
         }
     }
 
@@ -155,6 +158,28 @@ impl Command {
         self
     }
 
+    /// What running it again takes. It is stored with the claim and stays with a failure or a crash,
+    /// so that somebody else can run the operation: see [`Filter::due`](crate::store::Filter::due).
+    /// Only packed where it is written: work in one transaction leaves none when it succeeds.
+    pub fn parcel(mut self, pack: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
+        self.parcel = Some(Arc::new(pack));
+        self
+    }
+
+    /// Every setting at once. Single ones that are said later stand over it.
+    pub fn policy(mut self, policy: &Policy) -> Self {
+        self.keep = Some(policy.keep);
+        self.lease = Some(policy.lease);
+        self.work_timeout = policy.work_timeout;
+        self.wait = Some(policy.wait);
+        self.woken = Some(policy.woken);
+        self.on_failure = Some(policy.on_failure);
+        self.on_crash = Some(policy.on_crash);
+        self.max_attempts = policy.max_attempts;
+        self.max_outcome = Some(policy.max_outcome);
+        self
+    }
+
     /// The key.
     pub fn key(&self) -> &Key {
         &self.key
@@ -183,6 +208,7 @@ impl Command {
             policy,
             claim_first: self.claim_first,
             verifier: self.verifier,
+            parcel: self.parcel,
         })
     }
 }
@@ -201,6 +227,7 @@ pub(super) struct Order {
     pub(super) policy: Policy,
     pub(super) claim_first: bool,
     pub(super) verifier: Option<Verifier>,
+    pub(super) parcel: Option<Parcel>,
 }
 
 impl Order {

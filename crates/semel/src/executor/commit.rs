@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::Inner;
 use super::begin::{Begun, Grant, pause};
 use super::codec::Codec;
 use super::command::Order;
@@ -11,6 +10,7 @@ use super::execution::{Error, Execution};
 use super::run::failpoint;
 use super::serve::{End, Fault};
 use super::settle::{Ended, failed};
+use super::{Context, Inner};
 use crate::clock::monotonic;
 use crate::judge::Verdict;
 use crate::outcome::ErrorText;
@@ -93,6 +93,7 @@ impl<S: TransactionalStore> Inner<S> {
         &self,
         order: &Order,
         grant: &Grant,
+        context: &Context,
         worked: Worked<S, T, E>,
     ) -> Result<Execution<T>, Error<E>> {
         let (value, ending, transaction) = match worked {
@@ -132,6 +133,7 @@ impl<S: TransactionalStore> Inner<S> {
                 }
             }
         }
+        context.committed();
         failpoint("commit.after");
         let receipt = self.share(order, grant, ending, as_of);
         Ok(Execution::Executed { value, receipt })
@@ -217,6 +219,7 @@ impl<S: TransactionalStore> Inner<S> {
         &self,
         order: &Order,
         grant: &Grant,
+        context: &Context,
         worked: Worked<S, T, E>,
     ) -> Result<Execution<T>, Error<E>> {
         let (value, ending, transaction) = match worked {
@@ -269,6 +272,7 @@ impl<S: TransactionalStore> Inner<S> {
                 }
             }
         }
+        context.committed();
         failpoint("commit.after");
         let receipt = self.share(order, grant, ending, as_of);
         Ok(Execution::Executed { value, receipt })

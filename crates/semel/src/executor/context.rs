@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::claim::{Fence, OperationId, Origin};
 use crate::key::{Key, hex};
+use crate::outbox::Bell;
 use crate::outcome::Reference;
 
 /// Handed to the work. Cheap to clone.
@@ -30,6 +31,8 @@ pub(super) struct Notes {
     reference: Mutex<Option<Reference>>,
     /// Whether somebody else may know this operation by a key of ours.
     known_outside: AtomicBool,
+    /// Rung when the work's transaction has committed.
+    bell: Mutex<Option<Bell>>,
 }
 
 impl Context {
@@ -95,6 +98,16 @@ impl Context {
 
     pub(super) fn take_reference(&self) -> Option<Reference> {
         self.notes.reference.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(super) fn ring_after_commit(&self, bell: &Bell) {
+        *self.notes.bell.lock().unwrap_or_else(PoisonError::into_inner) = Some(bell.clone());
+    }
+
+    pub(super) fn committed(&self) {
+        if let Some(bell) = self.notes.bell.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            bell.ring();
+        }
     }
 
     /// Whether a downstream key was handed out: an operation that somebody may know by it must not

@@ -51,7 +51,7 @@ impl<S: Store> Inner<S> {
                 let receipt = self.share(order, grant, ending, as_of);
                 executed(value, receipt)
             }
-            Ended::Lost => self.after_loss::<C, T, E>(order, Error::ClaimLost).await,
+            Ended::Lost => Box::pin(self.after_loss::<C, T, E>(order, Error::ClaimLost)).await,
             Ended::Unrecorded(error) => {
                 tracing::error!(key = ?order.key, %error, "the work ran, but its answer is not recorded");
                 measure::unrecorded();

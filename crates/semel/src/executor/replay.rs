@@ -5,9 +5,7 @@
 
 mod shelf;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shelf::Shelf;
@@ -15,7 +13,7 @@ use shelf::Shelf;
 use super::execution::Receipt;
 use crate::clock;
 use crate::fingerprint::Fingerprint;
-use crate::key::{Digest, Key, Mixing};
+use crate::key::Key;
 use crate::outcome::Outcome;
 
 /// How much is remembered, and for how long.
@@ -68,10 +66,6 @@ impl Replay {
 pub(super) struct ReplayCache {
     shelf: Option<Shelf>,
     max_age: Duration,
-    /// When an operator last changed a key: what was read before that is not to be trusted, even if
-    /// it arrives here later.
-    revoked: Mutex<HashMap<Digest, Instant, Mixing>>,
-    any_revoked: AtomicBool,
 }
 
 impl ReplayCache {
@@ -80,22 +74,12 @@ impl ReplayCache {
         let max_age = max_age.min(MAX_AGE);
         let on = entries > 0 && bytes > 0 && !max_age.is_zero();
         let shelf = on.then(|| Shelf::new(entries, bytes));
-        Self { shelf, max_age, revoked: Mutex::default(), any_revoked: AtomicBool::new(false) }
+        Self { shelf, max_age }
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Replay>> {
         let replay = self.shelf.as_ref()?.get(&key.digest())?;
-        let trusted = replay.until > clock::monotonic() && !self.is_revoked(key, replay.as_of);
-        trusted.then_some(replay)
-    }
-
-    fn revoked(&self) -> MutexGuard<'_, HashMap<Digest, Instant, Mixing>> {
-        self.revoked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_revoked(&self, key: &Key, as_of: Instant) -> bool {
-        self.any_revoked.load(Ordering::Acquire)
-            && self.revoked().get(&key.digest()).is_some_and(|since| as_of <= *since)
+        (replay.until > clock::monotonic()).then_some(replay)
     }
 
     /// Remembers an answer that the store had at `as_of` and keeps for `fresh_for` from then.
@@ -108,26 +92,17 @@ impl ReplayCache {
         (as_of, fresh_for): (Instant, Duration),
     ) {
         let Some(shelf) = &self.shelf else { return };
-        if self.is_revoked(key, as_of) {
-            return;
-        }
         let until = as_of + fresh_for.min(self.max_age);
         let outcome = outcome.clone();
         let replay = Replay { fingerprint, outcome, receipt, as_of, until };
         shelf.put(key.digest(), replay, clock::monotonic());
     }
 
-    pub(super) fn remove(&self, key: &Key) {
-        let Some(shelf) = &self.shelf else { return };
-        let now = clock::monotonic();
-        let mut revoked = self.revoked();
-        if revoked.len() == revoked.capacity() {
-            // Nothing that was read so long ago is still believed.
-            revoked.retain(|_, since| now.saturating_duration_since(*since) < self.max_age * 2);
+    /// An operator changed the key: what was read of it until now is not to be trusted, even if it
+    /// arrives here later.
+    pub(super) fn revoke(&self, key: &Key) {
+        if let Some(shelf) = &self.shelf {
+            shelf.revoke(key.digest(), clock::monotonic());
         }
-        revoked.insert(key.digest(), now);
-        drop(revoked);
-        self.any_revoked.store(true, Ordering::Release);
-        shelf.remove(&key.digest());
     }
 }

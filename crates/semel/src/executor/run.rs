@@ -92,8 +92,9 @@ impl<S: Store> Inner<S> {
                 Err(ended) => break Err(ended.widen()),
             };
             let running = matches!(verdict, Verdict::Running { .. });
-            if running && waiting.again(self, &order).await {
-                match waiting.reported(self, &order, &verdict).await {
+            // Boxed, because most calls never wait, and each would keep room for it.
+            if running && Box::pin(waiting.again(self, &order)).await {
+                match Box::pin(waiting.reported(self, &order, &verdict)).await {
                     Some(failed) => break Err(failed.widen()),
                     None => {
                         met = true;
@@ -225,6 +226,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
+    /// What does not end well is boxed: an attempt keeps room for the largest of its ends.
     async fn perform<C, T, E, F, Fut>(
         &self,
         order: &Order,
@@ -239,11 +241,13 @@ impl<S: Store> Inner<S> {
     {
         let context = self.context(order, grant, true);
         let beat = self.keep_alive(order, grant, &context);
-        if let Some(answer) = self.verify::<C, T>(order, grant, &context).await {
+        if grant.verify
+            && let Some(answer) = Box::pin(self.verify::<C, T>(order, grant, &context)).await
+        {
             return answer.map_err(Error::widen);
         }
         if !beat.holds() {
-            return self.too_late::<C, T, E>(order, grant).await;
+            return Box::pin(self.too_late::<C, T, E>(order, grant)).await;
         }
         let limit = order.policy.work_timeout;
         let ran = self.supervise(&context, limit, async { work(context.clone()).await }).await;
@@ -254,16 +258,18 @@ impl<S: Store> Inner<S> {
             }
             Ran::Finished(Err(error)) => {
                 let ending = failed(order, grant, &error);
-                self.fail::<C, T, E>(order, grant, ending, Error::Work(error)).await
+                Box::pin(self.fail::<C, T, E>(order, grant, ending, Error::Work(error))).await
             }
             Ran::Panicked(message) => {
                 let text = format!("the work panicked: {message}");
                 let ending = failure(order, grant.attempt, &text);
-                self.fail::<C, T, E>(order, grant, ending, Error::Panicked { message }).await
+                let error = Error::Panicked { message };
+                Box::pin(self.fail::<C, T, E>(order, grant, ending, error)).await
             }
-            Ran::TimedOut(limit) => self.timed_out::<C, T, E>(order, grant, limit).await,
+            Ran::TimedOut(limit) => Box::pin(self.timed_out::<C, T, E>(order, grant, limit)).await,
             Ran::Aborted => {
-                self.interrupted(order, grant, "the attempt was stopped by a shutdown").await;
+                let why = "the attempt was stopped by a shutdown";
+                Box::pin(self.interrupted(order, grant, why)).await;
                 Err(Error::Closed)
             }
         }
@@ -307,7 +313,7 @@ pub(super) fn words(panic: &(dyn Any + Send)) -> String {
 }
 
 /// A point where crash tests end the process.
-pub(super) fn failpoint(name: &str) {
+pub(crate) fn failpoint(name: &str) {
     #[cfg(feature = "testing")]
     crate::testing::failpoint(name);
     let _ = name;

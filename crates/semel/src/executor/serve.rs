@@ -45,6 +45,13 @@ pub enum Settlement<A> {
         /// What operators read.
         error: String,
     },
+    /// Failed, and no retry would help: dead at once, until an operator decides.
+    Bury {
+        /// What this caller gets.
+        answer: A,
+        /// What operators read.
+        error: String,
+    },
     /// Refused without effect: the key is free again, also for another request. Where an earlier
     /// attempt failed or crashed, or this one asked for a downstream key, there may be an effect
     /// after all: the operation keeps its id, and the next caller runs it again.
@@ -92,6 +99,7 @@ impl<A> Settlement<A> {
                 Settlement::Refuse { answer: f(answer), outcome }
             }
             Settlement::Fail { answer, error } => Settlement::Fail { answer: f(answer), error },
+            Settlement::Bury { answer, error } => Settlement::Bury { answer: f(answer), error },
             Settlement::Release { answer } => Settlement::Release { answer: f(answer) },
         }
     }
@@ -188,6 +196,7 @@ struct Unkept<A> {
 #[derive(Clone)]
 pub(super) enum End {
     Fail(String),
+    Bury(String),
     /// The key is free again; whether the operation is `forgotten` too.
     Release {
         forgotten: bool,
@@ -214,6 +223,7 @@ fn made<A>(
         }
         Settlement::Refuse { answer, outcome } => (answer, End::Refuse(outcome)),
         Settlement::Fail { answer, error } => (answer, End::Fail(error)),
+        Settlement::Bury { answer, error } => (answer, End::Bury(error)),
         Settlement::Release { answer } => {
             (answer, End::Release { forgotten: !context.is_known_outside() })
         }

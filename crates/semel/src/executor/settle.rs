@@ -110,6 +110,7 @@ pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Ending
     let keep = order.policy.keep;
     match fault.end() {
         End::Fail(text) => failure(order, grant.attempt, &text),
+        End::Bury(text) => Ending::Dead { error: ErrorText::new(&text) },
         End::Refuse(outcome) => {
             let outcome = outcome.within(order.policy.max_outcome);
             Ending::Succeeded { outcome, keep }

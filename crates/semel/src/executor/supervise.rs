@@ -72,31 +72,39 @@ impl<T, E, F: Future<Output = Result<T, E>>> Future for Supervised<'_, F> {
             None => this.abort.is_cancelled(),
         };
         if aborted {
-            this.work.set(None);
+            let_go(this.work);
             return Poll::Ready(Ran::Aborted);
         }
         if let Some(work) = this.work.as_mut().as_pin_mut() {
             match catch_unwind(AssertUnwindSafe(|| work.poll(task))) {
                 Ok(Poll::Pending) => {}
                 Ok(Poll::Ready(result)) => return Poll::Ready(Ran::Finished(result)),
-                Err(panic) => return Poll::Ready(Ran::Panicked(words(panic.as_ref()))),
+                Err(panic) => {
+                    let_go(this.work);
+                    return Poll::Ready(Ran::Panicked(words(panic.as_ref())));
+                }
             }
         }
         if this.aborted.is_none() {
             this.aborted.set(Some(this.abort.cancelled()));
             let aborted = this.aborted.as_mut().as_pin_mut();
             if aborted.is_some_and(|aborted| aborted.poll(task).is_ready()) {
-                this.work.set(None);
+                let_go(this.work);
                 return Poll::Ready(Ran::Aborted);
             }
         }
         match this.over.as_pin_mut().map(|over| over.poll(task)) {
             Some(Poll::Ready(())) => {
-                this.work.set(None);
+                let_go(this.work);
                 this.cancelled.cancel();
                 Poll::Ready(Ran::TimedOut(*this.limit))
             }
             Some(Poll::Pending) | None => Poll::Pending,
         }
     }
+}
+
+/// Drops the work. Should that panic as well, its claim is settled all the same.
+fn let_go<F>(mut work: Pin<&mut Option<F>>) {
+    let _ = catch_unwind(AssertUnwindSafe(|| work.set(None)));
 }

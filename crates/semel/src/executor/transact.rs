@@ -109,7 +109,7 @@ impl<S: TransactionalStore> Inner<S> {
         order: &Order,
     ) -> store::Result<Begun> {
         let since = monotonic();
-        let mut bid = self.bid(order);
+        let mut bid = self.bid_in(order);
         let opened = self.store.open_in(connection, &bid.draft).await?;
         match judge_opened(order, &mut bid, opened, since) {
             Step::Done(begun) => Ok(begun),
@@ -180,7 +180,9 @@ impl<S: TransactionalStore> Inner<S> {
                 let context = self.context(order, &grant, false);
                 let ran =
                     self.work::<C, T, E, F, Fut>(order, &grant, &context, transaction, work).await;
-                Attempted::Finished(self.finish_one_commit::<C, T, E>(order, &grant, ran).await)
+                Attempted::Finished(
+                    self.finish_one_commit::<C, T, E>(order, &grant, &context, ran).await,
+                )
             }
             // Given up or suspended in this transaction: that must be kept.
             Begun::Answered {
@@ -217,6 +219,7 @@ impl<S: TransactionalStore> Inner<S> {
         let home = Arc::new(Mutex::new(None));
         let unit = Unit {
             transaction: Some(transaction),
+            store: Arc::clone(&self.store),
             home: Arc::clone(&home),
             context: context.clone(),
         };
@@ -334,7 +337,7 @@ impl<S: TransactionalStore> Inner<S> {
             }
             Err(error) => Worked::Failed(Failure::Store(error)),
         };
-        let finished = self.finish_claimed::<C, T, E>(order, &grant, worked).await;
+        let finished = self.finish_claimed::<C, T, E>(order, &grant, &context, worked).await;
         drop(beat);
         Attempted::Finished(finished)
     }

@@ -4,12 +4,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Context;
-use crate::store::TransactionalStore;
+use crate::event::Envelope;
+use crate::outbox::Outbox;
+use crate::store::{self, TransactionalStore};
 
 /// The work's hold on its transaction. It goes back to the executor when the work ends; a unit that
 /// outlives the work makes the call fail with [`Error::Escaped`](super::Error::Escaped), and nothing is committed.
 pub struct Unit<S: TransactionalStore> {
     pub(super) transaction: Option<S::Transaction>,
+    pub(super) store: Arc<S>,
     pub(super) home: Arc<Mutex<Option<S::Transaction>>>,
     pub(super) context: Context,
 }
@@ -29,6 +32,28 @@ impl<S: TransactionalStore> Unit<S> {
     /// What the work knows about its claim: fence, operation id, downstream keys, cancellation.
     pub fn context(&self) -> &Context {
         &self.context
+    }
+}
+
+impl<S> Unit<S>
+where
+    S: TransactionalStore + Outbox<Connection = <S as TransactionalStore>::Connection>,
+{
+    /// Writes events with the work: they are there if and only if it commits, and a relay of this
+    /// process is told at once. They carry the operation as their cause, unless they name another.
+    ///
+    /// # Errors
+    /// The outbox could not be written; nothing will be committed.
+    pub async fn append(
+        &mut self,
+        events: impl IntoIterator<Item = Envelope>,
+    ) -> store::Result<()> {
+        let operation = self.context.operation_id();
+        let events: Vec<_> = events.into_iter().map(|event| event.caused_by(operation)).collect();
+        let store = Arc::clone(&self.store);
+        store.append(self.conn(), &events).await?;
+        self.context.ring_after_commit(store.bell());
+        Ok(())
     }
 }
 

@@ -11,12 +11,13 @@ won as (
     insert into semel_record (
         digest, kind, tenant, scope, principal, id, number, fingerprint, state, operation_id,
         attempt_id, attempt, fence, owner, lease_until, on_crash, keep_us, created_at, updated_at,
-        sweep_at)
+        sweep_at, body, content_type, reference)
     select $1, $2, $3, $4, $5, $6, 1, $7, 0, $8,
         $9, $10, c.us, $11,
         c.us + case when $12 > c.room then c.room else $12 end,
         $13, $14, c.us, c.us,
-        c.us + case when $15 > c.room then c.room else $15 end
+        c.us + case when $15 > c.room then c.room else $15 end,
+        $17, $18, $19
     from (
         select us, 9223372036854775807 - us as room
         from (

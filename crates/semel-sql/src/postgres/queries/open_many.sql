@@ -6,10 +6,10 @@ with req as materialized (
     select * from unnest(
         $1::bytea[], $2::smallint[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[],
         $8::bytea[], $9::bytea[], $10::integer[], $11::text[], $12::bigint[], $13::smallint[],
-        $14::bigint[], $15::bigint[], $16::bigint[])
+        $14::bigint[], $15::bigint[], $16::bigint[], $17::bytea[], $18::text[], $19::text[])
     as q (digest, kind, tenant, scope, principal, id, fingerprint,
         operation_id, attempt_id, attempt, owner, lease_us, on_crash,
-        keep_us, sweep_us, lock_key)
+        keep_us, sweep_us, lock_key, body, content_type, reference)
 ),
 clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
@@ -24,13 +24,14 @@ won as (
     insert into semel_record (
         digest, kind, tenant, scope, principal, id, number, fingerprint, state, operation_id,
         attempt_id, attempt, fence, owner, lease_until, on_crash, keep_us, created_at, updated_at,
-        sweep_at)
+        sweep_at, body, content_type, reference)
     select q.digest, q.kind, q.tenant, q.scope, q.principal, q.id, 1, q.fingerprint, 0,
         q.operation_id, q.attempt_id, q.attempt, c.us, q.owner,
         c.us + case when q.lease_us > c.room then c.room else q.lease_us end,
         q.on_crash,
         q.keep_us, c.us, c.us,
-        c.us + case when q.sweep_us > c.room then c.room else q.sweep_us end
+        c.us + case when q.sweep_us > c.room then c.room else q.sweep_us end,
+        q.body, q.content_type, q.reference
     from req q cross join lateral (
         select us, 9223372036854775807 - us as room
         from (

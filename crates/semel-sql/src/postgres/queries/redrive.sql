@@ -1,6 +1,7 @@
 -- Invariant: no version is written over that was not judged. A row that somebody has locked is
 -- lost, not waited for: its transaction may take as long as its work.
--- The last failure stays readable; attempts count from zero, and the next one is due.
+-- The last failure stays readable, and the parcel stays (a success has none: its answer goes);
+-- attempts count from zero, and the next one is due.
 with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
@@ -13,7 +14,10 @@ held as materialized (
 )
 update semel_record r set
     state = 2, number = r.number + 1, attempt = 0, lease_until = null, retry_at = c.us,
-    body = null, content_type = null, reference = null, omitted_bytes = null,
+    body = case when r.state = 1 then null else r.body end,
+    content_type = case when r.state = 1 then null else r.content_type end,
+    reference = case when r.state = 1 then null else r.reference end,
+    omitted_bytes = null,
     updated_at = c.us, completed_at = c.us,
     expires_at = c.us + case when r.keep_us > c.room then c.room else r.keep_us end,
     sweep_at = c.us + case when r.keep_us > c.room then c.room else r.keep_us end

@@ -1,6 +1,7 @@
 -- Invariant: no version is written over that was not judged. A row that somebody has locked is
 -- lost, not waited for: its transaction may take as long as its work.
 -- The fence grows over both the previous one and the clock. $13: nothing of the old one survives.
+-- The parcel is the new claim's, as everything else of it.
 with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
@@ -17,7 +18,7 @@ update semel_record r set
     owner = $8,
     lease_until = c.us + case when $9 > c.room then c.room else $9 end,
     retry_at = null, on_crash = $10, keep_us = $11,
-    body = null, content_type = null, reference = null, omitted_bytes = null, error = null,
+    body = $14, content_type = $15, reference = $16, omitted_bytes = null, error = null,
     created_at = case when $13 then c.us else r.created_at end, updated_at = c.us,
     completed_at = null, expires_at = null,
     sweep_at = c.us + case when $12 > c.room then c.room else $12 end

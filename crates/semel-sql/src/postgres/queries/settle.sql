@@ -1,4 +1,5 @@
 -- Invariant: only the live grant ends its claim. A row that somebody has locked is not waited for.
+-- Only a success takes the place of the parcel (a running claim has no answer); other endings keep it.
 -- Gives true if it was ended, false if it is still this grant's but locked, null if it is not its.
 with clock as materialized (
     select us, 9223372036854775807 - us as room
@@ -14,7 +15,10 @@ done as (
     update semel_record r set
         state = $4, number = r.number + 1, lease_until = null,
         retry_at = c.us + case when $5 > c.room then c.room else $5 end,
-        body = $6, content_type = $7, reference = $8, omitted_bytes = $9, error = $10,
+        body = case when $4 = 1 or r.state = 1 then $6 else r.body end,
+        content_type = case when $4 = 1 or r.state = 1 then $7 else r.content_type end,
+        reference = case when $4 = 1 or r.state = 1 then $8 else r.reference end,
+        omitted_bytes = $9, error = $10,
         updated_at = c.us, completed_at = c.us,
         expires_at = c.us + case when $11 > c.room then c.room else $11 end,
         sweep_at = c.us + case when $11 > c.room then c.room else $11 end

@@ -18,7 +18,10 @@ done as (
     update semel_record r set
         state = $4, number = r.number + 1, lease_until = null,
         retry_at = c.us + case when $5 > c.room then c.room else $5 end,
-        body = $6, content_type = $7, reference = $8, omitted_bytes = $9, error = $10,
+        body = case when $4 = 1 or r.state = 1 then $6 else r.body end,
+        content_type = case when $4 = 1 or r.state = 1 then $7 else r.content_type end,
+        reference = case when $4 = 1 or r.state = 1 then $8 else r.reference end,
+        omitted_bytes = $9, error = $10,
         updated_at = c.us, completed_at = c.us,
         expires_at = c.us + case when $11 > c.room then c.room else $11 end,
         sweep_at = c.us + case when $11 > c.room then c.room else $11 end

@@ -39,7 +39,9 @@ done as (
     update semel_record r set
         state = h.state, number = r.number + 1, lease_until = null,
         retry_at = c.us + case when h.retry_us > c.room then c.room else h.retry_us end,
-        body = h.body, content_type = h.content_type, reference = h.reference,
+        body = case when h.state = 1 or r.state = 1 then h.body else r.body end,
+        content_type = case when h.state = 1 or r.state = 1 then h.content_type else r.content_type end,
+        reference = case when h.state = 1 or r.state = 1 then h.reference else r.reference end,
         omitted_bytes = h.omitted_bytes, error = h.error,
         updated_at = c.us, completed_at = c.us,
         expires_at = c.us + case when h.keep_us > c.room then c.room else h.keep_us end,

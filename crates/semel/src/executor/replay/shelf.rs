@@ -15,6 +15,8 @@ use crate::key::{Digest, Mixing};
 const BOARDS: u64 = 16;
 /// A shelf is not divided into boards of fewer answers.
 const PER_BOARD: u64 = 512;
+/// Revoked keys that a board can tell apart.
+const REVOKED: usize = 512;
 
 /// The shelf.
 #[derive(Debug)]
@@ -29,9 +31,13 @@ pub(super) struct Shelf {
 #[derive(Debug, Default)]
 struct Board {
     places: HashMap<Digest, Place, Mixing>,
-    /// In the order in which they came; may name some that are gone, or came again.
+    /// In the order in which they came.
     order: VecDeque<Digest>,
     weight: u64,
+    /// Until when what was read of a key is not to be believed.
+    revoked: HashMap<Digest, Instant, Mixing>,
+    /// The same for every key.
+    all_revoked: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -64,8 +70,8 @@ impl Shelf {
         Some(Arc::clone(&place.replay))
     }
 
-    /// Puts an answer there, and makes room for it. One that would need a board for itself is not
-    /// kept.
+    /// Puts an answer there, and makes room for it. One that was read before its key was revoked, or
+    /// that would need more than a board, is not kept.
     pub(super) fn put(&self, digest: Digest, replay: Replay, now: Instant) {
         let weight = (replay.size() as u64).max(self.least);
         if weight > self.capacity {
@@ -77,11 +83,10 @@ impl Shelf {
         drop(gone);
     }
 
-    pub(super) fn remove(&self, digest: &Digest) {
-        let mut board = self.board(digest);
-        if let Some(place) = board.places.remove(digest) {
-            board.weight -= place.weight;
-        }
+    /// Removes an answer, and refuses what was read of it until `now` and is still on its way.
+    pub(super) fn revoke(&self, digest: Digest, now: Instant) {
+        let gone = self.board(&digest).revoke(digest, now);
+        drop(gone);
     }
 }
 
@@ -89,6 +94,10 @@ impl Board {
     /// Gives back what had to go.
     fn put(&mut self, digest: Digest, place: Place, capacity: u64, now: Instant) -> Vec<Place> {
         let mut gone = Vec::new();
+        let revoked = self.revoked.get(&digest).max(self.all_revoked.as_ref());
+        if revoked.is_some_and(|until| place.replay.as_of <= *until) {
+            return vec![place];
+        }
         self.weight += place.weight;
         match self.places.insert(digest, place) {
             Some(before) => {
@@ -98,26 +107,39 @@ impl Board {
             None => self.order.push_back(digest),
         }
         while let Some(oldest) = self.order.front() {
-            let ended = self.places.get(oldest).is_none_or(|place| place.replay.until <= now);
+            let place = self.places.get_mut(oldest).expect("the order names what is there");
+            let ended = place.replay.until <= now;
             if !ended && self.weight <= capacity {
                 break;
             }
-            let oldest = self.order.pop_front().expect("just looked");
-            match self.places.get_mut(&oldest) {
+            if place.used && !ended {
                 // Asked for since it was last looked at: it may stay for another round.
-                Some(place) if place.used && !ended => {
-                    place.used = false;
-                    self.order.push_back(oldest);
-                }
-                Some(_) => {
-                    let place = self.places.remove(&oldest).expect("just looked");
-                    self.weight -= place.weight;
-                    gone.push(place);
-                }
-                None => {}
+                place.used = false;
+                self.order.rotate_left(1);
+            } else {
+                let oldest = self.order.pop_front().expect("just looked");
+                gone.extend(self.take(&oldest));
             }
         }
         gone
+    }
+
+    fn take(&mut self, digest: &Digest) -> Option<Place> {
+        let place = self.places.remove(digest)?;
+        self.weight -= place.weight;
+        Some(place)
+    }
+
+    fn revoke(&mut self, digest: Digest, now: Instant) -> Option<Place> {
+        if self.revoked.len() == REVOKED {
+            // Which they were is forgotten, so nothing is believed that is on its way.
+            self.revoked.clear();
+            self.all_revoked = Some(now);
+        }
+        self.revoked.insert(digest, now);
+        let place = self.take(&digest)?;
+        self.order.retain(|other| *other != digest);
+        Some(place)
     }
 }
 
@@ -157,6 +179,7 @@ mod tests {
             let board = board.lock().expect("no panic");
             assert_eq!(board.weight, board.places.values().map(|place| place.weight).sum::<u64>());
             assert!(board.weight <= shelf.capacity);
+            assert_eq!(board.places.len(), board.order.len());
             assert!(board.places.keys().all(|digest| board.order.contains(digest)));
         }
     }
@@ -198,19 +221,52 @@ mod tests {
     }
 
     #[test]
+    fn what_was_read_before_its_key_was_revoked_does_not_come_back() {
+        let (shelf, now) = (Shelf::new(8, 80_000), crate::clock::monotonic());
+        let later = now + Duration::from_secs(1);
+        for n in 0..3 {
+            shelf.put(digest(n), answer(10, now, 60), now);
+        }
+        shelf.revoke(digest(1), later);
+        is_sound(&shelf);
+        assert_eq!(kept(&shelf, 0..3), [0, 2]);
+        shelf.put(digest(1), answer(10, later, 60), later);
+        assert_eq!(kept(&shelf, 0..3), [0, 2]);
+        let afterwards = later + Duration::from_nanos(1);
+        shelf.put(digest(1), answer(10, afterwards, 60), afterwards);
+        is_sound(&shelf);
+        assert_eq!(kept(&shelf, 0..3), [0, 1, 2]);
+    }
+
+    #[test]
+    fn however_many_are_revoked_none_comes_back_and_the_room_is_bounded() {
+        let (shelf, now) = (Shelf::new(8, 80_000), crate::clock::monotonic());
+        shelf.put(digest(0), answer(10, now, 60), now);
+        let later = now + Duration::from_secs(1);
+        for n in 1..2_000 {
+            shelf.revoke(digest(n), later);
+            assert!(shelf.boards[0].lock().expect("no panic").revoked.len() <= REVOKED);
+        }
+        for n in 1..2_000 {
+            shelf.put(digest(n), answer(10, now, 60), later);
+        }
+        is_sound(&shelf);
+        assert_eq!(kept(&shelf, 0..2_000), [0]);
+    }
+
+    #[test]
     fn a_place_that_is_taken_again_and_again_does_not_fill_the_shelf() {
-        let (shelf, now) = (Shelf::new(10_000, 64 << 20), crate::clock::monotonic());
+        let (shelf, start) = (Shelf::new(10_000, 64 << 20), crate::clock::monotonic());
         for round in 0..50 {
+            let now = start + Duration::from_millis(round);
             for n in 0..100 {
                 shelf.put(digest(n), answer(10, now, 60), now);
                 if round % 2 == 0 {
-                    shelf.remove(&digest(n));
+                    shelf.revoke(digest(n), now);
                 }
             }
+            is_sound(&shelf);
         }
-        is_sound(&shelf);
-        let named: usize =
-            shelf.boards.iter().map(|b| b.lock().expect("no panic").order.len()).sum();
-        assert!(named <= 200, "{named}");
+        assert_eq!(kept(&shelf, 0..100).len(), 100);
     }
 }

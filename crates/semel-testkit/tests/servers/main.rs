@@ -1,5 +1,8 @@
 //! The private servers themselves: a fault test is only as true as the faults it injects.
 
+mod amqp;
+mod nats;
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
@@ -8,17 +11,31 @@ use std::time::{Duration, Instant};
 
 use semel_testkit::servers::resp::{Connection, Reply};
 use semel_testkit::servers::{
-    Error, ErrorKind, MariaDb, Options, Postgres, Redis, RedisCluster, Server,
+    Error, ErrorKind, MariaDb, Nats, Options, Postgres, RabbitMq, Redis, RedisCluster, Server,
 };
 
 /// A healthy server answers in milliseconds; this only bounds a failing test.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 /// Long for a healthy server, short for a test that waits for silence.
 const BRIEFLY: Duration = Duration::from_millis(300);
 
 fn process_exists(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// A process and everything below it.
+fn family(root: u32) -> Vec<u32> {
+    let listed = std::fs::read_to_string(format!("/proc/{root}/task/{root}/children"));
+    let listed = listed.expect("the kernel lists children");
+    let children = listed.split_whitespace().map(|pid| pid.parse().expect("a process number"));
+    std::iter::once(root).chain(children.flat_map(family)).collect()
+}
+
+/// The processes that a server must not leave behind, from the list its janitor works by.
+fn listed(server: &Server) -> Vec<u32> {
+    let list = std::fs::read_to_string(server.directory().join("pids")).expect("there is a list");
+    list.split_whitespace().map(|pid| pid.parse().expect("a process number")).collect()
 }
 
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -82,6 +99,68 @@ fn redis_answers_pauses_restarts_and_leaves_nothing_behind() -> Result<(), Error
     lives_and_dies(|| Redis::start(Options::new()))
 }
 
+#[test]
+fn nats_answers_pauses_restarts_and_leaves_nothing_behind() -> Result<(), Error> {
+    lives_and_dies(|| Nats::start(Options::new()))
+}
+
+#[test]
+fn rabbitmq_answers_pauses_restarts_and_leaves_nothing_behind() -> Result<(), Error> {
+    lives_and_dies(|| RabbitMq::start(Options::new()))
+}
+
+#[test]
+fn nats_keeps_acknowledged_messages_through_a_kill() -> Result<(), Error> {
+    let mut server = Nats::start(Options::new())?;
+    let mut before = nats::Connection::open(server.port(), SOON).expect("nats accepts");
+    let stream = r#"{"name":"KEPT","subjects":["kept"],"storage":"file","num_replicas":1}"#;
+    let made = before.ask("$JS.API.STREAM.CREATE.KEPT", stream).expect("JetStream answers");
+    assert!(made.contains(r#""storage":"file""#), "{made}");
+    let acknowledged = before.ask("kept", "yes").expect("JetStream acknowledges");
+    assert!(acknowledged.contains(r#""seq":1"#), "{acknowledged}");
+    server.kill9()?;
+    server.restart()?;
+    let mut after = nats::Connection::open(server.port(), SOON).expect("nats accepts");
+    let info = after.ask("$JS.API.STREAM.INFO.KEPT", "").expect("JetStream answers");
+    assert!(info.contains(r#""messages":1,"#), "{info}");
+    Ok(())
+}
+
+#[test]
+fn rabbitmq_keeps_confirmed_messages_through_a_kill() -> Result<(), Error> {
+    let mut server = RabbitMq::start(Options::new())?;
+    let open = |server: &Server| amqp::Connection::open(server.port(), "guest", SOON);
+    let mut before = open(&server).expect("the guest is let in");
+    before.declare("kept").expect("rabbitmq declares a quorum queue");
+    eventually("the queue is stored", || RabbitMq::has_stored(&server, "kept"));
+    before.publish("kept", b"yes").expect("rabbitmq confirms");
+    server.kill9()?;
+    server.restart()?;
+    let mut after = open(&server).expect("the guest is let in");
+    assert_eq!(after.take("kept").expect("rabbitmq answers").as_deref(), Some(&b"yes"[..]));
+    assert_eq!(after.take("kept").expect("rabbitmq answers"), None);
+    Ok(())
+}
+
+/// Erlang nodes of one machine share a name service by default, and with it each other's names.
+#[test]
+fn two_rabbitmq_live_side_by_side_and_one_takes_only_its_own_processes_along() -> Result<(), Error>
+{
+    let start = || std::thread::spawn(|| RabbitMq::start(Options::new()));
+    let (first, second) = (start(), start());
+    let first = first.join().expect("the thread does not panic")?;
+    let second = second.join().expect("the thread does not panic")?;
+    let root = first.pid().expect("a running server has a process");
+    let (family, listed) = (family(root), listed(&first));
+    assert!(family.len() > 1, "the server has helpers: {family:?}");
+    assert_eq!(listed.len(), 2, "the server and its name service: {listed:?}");
+    drop(first);
+    let alive: Vec<_> = family.iter().chain(&listed).filter(|pid| process_exists(**pid)).collect();
+    assert!(alive.is_empty(), "{alive:?} outlived their server");
+    assert!(second.answers(SOON), "the other one answers");
+    Ok(())
+}
+
 fn redis_value_after_a_kill(options: Options) -> Result<Reply, Error> {
     let mut redis = Redis::start(options)?;
     let mut before = Connection::open(redis.port(), SOON).expect("redis accepts");
@@ -113,13 +192,20 @@ fn a_server_that_refuses_its_options_says_why() {
 }
 
 #[test]
+fn a_port_that_belongs_to_somebody_else_is_named_as_the_reason() {
+    let somebody = TcpListener::bind(("127.0.0.1", 0)).expect("there is a free port");
+    let port = somebody.local_addr().expect("it has an address").port().to_string();
+    let error = Nats::start(Options::new().flags(["--port", &port])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PortTaken, "{error}");
+    assert!(error.to_string().contains("already in use"), "{error}");
+}
+
+#[test]
 fn killing_postgres_kills_every_backend() -> Result<(), Error> {
     let mut postgres = Postgres::start(Options::new())?;
     let root = postgres.pid().expect("a running server has a process");
-    let children = std::fs::read_to_string(format!("/proc/{root}/task/{root}/children"))
-        .expect("the kernel lists children");
-    let children: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
-    assert!(children.len() >= 3, "PostgreSQL has helper processes: {children:?}");
+    let children = family(root);
+    assert!(children.len() >= 4, "PostgreSQL has helper processes: {children:?}");
     postgres.kill9()?;
     let alive: Vec<_> = children.iter().filter(|pid| process_exists(**pid)).collect();
     assert!(alive.is_empty(), "{alive:?} outlived the kill");
@@ -167,9 +253,11 @@ fn servers_die_with_the_process_that_started_them() -> Result<(), Error> {
         let redis = Redis::start(Options::new())?;
         let mut postgres = Postgres::start(Options::new())?;
         postgres.pause()?;
-        for server in [&redis, &postgres] {
-            let pid = server.pid().expect("a running server has a process");
-            println!("holding {pid} {}", server.directory().display());
+        let rabbitmq = RabbitMq::start(Options::new())?;
+        for server in [&redis, &postgres, &rabbitmq] {
+            for pid in listed(server) {
+                println!("holding {pid} {}", server.directory().display());
+            }
         }
         println!("holding everything");
         std::thread::sleep(Duration::from_secs(60));
@@ -190,7 +278,7 @@ fn servers_die_with_the_process_that_started_them() -> Result<(), Error> {
         .filter_map(|line| Some(line.split_once("holding ")?.1.to_owned()))
         .take_while(|line| line != "everything")
         .collect();
-    assert_eq!(held.len(), 2, "{held:?}");
+    assert!(held.len() > 5, "a redis, a family of postgres, a rabbitmq with a companion: {held:?}");
     drop(holder);
     for line in held {
         let (pid, directory) = line.split_once(' ').expect("a process and a directory");

@@ -1,0 +1,179 @@
+//! Events as AMQP messages: CloudEvents in binary mode, and structured mode when others use it.
+//!
+//! Where a message goes is the publisher's business, and whether it was seen before the inbox's.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use semel::event::{Carried, Envelope, STRUCTURED, Unreadable};
+
+/// In front of an attribute's name, as the binding for AMQP wants it.
+const PREFIX: &str = "cloudEvents:";
+/// The same for carriers that do not like colons; only read.
+const OTHER_PREFIX: &str = "cloudEvents_";
+/// What both of structured mode's content types begin with.
+const STRUCTURED_MEDIA: &str = "application/cloudevents";
+const PERSISTENT: u8 = 2;
+
+/// What the broker adds to a message, or obeys in one. Not to be sent again with a copy.
+const BROKERS_OWN: [&str; 4] = ["CC", "BCC", "x-delivery-count", "x-acquired-count"];
+
+/// The properties of an event's message.
+pub(crate) fn properties(event: &Envelope) -> BasicProperties {
+    let mut headers = FieldTable::default();
+    for (name, value) in event.cloud_attributes() {
+        // The binding gives it a property of its own.
+        if name != "datacontenttype" {
+            let value = AMQPValue::LongString(value.into_owned().into());
+            headers.insert(format!("{PREFIX}{name}").into(), value);
+        }
+    }
+    let seconds = event.occurred_at().as_micros().max(0).unsigned_abs() / 1_000_000;
+    BasicProperties::default()
+        .with_content_type(event.content_type().into())
+        .with_message_id(event.id().to_string().into())
+        .with_timestamp(seconds)
+        .with_delivery_mode(PERSISTENT)
+        .with_headers(headers)
+}
+
+/// Bytes of the frame that holds an event's properties, at most. It cannot be split.
+pub(crate) fn header_frame(event: &Envelope) -> usize {
+    // Frame and content header, the flags, the other properties with their lengths, the table's.
+    let fixed = 64 + event.content_type().len() + event.id().to_string().len();
+    let one = |(name, value): &(&str, Cow<'_, str>)| PREFIX.len() + name.len() + value.len() + 6;
+    event.cloud_attributes().iter().map(one).sum::<usize>() + fixed
+}
+
+/// What is the same in an event and in its message that came back: its id, and whose it is.
+pub(crate) type Mark = (String, String);
+
+/// The mark of an event.
+pub(crate) fn mark(event: &Envelope) -> Mark {
+    (event.id().to_string(), event.tenant().to_owned())
+}
+
+/// The mark of a message of ours.
+pub(crate) fn mark_in(properties: &BasicProperties) -> Mark {
+    let id = properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default();
+    let headers = properties.headers().as_ref();
+    let tenant = headers.and_then(|all| all.inner().get("cloudEvents:tenantid")).and_then(text);
+    (id, tenant.map(Cow::into_owned).unwrap_or_default())
+}
+
+/// The event in a message; `tenant` is that of events that name none.
+pub(crate) fn envelope(
+    properties: &BasicProperties,
+    payload: &Bytes,
+    tenant: Option<&str>,
+) -> Result<Envelope, Unreadable> {
+    let content_type = properties.content_type().as_ref().map(ShortString::as_str);
+    if let Some(given) = content_type
+        && given.get(..STRUCTURED_MEDIA.len()).is_some_and(|it| {
+            // Also the batch format, which is no event and is said to be none.
+            it.eq_ignore_ascii_case(STRUCTURED_MEDIA)
+        })
+    {
+        let media = given.split(';').next().unwrap_or_default().trim();
+        if !media.eq_ignore_ascii_case(STRUCTURED) {
+            let why = format!("of its formats only {STRUCTURED} is read, not {media}");
+            return Err(Unreadable::Document(why));
+        }
+        return Envelope::from_json(payload, tenant);
+    }
+    let mut carried = Carried {
+        content_type: content_type.map(Cow::Borrowed),
+        payload: payload.clone(),
+        tenant: tenant.map(Cow::Borrowed),
+        ..Carried::default()
+    };
+    for (name, value) in properties.headers().iter().flatten() {
+        let name = name.as_str();
+        let ours = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(OTHER_PREFIX));
+        if let (Some(name), Some(value)) = (ours, text(value)) {
+            carried.attributes.insert(Cow::Borrowed(name), value);
+        }
+    }
+    Envelope::from_cloud(carried)
+}
+
+/// A header's value as CloudEvents writes it; `None` for what is no value of an attribute, text
+/// that is not UTF-8 included: made readable, two different ids could become one.
+fn text(value: &AMQPValue) -> Option<Cow<'_, str>> {
+    let written = match value {
+        AMQPValue::LongString(text) => return utf8(text.as_bytes()),
+        AMQPValue::ByteArray(bytes) => return utf8(bytes.as_slice()),
+        AMQPValue::ShortString(text) => return Some(Cow::Borrowed(text.as_str())),
+        AMQPValue::Boolean(it) => it.to_string(),
+        AMQPValue::ShortShortInt(it) => it.to_string(),
+        AMQPValue::ShortShortUInt(it) => it.to_string(),
+        AMQPValue::ShortInt(it) => it.to_string(),
+        AMQPValue::ShortUInt(it) => it.to_string(),
+        AMQPValue::LongInt(it) => it.to_string(),
+        AMQPValue::LongUInt(it) => it.to_string(),
+        AMQPValue::LongLongInt(it) => it.to_string(),
+        AMQPValue::Timestamp(seconds) => return moment(*seconds),
+        AMQPValue::Float(_)
+        | AMQPValue::Double(_)
+        | AMQPValue::DecimalValue(_)
+        | AMQPValue::FieldArray(_)
+        | AMQPValue::FieldTable(_)
+        | AMQPValue::Void => return None,
+    };
+    Some(Cow::Owned(written))
+}
+
+fn utf8(bytes: &[u8]) -> Option<Cow<'_, str>> {
+    std::str::from_utf8(bytes).ok().map(Cow::Borrowed)
+}
+
+/// A moment as CloudEvents writes it.
+fn moment(seconds: u64) -> Option<Cow<'static, str>> {
+    let at = jiff::Timestamp::from_second(i64::try_from(seconds).ok()?).ok()?;
+    Some(Cow::Owned(at.to_string()))
+}
+
+/// The properties of a copy that is to be brought again after `millis`.
+pub(crate) fn again(properties: &BasicProperties, millis: u64) -> BasicProperties {
+    // Not the user: the broker closes the channel of anybody who names another than himself.
+    let mut copy = BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_expiration(millis.to_string().into());
+    if let Some(headers) = properties.headers() {
+        let kept = headers.into_iter().filter(|(name, _)| !is_brokers_own(name.as_str()));
+        let mut table = FieldTable::default();
+        for (name, value) in kept {
+            table.insert(name.clone(), value.clone());
+        }
+        copy = copy.with_headers(table);
+    }
+    if let Some(timestamp) = properties.timestamp() {
+        copy = copy.with_timestamp(*timestamp);
+    }
+    type With = fn(BasicProperties, ShortString) -> BasicProperties;
+    let texts: [(&Option<ShortString>, With); 7] = [
+        (properties.content_type(), BasicProperties::with_content_type),
+        (properties.content_encoding(), BasicProperties::with_content_encoding),
+        (properties.correlation_id(), BasicProperties::with_correlation_id),
+        (properties.reply_to(), BasicProperties::with_reply_to),
+        (properties.message_id(), BasicProperties::with_message_id),
+        (properties.kind(), BasicProperties::with_type),
+        (properties.app_id(), BasicProperties::with_app_id),
+    ];
+    for (value, with) in texts {
+        if let Some(value) = value {
+            copy = with(copy, value.clone());
+        }
+    }
+    copy
+}
+
+fn is_brokers_own(name: &str) -> bool {
+    BROKERS_OWN.contains(&name)
+        || ["x-death", "x-first-death-", "x-last-death-"].iter().any(|it| name.starts_with(it))
+}
+
+#[cfg(test)]
+mod tests;

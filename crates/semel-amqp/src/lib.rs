@@ -1,0 +1,64 @@
+//! Semel's events over RabbitMQ (AMQP 0-9-1): [`AmqpPublisher`] for the relay of an outbox, and
+//! [`AmqpSource`] for the consumer of a group.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use semel::Executor;
+//! use semel::inbox::{Consumer, Failure, Inbox};
+//! use semel::outbox::Relay;
+//! use semel::outbox::memory::MemoryOutbox;
+//! use semel::store::memory::MemoryStore;
+//! use semel_amqp::{AmqpPublisher, AmqpSource};
+//!
+//! let url = "amqp://guest:guest@127.0.0.1:5672/%2f";
+//!
+//! // Whoever consumes makes its queue; until then the exchange has nowhere to put an event.
+//! let source = AmqpSource::builder(url, "billing").connect().await?;
+//! let inbox = Inbox::new(Executor::new(MemoryStore::new()));
+//! let group = inbox.group("billing").on("order.placed", |event, _| async move {
+//!     println!("bill {}", event.id());
+//!     Ok::<(), Failure>(())
+//! });
+//! let consuming = Consumer::new(group, source)?.start();
+//!
+//! let publisher = AmqpPublisher::builder(url).connect().await?;
+//! let relaying = Relay::new(MemoryOutbox::new(), publisher).start();
+//! # relaying.stop().await;
+//! # consuming.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is on the broker
+//!
+//! | | name | made by |
+//! |---|---|---|
+//! | topic exchange | `semel.events` | publisher and source |
+//! | the group's queue | `semel.events.billing` | source |
+//! | …of an ordered group, one per partition | `semel.events.billing.p0` … `.p15` | source |
+//! | what the broker gave up | `semel.events.billing.dead` | source |
+//! | what comes again later | `semel.events.billing.retry.1s` … | source, when first needed |
+//!
+//! All are durable, and every queue is a quorum queue: RabbitMQ 3.10 or newer is needed. What is
+//! missing is declared; what is there and differs is a [`SetupError::Differs`], never a guess.
+//! Events travel as CloudEvents in binary mode under the routing key `{partition}.{type}`.
+//!
+//! # What is promised
+//!
+//! A publish is `Ok` when the broker has confirmed it *and* has put it into a queue. An event that
+//! no queue is bound for is refused, not dropped; one whose confirm is lost is published again, and
+//! the inbox recognises it. A message is acknowledged after the inbox has committed. No queue drops
+//! anything: what passes its delivery limit goes to the dead queue, and dead-lettering itself is
+//! confirmed (`at-least-once`).
+
+mod carrier;
+mod error;
+mod link;
+mod publisher;
+mod source;
+mod topology;
+
+pub use error::SetupError;
+pub use publisher::{AmqpPublisher, PublisherBuilder};
+pub use source::{AmqpMessage, AmqpSource, SourceBuilder};
+pub use topology::EXCHANGE;

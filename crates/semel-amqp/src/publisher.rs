@@ -1,0 +1,265 @@
+//! Hands events to the exchange, and believes only what the broker has confirmed.
+//!
+//! What the confirms of a batch amount to is decided in `verdict`, away from any socket.
+
+mod builder;
+mod verdict;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::ShortString;
+use lapin::{Channel, Confirmation, Connection};
+use semel::event::Envelope;
+use semel::outbox::{PublishError, Publisher, partition};
+
+pub use builder::PublisherBuilder;
+use verdict::Heard;
+
+use crate::carrier;
+use crate::error::{PRECONDITION_FAILED, SetupError, code, within};
+use crate::link::Link;
+use crate::topology;
+
+/// A channel is kept for the next batch up to this many.
+const IDLE: usize = 8;
+
+/// Publishes events to a topic exchange of RabbitMQ, under `{partition}.{type}`. Cheap to clone;
+/// clones share the connection.
+///
+/// Every message is persistent, `mandatory` and confirmed. A batch is sent at once and then waited
+/// for. What its answers mean:
+///
+/// | broker | answer |
+/// |---|---|
+/// | confirmed, and a queue has it | `Ok` |
+/// | returned it: no queue is bound for it | [`Refused`](PublishError::Refused) |
+/// | finds it too large | [`Refused`](PublishError::Refused) |
+/// | nack: a queue could not take it | [`Failed`](PublishError::Failed) |
+/// | gone, silent, or blocked by an alarm | [`Unavailable`](PublishError::Unavailable) |
+///
+/// The client library logs a returned message as a whole at level `WARN`, payload included; where
+/// payloads must not be in logs, set its target `lapin` to `error`.
+#[derive(Clone)]
+pub struct AmqpPublisher(Arc<Inner>);
+
+struct Inner {
+    link: Link,
+    exchange: ShortString,
+    partitions: u16,
+    declare: bool,
+    /// Channels on which everything has been answered. One that is in use belongs to its user, so
+    /// a batch that is given up takes its confirms with it.
+    idle: Mutex<Vec<Desk>>,
+}
+
+/// A channel in confirm mode, and the connection that it lives on.
+struct Desk {
+    connection: Arc<Connection>,
+    channel: Channel,
+}
+
+impl AmqpPublisher {
+    /// A publisher for the broker at this URL (`amqp://user:password@host:port/vhost`, the vhost
+    /// percent-encoded: `%2f` is the default one).
+    pub fn builder(url: &str) -> PublisherBuilder {
+        PublisherBuilder::new(url)
+    }
+}
+
+impl fmt::Debug for AmqpPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AmqpPublisher")
+            .field("link", &self.0.link)
+            .field("exchange", &self.0.exchange.as_str())
+            .field("partitions", &self.0.partitions)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Publisher for AmqpPublisher {
+    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+        let mut answers = Vec::with_capacity(events.len());
+        let mut away = false;
+        let verdicts = self.0.batch(&events.iter().collect::<Vec<_>>()).await;
+        for (event, verdict) in events.iter().zip(verdicts) {
+            let verdict = match verdict {
+                // One of several ended the channel for all. Sent alone, each speaks for itself.
+                Verdict::TooLarge(_) if events.len() > 1 && !away => self.0.alone(event).await,
+                Verdict::TooLarge(reason) if away => {
+                    Verdict::Known(Err(PublishError::Unavailable(reason)))
+                }
+                other @ (Verdict::Known(_) | Verdict::TooLarge(_)) => other,
+            };
+            let answer = match verdict {
+                Verdict::Known(answer) => answer,
+                Verdict::TooLarge(reason) => Err(PublishError::Refused(reason)),
+            };
+            away |= matches!(answer, Err(PublishError::Unavailable(_)));
+            answers.push(answer);
+        }
+        answers
+    }
+}
+
+/// What is known about one event.
+enum Verdict {
+    Known(Result<(), PublishError>),
+    /// The channel was ended because an event is too large: this one, or another of its batch.
+    TooLarge(String),
+}
+
+impl Inner {
+    fn routing_key(&self, event: &Envelope) -> ShortString {
+        format!("{}.{}", partition(event, self.partitions), event.kind()).into()
+    }
+
+    async fn alone(&self, event: &Envelope) -> Verdict {
+        self.batch(&[event]).await.pop().expect("one verdict per event")
+    }
+
+    /// Publishes events on one channel: one verdict each, in order, within the time.
+    async fn batch(&self, events: &[&Envelope]) -> Vec<Verdict> {
+        let limit = self.link.timeout();
+        let silence = || Heard::Lost(format!("no confirm within {limit:?}"));
+        let mut heard: Vec<Heard> = events.iter().map(|_| silence()).collect();
+        let mut too_large = None;
+        let work = self.converse(events, &mut heard, &mut too_large);
+        let ended = tokio::time::timeout(limit, work).await;
+        if let Ok(Err(error)) = &ended {
+            let lost = error.to_string();
+            heard.iter_mut().for_each(|one| *one = Heard::Lost(lost.clone()));
+        }
+        let marks: Vec<_> = events.iter().map(|event| carrier::mark(event)).collect();
+        let unrouted = |at: usize| {
+            let key = self.routing_key(events[at]);
+            format!("no queue is bound to the exchange {} for the key {key}", self.exchange)
+        };
+        let answers = verdict::of(&marks, &heard, unrouted);
+        let lost = |answer: Result<(), PublishError>| match (&too_large, answer) {
+            (Some(reason), Err(PublishError::Unavailable(_))) => {
+                Verdict::TooLarge(String::clone(reason))
+            }
+            (_, answer) => Verdict::Known(answer),
+        };
+        answers.into_iter().map(lost).collect()
+    }
+
+    /// Sends all, then hears all. What is heard is written down at once: the time may end it.
+    async fn converse(
+        &self,
+        events: &[&Envelope],
+        heard: &mut [Heard],
+        too_large: &mut Option<String>,
+    ) -> Result<(), SetupError> {
+        let desk = self.desk().await?;
+        let most = usize::try_from(desk.connection.configuration().frame_max()).unwrap_or(0);
+        let mandatory = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let mut sending = Vec::with_capacity(events.len());
+        for (at, event) in events.iter().enumerate() {
+            let frame = carrier::header_frame(event);
+            if most != 0 && frame > most {
+                let reason = format!("its attributes take {frame} bytes of a frame of {most}");
+                heard[at] = Heard::Refused(reason);
+                continue;
+            }
+            let mut publish = Box::pin(desk.channel.basic_publish(
+                self.exchange.clone(),
+                self.routing_key(event),
+                mandatory,
+                event.payload(),
+                carrier::properties(event),
+            ));
+            // A first poll puts it in line, so that they leave in their order without waiting for
+            // one another.
+            let started = futures_util::poll!(&mut publish);
+            sending.push(async move {
+                let sent = match started {
+                    std::task::Poll::Ready(sent) => sent,
+                    std::task::Poll::Pending => publish.await,
+                };
+                let confirmed = match sent {
+                    Ok(confirm) => confirm.await,
+                    Err(error) => Err(error),
+                };
+                (at, confirmed)
+            });
+        }
+        let mut confirms: FuturesUnordered<_> = sending.into_iter().collect();
+        let mut clean = true;
+        while let Some((at, confirmed)) = confirms.next().await {
+            heard[at] = match confirmed {
+                Ok(confirmation) => in_words(confirmation),
+                Err(error) => {
+                    clean = false;
+                    if let Some((PRECONDITION_FAILED, reason)) = code(&error) {
+                        too_large.get_or_insert(reason);
+                    }
+                    Heard::Lost(error.to_string())
+                }
+            };
+        }
+        drop(confirms);
+        if clean {
+            self.give_back(desk);
+        }
+        Ok(())
+    }
+
+    /// A channel on which nothing is unanswered.
+    async fn desk(&self) -> Result<Desk, SetupError> {
+        let blocked = |connection: &Connection| -> Result<(), SetupError> {
+            if !connection.status().blocked() {
+                return Ok(());
+            }
+            // It takes nothing from anybody, and would keep what we send in its socket.
+            let reason = "an alarm (memory or disk) makes it take nothing".to_owned();
+            Err(SetupError::Unavailable { attempt: "publishing".to_owned(), reason })
+        };
+        while let Some(desk) = self.take_idle() {
+            if desk.channel.status().connected() && desk.connection.status().connected() {
+                if let Err(error) = blocked(&desk.connection) {
+                    self.give_back(desk);
+                    return Err(error);
+                }
+                return Ok(desk);
+            }
+        }
+        let limit = self.link.timeout();
+        let connection = self.link.connection().await?;
+        blocked(&connection)?;
+        let channel = within(limit, "opening a channel", connection.create_channel()).await?;
+        let confirms = channel.confirm_select(ConfirmSelectOptions::default());
+        within(limit, "turning publisher confirms on", confirms).await?;
+        if self.declare {
+            topology::declare_exchange(&channel, &self.exchange, limit).await?;
+        }
+        Ok(Desk { connection, channel })
+    }
+
+    fn take_idle(&self) -> Option<Desk> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn give_back(&self, desk: Desk) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE {
+            idle.push(desk);
+        }
+    }
+}
+
+fn in_words(confirmation: Confirmation) -> Heard {
+    let taken = confirmation.is_ack();
+    if confirmation == Confirmation::NotRequested {
+        return Heard::Lost("the channel is not in confirm mode".to_owned());
+    }
+    let returned = confirmation.take_message();
+    Heard::Confirmed { taken, returned: returned.map(|it| carrier::mark_in(&it.properties)) }
+}
+
+/// Default time to wait for the broker.
+const TIMEOUT: Duration = Duration::from_secs(5);

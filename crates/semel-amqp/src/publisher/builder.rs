@@ -1,0 +1,94 @@
+//! The settings of a publisher.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{AmqpPublisher, Inner, TIMEOUT};
+use crate::error::SetupError;
+use crate::link::Link;
+use crate::topology::{self, EXCHANGE, PARTITIONS};
+
+/// A publisher in the making.
+#[derive(Clone)]
+#[must_use]
+pub struct PublisherBuilder {
+    url: String,
+    exchange: String,
+    partitions: u16,
+    timeout: Duration,
+    declare: bool,
+}
+
+impl std::fmt::Debug for PublisherBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PublisherBuilder").field("exchange", &self.exchange).finish_non_exhaustive()
+    }
+}
+
+impl PublisherBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            exchange: EXCHANGE.to_owned(),
+            partitions: PARTITIONS,
+            timeout: TIMEOUT,
+            declare: true,
+        }
+    }
+
+    /// The topic exchange. Default [`EXCHANGE`].
+    pub fn exchange(mut self, name: &str) -> Self {
+        self.exchange = name.to_owned();
+        self
+    }
+
+    /// Into how many partitions lanes are divided. Must be what ordered sources have; changing it
+    /// changes the order of what is under way. Default 16.
+    pub fn partitions(mut self, count: u16) -> Self {
+        self.partitions = count;
+        self
+    }
+
+    /// How long to wait for the broker: to connect, and for the confirms of a batch. Shorter than
+    /// the relay's lease. Default 5 s.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// Whether the exchange is declared. Turn it off for users that may not. Default on.
+    pub fn declare(mut self, declare: bool) -> Self {
+        self.declare = declare;
+        self
+    }
+
+    /// The publisher. It connects when it is first used.
+    ///
+    /// # Errors
+    /// [`SetupError::Setting`] names the setting that cannot be used.
+    pub fn build(self) -> Result<AmqpPublisher, SetupError> {
+        if self.partitions == 0 {
+            return Err(SetupError::setting("partitions", "there is at least one"));
+        }
+        let exchange = topology::exchange(&self.exchange)?;
+        let link = Link::new(&self.url, format!("semel publisher {exchange}"), self.timeout)?;
+        Ok(AmqpPublisher(Arc::new(Inner {
+            link,
+            exchange,
+            partitions: self.partitions,
+            declare: self.declare,
+            idle: Mutex::default(),
+        })))
+    }
+
+    /// The publisher, connected, its exchange declared: what is wrong shows now.
+    ///
+    /// # Errors
+    /// [`SetupError`] says what, and what to do.
+    pub async fn connect(self) -> Result<AmqpPublisher, SetupError> {
+        let publisher = self.build()?;
+        let desk = publisher.0.desk().await?;
+        publisher.0.give_back(desk);
+        Ok(publisher)
+    }
+}

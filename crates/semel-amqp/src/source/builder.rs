@@ -1,0 +1,165 @@
+//! The settings of a source.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use super::{AmqpSource, Shared, State};
+use crate::error::SetupError;
+use crate::link::Link;
+use crate::topology::{self, EXCHANGE, Topology};
+
+/// Deliveries until the broker gives a message up. Far away: the inbox counts attempts itself, and
+/// an hour in which its store is down must not end in the dead queue.
+const DELIVERY_LIMIT: u32 = 1_000_000;
+
+/// A source in the making.
+#[derive(Clone)]
+#[must_use]
+pub struct SourceBuilder {
+    url: String,
+    exchange: String,
+    group: String,
+    kinds: Vec<String>,
+    ordered: Option<u16>,
+    prefetch: u16,
+    patience: Duration,
+    timeout: Duration,
+    delivery_limit: u32,
+    tenant: Option<Box<str>>,
+    declare: bool,
+}
+
+impl std::fmt::Debug for SourceBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourceBuilder").field("group", &self.group).finish_non_exhaustive()
+    }
+}
+
+impl SourceBuilder {
+    pub(super) fn new(url: &str, group: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            exchange: EXCHANGE.to_owned(),
+            group: group.to_owned(),
+            kinds: Vec::new(),
+            ordered: None,
+            prefetch: 64,
+            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
+            delivery_limit: DELIVERY_LIMIT,
+            tenant: None,
+            declare: true,
+        }
+    }
+
+    /// The topic exchange. Default [`EXCHANGE`].
+    pub fn exchange(mut self, name: &str) -> Self {
+        self.exchange = name.to_owned();
+        self
+    }
+
+    /// Only events of these types; `*` is one word of a type and `#` any number of them. Default:
+    /// all. A type that is taken from the list stays bound until you unbind it.
+    pub fn kinds<'a>(mut self, kinds: impl IntoIterator<Item = &'a str>) -> Self {
+        self.kinds = kinds.into_iter().map(str::to_owned).collect();
+        self
+    }
+
+    /// Keeps the order of each lane: one queue for each of this many partitions, which must be what
+    /// the publisher has. A group that becomes ordered, or ceases to be, leaves its old queues
+    /// behind: delete them when they are empty, for they are still bound.
+    pub fn ordered(mut self, partitions: u16) -> Self {
+        self.ordered = Some(partitions);
+        self
+    }
+
+    /// Messages that the broker sends ahead of answers, at most: how many are in hands or wait in
+    /// this process. At least what the consumer handles at once. Default 64; an ordered source has
+    /// one per partition.
+    pub fn prefetch(mut self, messages: u16) -> Self {
+        self.prefetch = messages;
+        self
+    }
+
+    /// How long until a message that got no answer is given back. Default 5 s.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// How long to wait for the broker's answers. Default 5 s.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// How often a message is delivered before the broker puts it into the group's dead queue.
+    /// Default 1,000,000: the inbox counts attempts itself. A property of the queue, so it cannot
+    /// be changed while that exists.
+    pub fn delivery_limit(mut self, deliveries: u32) -> Self {
+        self.delivery_limit = deliveries;
+        self
+    }
+
+    /// The tenant of events that name none, for events that others publish. Default: such an event
+    /// cannot be read.
+    pub fn tenant(mut self, tenant: &str) -> Self {
+        self.tenant = Some(tenant.into());
+        self
+    }
+
+    /// Whether exchange, queues and bindings are declared. Turn it off for users that may not; the
+    /// retry queues must then exist as well. Default on.
+    pub fn declare(mut self, declare: bool) -> Self {
+        self.declare = declare;
+        self
+    }
+
+    /// The source. It connects, and declares its queue, when it is first asked for a message: what
+    /// is published before that has no queue.
+    ///
+    /// # Errors
+    /// [`SetupError::Setting`] names the setting that cannot be used.
+    pub fn build(self) -> Result<AmqpSource, SetupError> {
+        let topology = Topology {
+            exchange: topology::exchange(&self.exchange)?,
+            group: self.group,
+            kinds: self.kinds,
+            ordered: self.ordered,
+            delivery_limit: self.delivery_limit,
+        };
+        topology.check()?;
+        if self.prefetch == 0 {
+            return Err(SetupError::setting("prefetch", "zero would mean without any bound"));
+        }
+        let linked = |role: &str| {
+            let name = format!("semel {role} {}.{}", topology.exchange, topology.group);
+            Link::new(&self.url, name, self.timeout)
+        };
+        let shared = Arc::new(Shared {
+            link: linked("source")?,
+            aside: linked("retries")?,
+            topology,
+            prefetch: if self.ordered.is_some() { 1 } else { self.prefetch },
+            patience: self.patience,
+            tenant: self.tenant,
+            declare: self.declare,
+        });
+        Ok(AmqpSource { shared, state: Mutex::default() })
+    }
+
+    /// The source, connected and consuming, its queue declared and bound: what is published from
+    /// now on reaches the group.
+    ///
+    /// # Errors
+    /// [`SetupError`] says what is wrong, and what to do.
+    pub async fn connect(self) -> Result<AmqpSource, SetupError> {
+        let source = self.build()?;
+        let mut state = State::default();
+        source.counter(&mut state).await?;
+        *source.state.lock().await = state;
+        Ok(source)
+    }
+}

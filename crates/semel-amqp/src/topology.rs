@@ -1,0 +1,208 @@
+//! What must be on the broker: an exchange, a group's queues, and where the broker puts what it
+//! gives up or is to bring later.
+//!
+//! The arguments are the same for every version of the broker, so that one upgrade later they are
+//! still equal to what is declared.
+
+use std::time::Duration;
+
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Channel, ExchangeKind};
+
+use crate::error::{SetupError, within};
+
+/// The exchange of events, unless somebody says otherwise.
+pub const EXCHANGE: &str = "semel.events";
+/// Partitions, unless somebody says otherwise.
+pub(crate) const PARTITIONS: u16 = 16;
+/// Leaves room for the group and what follows it: a quorum queue's name has at most 255 bytes, and
+/// the broker puts the virtual host in front.
+const MAX_EXCHANGE: usize = 100;
+const MAX_GROUP: usize = 60;
+
+/// The queues in which messages wait, and up to which delay each is for. A message waits behind
+/// those that came to its queue before it, so at most as long as its queue's longest delay.
+const WAITS: [(&str, Duration); 5] = [
+    ("1s", Duration::from_secs(1)),
+    ("5s", Duration::from_secs(5)),
+    ("30s", Duration::from_secs(30)),
+    ("5m", Duration::from_secs(300)),
+    ("long", Duration::MAX),
+];
+
+/// The names of one group's things.
+#[derive(Clone, Debug)]
+pub(crate) struct Topology {
+    pub(crate) exchange: ShortString,
+    pub(crate) group: String,
+    /// Types, or patterns of types; none means all.
+    pub(crate) kinds: Vec<String>,
+    /// One queue per partition, if order is kept.
+    pub(crate) ordered: Option<u16>,
+    pub(crate) delivery_limit: u32,
+}
+
+/// A queue that is consumed, and what it is bound by.
+pub(crate) struct Supply {
+    pub(crate) queue: ShortString,
+    bindings: Vec<ShortString>,
+}
+
+impl Topology {
+    pub(crate) fn check(&self) -> Result<(), SetupError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if !(1..=MAX_GROUP).contains(&self.group.len()) || !self.group.bytes().all(plain) {
+            let reason = format!("it has 1 to {MAX_GROUP} of A-Z a-z 0-9 - _");
+            return Err(SetupError::setting("group", reason));
+        }
+        if self.kinds.iter().any(|kind| kind.is_empty() || kind.len() > semel::event::MAX_TYPE) {
+            return Err(SetupError::setting("kinds", "one of them is no event type"));
+        }
+        if self.ordered == Some(0) {
+            return Err(SetupError::setting("ordered", "there is at least one partition"));
+        }
+        if self.delivery_limit == 0 {
+            let reason = "a message that was delivered once may have to come again";
+            return Err(SetupError::setting("delivery_limit", reason));
+        }
+        Ok(())
+    }
+
+    /// The queues to consume.
+    pub(crate) fn supplies(&self) -> Vec<Supply> {
+        let bound = |from: &str| -> Vec<ShortString> {
+            match &self.kinds[..] {
+                [] => vec![format!("{from}.#").into()],
+                kinds => kinds.iter().map(|kind| format!("{from}.{kind}").into()).collect(),
+            }
+        };
+        match self.ordered {
+            None => vec![Supply { queue: self.named(""), bindings: bound("*") }],
+            Some(partitions) => (0..partitions)
+                .map(|it| Supply {
+                    queue: self.named(&format!(".p{it}")),
+                    bindings: bound(&it.to_string()),
+                })
+                .collect(),
+        }
+    }
+
+    fn dead(&self) -> ShortString {
+        self.named(".dead")
+    }
+
+    /// Where a message waits for this long.
+    pub(crate) fn waiting(&self, delay: Duration) -> ShortString {
+        let fits = |(_, longest): &&(&str, Duration)| delay <= *longest;
+        let (name, _) = WAITS.iter().find(fits).expect("the last is for everything");
+        self.named(&format!(".retry.{name}"))
+    }
+
+    fn named(&self, what: &str) -> ShortString {
+        format!("{}.{}{what}", self.exchange, self.group).into()
+    }
+
+    /// Declares all that consuming needs. Harmless where it exists and is equal.
+    pub(crate) async fn declare(&self, on: &Channel, limit: Duration) -> Result<(), SetupError> {
+        declare_exchange(on, &self.exchange, limit).await?;
+        let dead = self.dead();
+        declare_queue(on, &dead, quorum(), limit).await?;
+        for Supply { queue, bindings } in self.supplies() {
+            let mut arguments = into(quorum(), &dead);
+            // Explicit, for two reasons: a broker from 4.0 on has a limit of its own, and without
+            // one a message that is given back goes to the end of its queue, out of its order.
+            let times = AMQPValue::LongLongInt(self.delivery_limit.into());
+            arguments.insert("x-delivery-limit".into(), times);
+            if self.ordered.is_some() {
+                let single = AMQPValue::Boolean(true);
+                arguments.insert("x-single-active-consumer".into(), single);
+            }
+            declare_queue(on, &queue, arguments, limit).await?;
+            for key in bindings {
+                let attempt = format!("binding the queue {queue} by {key}");
+                let bind = on.queue_bind(
+                    queue.clone(),
+                    self.exchange.clone(),
+                    key,
+                    QueueBindOptions::default(),
+                    FieldTable::default(),
+                );
+                within(limit, &attempt, bind).await?;
+            }
+        }
+        if self.ordered.is_none() {
+            // The one that is needed in the ordinary course of things; a queue that was declared a
+            // moment ago is not safe yet from a crash of its broker (seen with 3.10).
+            self.declare_waiting(on, &self.waiting(Duration::ZERO), limit).await?;
+        }
+        Ok(())
+    }
+
+    /// Declares a queue in which messages wait until they go back to the group's queue.
+    pub(crate) async fn declare_waiting(
+        &self,
+        on: &Channel,
+        queue: &ShortString,
+        limit: Duration,
+    ) -> Result<(), SetupError> {
+        declare_queue(on, queue, into(quorum(), &self.named("")), limit).await
+    }
+}
+
+/// Checks the name of an exchange.
+pub(crate) fn exchange(name: &str) -> Result<ShortString, SetupError> {
+    let printable = name.bytes().all(|byte| byte.is_ascii_graphic());
+    if !(1..=MAX_EXCHANGE).contains(&name.len()) || !printable || name.starts_with("amq.") {
+        let reason = format!("it has 1 to {MAX_EXCHANGE} visible ASCII characters, not amq. first");
+        return Err(SetupError::setting("exchange", reason));
+    }
+    Ok(name.into())
+}
+
+/// Declares the exchange of events.
+pub(crate) async fn declare_exchange(
+    on: &Channel,
+    name: &ShortString,
+    limit: Duration,
+) -> Result<(), SetupError> {
+    let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    let declare =
+        on.exchange_declare(name.clone(), ExchangeKind::Topic, durable, FieldTable::default());
+    within(limit, &format!("declaring the topic exchange {name}"), declare).await
+}
+
+async fn declare_queue(
+    on: &Channel,
+    name: &ShortString,
+    arguments: FieldTable,
+    limit: Duration,
+) -> Result<(), SetupError> {
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let declare = on.queue_declare(name.clone(), durable, arguments);
+    within(limit, &format!("declaring the quorum queue {name}"), declare).await.map(|_| ())
+}
+
+fn quorum() -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), text("quorum"));
+    arguments
+}
+
+/// What leaves this queue without an ack goes to that one, and stays until that one has it: the
+/// broker's default would forget a message that a crash meets on the way.
+fn into(mut arguments: FieldTable, queue: &ShortString) -> FieldTable {
+    arguments.insert("x-dead-letter-exchange".into(), text(""));
+    arguments.insert("x-dead-letter-routing-key".into(), text(queue.as_str()));
+    arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
+    // Without it the strategy is not taken; there is no length, so nothing is ever rejected.
+    arguments.insert("x-overflow".into(), text("reject-publish"));
+    arguments
+}
+
+fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(value.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! Names and settings, without a broker.
+
+use super::*;
+
+fn topology() -> Topology {
+    Topology {
+        exchange: EXCHANGE.into(),
+        group: "billing".to_owned(),
+        kinds: Vec::new(),
+        ordered: None,
+        delivery_limit: 10,
+    }
+}
+
+fn refused(change: impl FnOnce(&mut Topology)) -> &'static str {
+    let mut topology = topology();
+    change(&mut topology);
+    match topology.check() {
+        Err(SetupError::Setting { name, .. }) => name,
+        other => panic!("expected a setting to be refused, got {other:?}"),
+    }
+}
+
+#[test]
+fn an_unordered_group_reads_all_partitions_through_one_queue() {
+    let supplies = topology().supplies();
+    assert_eq!(supplies.len(), 1);
+    assert_eq!(supplies[0].queue.as_str(), "semel.events.billing");
+    assert_eq!(supplies[0].bindings, [ShortString::from("*.#")]);
+}
+
+#[test]
+fn an_ordered_group_has_a_queue_per_partition() {
+    let kinds = vec!["order.placed".to_owned(), "order.paid".to_owned()];
+    let supplies = Topology { ordered: Some(3), kinds, ..topology() }.supplies();
+    let names: Vec<_> = supplies.iter().map(|it| it.queue.as_str()).collect();
+    assert_eq!(
+        names,
+        ["semel.events.billing.p0", "semel.events.billing.p1", "semel.events.billing.p2"]
+    );
+    let bound: Vec<_> = supplies[2].bindings.iter().map(ShortString::as_str).collect();
+    assert_eq!(bound, ["2.order.placed", "2.order.paid"]);
+}
+
+#[test]
+fn a_message_waits_where_nobody_waits_much_longer() {
+    let named = |delay| topology().waiting(delay).to_string();
+    assert_eq!(named(Duration::ZERO), "semel.events.billing.retry.1s");
+    assert_eq!(named(Duration::from_secs(1)), "semel.events.billing.retry.1s");
+    assert_eq!(named(Duration::from_millis(1_001)), "semel.events.billing.retry.5s");
+    assert_eq!(named(Duration::from_secs(301)), "semel.events.billing.retry.long");
+}
+
+#[test]
+fn names_that_would_meet_another_groups_queues_are_refused() {
+    assert_eq!(refused(|it| it.group = "billing.dead".to_owned()), "group");
+    assert_eq!(refused(|it| it.group = String::new()), "group");
+    assert_eq!(refused(|it| it.group = "g".repeat(MAX_GROUP + 1)), "group");
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    assert_eq!(refused(|it| it.ordered = Some(0)), "ordered");
+    assert_eq!(refused(|it| it.delivery_limit = 0), "delivery_limit");
+    assert_eq!(refused(|it| it.kinds = vec![String::new()]), "kinds");
+    for name in ["", "amq.topic", "with space", &"x".repeat(MAX_EXCHANGE + 1)] {
+        assert!(exchange(name).is_err(), "{name:?}");
+    }
+}

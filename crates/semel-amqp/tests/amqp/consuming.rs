@@ -1,0 +1,147 @@
+//! What a source does with messages beyond what every broker's does.
+
+use std::time::Duration;
+
+use lapin::options::QueueDeleteOptions;
+use semel::inbox::{Answer, Message as _, Source as _};
+use semel::outbox::Publisher as _;
+
+use crate::fixture::{GROUP, Place, about, next, take, within};
+
+#[tokio::test]
+async fn what_was_put_off_comes_once() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, false).connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let sent: Vec<_> = (0..10).map(|it| about(&format!("ord_{it}"))).collect();
+    assert_eq!(publisher.publish(&sent).await, vec![Ok(()); sent.len()]);
+    for _ in &sent {
+        let message = next(&source).await;
+        message.answer(Answer::Later(Duration::from_millis(300))).await.expect("it is put off");
+    }
+    let mut missing: Vec<_> = sent.iter().map(semel::event::Envelope::id).collect();
+    while !missing.is_empty() {
+        let event = take(&source).await;
+        assert!(missing.contains(&event.id()), "it came twice");
+        assert!(sent.contains(&event), "it came changed");
+        missing.retain(|id| *id != event.id());
+    }
+    let more = tokio::time::timeout(Duration::from_secs(2), source.next()).await;
+    assert!(more.is_err(), "nothing more comes");
+}
+
+/// The broker drops what goes in a circle of expiries, unless the circle is cut.
+#[tokio::test]
+async fn a_message_can_be_put_off_again_and_again() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, false).connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let sent = about("ord_1");
+    assert_eq!(publisher.publish(std::slice::from_ref(&sent)).await, [Ok(())]);
+    for _ in 0..5 {
+        let message = next(&source).await;
+        assert_eq!(message.envelope().expect("an event"), sent);
+        message.answer(Answer::Later(Duration::from_millis(20))).await.expect("it is put off");
+    }
+    assert_eq!(take(&source).await, sent);
+}
+
+/// A queue that holds what waits was deleted: the message must not be acknowledged.
+#[tokio::test]
+async fn a_message_that_cannot_be_put_off_is_not_lost() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, false).connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let client = place.client().await;
+    let sent = about("ord_1");
+    assert_eq!(publisher.publish(std::slice::from_ref(&sent)).await, [Ok(())]);
+    // The first use remembers that the queue is there.
+    let message = next(&source).await;
+    message.answer(Answer::Later(Duration::from_millis(10))).await.expect("it is put off");
+    let message = next(&source).await;
+    let queue = place.queue(GROUP, ".retry.1s");
+    let gone = client.channel.queue_delete(queue.into(), QueueDeleteOptions::default());
+    gone.await.expect("the broker is there");
+    message.answer(Answer::Later(Duration::from_millis(10))).await.expect_err("nowhere to put it");
+    drop(message);
+    assert_eq!(take(&source).await, sent);
+}
+
+#[tokio::test]
+async fn a_message_past_its_delivery_limit_is_in_the_dead_queue() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, false).delivery_limit(2).patience(Duration::ZERO);
+    let source = source.connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let sent = about("ord_1");
+    assert_eq!(publisher.publish(std::slice::from_ref(&sent)).await, [Ok(())]);
+    for _ in 0..3 {
+        drop(next(&source).await);
+    }
+    let dead = place.client().await.get(&place.queue(GROUP, ".dead")).await;
+    let id = dead.delivery.properties.message_id().as_ref().map(ToString::to_string);
+    assert_eq!(id, Some(sent.id().to_string()));
+}
+
+#[tokio::test]
+async fn a_source_whose_queue_was_deleted_makes_it_again() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, false).connect().await.expect("the broker is there");
+    let queue = place.queue(GROUP, "");
+    let client = place.client().await;
+    let gone = client.channel.queue_delete(queue.into(), QueueDeleteOptions::default());
+    gone.await.expect("the broker is there");
+    within("it says so", source.next()).await.expect_err("the queue is gone");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let sent = about("ord_1");
+    let publishing = async {
+        // Refused until the queue is there again, which asking for a message makes it.
+        while publisher.publish(std::slice::from_ref(&sent)).await != [Ok(())] {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let (taken, ()) = tokio::join!(take(&source), within("it is bound", publishing));
+    assert_eq!(taken, sent);
+}
+
+/// One that was taken and not handed over is brought again: `next` is dropped all the time here.
+#[tokio::test]
+async fn nothing_is_lost_when_next_is_dropped() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, false).connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let sent: Vec<_> = (0..200).map(|it| about(&format!("ord_{it}"))).collect();
+    let mut missing: Vec<_> = sent.iter().map(semel::event::Envelope::id).collect();
+    let taking = async {
+        while !missing.is_empty() {
+            let limit = Duration::from_micros(300);
+            let Ok(Ok(message)) = tokio::time::timeout(limit, source.next()).await else {
+                tokio::task::yield_now().await;
+                continue;
+            };
+            message.answer(Answer::Ack).await.expect("the broker is there");
+            let id = message.envelope().expect("an event").id();
+            assert!(missing.contains(&id), "it came twice");
+            missing.retain(|other| *other != id);
+        }
+    };
+    let (answers, ()) = tokio::join!(publisher.publish(&sent), within("all are taken", taking));
+    assert_eq!(answers, vec![Ok(()); sent.len()]);
+}
+
+#[tokio::test]
+async fn a_group_takes_only_its_kinds() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, true).kinds(["order.*"]);
+    let source = source.connect().await.expect("the broker is there");
+    let _all = place.source("audit", false).connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let of = |kind: &str| {
+        let event = semel::event::Envelope::builder("acme", kind, "/orders").about("order", "1");
+        event.build().expect("a valid event")
+    };
+    let sent = [of("order.placed"), of("cart.filled"), of("order.line.added"), of("order.paid")];
+    assert_eq!(publisher.publish(&sent).await, vec![Ok(()); 4]);
+    assert_eq!(take(&source).await, sent[0]);
+    assert_eq!(take(&source).await, sent[3]);
+}

@@ -1,0 +1,260 @@
+//! An exchange of its own for each test, on the broker that the environment names or on a private
+//! one, and a plain client to look behind the crate's back.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use lapin::message::BasicGetMessage;
+use lapin::options::{
+    BasicGetOptions, BasicPublishOptions, ExchangeDeleteOptions, QueueDeleteOptions,
+};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use semel::AttemptId;
+use semel::event::Envelope;
+use semel::inbox::{Answer, Message as _, Source as _};
+use semel::outbox::{PublishError, Publisher as _};
+use semel_amqp::{AmqpMessage, AmqpPublisher, AmqpSource, PublisherBuilder, SourceBuilder};
+use semel_testkit::BrokerFixture;
+use semel_testkit::servers::{Options, RabbitMq, Server};
+
+/// So long that only what never happens takes it.
+const LIMIT: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(2);
+const PARTITIONS: u16 = 3;
+pub(crate) const GROUP: &str = "billing";
+
+/// An exchange and what hangs on it. Dropped, it is deleted.
+pub(crate) struct Place {
+    pub(crate) url: String,
+    pub(crate) exchange: String,
+    queues: Mutex<BTreeSet<String>>,
+    server: Option<Arc<Mutex<Server>>>,
+}
+
+impl Place {
+    /// On the broker of the test run.
+    pub(crate) async fn new() -> Self {
+        let variable = "SEMEL_TEST_AMQP_URL";
+        let url = std::env::var(variable).unwrap_or_else(|_| {
+            panic!("set {variable} or run `cargo xtask test`, which starts the servers")
+        });
+        Self::at(url, None)
+    }
+
+    /// On a broker that belongs to this test alone.
+    pub(crate) async fn alone() -> Self {
+        Self::alone_with(Options::new()).await
+    }
+
+    pub(crate) async fn alone_with(options: Options) -> Self {
+        let starting = tokio::task::spawn_blocking(|| RabbitMq::start(options));
+        let server = starting.await.expect("no panic").expect("RabbitMQ starts");
+        Self::at(server.url().to_owned(), Some(Arc::new(Mutex::new(server))))
+    }
+
+    fn at(url: String, server: Option<Arc<Mutex<Server>>>) -> Self {
+        let unique: String =
+            AttemptId::generate().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { url, exchange: format!("test-{unique}"), queues: Mutex::default(), server }
+    }
+
+    pub(crate) fn publisher(&self) -> PublisherBuilder {
+        AmqpPublisher::builder(&self.url).exchange(&self.exchange).partitions(PARTITIONS)
+    }
+
+    pub(crate) fn source(&self, group: &str, ordered: bool) -> SourceBuilder {
+        let builder = AmqpSource::builder(&self.url, group)
+            .exchange(&self.exchange)
+            .patience(PATIENCE)
+            .tenant("foreign");
+        let mut queues = self.queues.lock().expect("no panic");
+        queues.insert(self.queue(group, ".dead"));
+        if ordered {
+            queues.extend((0..PARTITIONS).map(|it| self.queue(group, &format!(".p{it}"))));
+            return builder.ordered(PARTITIONS);
+        }
+        queues.extend([self.queue(group, ""), self.queue(group, ".retry.1s")]);
+        builder
+    }
+
+    pub(crate) fn queue(&self, group: &str, what: &str) -> String {
+        format!("{}.{group}{what}", self.exchange)
+    }
+
+    /// Kills the broker and starts it again.
+    pub(crate) async fn kill_and_restart(&self) {
+        let server = Arc::clone(self.server.as_ref().expect("only a private broker is killed"));
+        let queues = self.queues.lock().expect("no panic").clone();
+        let killing = tokio::task::spawn_blocking(move || {
+            let mut server = server.lock().expect("no panic");
+            // A queue that was declared a moment ago would not be found again.
+            for queue in queues {
+                while !RabbitMq::has_stored(&server, &queue) {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            }
+            server.kill9().expect("it is there");
+            server.restart().expect("it starts again");
+        });
+        within("the broker is back", killing).await.expect("no panic");
+    }
+
+    /// Stops the broker's process without ending it.
+    pub(crate) async fn pause(&self) {
+        self.server().lock().expect("no panic").pause().expect("it is there");
+    }
+
+    pub(crate) async fn resume(&self) {
+        self.server().lock().expect("no panic").resume().expect("it is there");
+    }
+
+    fn server(&self) -> &Mutex<Server> {
+        self.server.as_ref().expect("only a private broker is harmed")
+    }
+
+    /// A client behind the crate's back.
+    pub(crate) async fn client(&self) -> Client {
+        let properties = ConnectionProperties::default();
+        let connecting = Connection::connect(&self.url, properties);
+        let connection = within("connecting", connecting).await.expect("the broker is there");
+        let channel = connection.create_channel().await.expect("the broker is there");
+        Client { _connection: connection, channel }
+    }
+}
+
+pub(crate) struct Client {
+    _connection: Connection,
+    pub(crate) channel: Channel,
+}
+
+impl Client {
+    /// Publishes a message of any kind.
+    pub(crate) async fn put(&self, exchange: &str, bytes: &[u8], properties: BasicProperties) {
+        let options = BasicPublishOptions::default();
+        let sent =
+            self.channel.basic_publish(exchange.into(), "0.any".into(), options, bytes, properties);
+        sent.await.expect("the broker is there").await.expect("the broker is there");
+    }
+
+    /// Takes a message out of a queue, as soon as there is one.
+    pub(crate) async fn get(&self, queue: &str) -> BasicGetMessage {
+        let getting = async {
+            loop {
+                let options = BasicGetOptions { no_ack: true };
+                let got = self.channel.basic_get(queue.into(), options).await;
+                if let Some(message) = got.expect("the queue is there") {
+                    return message;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        within("a message is in the queue", getting).await
+    }
+}
+
+impl BrokerFixture for Place {
+    type Publisher = AmqpPublisher;
+    type Source = AmqpSource;
+
+    async fn publisher(&self) -> AmqpPublisher {
+        Place::publisher(self).connect().await.expect("the broker is there")
+    }
+
+    async fn source(&self, group: &str, ordered: bool) -> AmqpSource {
+        Place::source(self, group, ordered).connect().await.expect("the broker is there")
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    fn partitions(&self) -> u16 {
+        PARTITIONS
+    }
+
+    async fn put_raw(&self, bytes: Bytes) {
+        self.client().await.put(&self.exchange, &bytes, BasicProperties::default()).await;
+    }
+
+    async fn restart(&self) {
+        self.kill_and_restart().await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.server.is_some() {
+            return;
+        }
+        let queues = std::mem::take(&mut *self.queues.lock().expect("no panic"));
+        let (url, exchange) = (self.url.clone(), self.exchange.clone());
+        // Another thread, because a test's runtime is busy with dropping this.
+        let cleaning = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a thread of its own").block_on(async {
+                let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
+                let channel = connection.create_channel().await?;
+                for queue in queues {
+                    channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
+                }
+                channel.exchange_delete(exchange.into(), ExchangeDeleteOptions::default()).await?;
+                connection.close(200, "done".into()).await
+            })
+        });
+        // What stays behind is gone with the broker.
+        let _ = cleaning.join();
+    }
+}
+
+/// Waits for something that happens soon.
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(LIMIT, future).await {
+        Ok(done) => done,
+        Err(_) => panic!("not within {LIMIT:?}: {what}"),
+    }
+}
+
+/// An event about an order.
+pub(crate) fn about(order: &str) -> Envelope {
+    let event = Envelope::builder("acme", "order.placed", "/orders").about("order", order);
+    event.json(&order).build().expect("a valid event")
+}
+
+/// The next message; a broker that is away is asked again.
+pub(crate) async fn next(source: &AmqpSource) -> AmqpMessage {
+    let asking = async {
+        loop {
+            match source.next().await {
+                Ok(message) => return message,
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    };
+    within("a message comes", asking).await
+}
+
+/// The next event, acked.
+pub(crate) async fn take(source: &AmqpSource) -> Envelope {
+    let message = next(source).await;
+    message.answer(Answer::Ack).await.expect("the broker is there");
+    message.envelope().expect("the message is an event")
+}
+
+/// Publishes until the broker has confirmed it, as a relay does.
+pub(crate) async fn insist(publisher: &AmqpPublisher, event: &Envelope) {
+    let insisting = async {
+        loop {
+            match &publisher.publish(std::slice::from_ref(event)).await[..] {
+                [Ok(())] => return,
+                [Err(PublishError::Unavailable(_) | PublishError::Failed(_))] => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                other => panic!("a broker that is away refuses nothing: {other:?}"),
+            }
+        }
+    };
+    within("the broker confirms", insisting).await;
+}

@@ -1,0 +1,9 @@
+//! Publisher and source against a real RabbitMQ.
+
+mod conformance;
+mod consuming;
+mod fixture;
+mod foreign;
+mod outage;
+mod publishing;
+mod topology;

@@ -1,0 +1,70 @@
+//! Brokers that die or stand still.
+
+use std::time::Duration;
+
+use semel::inbox::{Answer, Message as _};
+use semel::outbox::{PublishError, Publisher as _};
+
+use crate::fixture::{GROUP, Place, about, insist, next, take, within};
+
+/// In hands when the broker dies: nobody has said that it is done, so it comes again, in its order.
+#[tokio::test]
+async fn faults_an_ordered_lane_keeps_its_order_when_the_broker_is_killed() {
+    let place = Place::alone().await;
+    let source = place.source(GROUP, true).connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let sent: Vec<_> = (0..6).map(|_| about("ord_1")).collect();
+    assert_eq!(publisher.publish(&sent).await, vec![Ok(()); sent.len()]);
+    assert_eq!(take(&source).await.id(), sent[0].id());
+    let in_hands = next(&source).await;
+    assert_eq!(in_hands.envelope().expect("an event").id(), sent[1].id());
+    place.kill_and_restart().await;
+    in_hands.answer(Answer::Ack).await.expect_err("its channel is gone");
+    // The first one's ack may have died with the broker.
+    let mut seen = Vec::new();
+    while seen.last() != Some(&sent[5].id()) {
+        seen.push(take(&source).await.id());
+    }
+    seen.dedup();
+    let wanted: Vec<_> = sent.iter().map(semel::event::Envelope::id).collect();
+    let from = wanted.len() - seen.len();
+    assert!(from <= 1, "the one in hands came again: {seen:?}");
+    assert_eq!(seen, wanted[from..]);
+}
+
+/// What was put off survives, wherever it was.
+#[tokio::test]
+async fn faults_what_waits_for_later_survives_a_kill() {
+    let place = Place::alone().await;
+    let source = place.source(GROUP, false).connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let sent: Vec<_> = (0..20).map(|it| about(&format!("ord_{it}"))).collect();
+    assert_eq!(publisher.publish(&sent).await, vec![Ok(()); sent.len()]);
+    for _ in &sent {
+        let message = next(&source).await;
+        message.answer(Answer::Later(Duration::from_millis(900))).await.expect("it is put off");
+    }
+    place.kill_and_restart().await;
+    let mut missing: Vec<_> = sent.iter().map(semel::event::Envelope::id).collect();
+    while !missing.is_empty() {
+        let id = take(&source).await.id();
+        missing.retain(|other| *other != id);
+    }
+    insist(&publisher, &about("after")).await;
+}
+
+/// The answer must come, and be that nobody knows.
+#[tokio::test]
+async fn faults_a_broker_that_stands_still_is_unavailable_and_then_takes_events_again() {
+    let place = Place::alone().await;
+    let _source = place.source(GROUP, false).connect().await.expect("the broker is there");
+    let publisher = place.publisher().timeout(Duration::from_secs(1));
+    let publisher = publisher.connect().await.expect("the broker is there");
+    place.pause().await;
+    let answers = within("it gives up", publisher.publish(&[about("1"), about("2")])).await;
+    for answer in answers {
+        assert!(matches!(answer, Err(PublishError::Unavailable(_))), "{answer:?}");
+    }
+    place.resume().await;
+    insist(&publisher, &about("3")).await;
+}

@@ -1,0 +1,128 @@
+//! What a publisher says about events that the broker does not take.
+
+use semel::event::Envelope;
+use semel::outbox::{PublishError, Publisher as _};
+use semel_testkit::servers::Options;
+
+use crate::fixture::{GROUP, Place, about, take};
+
+fn of(kind: &str) -> Envelope {
+    Envelope::builder("acme", kind, "/orders").build().expect("a valid event")
+}
+
+fn is_refused(answer: &Result<(), PublishError>, why: &str) -> bool {
+    matches!(answer, Err(PublishError::Refused(reason)) if reason.contains(why))
+}
+
+#[tokio::test]
+async fn an_event_that_no_queue_is_bound_for_is_refused() {
+    let place = Place::new().await;
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let event = about("ord_1");
+    let answers = publisher.publish(std::slice::from_ref(&event)).await;
+    assert!(is_refused(&answers[0], "no queue is bound"), "{answers:?}");
+
+    // Nothing is wrong with the publisher: with a queue the very same event is taken.
+    let source = place.source(GROUP, false).connect().await.expect("the broker is there");
+    assert_eq!(publisher.publish(std::slice::from_ref(&event)).await, [Ok(())]);
+    assert_eq!(take(&source).await, event);
+}
+
+/// Returned messages may come beside anybody's confirm; which event is refused must not depend on it.
+#[tokio::test]
+async fn in_a_batch_exactly_the_unroutable_events_are_refused() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, false).kinds(["routed"]);
+    let source = source.connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    for round in 0..20_usize {
+        let batch: Vec<_> = (0..60)
+            .map(|at| of(if (at * 7 + round) % 3 == 0 { "lost" } else { "routed" }))
+            .collect();
+        let answers = publisher.publish(&batch).await;
+        for (event, answer) in batch.iter().zip(&answers) {
+            match event.kind() {
+                "routed" => assert_eq!(answer, &Ok(()), "round {round}"),
+                _ => assert!(is_refused(answer, "no queue is bound"), "round {round}: {answer:?}"),
+            }
+        }
+        for event in batch.iter().filter(|event| event.kind() == "routed") {
+            assert_eq!(take(&source).await.id(), event.id());
+        }
+    }
+}
+
+/// The broker closes the channel and does not say which event it means.
+#[tokio::test]
+async fn an_event_that_the_broker_finds_too_large_is_refused_and_its_neighbours_are_not() {
+    let most = ["-rabbit", "max_message_size", "65536"];
+    let place = Place::alone_with(Options::new().flags(most)).await;
+    let source = place.source(GROUP, false).connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let sized = |bytes: usize| {
+        let event = Envelope::builder("acme", "order.placed", "/orders");
+        event.payload("application/octet-stream", vec![7; bytes]).build().expect("a valid event")
+    };
+    let batch = [sized(1), sized(65_537), sized(65_536), sized(100_000), sized(2)];
+    let answers = publisher.publish(&batch).await;
+    let refused: Vec<_> = answers.iter().map(|answer| is_refused(answer, "size")).collect();
+    assert_eq!(refused, [false, true, false, true, false], "{answers:?}");
+    let mut expected: Vec<_> = [0, 2, 4].map(|at| batch[at].id()).into();
+    while !expected.is_empty() {
+        // One that was sent again may come twice.
+        let id = take(&source).await.id();
+        expected.retain(|wanted| *wanted != id);
+    }
+}
+
+/// A frame cannot be split: sent all the same, it would end the connection for everybody.
+#[tokio::test]
+async fn attributes_that_do_not_fit_into_a_frame_are_refused() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, false).connect().await.expect("the broker is there");
+    let url = format!("{}?frame_max=8192", place.url);
+    let publisher = semel_amqp::AmqpPublisher::builder(&url).exchange(&place.exchange);
+    let publisher = publisher.connect().await.expect("the broker is there");
+    let with = |count: usize| {
+        let event = Envelope::builder("acme", "order.placed", "/orders");
+        let named = (0..count).map(|at| format!("a{at}"));
+        let full = named.fold(event, |event, name| event.attribute(&name, &"v".repeat(1_000)));
+        full.build().expect("a valid event")
+    };
+    let batch = [with(1), with(20), with(7)];
+    let answers = publisher.publish(&batch).await;
+    assert_eq!([&answers[0], &answers[2]], [&Ok(()), &Ok(())]);
+    assert!(is_refused(&answers[1], "attributes"), "{answers:?}");
+    assert_eq!(take(&source).await, batch[0]);
+    assert_eq!(take(&source).await, batch[2]);
+}
+
+#[tokio::test]
+async fn a_broker_that_is_not_there_is_unavailable() {
+    // A port that was free a moment ago.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    drop(listener);
+    let url = format!("amqp://guest:guest@{address}/%2f");
+    let publisher = semel_amqp::AmqpPublisher::builder(&url).build().expect("valid settings");
+    for _ in 0..3 {
+        let answers = publisher.publish(&[about("ord_1"), about("ord_2")]).await;
+        assert_eq!(answers.len(), 2);
+        for answer in answers {
+            assert!(matches!(answer, Err(PublishError::Unavailable(_))), "{answer:?}");
+        }
+    }
+}
+
+/// A peer that takes connections and says nothing.
+#[tokio::test]
+async fn a_silent_broker_is_unavailable_in_time() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let url = format!("amqp://guest:guest@{address}/%2f");
+    let limit = std::time::Duration::from_millis(300);
+    let publisher = semel_amqp::AmqpPublisher::builder(&url).timeout(limit);
+    let publisher = publisher.build().expect("valid settings");
+    let answers = crate::fixture::within("it gives up", publisher.publish(&[about("1")])).await;
+    assert!(matches!(answers[0], Err(PublishError::Unavailable(_))), "{answers:?}");
+}

@@ -1,0 +1,139 @@
+//! Names that NATS takes: of streams, subjects and consumers.
+//!
+//! A NATS name has neither blanks nor `.`, `*`, `>`; what our names have of those is written so that
+//! two different names never become one.
+
+use std::fmt::Write as _;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use sha2::{Digest as _, Sha256};
+
+/// A setting that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} must be {wanted}, got {got}")]
+pub struct InvalidSetting {
+    /// Which one.
+    pub setting: &'static str,
+    /// What would do.
+    pub wanted: &'static str,
+    /// What was given.
+    pub got: String,
+}
+
+impl InvalidSetting {
+    pub(crate) fn new(setting: &'static str, wanted: &'static str, got: impl ToString) -> Self {
+        Self { setting, wanted, got: got.to_string() }
+    }
+}
+
+/// Longest name of a stream or a consumer that we make.
+const MAX_NAME: usize = 64;
+/// What a token of a subject may hold as it is.
+const TOKEN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
+
+/// Whether a stream or a token can be called this.
+pub(crate) fn is_name(text: &str) -> bool {
+    (1..=MAX_NAME).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+/// The part of a subject that says what type of event it is: `order.placed` is two tokens, so that
+/// subscribers can ask for `order.>`.
+pub(crate) fn of_type(kind: &str) -> String {
+    if kind.split('.').any(str::is_empty) {
+        // Empty tokens are none, so here the dots are no separators.
+        return utf8_percent_encode(kind, TOKEN).to_string();
+    }
+    let tokens: Vec<_> =
+        kind.split('.').map(|token| utf8_percent_encode(token, TOKEN).to_string()).collect();
+    tokens.join(".")
+}
+
+/// The durable consumer of a group: its own name where NATS takes that, else what is left of it and
+/// a digest. Two underscores separate, so a name that has them gets a digest as well.
+pub(crate) fn of_consumer(group: &str) -> String {
+    if is_name(group) && !group.contains("__") {
+        return group.to_owned();
+    }
+    let mut name: String = group
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' })
+        .take(MAX_NAME / 2)
+        .collect();
+    name.push_str("__");
+    let digest = Sha256::digest(group.as_bytes());
+    for byte in &digest[..8] {
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+/// The durable consumer of a group's partition, where its messages come in order.
+pub(crate) fn of_ordered_consumer(group: &str, partition: u16) -> String {
+    format!("{}__{partition}", of_consumer(group))
+}
+
+/// Whether the stream's subject `pattern` takes messages to `subject`.
+pub(crate) fn takes(pattern: &str, subject: &str) -> bool {
+    let mut wanted = pattern.split('.');
+    let mut given = subject.split('.');
+    loop {
+        match (wanted.next(), given.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(_)) => {}
+            (Some(one), Some(other)) if one == other => {}
+            (Some(_) | None, Some(_)) | (Some(_), None) => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_type_keeps_its_tokens_and_others_become_safe_ones() {
+        assert_eq!(of_type("order.placed"), "order.placed");
+        assert_eq!(of_type("Order-Placed_v2"), "Order-Placed_v2");
+        assert_eq!(of_type("order placed.*.>"), "order%20placed.%2A.%3E");
+        assert_eq!(of_type("päckchen"), "p%C3%A4ckchen");
+        assert_eq!(of_type(".order..placed."), "%2Eorder%2E%2Eplaced%2E");
+    }
+
+    #[test]
+    fn different_types_have_different_subjects() {
+        let types = ["a..b", "a%2E%2Eb", "a.b", "a%2Eb", "a*", "a%2A", ".", "..", "%2E"];
+        let subjects: std::collections::BTreeSet<_> = types.into_iter().map(of_type).collect();
+        assert_eq!(subjects.len(), types.len());
+        for subject in &subjects {
+            assert!(subject.split('.').all(|token| !token.is_empty()), "{subject}");
+        }
+    }
+
+    #[test]
+    fn different_groups_have_different_consumers() {
+        let groups = ["a", "a__3", "a b", "a_b", "a.b", "A", "é", &"x".repeat(65), &"x".repeat(66)];
+        let mut names: Vec<_> = groups.iter().map(|group| of_consumer(group)).collect();
+        names.extend((0..4).map(|partition| of_ordered_consumer("a", partition)));
+        for name in &names {
+            assert!(is_name(name), "{name}");
+        }
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert_eq!(of_consumer("INVENTORY_v2"), "INVENTORY_v2");
+    }
+
+    #[test]
+    fn a_pattern_takes_what_nats_says_it_takes() {
+        assert!(takes("semel.>", "semel.1.order"));
+        assert!(takes("semel.*.order", "semel.1.order"));
+        assert!(takes("semel.1.order", "semel.1.order"));
+        for (pattern, subject) in
+            [("semel.>", "semel"), ("semel.*", "semel.1.order"), ("semel.1.>", "semel.10.order")]
+        {
+            assert!(!takes(pattern, subject), "{pattern} {subject}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Publishes events to the stream, and knows of each what the server said.
+//!
+//! A batch is sent without waiting in between and then awaited. Order within a lane is the relay's
+//! business, which has one event of a lane under way at a time.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use async_nats::jetstream::context::Context;
+use async_nats::jetstream::publish::PublishAck;
+use async_nats::jetstream::response::Response;
+use async_nats::jetstream::{self, ErrorCode};
+use async_nats::{Client, Message, Request};
+use futures_util::StreamExt as _;
+use semel::event::Envelope;
+use semel::outbox::{PublishError, Publisher};
+use tokio::sync::OnceCell;
+
+use crate::link::{self, TIMEOUT, Unanswered};
+use crate::names::{self, InvalidSetting};
+use crate::topology::{self, Topology};
+use crate::wire;
+
+/// Publishes to a JetStream stream. Cheap to clone.
+///
+/// `Ok` means that the server has confirmed the event for the stream, or has recognised it as one
+/// that is there (counted in `semel_nats_duplicate_total`).
+///
+/// What is [`Refused`](PublishError::Refused), and so buried: an event larger than the server or the
+/// stream takes, and one whose subject the stream does not have. A stream that is *missing* refuses
+/// everybody, so that is [`Unavailable`](PublishError::Unavailable) with a message that says what to
+/// do: the relay waits for it and loses nothing.
+#[derive(Clone)]
+pub struct NatsPublisher {
+    client: Client,
+    context: Context,
+    topology: Topology,
+    timeout: Duration,
+    at_once: usize,
+}
+
+impl fmt::Debug for NatsPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NatsPublisher").field("topology", &self.topology).finish_non_exhaustive()
+    }
+}
+
+/// Settings of a [`NatsPublisher`].
+#[derive(Clone)]
+#[must_use]
+pub struct PublisherBuilder {
+    client: Client,
+    topology: Topology,
+    timeout: Duration,
+    at_once: usize,
+}
+
+impl fmt::Debug for PublisherBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublisherBuilder").field("topology", &self.topology).finish_non_exhaustive()
+    }
+}
+
+impl PublisherBuilder {
+    /// How long the server may take to confirm an event. Default 5 s.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// Events of a batch under way at once. Default 256.
+    pub fn at_once(mut self, events: usize) -> Self {
+        self.at_once = events;
+        self
+    }
+
+    /// The publisher. It asks the server for nothing yet; call it where a tokio runtime is.
+    ///
+    /// # Errors
+    /// A setting cannot work.
+    pub fn build(self) -> Result<NatsPublisher, InvalidSetting> {
+        let Self { client, topology, timeout, at_once } = self;
+        topology.check()?;
+        if timeout.is_zero() {
+            return Err(InvalidSetting::new("the timeout", "longer than nothing", "0"));
+        }
+        if at_once == 0 {
+            return Err(InvalidSetting::new("events at once", "1 or more", at_once));
+        }
+        let context = topology::context(&client, timeout);
+        Ok(NatsPublisher { client, context, topology, timeout, at_once })
+    }
+}
+
+impl NatsPublisher {
+    /// A publisher with every default. Call it where a tokio runtime is.
+    ///
+    /// # Errors
+    /// The topology cannot work.
+    pub fn new(client: Client, topology: Topology) -> Result<Self, InvalidSetting> {
+        Self::builder(client, topology).build()
+    }
+
+    /// Settings, beginning with the defaults.
+    pub fn builder(client: Client, topology: Topology) -> PublisherBuilder {
+        PublisherBuilder { client, topology, timeout: TIMEOUT, at_once: 256 }
+    }
+
+    async fn send(&self, event: &Envelope, batch: &Batch) -> Result<(), PublishError> {
+        if let Some(reason) = batch.away.get() {
+            return Err(PublishError::Unavailable(reason.clone()));
+        }
+        let subject = self.topology.subject(event);
+        let request = Request::new()
+            .headers(wire::headers(event, self.topology.name()))
+            .payload(event.payload().clone());
+        let asked = link::ask(&self.client, subject.as_str().into(), request, self.timeout).await;
+        let sent = match asked {
+            Ok(answer) => read(&answer, &subject),
+            Err(Unanswered::NobodyThere) => Err(self.unrouted(&subject, batch).await),
+            Err(Unanswered::TooLarge(sizes)) => Err(PublishError::Refused(format!(
+                "{sizes}; raise the server's max_payload, or store the payload elsewhere and send \
+                 where it is"
+            ))),
+            Err(Unanswered::Subject(reason)) => {
+                Err(PublishError::Refused(format!("{subject}: {reason}")))
+            }
+            Err(Unanswered::Away(reason)) => Err(PublishError::Unavailable(reason)),
+        };
+        if let Err(PublishError::Unavailable(reason)) = &sent {
+            // Whoever has not been sent yet need not find out for itself.
+            let _ = batch.away.set(reason.clone());
+        }
+        sent
+    }
+
+    /// Why nobody takes messages to this subject. The server has one word for three causes.
+    async fn unrouted(&self, subject: &str, batch: &Batch) -> PublishError {
+        let stream = self.topology.name();
+        let found = batch.stream.get_or_init(|| async {
+            match self.topology.find(&self.context).await {
+                Ok(Some(config)) => Ok(config.subjects),
+                Ok(None) => Err(format!(
+                    "the stream {stream} does not exist; make it with `Topology::ensure`, and if it \
+                     was lost, republish what it had"
+                )),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        match found.await {
+            Err(reason) => PublishError::Unavailable(reason.clone()),
+            Ok(subjects) if subjects.iter().any(|pattern| names::takes(pattern, subject)) => {
+                PublishError::Unavailable(format!("the stream {stream} has no leader now"))
+            }
+            Ok(subjects) => PublishError::Refused(format!(
+                "the stream {stream} takes no messages to {subject}, only to {}; give it the \
+                 subjects of this publisher's topology, and redrive the event",
+                subjects.join(", ")
+            )),
+        }
+    }
+}
+
+/// What the events of one batch need not find out each for itself.
+#[derive(Default)]
+struct Batch {
+    /// Why the broker cannot be reached.
+    away: OnceLock<String>,
+    /// The stream's subjects, or why there are none.
+    stream: OnceCell<Result<Vec<String>, String>>,
+}
+
+impl Publisher for NatsPublisher {
+    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+        let batch = Batch::default();
+        let sending: Vec<_> = events.iter().map(|event| self.send(event, &batch)).collect();
+        futures_util::stream::iter(sending).buffered(self.at_once).collect().await
+    }
+}
+
+/// What the server said to a message.
+fn read(answer: &Message, subject: &str) -> Result<(), PublishError> {
+    match serde_json::from_slice::<Response<PublishAck>>(&answer.payload) {
+        Ok(Response::Ok(PublishAck { duplicate, .. })) => {
+            if duplicate {
+                metrics::counter!("semel_nats_duplicate_total").increment(1);
+            }
+            Ok(())
+        }
+        Ok(Response::Err { error }) => Err(refused(&error)),
+        // Confirms are JSON. Somebody else answers requests to this subject.
+        Err(error) => Err(PublishError::Failed(format!(
+            "the answer to a message to {subject} is no confirm of JetStream: {error}"
+        ))),
+    }
+}
+
+/// What an error that the stream answered means for the event, or for everybody.
+fn refused(error: &jetstream::Error) -> PublishError {
+    /// Two limits have one code; this one concerns a single subject.
+    const PER_SUBJECT: &str = "per subject";
+    const SERVER_SIDE: usize = 500;
+    let code = error.error_code();
+    let said = error.to_string();
+    let too_large =
+        [ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM, ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM];
+    let everybodys = [
+        // The subjects are another stream's, and would be for the next event too.
+        ErrorCode::STREAM_NOT_MATCH,
+        ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
+        ErrorCode::STORAGE_RESOURCES_EXCEEDED,
+        ErrorCode::MEMORY_RESOURCES_EXCEEDED,
+    ];
+    if too_large.contains(&code) {
+        return PublishError::Refused(said);
+    }
+    let server_side = error.code() >= SERVER_SIDE && !said.contains(PER_SUBJECT);
+    if server_side || everybodys.contains(&code) {
+        return PublishError::Unavailable(said);
+    }
+    PublishError::Failed(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(payload: &'static str) -> Result<(), PublishError> {
+        let message = Message {
+            subject: "inbox".into(),
+            reply: None,
+            payload: payload.into(),
+            headers: None,
+            status: None,
+            description: None,
+            length: 0,
+        };
+        read(&message, "semel.1.t")
+    }
+
+    #[test]
+    fn a_confirm_is_ok_and_so_is_a_recognised_repeat() {
+        assert_eq!(answered(r#"{"stream":"S","seq":1}"#), Ok(()));
+        assert_eq!(answered(r#"{"stream":"S","seq":1,"duplicate":true}"#), Ok(()));
+    }
+
+    #[test]
+    fn an_error_concerns_the_event_or_everybody() {
+        let of = |code: u32, err_code: u32, text: &str| {
+            let payload = format!(
+                r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"{text}"}}}}"#
+            );
+            answered(payload.leak()).expect_err("an error")
+        };
+        let too_large = of(400, 10_054, "message size exceeds maximum allowed");
+        assert!(matches!(too_large, PublishError::Refused(_)), "{too_large}");
+        let other_stream = of(400, 10_060, "expected stream does not match");
+        assert!(matches!(other_stream, PublishError::Unavailable(_)), "{other_stream}");
+        let full = of(503, 10_077, "maximum messages exceeded");
+        assert!(matches!(full, PublishError::Unavailable(_)), "{full}");
+        let account = of(400, 10_002, "resource limits exceeded for account");
+        assert!(matches!(account, PublishError::Unavailable(_)), "{account}");
+        let one_subject = of(503, 10_077, "maximum messages per subject exceeded");
+        assert!(matches!(one_subject, PublishError::Failed(_)), "{one_subject}");
+        let sealed = of(400, 10_109, "invalid operation on sealed stream");
+        assert!(matches!(sealed, PublishError::Failed(_)), "{sealed}");
+    }
+
+    #[test]
+    fn an_answer_of_somebody_else_is_no_confirm() {
+        assert!(matches!(answered("thanks"), Err(PublishError::Failed(_))));
+    }
+}

@@ -1,0 +1,234 @@
+//! Brings a group's messages from the stream: one durable consumer at the server, or one per
+//! partition where order matters.
+//!
+//! Pumps (`pump`) pull messages onto a shelf (`shelf`), from which callers take them. What lies there
+//! is kept alive at the server, and given back if nobody comes for it. Whether a message was handled
+//! before is the inbox's question.
+
+mod message;
+mod pump;
+mod shelf;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::jetstream::consumer::pull::Config;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy};
+use semel::inbox::{Source, SourceError};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use message::NatsMessage;
+use message::Terms;
+use pump::Pump;
+use shelf::Shelf;
+
+use crate::link::TIMEOUT;
+use crate::names::{self, InvalidSetting};
+use crate::topology::{self, Topology};
+
+/// The consumer forgets nothing by itself: how often is often enough is the inbox's decision, which
+/// keeps what it gives up.
+const FOR_EVER: i64 = -1;
+
+/// Brings the messages of one consumer group from a JetStream stream.
+///
+/// Several sources of the same group, in one process or many, share its messages. A source that is
+/// dropped gives back what it had pulled and nobody had taken.
+pub struct NatsSource {
+    shelf: Arc<Shelf>,
+    group: String,
+    /// Ends the pumps with the source.
+    _working: DropGuard,
+}
+
+impl fmt::Debug for NatsSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NatsSource").field("group", &self.group).finish_non_exhaustive()
+    }
+}
+
+impl NatsSource {
+    /// Settings of a source for `group`, beginning with the defaults.
+    pub fn builder(client: Client, topology: Topology, group: &str) -> SourceBuilder {
+        SourceBuilder {
+            client,
+            topology,
+            group: group.to_owned(),
+            ordered: false,
+            ack_wait: Duration::from_secs(30),
+            prefetch: 32,
+            max_in_flight: 1_024,
+            timeout: TIMEOUT,
+            tenant: None,
+            filter: None,
+        }
+    }
+}
+
+impl Source for NatsSource {
+    type Message = NatsMessage;
+
+    async fn next(&self) -> Result<NatsMessage, SourceError> {
+        self.shelf.take().await
+    }
+}
+
+/// Settings of a [`NatsSource`].
+#[derive(Clone)]
+#[must_use]
+pub struct SourceBuilder {
+    client: Client,
+    topology: Topology,
+    group: String,
+    ordered: bool,
+    ack_wait: Duration,
+    prefetch: usize,
+    max_in_flight: u32,
+    timeout: Duration,
+    tenant: Option<String>,
+    filter: Option<String>,
+}
+
+impl fmt::Debug for SourceBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceBuilder")
+            .field("topology", &self.topology)
+            .field("group", &self.group)
+            .field("ordered", &self.ordered)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SourceBuilder {
+    /// Whether the messages of a lane come one after another, each only when the one before it was
+    /// acked, through crashes and redeliveries. Costs parallelism: one message per partition is
+    /// under way, in all processes together. Default: no.
+    ///
+    /// An ordered group has consumers of its own at the server. A group that changes over begins
+    /// with the oldest event that the stream has; what it has handled the inbox recognises.
+    pub fn ordered(mut self, ordered: bool) -> Self {
+        self.ordered = ordered;
+        self
+    }
+
+    /// How long the server waits for a sign of life before it brings a message again. Default 30 s;
+    /// handlers may take longer, because the consumer gives that sign three times as often.
+    pub fn ack_wait(mut self, wait: Duration) -> Self {
+        self.ack_wait = wait;
+        self
+    }
+
+    /// Messages that are pulled before somebody asks for them. Default 32. An ordered source has
+    /// one for each partition instead.
+    pub fn prefetch(mut self, messages: usize) -> Self {
+        self.prefetch = messages;
+        self
+    }
+
+    /// Messages without an answer in all processes of the group, above which the server brings no
+    /// more; those that wait for a later try count. Default 1,024. An ordered group has one for
+    /// each partition instead.
+    pub fn max_in_flight(mut self, messages: u32) -> Self {
+        self.max_in_flight = messages;
+        self
+    }
+
+    /// How long the server may take to answer a request. Default 5 s.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// The tenant of events that name none. Without it those are unreadable.
+    pub fn default_tenant(mut self, tenant: &str) -> Self {
+        self.tenant = Some(tenant.to_owned());
+        self
+    }
+
+    /// Only messages to these subjects, with NATS' wildcards: for a stream that is not Semel's, or one
+    /// that has others' messages too. They must lie within one of the stream's own subjects. Not for
+    /// an ordered source. Default: all.
+    pub fn filter(mut self, subjects: &str) -> Self {
+        self.filter = Some(subjects.to_owned());
+        self
+    }
+
+    /// The source. It begins to pull at once, so call it where a tokio runtime is.
+    ///
+    /// # Errors
+    /// A setting cannot work.
+    pub fn build(self) -> Result<NatsSource, InvalidSetting> {
+        self.check()?;
+        let shelf = Arc::new(Shelf::new(if self.ordered { None } else { Some(self.prefetch) }));
+        let terms = Arc::new(Terms {
+            client: self.client.clone(),
+            ack_wait: self.ack_wait,
+            timeout: self.timeout,
+            tenant: self.tenant.clone(),
+        });
+        let context = topology::context(&self.client, self.timeout);
+        let stopping = CancellationToken::new();
+        for config in self.consumers() {
+            let pump = Pump {
+                context: context.clone(),
+                stream: self.topology.name().to_owned(),
+                config,
+                terms: Arc::clone(&terms),
+                shelf: Arc::clone(&shelf),
+            };
+            tokio::spawn(pump.run(stopping.clone()));
+        }
+        tokio::spawn(pump::keep(terms, Arc::clone(&shelf), stopping.clone()));
+        Ok(NatsSource { shelf, group: self.group, _working: stopping.drop_guard() })
+    }
+
+    fn check(&self) -> Result<(), InvalidSetting> {
+        self.topology.check()?;
+        if self.group.trim().is_empty() {
+            return Err(InvalidSetting::new("the group", "a name", format!("{:?}", self.group)));
+        }
+        if self.ack_wait < Duration::from_millis(100) {
+            let got = format!("{:?}", self.ack_wait);
+            return Err(InvalidSetting::new("ack_wait", "100 ms or more", got));
+        }
+        if self.timeout.is_zero() {
+            return Err(InvalidSetting::new("the timeout", "longer than nothing", "0"));
+        }
+        if self.prefetch == 0 || self.max_in_flight == 0 {
+            return Err(InvalidSetting::new("prefetch and max_in_flight", "1 or more", 0));
+        }
+        match &self.filter {
+            Some(filter) if self.ordered => {
+                let wanted = "unset for an ordered source, which reads whole partitions";
+                Err(InvalidSetting::new("the filter", wanted, filter))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What the server is to keep for this group.
+    fn consumers(&self) -> Vec<Config> {
+        let one = |name: String, filter: String, in_flight: u32| Config {
+            durable_name: Some(name),
+            filter_subject: filter,
+            deliver_policy: DeliverPolicy::All,
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: self.ack_wait,
+            max_deliver: FOR_EVER,
+            max_ack_pending: i64::from(in_flight),
+            ..Config::default()
+        };
+        if !self.ordered {
+            let filter = self.filter.clone().unwrap_or_default();
+            return vec![one(names::of_consumer(&self.group), filter, self.max_in_flight)];
+        }
+        let partitions = 0..self.topology.count();
+        let of = |partition| {
+            let name = names::of_ordered_consumer(&self.group, partition);
+            one(name, self.topology.subjects_of(partition), 1)
+        };
+        partitions.map(of).collect()
+    }
+}

@@ -1,0 +1,132 @@
+//! A message, and the ways to answer it.
+//!
+//! Answers go to the subject that the server gave with the message. They are not tied to whoever
+//! pulled it: the server takes a late ack of a message that it has given to somebody else. So an ack
+//! is no proof of anything, and is sent only after the ledger has committed.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::AckKind;
+use async_nats::{Client, Message as Carrier, Request, Subject};
+use bytes::Bytes;
+use semel::event::{Envelope, Unreadable};
+use semel::inbox::{Answer, Message, SourceError};
+
+use crate::link::{self, Unanswered};
+use crate::wire;
+
+/// What every message of a source is answered by.
+pub(super) struct Terms {
+    pub(super) client: Client,
+    pub(super) ack_wait: Duration,
+    pub(super) timeout: Duration,
+    pub(super) tenant: Option<String>,
+}
+
+impl Terms {
+    /// How often the server must hear of a message.
+    pub(super) fn keep_every(&self) -> Duration {
+        self.ack_wait / 3
+    }
+
+    /// Tells the server something that it need not confirm.
+    pub(super) async fn tell(&self, reply: Subject, kind: AckKind) -> Result<(), SourceError> {
+        if !link::is_connected(&self.client) {
+            return Err(SourceError("there is no connection to the server".to_owned()));
+        }
+        let telling = self.client.publish(reply, kind.into());
+        match tokio::time::timeout(self.timeout, telling).await {
+            Ok(told) => told.map_err(|error| SourceError(error.to_string())),
+            Err(_) => Err(SourceError("the connection takes nothing".to_owned())),
+        }
+    }
+
+    /// Gives a message back that nobody took: the server brings it again at once, to whoever waits.
+    /// If that is not heard it does so when its patience ends.
+    pub(super) async fn give_back(&self, message: &NatsMessage) {
+        let _ = self.tell(message.reply().clone(), AckKind::Nak(None)).await;
+    }
+
+    /// Tells the server something and waits until it has it.
+    async fn settle(&self, reply: Subject, kind: AckKind) -> Result<(), SourceError> {
+        let request = Request::new().payload(kind.into());
+        match link::ask(&self.client, reply, request, self.timeout).await {
+            Ok(_) => Ok(()),
+            // The client's own confirmed ack takes this answer for a confirmation.
+            Err(Unanswered::NobodyThere) => {
+                Err(SourceError("the consumer is not at the server any more".to_owned()))
+            }
+            Err(
+                Unanswered::Away(reason)
+                | Unanswered::TooLarge(reason)
+                | Unanswered::Subject(reason),
+            ) => Err(SourceError(reason)),
+        }
+    }
+}
+
+/// A message from the stream.
+pub struct NatsMessage {
+    carrier: Carrier,
+    reply: Subject,
+    terms: Arc<Terms>,
+}
+
+impl NatsMessage {
+    /// A message that can be answered; `None` if the server gave no subject for that.
+    pub(super) fn new(mut carrier: Carrier, terms: &Arc<Terms>) -> Option<Self> {
+        let reply = carrier.reply.take()?;
+        Some(Self { carrier, reply, terms: Arc::clone(terms) })
+    }
+
+    /// Where it was sent to.
+    pub fn subject(&self) -> &str {
+        &self.carrier.subject
+    }
+
+    /// Where answers go.
+    pub(super) fn reply(&self) -> &Subject {
+        &self.reply
+    }
+}
+
+/// Shows where it was sent to and how large it is, never what it says.
+impl fmt::Debug for NatsMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NatsMessage")
+            .field("subject", &self.carrier.subject)
+            .field("bytes", &self.carrier.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Message for NatsMessage {
+    fn envelope(&self) -> Result<Envelope, Unreadable> {
+        let tenant = self.terms.tenant.as_deref();
+        wire::read(self.carrier.headers.as_ref(), &self.carrier.payload, tenant)
+    }
+
+    fn raw(&self) -> Bytes {
+        self.carrier.payload.clone()
+    }
+
+    fn keep_every(&self) -> Option<Duration> {
+        Some(self.terms.keep_every())
+    }
+
+    async fn keep(&self) -> Result<(), SourceError> {
+        self.terms.tell(self.reply.clone(), AckKind::Progress).await
+    }
+
+    async fn answer(&self, answer: Answer) -> Result<(), SourceError> {
+        let kind = match answer {
+            Answer::Nothing => return Ok(()),
+            Answer::Ack => AckKind::Ack,
+            Answer::Later(Duration::ZERO) => AckKind::Nak(None),
+            Answer::Later(after) => AckKind::Nak(Some(after)),
+        };
+        self.terms.settle(self.reply.clone(), kind).await
+    }
+}

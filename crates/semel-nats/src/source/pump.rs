@@ -1,0 +1,241 @@
+//! Pulls one consumer's messages onto the shelf, for as long as the source lives.
+//!
+//! A pump asks for as many messages as there is room for. Whatever goes wrong (the server restarts,
+//! the consumer or the stream is gone), it says so to whoever waits, makes the consumer again and
+//! goes on. The client's own streams of messages are not used: they pull ahead of whoever reads them,
+//! and drop what is on its way when they are dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::consumer::pull::{BatchConfig, Config};
+use async_nats::jetstream::context::Context;
+use async_nats::jetstream::stream::ConsumerErrorKind;
+use async_nats::jetstream::{AckKind, ErrorCode};
+use async_nats::{Message, StatusCode, Subject, Subscriber};
+use futures_util::StreamExt as _;
+use semel::inbox::SourceError;
+use tokio_util::sync::CancellationToken;
+
+use super::NatsMessage;
+use super::message::Terms;
+use super::shelf::Shelf;
+use crate::link;
+
+/// How long the server remembers a pull.
+const EXPIRES: Duration = Duration::from_secs(10);
+/// How often to look whether the connection is still the one that the pull was sent on.
+const GLANCE: Duration = Duration::from_millis(200);
+/// How long to rest after something went wrong, at first and at most.
+const REST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// How a pull ends that was served in full, for servers that say so.
+const COMPLETED: &str = "Batch Completed";
+
+pub(super) struct Pump {
+    pub(super) context: Context,
+    pub(super) stream: String,
+    pub(super) config: Config,
+    pub(super) terms: Arc<Terms>,
+    pub(super) shelf: Arc<Shelf>,
+}
+
+/// A consumer, and where its messages arrive.
+struct Tap {
+    consumer: PullConsumer,
+    inbox: Subject,
+    arriving: Subscriber,
+    /// Which connection it was opened on.
+    connection: u64,
+}
+
+/// What a message from the server is.
+enum Came {
+    /// A message of the stream.
+    Event,
+    /// Nothing that matters.
+    Aside,
+    /// The pull is over.
+    Over,
+}
+
+impl Pump {
+    pub(super) async fn run(self, stopping: CancellationToken) {
+        let mut rest = REST.0;
+        while !stopping.is_cancelled() {
+            let trouble = match self.open().await {
+                Ok(mut tap) => {
+                    self.shelf.recover();
+                    rest = REST.0;
+                    let drawn = tokio::select! {
+                        trouble = self.draw(&mut tap) => Some(trouble),
+                        () = stopping.cancelled() => None,
+                    };
+                    self.close(tap).await;
+                    drawn
+                }
+                Err(trouble) => Some(trouble),
+            };
+            let Some(trouble) = trouble else { break };
+            tracing::debug!(stream = self.stream, %trouble, "pulling again");
+            self.shelf.fail(trouble);
+            tokio::select! {
+                () = tokio::time::sleep(rest) => {}
+                () = stopping.cancelled() => {}
+            }
+            rest = (rest * 2).min(REST.1);
+        }
+        for message in self.shelf.clear() {
+            self.terms.give_back(&message).await;
+        }
+        // A client whose last handle is dropped does not write out what it still has.
+        let _ = tokio::time::timeout(self.terms.timeout, self.terms.client.flush()).await;
+    }
+
+    async fn open(&self) -> Result<Tap, SourceError> {
+        let client = &self.terms.client;
+        if !link::is_connected(client) {
+            return Err(SourceError("there is no connection to the server".to_owned()));
+        }
+        let connection = link::connections(client);
+        let opening = async {
+            let consumer = self.bind().await?;
+            let inbox = Subject::from(client.new_inbox());
+            let arriving = client.subscribe(inbox.clone()).await;
+            let arriving = arriving.map_err(|error| SourceError(error.to_string()))?;
+            Ok(Tap { consumer, inbox, arriving, connection })
+        };
+        let late = || SourceError(format!("JetStream did not answer for {}", self.stream));
+        tokio::time::timeout(self.terms.timeout, opening).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// The consumer at the server, made if it is not there, with our settings if it is.
+    async fn bind(&self) -> Result<PullConsumer, SourceError> {
+        let stream = &self.stream;
+        let made = self.context.create_consumer_on_stream(self.config.clone(), stream).await;
+        made.map_err(|error| {
+            let name = self.config.durable_name.as_deref().unwrap_or_default();
+            SourceError(match error.kind() {
+                ConsumerErrorKind::JetStream(why)
+                    if why.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+                {
+                    format!("the stream {stream} does not exist; make it with `Topology::ensure`")
+                }
+                ConsumerErrorKind::JetStream(why) => format!(
+                    "the stream {stream} refuses the consumer {name}: {why}; if the group's \
+                     settings have changed, remove the consumer, or take another group"
+                ),
+                ConsumerErrorKind::TimedOut
+                | ConsumerErrorKind::Request
+                | ConsumerErrorKind::InvalidConsumerType
+                | ConsumerErrorKind::InvalidName
+                | ConsumerErrorKind::Other => {
+                    format!("the consumer {name} of the stream {stream}: {error}")
+                }
+            })
+        })
+    }
+
+    /// Pulls until that fails.
+    async fn draw(&self, tap: &mut Tap) -> SourceError {
+        loop {
+            let room = self.shelf.room().await;
+            if let Err(trouble) = self.pull(tap, room).await {
+                return trouble;
+            }
+        }
+    }
+
+    /// One pull: asks for `room` messages and puts what comes onto the shelf until it is over.
+    async fn pull(&self, tap: &mut Tap, room: usize) -> Result<(), SourceError> {
+        let ask = BatchConfig { batch: room, expires: Some(EXPIRES), ..BatchConfig::default() };
+        let asking = tap.consumer.request_batch(ask, tap.inbox.clone());
+        match tokio::time::timeout(self.terms.timeout, asking).await {
+            Ok(asked) => asked.map_err(|error| SourceError(error.to_string()))?,
+            Err(_) => return Err(SourceError("the connection takes nothing".to_owned())),
+        }
+        let mut silence = tokio::time::interval(GLANCE);
+        let limit = tokio::time::sleep(EXPIRES + self.terms.timeout);
+        let mut limit = std::pin::pin!(limit);
+        let mut left = room;
+        while left > 0 {
+            tokio::select! {
+                arrived = tap.arriving.next() => match arrived {
+                    Some(arrived) => match understood(&arrived)? {
+                        Came::Event => {
+                            if let Some(message) = NatsMessage::new(arrived, &self.terms) {
+                                self.shelf.put(message);
+                            }
+                            left -= 1;
+                        }
+                        Came::Aside => {}
+                        Came::Over => return Ok(()),
+                    },
+                    None => return Err(SourceError("the connection is closed".to_owned())),
+                },
+                // A server that was away knows nothing of our pull.
+                _ = silence.tick() => {
+                    let client = &self.terms.client;
+                    if !link::is_connected(client) || link::connections(client) != tap.connection {
+                        return Err(SourceError("the connection was lost".to_owned()));
+                    }
+                }
+                () = &mut limit => {
+                    return Err(SourceError("the server forgot that we wait".to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the pull, and gives back what is still on its way.
+    async fn close(&self, mut tap: Tap) {
+        let closing = async {
+            if tap.arriving.drain().await.is_err() {
+                return;
+            }
+            while let Some(arrived) = tap.arriving.next().await {
+                if let Ok(Came::Event) = understood(&arrived)
+                    && let Some(message) = NatsMessage::new(arrived, &self.terms)
+                {
+                    self.terms.give_back(&message).await;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(self.terms.timeout, closing).await;
+    }
+}
+
+fn understood(arrived: &Message) -> Result<Came, SourceError> {
+    let said = arrived.description.as_deref().unwrap_or_default();
+    match arrived.status {
+        None | Some(StatusCode::OK) => Ok(Came::Event),
+        Some(StatusCode::IDLE_HEARTBEAT) => Ok(Came::Aside),
+        Some(StatusCode::NOT_FOUND | StatusCode::TIMEOUT) => Ok(Came::Over),
+        Some(StatusCode::REQUEST_TERMINATED) if said == COMPLETED => Ok(Came::Over),
+        Some(StatusCode::NO_RESPONDERS) => {
+            Err(SourceError("the consumer is not at the server any more".to_owned()))
+        }
+        Some(status) => Err(SourceError(format!("the server ended the pull: {status} {said}"))),
+    }
+}
+
+/// Keeps alive at the server what lies on the shelf, and gives back what nobody takes.
+pub(super) async fn keep(terms: Arc<Terms>, shelf: Arc<Shelf>, stopping: CancellationToken) {
+    let keeping = async {
+        loop {
+            tokio::time::sleep(terms.keep_every()).await;
+            let round = shelf.round();
+            for reply in round.keep {
+                let _ = terms.tell(reply, AckKind::Progress).await;
+            }
+            for message in round.give_back {
+                terms.give_back(&message).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = keeping => {}
+        () = stopping.cancelled() => {}
+    }
+}

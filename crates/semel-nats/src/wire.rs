@@ -1,0 +1,141 @@
+//! Envelopes as NATS messages: CloudEvents in binary mode, both modes understood.
+//!
+//! A header's value is printable ASCII; blanks, quotes, percent signs and everything else are
+//! percent-encoded, as the CloudEvents bindings have it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use async_nats::HeaderMap;
+use async_nats::header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID};
+use bytes::Bytes;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use semel::event::{Carried, Envelope, Unreadable};
+
+const PREFIX: &str = "ce-";
+const CONTENT_TYPE: &str = "content-type";
+/// How the content types of structured mode begin.
+const STRUCTURED: &str = "application/cloudevents";
+
+const VALUE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
+
+/// The headers of an event that is published to `stream`.
+pub(crate) fn headers(event: &Envelope, stream: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in event.cloud_attributes() {
+        headers.insert(format!("{PREFIX}{name}"), encoded(&value));
+    }
+    // What the server recognises a repeat by counts in the whole stream, so it names the tenant too.
+    let id = format!("{}/{}", encoded(event.tenant()), event.id());
+    headers.insert(NATS_MESSAGE_ID, id);
+    // A subject that somebody gave to another stream is an error, and no delivery.
+    headers.insert(NATS_EXPECTED_STREAM, stream);
+    headers
+}
+
+/// The event in a message.
+pub(crate) fn read(
+    headers: Option<&HeaderMap>,
+    payload: &Bytes,
+    tenant: Option<&str>,
+) -> Result<Envelope, Unreadable> {
+    let mut attributes = BTreeMap::new();
+    let mut content_type = None;
+    for (name, values) in headers.into_iter().flat_map(HeaderMap::iter) {
+        let (name, Some(value)) = (name.to_string().to_ascii_lowercase(), values.last()) else {
+            continue;
+        };
+        if name == CONTENT_TYPE {
+            content_type = Some(Cow::Borrowed(value.as_str()));
+        } else if let Some(attribute) = name.strip_prefix(PREFIX) {
+            attributes.insert(Cow::from(attribute.to_owned()), decoded(value.as_str()));
+        }
+    }
+    let structured = content_type.as_ref().is_some_and(|kind| {
+        kind.get(..STRUCTURED.len()).is_some_and(|start| start.eq_ignore_ascii_case(STRUCTURED))
+    });
+    // Without any attribute beside it, the event can only be inside.
+    if structured || attributes.is_empty() {
+        return Envelope::from_json(payload, tenant);
+    }
+    let tenant = tenant.map(Cow::Borrowed);
+    Envelope::from_cloud(Carried { attributes, content_type, payload: payload.clone(), tenant })
+}
+
+fn encoded(value: &str) -> String {
+    utf8_percent_encode(value, VALUE).to_string()
+}
+
+/// What is no UTF-8 once it is decoded was never encoded.
+fn decoded(value: &str) -> Cow<'_, str> {
+    percent_decode_str(value).decode_utf8().unwrap_or(Cow::Borrowed(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> Envelope {
+        Envelope::builder("acme \"west\"", "order.placed", "/orders/ü 100%")
+            .about("order", "№ 7 🎉%41\u{a0}")
+            .payload("text/plain; charset=\"utf-8\"", "100 %")
+            .attribute("note", "  50% off 🎉 ")
+            .build()
+            .expect("an event")
+            .with_sequence(7)
+    }
+
+    #[test]
+    fn an_event_survives_its_headers() {
+        let event = event();
+        let headers = headers(&event, "EVENTS");
+        for (name, values) in headers.iter() {
+            for value in values {
+                let plain = value.as_str().bytes().all(|byte| (0x21..0x7f).contains(&byte));
+                assert!(plain, "{name}: {value:?}");
+            }
+        }
+        assert_eq!(read(Some(&headers), event.payload(), None), Ok(event));
+    }
+
+    #[test]
+    fn the_same_id_of_two_tenants_is_two_messages() {
+        let of = |tenant: &str| {
+            let event = Envelope::builder(tenant, "t", "/s").id(event().id()).build().unwrap();
+            headers(&event, "EVENTS").get(NATS_MESSAGE_ID).unwrap().to_string()
+        };
+        assert_ne!(of("a"), of("b"));
+        assert_eq!(of("a b").matches(' ').count(), 0);
+    }
+
+    #[test]
+    fn strangers_headers_are_read_whatever_their_case() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("Ce-SpecVersion", "1.0"),
+            ("CE-ID", "17"),
+            ("ce-source", "/st%C3%B6re"),
+            ("ce-type", "100%"),
+            ("ce-tenantid", "%FF"),
+            ("Content-Type", "text/csv"),
+        ] {
+            headers.insert(name, value);
+        }
+        let event = read(Some(&headers), &Bytes::from_static(b"a;b"), None).expect("an event");
+        assert_eq!((event.source(), event.kind()), ("/störe", "100%"));
+        assert_eq!((event.tenant(), event.content_type()), ("%FF", "text/csv"));
+    }
+
+    #[test]
+    fn structured_mode_is_read_with_and_without_its_content_type() {
+        let event = event();
+        let document = Bytes::from(event.to_json());
+        assert_eq!(read(None, &document, None), Ok(event.clone()));
+        let mut headers = HeaderMap::new();
+        headers.insert("Content-Type", "application/CloudEvents+json; charset=utf-8");
+        headers.insert("ce-id", "of the carrier");
+        assert_eq!(read(Some(&headers), &document, None), Ok(event));
+        let nothing = read(None, &Bytes::from_static(b"hello"), None);
+        assert!(matches!(nothing, Err(Unreadable::Document(_))), "{nothing:?}");
+    }
+}

@@ -1,0 +1,11 @@
+//! What every broker must do.
+
+use crate::place::Place;
+
+semel_testkit::broker_conformance!(Place::shared(); ordered, raw);
+
+mod killed {
+    use super::*;
+
+    semel_testkit::broker_conformance!(only restart: Place::private());
+}

@@ -1,0 +1,99 @@
+//! Servers that die, hang and come back.
+
+use std::time::Duration;
+
+use semel::inbox::Source as _;
+use semel::outbox::{PublishError, Publisher as _};
+use semel_nats::NatsPublisher;
+
+use crate::place::{Place, event, events, insist, publish, take, within};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_server_is_an_outage_and_the_same_publisher_works_when_it_is_back() {
+    let place = Place::private().await;
+    let publisher = place.publisher().await;
+    let before = event();
+    assert_eq!(publish(&publisher, &before).await, Ok(()));
+    place.to_server(|server| server.kill9().expect("it dies"));
+    for answer in within("answers", publisher.publish(&events(300))).await {
+        assert!(matches!(answer, Err(PublishError::Unavailable(_))), "{answer:?}");
+    }
+    place.to_server(|server| server.restart().expect("it starts again"));
+    insist(&publisher, &event()).await;
+    // Recognised although the server died in between.
+    let stored = place.stored().await;
+    insist(&publisher, &before).await;
+    assert_eq!(place.stored().await, stored);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_is_an_outage_within_the_timeout() {
+    let place = Place::private().await;
+    let publisher = NatsPublisher::builder(place.client().await, place.topology.clone())
+        .timeout(Duration::from_millis(300))
+        .at_once(8)
+        .build()
+        .expect("sound settings");
+    place.to_server(|server| server.pause().expect("it stops"));
+    // More than the connection and the batch have room for.
+    for answer in within("answers", publisher.publish(&events(3_000))).await {
+        assert!(matches!(answer, Err(PublishError::Unavailable(_))), "{answer:?}");
+    }
+    place.to_server(|server| server.resume().expect("it goes on"));
+    insist(&publisher, &event()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_says_that_the_server_is_away_and_goes_on_when_it_is_back() {
+    let place = Place::private().await;
+    let source = place.source("INVENTORY").await.build().expect("sound settings");
+    let first = event();
+    insist(&place.publisher().await, &first).await;
+    assert_eq!(take(&source).await, first);
+    place.to_server(|server| server.kill9().expect("it dies"));
+    let away = async { while source.next().await.is_ok() {} };
+    within("the source says so", away).await;
+    place.to_server(|server| server.restart().expect("it starts again"));
+    let second = event();
+    insist(&place.publisher().await, &second).await;
+    // The first one too, where its ack was not written down yet.
+    while take(&source).await != second {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_forgot_everything_is_told_apart_from_one_that_is_away() {
+    let place = Place::private().await;
+    let publisher = place.publisher().await;
+    let source = place.source("INVENTORY").await.build().expect("sound settings");
+    insist(&publisher, &event()).await;
+    take(&source).await;
+    place.to_server(|server| {
+        server.kill9().expect("it dies");
+        let data = server.directory().join("data");
+        std::fs::remove_dir_all(data.join("jetstream")).expect("its data");
+        server.restart().expect("it starts again");
+    });
+    let says = async {
+        loop {
+            match publish(&publisher, &event()).await {
+                Err(PublishError::Unavailable(reason)) if reason.contains("does not exist") => {
+                    break;
+                }
+                Err(PublishError::Unavailable(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        loop {
+            match source.next().await {
+                Err(error) if error.to_string().contains("does not exist") => break,
+                Err(_) => {}
+                Ok(message) => panic!("{message:?}"),
+            }
+        }
+    };
+    within("both say that the stream is gone", says).await;
+    place.topology.ensure(&place.client().await).await.expect("it is made again");
+    let after = event();
+    insist(&publisher, &after).await;
+    while take(&source).await != after {}
+}

@@ -1,0 +1,187 @@
+//! A stream of its own for every test, and short ways to say what the tests say often.
+
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::jetstream::{self, stream};
+use bytes::Bytes;
+use semel::event::{Envelope, EventId};
+use semel::inbox::{Answer, Message as _, Source as _};
+use semel::outbox::{PublishError, Publisher as _};
+use semel_nats::{NatsMessage, NatsPublisher, NatsSource, SourceBuilder, Topology, async_nats};
+use semel_testkit::BrokerFixture;
+use semel_testkit::servers::{Fleet, Nats, Options, Server};
+
+/// So long that only what never happens takes it.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long the server waits for an answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A stream, and the server that it lies on.
+pub(crate) struct Place {
+    pub(crate) url: String,
+    pub(crate) topology: Topology,
+    /// Where the server is this test's own.
+    server: Option<Mutex<Server>>,
+}
+
+impl Place {
+    /// A stream on the server that all tests share.
+    pub(crate) async fn shared() -> Self {
+        let url = std::env::var(Fleet::NATS_URL).unwrap_or_else(|_| {
+            panic!("set {} or run `cargo xtask test`, which starts the servers", Fleet::NATS_URL)
+        });
+        Self::with_stream(url, None).await
+    }
+
+    /// A stream on a server that nobody else needs.
+    pub(crate) async fn private() -> Self {
+        let server = Nats::start(Options::new()).expect("a server starts");
+        Self::with_stream(server.url().to_owned(), Some(Mutex::new(server))).await
+    }
+
+    async fn with_stream(url: String, server: Option<Mutex<Server>>) -> Self {
+        let place = Self { url, topology: topology(), server };
+        place.topology.ensure(&place.client().await).await.expect("the stream is made");
+        place
+    }
+
+    pub(crate) async fn client(&self) -> async_nats::Client {
+        semel_nats::connect(&self.url).await.expect("the server answers")
+    }
+
+    pub(crate) async fn publisher(&self) -> NatsPublisher {
+        NatsPublisher::new(self.client().await, self.topology.clone()).expect("sound settings")
+    }
+
+    pub(crate) async fn source(&self, group: &str) -> SourceBuilder {
+        NatsSource::builder(self.client().await, self.topology.clone(), group).ack_wait(PATIENCE)
+    }
+
+    /// The stream as the server has it.
+    pub(crate) async fn stream(&self) -> stream::Stream {
+        let context = jetstream::new(self.client().await);
+        context.get_stream(name(&self.topology)).await.expect("the stream is there")
+    }
+
+    /// How many messages the stream has.
+    pub(crate) async fn stored(&self) -> u64 {
+        self.stream().await.cached_info().state.messages
+    }
+
+    /// Does something to the server itself.
+    pub(crate) fn to_server<T>(&self, act: impl FnOnce(&mut Server) -> T) -> T {
+        let server = self.server.as_ref().expect("a private server");
+        tokio::task::block_in_place(|| {
+            act(&mut server.lock().unwrap_or_else(PoisonError::into_inner))
+        })
+    }
+}
+
+/// A topology that no other test has.
+pub(crate) fn topology() -> Topology {
+    let unique = EventId::generate().to_string();
+    Topology::default().stream(&format!("T_{unique}")).prefix(&format!("t.{unique}"))
+}
+
+/// The name of a topology's stream, from the subject that it has in common with it.
+pub(crate) fn name(topology: &Topology) -> String {
+    let subjects = topology.subjects();
+    let unique = subjects[0].split('.').nth(1).expect("a prefix of two tokens");
+    format!("T_{unique}")
+}
+
+pub(crate) fn event() -> Envelope {
+    Envelope::builder("acme", "order.placed", "/orders").json(&"once").build().expect("an event")
+}
+
+pub(crate) fn events(count: usize) -> Vec<Envelope> {
+    (0..count).map(|_| event()).collect()
+}
+
+/// Waits for something that happens soon.
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(LIMIT, future).await {
+        Ok(done) => done,
+        Err(_) => panic!("not within {LIMIT:?}: {what}"),
+    }
+}
+
+/// Publishes one event.
+pub(crate) async fn publish(
+    publisher: &NatsPublisher,
+    event: &Envelope,
+) -> Result<(), PublishError> {
+    let answers = within("an answer", publisher.publish(std::slice::from_ref(event))).await;
+    let [answer] = <[_; 1]>::try_from(answers).expect("one answer");
+    answer
+}
+
+/// Publishes one event until that works.
+pub(crate) async fn insist(publisher: &NatsPublisher, event: &Envelope) {
+    let insisting = async {
+        while publish(publisher, event).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within("the server confirms", insisting).await;
+}
+
+/// The next message, however often the broker is away before it.
+pub(crate) async fn next(source: &NatsSource) -> NatsMessage {
+    let asking = async {
+        loop {
+            match source.next().await {
+                Ok(message) => return message,
+                Err(error) => {
+                    // Shown only where the test fails.
+                    println!("{error}");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    };
+    within("a message comes", asking).await
+}
+
+/// Takes the next message and acks it.
+pub(crate) async fn take(source: &NatsSource) -> Envelope {
+    let message = next(source).await;
+    within("the server confirms", message.answer(Answer::Ack)).await.expect("the server is there");
+    message.envelope().expect("an event")
+}
+
+impl BrokerFixture for Place {
+    type Publisher = NatsPublisher;
+    type Source = NatsSource;
+
+    async fn publisher(&self) -> NatsPublisher {
+        Place::publisher(self).await
+    }
+
+    async fn source(&self, group: &str, ordered: bool) -> NatsSource {
+        Place::source(self, group).await.ordered(ordered).build().expect("sound settings")
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    async fn put_raw(&self, bytes: Bytes) {
+        let context = jetstream::new(self.client().await);
+        let subject = self.topology.subjects()[0].replace('>', "raw");
+        let sent = context.publish(subject, bytes).await.expect("the server answers");
+        sent.await.expect("the stream takes it");
+    }
+
+    async fn restart(&self) {
+        // The server writes down an ack that it has confirmed within about 100 ms, and nothing tells
+        // when. Killed before, it brings the message again: true of NATS, and not what the suite asks.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        self.to_server(|server| {
+            server.kill9().expect("it dies");
+            server.restart().expect("it starts again");
+        });
+    }
+}

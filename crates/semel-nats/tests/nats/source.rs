@@ -1,0 +1,175 @@
+//! What the source does with what it pulled, and what it reads.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::{self, consumer};
+use semel::event::{Envelope, STRUCTURED};
+use semel::inbox::{Answer, Message as _};
+use semel::outbox::Publisher as _;
+use semel_nats::async_nats;
+use semel_testkit::BrokerFixture as _;
+
+use crate::place::{PATIENCE, Place, event, events, insist, next, publish, take, within};
+
+/// Longer than any test: what comes again before did not wait for the server's patience.
+const FOREVER: Duration = Duration::from_secs(3_600);
+
+#[tokio::test]
+async fn what_a_dropped_source_had_pulled_comes_to_another_at_once() {
+    let place = Place::shared().await;
+    let sent = events(20);
+    let answers = within("answers", place.publisher().await.publish(&sent)).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    let source = place.source("G").await.ack_wait(FOREVER).build().expect("sound settings");
+    let mut taken = BTreeSet::from([take(&source).await.id()]);
+    wait_until_pulled(&place, 19).await;
+    drop(source);
+    let other = place.source("G").await.ack_wait(FOREVER).build().expect("sound settings");
+    // Not all: a server of 2.9 that finds whoever waited gone keeps the message that it meant for
+    // them until its patience ends.
+    while taken.len() < 15 {
+        taken.insert(take(&other).await.id());
+    }
+}
+
+/// Waits until the group's consumer has given so many messages to somebody.
+async fn wait_until_pulled(place: &Place, messages: usize) {
+    let pulled = async {
+        loop {
+            let mut consumer: consumer::PullConsumer =
+                place.stream().await.get_consumer("G").await.expect("a consumer");
+            if consumer.info().await.expect("the server answers").num_ack_pending >= messages {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within("the source pulls", pulled).await;
+    // What the server has given is on its way; nothing tells us when it has arrived.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+}
+
+#[tokio::test]
+async fn what_nobody_takes_from_a_source_goes_to_another_in_the_end() {
+    let place = Place::shared().await;
+    let idle = place.source("G").await.ack_wait(Duration::from_secs(1)).build().expect("settings");
+    let sent = events(10);
+    let answers = within("answers", place.publisher().await.publish(&sent)).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    wait_until_pulled(&place, 10).await;
+    let other = place.source("G").await.ack_wait(Duration::from_secs(1)).build().expect("settings");
+    let mut missing: BTreeSet<_> = sent.iter().map(Envelope::id).collect();
+    while !missing.is_empty() {
+        missing.remove(&take(&other).await.id());
+    }
+    drop(idle);
+}
+
+#[tokio::test]
+async fn an_ack_that_nobody_hears_is_an_error() {
+    let place = Place::shared().await;
+    let source = place.source("G").await.build().expect("sound settings");
+    insist(&place.publisher().await, &event()).await;
+    let message = next(&source).await;
+    place.stream().await.delete_consumer("G").await.expect("the server answers");
+    let lost = within("an answer", message.answer(Answer::Ack)).await;
+    assert!(lost.is_err(), "a consumer that is gone confirms nothing");
+    // The source makes its consumer again, and the event comes again.
+    take(&source).await;
+}
+
+#[tokio::test]
+async fn an_event_that_is_never_acked_comes_more_often_than_any_limit() {
+    let place = Place::shared().await;
+    let source = place.source("G").await.build().expect("sound settings");
+    let sent = event();
+    insist(&place.publisher().await, &sent).await;
+    for _ in 0..50 {
+        let message = next(&source).await;
+        assert_eq!(message.envelope().expect("an event"), sent);
+        message.answer(Answer::Later(Duration::ZERO)).await.expect("the server is there");
+    }
+    assert_eq!(take(&source).await, sent);
+}
+
+#[tokio::test]
+async fn a_group_has_one_consumer_and_an_ordered_one_has_one_per_partition() {
+    let place = Place::shared().await;
+    let _plain = place.source("orders / billing").await.build().expect("sound settings");
+    let _ordered = place.source("ORDERED").await.ordered(true).build().expect("sound settings");
+    let made = async {
+        while place.stream().await.cached_info().state.consumer_count < 17 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within("the consumers are made", made).await;
+    let stream = place.stream().await;
+    let mut consumer: consumer::PullConsumer =
+        stream.get_consumer("ORDERED__7").await.expect("a consumer");
+    let config = consumer.info().await.expect("the server answers").config.clone();
+    assert_eq!((config.max_ack_pending, config.max_deliver), (1, -1));
+    assert_eq!(config.ack_wait, PATIENCE);
+    assert_eq!(config.filter_subject, place.topology.subjects()[7]);
+}
+
+#[tokio::test]
+async fn a_foreign_event_in_structured_mode_is_read_with_the_default_tenant() {
+    let place = Place::shared().await;
+    let context = jetstream::new(place.client().await);
+    let source = place.source("G").await.default_tenant("acme").build().expect("sound settings");
+    let mut headers = HeaderMap::new();
+    headers.insert("Content-Type", STRUCTURED);
+    let document = r#"{"specversion":"1.0","id":"17","source":"/legacy","type":"order.placed",
+        "datacontenttype":"application/json","data":{"order":"ord_1","note":"🎉 100%"}}"#;
+    let subject = place.topology.subjects()[3].replace('>', "order.placed");
+    let sent = context.publish_with_headers(subject, headers, document.into()).await;
+    sent.expect("the server answers").await.expect("the stream takes it");
+    let event = take(&source).await;
+    assert_eq!((event.tenant(), event.kind(), event.source()), ("acme", "order.placed", "/legacy"));
+    assert_eq!(event.parse::<serde_json::Value>().expect("JSON")["note"], "🎉 100%");
+}
+
+#[tokio::test]
+async fn an_event_with_emoji_and_percent_signs_in_its_headers_arrives_as_it_was() {
+    let place = Place::shared().await;
+    let source = place.source("G").await.build().expect("sound settings");
+    let sent = Envelope::builder("acme 🏢", "order.🎉 placed*", "/orders?q=100%25&r=%")
+        .about("order", "№ 7 \"seven\" %41")
+        .attribute("note", " 50% off: 日本 ")
+        .build()
+        .expect("an event");
+    assert_eq!(publish(&place.publisher().await, &sent).await, Ok(()));
+    assert_eq!(take(&source).await, sent);
+}
+
+#[tokio::test]
+async fn a_filtered_source_gets_the_subjects_that_it_asked_for() {
+    let place = Place::shared().await;
+    let context = jetstream::new(place.client().await);
+    let wanted = place.topology.subjects()[0].replace('>', "invoice.>");
+    let source = place.source("G").await.filter(&wanted).build().expect("sound settings");
+    for kind in ["order.placed", "invoice.sent", "order.paid"] {
+        let event = Envelope::builder("acme", kind, "/billing").build().expect("an event");
+        let subject = place.topology.subjects()[0].replace('>', kind);
+        let sent = context.publish(subject, event.to_json().into()).await;
+        sent.expect("the server answers").await.expect("the stream takes it");
+    }
+    assert_eq!(take(&source).await.kind(), "invoice.sent");
+    let mut consumer: consumer::PullConsumer =
+        place.stream().await.get_consumer("G").await.expect("a consumer");
+    let info = consumer.info().await.expect("the server answers");
+    assert_eq!((info.num_pending, info.num_ack_pending), (0, 0), "nothing else is meant for it");
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_event_come_with_the_reason_and_as_they_were() {
+    let place = Place::shared().await;
+    let source = place.source("G").await.build().expect("sound settings");
+    place.put_raw("\u{0}no event".into()).await;
+    let message = next(&source).await;
+    assert!(message.envelope().is_err());
+    assert_eq!(message.raw(), "\u{0}no event");
+    assert!(message.subject().ends_with(".0.raw"), "{}", message.subject());
+}

@@ -1,0 +1,7 @@
+-- Makes the stream and the group, unless they are there.
+-- KEYS[1] the stream; ARGV the group, where it begins
+local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], ARGV[2], 'MKSTREAM')
+if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
+  return made
+end
+return 1

@@ -1,0 +1,16 @@
+-- Takes consumers off the group's list that have nothing in hands: this one, and those that nobody
+-- has heard of for long.
+-- KEYS[1] the stream; ARGV the group, the consumer that leaves or nothing, how long in ms
+local gone = 0
+for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+  local about = {}
+  for at = 1, #consumer, 2 do
+    about[consumer[at]] = consumer[at + 1]
+  end
+  local leaves = about['name'] == ARGV[2] or about['idle'] > tonumber(ARGV[3])
+  if leaves and about['pending'] == 0 then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], about['name'])
+    gone = gone + 1
+  end
+end
+return gone

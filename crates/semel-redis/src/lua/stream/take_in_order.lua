@@ -1,0 +1,18 @@
+-- The one entry whose turn it is: what the group has in hands is waited for, and after the patience
+-- taken over; only when there is nothing is the next one read.
+-- KEYS[1] the stream; ARGV the group, the consumer, the patience in ms
+local head = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1)[1]
+if head then
+  if head[3] < tonumber(ARGV[3]) then
+    return { '0-0', {} }
+  end
+  local claimed = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], head[1])
+  if claimed[1] then
+    return { '0-0', claimed }
+  end
+  -- It was deleted from the stream, and claiming it has struck it off. The next look finds the next.
+  redis.call('XACK', KEYS[1], ARGV[1], head[1])
+  return { '0-0', {} }
+end
+local read = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', 1, 'STREAMS', KEYS[1], '>')
+return { '0-0', read and read[1][2] or {} }

@@ -1,0 +1,134 @@
+//! The publisher: events into streams, one answer each.
+//!
+//! Events of one partition travel together and in order; when some are not taken, those behind them
+//! in the same partition are not sent, or they would overtake.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use semel::event::Envelope;
+use semel::outbox::{PublishError, Publisher, partition};
+
+use super::{Shared, script};
+use crate::error::Failure;
+use crate::script::Call;
+
+/// Events, and bytes of them, that one script appends: many to a trip, few enough that the server is
+/// not held up.
+const BATCH: usize = 128;
+const BYTES: usize = 1 << 20;
+
+/// Publishes into streams. Cheap to clone.
+#[derive(Clone)]
+pub struct StreamPublisher {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for StreamPublisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamPublisher").finish_non_exhaustive()
+    }
+}
+
+/// An event as it is written, and where its answer goes.
+struct Written {
+    at: usize,
+    body: Vec<u8>,
+}
+
+impl StreamPublisher {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Appends the events of one partition.
+    async fn append(
+        &self,
+        partition: u16,
+        events: Vec<Written>,
+    ) -> Vec<(usize, Result<(), PublishError>)> {
+        let mut answers = Vec::with_capacity(events.len());
+        let mut failed = None;
+        let mut rest = &events[..];
+        while !rest.is_empty() {
+            let (batch, behind) = rest.split_at(fitting(rest));
+            rest = behind;
+            let answer = match &failed {
+                Some(error) => Err(PublishError::clone(error)),
+                None => self.send(partition, batch).await,
+            };
+            failed = answer.clone().err();
+            answers.extend(batch.iter().map(|written| (written.at, answer.clone())));
+        }
+        answers
+    }
+
+    async fn send(&self, partition: u16, batch: &[Written]) -> Result<(), PublishError> {
+        let (settings, transport) = (&self.shared.settings, &self.shared.transport);
+        let hint = u64::from(partition).to_be_bytes();
+        let count = batch.len().to_string();
+        let mut args = vec![settings.keys.channel().as_bytes(), &hint[..], count.as_bytes()];
+        args.extend(batch.iter().map(|written| &written.body[..]));
+        let key = self.shared.keys[usize::from(partition)].as_bytes();
+        let call = Call { script: &script::PUBLISH, key, args: &args };
+        let Some(replicas) = settings.replicas else {
+            return transport.call(&call).await.map(drop).map_err(unpublished);
+        };
+        let (_, confirmed) =
+            transport.call_replicated(&call, replicas).await.map_err(unpublished)?;
+        if confirmed < replicas.count {
+            let text = format!("{confirmed} of {} replicas confirmed", replicas.count);
+            return Err(PublishError::Unavailable(text));
+        }
+        Ok(())
+    }
+}
+
+/// How many from the beginning go into one script; at least one.
+fn fitting(events: &[Written]) -> usize {
+    let mut bytes = 0;
+    let fits = events.iter().take(BATCH).take_while(|written| {
+        bytes += written.body.len();
+        bytes <= BYTES
+    });
+    fits.count().max(1)
+}
+
+fn unpublished(failure: Failure) -> PublishError {
+    match failure {
+        Failure::NotSent(error) | Failure::Lost(error) => {
+            PublishError::Unavailable(error.to_string())
+        }
+        // Somebody else's key: it concerns these events and not their neighbours elsewhere.
+        Failure::Refused(error) if error.code() == "WRONGTYPE" => {
+            PublishError::Failed(format!("{error}; give the streams a prefix of their own"))
+        }
+        // A full server, a replica, a cluster in repair: nobody's events are taken.
+        Failure::Refused(error) => PublishError::Unavailable(error.to_string()),
+    }
+}
+
+impl Publisher for StreamPublisher {
+    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+        let mut answers = vec![Ok(()); events.len()];
+        let partitions = self.shared.partitions();
+        let mut streams: Vec<Vec<Written>> = Vec::new();
+        streams.resize_with(usize::from(partitions), Vec::new);
+        for (at, event) in events.iter().enumerate() {
+            let body = event.to_json();
+            if body.len() > self.shared.largest {
+                let (bytes, most) = (body.len(), self.shared.largest);
+                let text = format!("it is {bytes} bytes as it is written, {most} are allowed");
+                answers[at] = Err(PublishError::Refused(text));
+                continue;
+            }
+            streams[usize::from(partition(event, partitions))].push(Written { at, body });
+        }
+        let busy = (0..partitions).zip(streams).filter(|(_, events)| !events.is_empty());
+        let appending = busy.map(|(partition, events)| self.append(partition, events));
+        for (at, answer) in join_all(appending).await.into_iter().flatten() {
+            answers[at] = answer;
+        }
+        answers
+    }
+}

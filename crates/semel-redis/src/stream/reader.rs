@@ -1,0 +1,341 @@
+//! The reader: fetches entries while somebody waits for them, and holds those that are put off.
+//!
+//! It asks on the shared connection and never blocks it: a publisher's word, a due time or a short
+//! rest tells it when to ask again. How long an entry has been idle, by the server's clock, is all
+//! that decides who may take it; the reader only moves that.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::Value;
+use semel::AttemptId;
+use semel::inbox::SourceError;
+use semel::store::{Listen as _, Result};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::message::Entry;
+use super::settings::Begin;
+use super::{SourceBuilder, script};
+use crate::error::{Effect, Failure};
+use crate::listen::Subscription;
+use crate::reply;
+use crate::script::Call;
+
+/// How long the reader rests when there was nothing, at first and at most. A publisher's word ends
+/// the rest at once; this is for words that were lost, and for what other consumers leave.
+const REST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// How long until a lost subscription is tried again.
+const RESUBSCRIBE: Duration = Duration::from_secs(1);
+/// A consumer that nobody has heard of for so long, and that has nothing in hands, is forgotten.
+const FORGET: Duration = Duration::from_secs(60 * 60);
+
+/// In whose name entries are that were given back.
+const NOBODY: &str = "returned";
+
+/// Fetches for one source.
+pub(super) struct Reader {
+    pub(super) settings: SourceBuilder,
+    consumer: String,
+    state: Mutex<State>,
+    waiting: AtomicUsize,
+    /// Rung when there may be something to fetch, or somebody to fetch for.
+    bell: Notify,
+    /// Rung when something was fetched, or could not be.
+    news: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// What was fetched, and when.
+    fetched: VecDeque<(Entry, Instant)>,
+    /// Entries that are put off, by when they are due.
+    put_off: Vec<(Entry, Instant)>,
+    /// Where the search for what others left goes on, by partition.
+    cursors: Vec<Vec<u8>>,
+    failed: Option<SourceError>,
+}
+
+/// Somebody waits.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn away(failure: Failure, operation: &'static str) -> SourceError {
+    SourceError(failure.during(operation, Effect::Writes).to_string())
+}
+
+impl Reader {
+    /// Joins the group on every stream.
+    pub(super) async fn join(settings: SourceBuilder) -> Result<Self> {
+        let unique: String =
+            AttemptId::generate().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let consumer = format!("{}:{unique}", std::process::id());
+        let cursors = vec![b"0-0".to_vec(); settings.shared.keys.len()];
+        let state = Mutex::new(State { cursors, ..State::default() });
+        let (waiting, bell, news) = (AtomicUsize::new(0), Notify::new(), Notify::new());
+        let reader = Self { settings, consumer, state, waiting, bell, news };
+        let begin = if reader.settings.begin == Begin::Now { "$" } else { "0" };
+        for joined in reader.make_groups(begin).await {
+            joined.map_err(|failure| failure.during("join the group", Effect::Writes))?;
+        }
+        Ok(reader)
+    }
+
+    async fn make_groups(&self, begin: &str) -> Vec<std::result::Result<Value, Failure>> {
+        let args = [self.settings.group.as_bytes(), begin.as_bytes()];
+        self.settings.shared.call_all(&script::JOIN, &args).await
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change under the lock is one step, so a poisoned lock is still good.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was fetched first, unless it lay here so long that somebody else may have it by now.
+    fn pop(&self) -> Option<std::result::Result<Entry, SourceError>> {
+        let mut state = self.state();
+        while let Some((entry, since)) = state.fetched.pop_front() {
+            if since.elapsed() < self.settings.patience / 2 {
+                return Some(Ok(entry));
+            }
+        }
+        state.failed.take().map(Err)
+    }
+
+    /// The next entry.
+    pub(super) async fn next(&self) -> std::result::Result<Entry, SourceError> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let _waiting = Waiting(&self.waiting);
+        loop {
+            let mut news = std::pin::pin!(self.news.notified());
+            news.as_mut().enable();
+            if let Some(next) = self.pop() {
+                return next;
+            }
+            self.bell.notify_one();
+            news.await;
+        }
+    }
+
+    /// Fetches until the source is gone, and then gives back what nobody took.
+    pub(super) async fn read(self: std::sync::Arc<Self>, mut ended: watch::Receiver<()>) {
+        let mut rest = REST.0;
+        let mut keep_at = Instant::now();
+        loop {
+            if keep_at <= Instant::now() {
+                self.keep_put_off().await;
+                keep_at = Instant::now() + self.settings.patience / 3;
+            }
+            let wanted =
+                self.waiting.load(Ordering::Acquire) > 0 && self.state().fetched.is_empty();
+            if wanted {
+                match self.fetch().await {
+                    Ok(0) => rest = (rest * 2).min(REST.1).min(self.settings.patience / 4),
+                    // Whoever finds nothing left rings again.
+                    Ok(_) => {
+                        rest = REST.0;
+                        self.news.notify_waiters();
+                    }
+                    Err(error) => {
+                        rest = REST.1;
+                        self.state().failed = Some(error);
+                        self.news.notify_waiters();
+                    }
+                }
+            }
+            let now = Instant::now();
+            let due = self.state().put_off.iter().map(|(_, due)| *due).min();
+            let until = if wanted { now + rest } else { keep_at };
+            let until = until.min(keep_at).min(due.filter(|due| *due > now).unwrap_or(until));
+            tokio::select! {
+                _ = ended.changed() => break,
+                () = self.bell.notified() => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+        self.leave().await;
+    }
+
+    /// Hears publishers until the source is gone.
+    pub(super) async fn listen(self: std::sync::Arc<Self>, mut ended: watch::Receiver<()>) {
+        let hearing = async {
+            loop {
+                if let Ok(mut subscription) =
+                    Subscription::open(&self.settings.shared.settings).await
+                {
+                    // What was said while nobody listened.
+                    self.bell.notify_one();
+                    while subscription.next().await.is_ok() {
+                        self.bell.notify_one();
+                    }
+                }
+                tokio::time::sleep(RESUBSCRIBE).await;
+            }
+        };
+        tokio::select! {
+            _ = ended.changed() => {}
+            () = hearing => {}
+        }
+    }
+
+    /// Asks every stream once; gives how much there was.
+    async fn fetch(&self) -> std::result::Result<usize, SourceError> {
+        let settings = &self.settings;
+        let script = if settings.ordered { &script::TAKE_IN_ORDER } else { &script::TAKE };
+        let patience = settings.patience.as_millis().to_string();
+        let count = settings.prefetch.to_string();
+        let cursors = self.state().cursors.clone();
+        let args: Vec<[&[u8]; 5]> = cursors
+            .iter()
+            .map(|cursor| {
+                let (group, consumer) = (settings.group.as_bytes(), self.consumer.as_bytes());
+                [group, consumer, patience.as_bytes(), count.as_bytes(), &cursor[..]]
+            })
+            .collect();
+        let keys = settings.shared.keys.iter();
+        let calls: Vec<Call<'_>> =
+            keys.zip(&args).map(|(key, args)| Call { script, key: key.as_bytes(), args }).collect();
+        let asked = Instant::now();
+        let answers = settings.shared.transport.call_many(&calls).await;
+        self.take_in(answers, asked).await
+    }
+
+    async fn take_in(
+        &self,
+        answers: Vec<std::result::Result<Value, Failure>>,
+        asked: Instant,
+    ) -> std::result::Result<usize, SourceError> {
+        let (mut count, mut failed, mut unknown) = (0, None, false);
+        for (partition, answer) in (0..).zip(answers) {
+            let value = match answer {
+                Ok(value) => value,
+                Err(Failure::Refused(error)) if error.code() == "NOGROUP" => {
+                    unknown = true;
+                    continue;
+                }
+                Err(failure) => {
+                    failed = Some(away(failure, "fetch"));
+                    continue;
+                }
+            };
+            let read = || {
+                let [cursor, entries] = reply::array(&value)? else { return None };
+                let entries = reply::array(entries)?.iter();
+                let entries: Option<Vec<Entry>> =
+                    entries.map(|entry| Entry::read(partition, entry)).collect();
+                Some((reply::bytes(cursor)?.to_vec(), entries?))
+            };
+            let Some((cursor, entries)) = read() else {
+                failed = Some(SourceError(format!("the server answered {value:?}")));
+                continue;
+            };
+            let mut state = self.state();
+            state.cursors[usize::from(partition)] = cursor;
+            count += entries.len();
+            state.fetched.extend(entries.into_iter().map(|entry| (entry, asked)));
+        }
+        if unknown {
+            // Somebody has removed the stream or the group: what is there now is all new.
+            tracing::warn!(group = self.settings.group, "the group is gone and is made again");
+            for made in self.make_groups("0").await {
+                failed = made.err().map(|failure| away(failure, "join the group")).or(failed);
+            }
+        }
+        match failed {
+            // One node of a cluster is away; the others' entries are handed over meanwhile.
+            Some(error) if count > 0 => tracing::warn!(%error, "a part of the streams is away"),
+            Some(error) => return Err(error),
+            None => {}
+        }
+        Ok(count)
+    }
+
+    /// Says that an entry was last in hands so long ago. Whether it is still ours.
+    pub(super) async fn hold(
+        &self,
+        entry: &Entry,
+        idle: Duration,
+    ) -> std::result::Result<bool, SourceError> {
+        self.hand_to(&self.consumer, entry, idle).await
+    }
+
+    async fn hand_to(
+        &self,
+        heir: &str,
+        entry: &Entry,
+        idle: Duration,
+    ) -> std::result::Result<bool, SourceError> {
+        let idle = idle.as_millis().to_string();
+        let (group, consumer) = (self.settings.group.as_bytes(), self.consumer.as_bytes());
+        let args = [group, consumer, &entry.id, idle.as_bytes(), heir.as_bytes()];
+        let held = self.settings.shared.call(&script::HOLD, entry.partition, &args).await;
+        Ok(held.map_err(|failure| away(failure, "hold"))? == Value::Int(1))
+    }
+
+    pub(super) async fn ack(&self, entry: &Entry) -> std::result::Result<(), SourceError> {
+        let delete = if self.settings.delete_acked { b"1" } else { b"0" };
+        let args = [self.settings.group.as_bytes(), &entry.id, delete];
+        let acked = self.settings.shared.call(&script::ACK, entry.partition, &args).await;
+        acked.map_err(|failure| away(failure, "ack"))?;
+        if self.settings.ordered {
+            // The next of its stream may come.
+            self.bell.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Has an entry come again after `span`: whoever asks then gets it.
+    pub(super) async fn put_off(
+        &self,
+        entry: &Entry,
+        span: Duration,
+    ) -> std::result::Result<(), SourceError> {
+        let due = Instant::now() + span.min(FORGET * 24 * 365);
+        self.hold(entry, self.settings.patience.saturating_sub(span)).await?;
+        self.state().put_off.push((entry.clone(), due));
+        self.bell.notify_one();
+        Ok(())
+    }
+
+    /// Keeps what is put off by longer than the patience, and lets go of the rest: from here on its
+    /// idle time says when it is due.
+    async fn keep_put_off(&self) {
+        let (patience, now) = (self.settings.patience, Instant::now());
+        let entries = {
+            let mut state = self.state();
+            state.put_off.retain(|(_, due)| *due > now);
+            state.put_off.clone()
+        };
+        for (entry, due) in entries {
+            let left = due.saturating_duration_since(Instant::now());
+            let held = self.hold(&entry, patience.saturating_sub(left)).await;
+            if matches!(held, Ok(false)) {
+                self.state().put_off.retain(|(other, _)| other.id != entry.id);
+            }
+        }
+    }
+
+    /// Gives back what nobody took, and leaves the group.
+    async fn leave(&self) {
+        let left: Vec<Entry> = self.state().fetched.drain(..).map(|(entry, _)| entry).collect();
+        for entry in &left {
+            // Where this fails the group's patience has to end first.
+            let _ = self.hand_to(NOBODY, entry, self.settings.patience).await;
+        }
+        let (group, consumer) = (self.settings.group.as_bytes(), self.consumer.as_bytes());
+        let forget = FORGET.max(self.settings.patience * 10).as_millis().to_string();
+        let args = [group, consumer, forget.as_bytes()];
+        for left in self.settings.shared.call_all(&script::LEAVE, &args).await {
+            if let Err(failure) = left {
+                tracing::debug!(error = %away(failure, "leave"), "a consumer's name stays behind");
+            }
+        }
+    }
+}

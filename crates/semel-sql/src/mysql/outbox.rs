@@ -1,0 +1,325 @@
+//! The outbox in MySQL and MariaDB: appending in a caller's transaction, leasing, marking.
+//!
+//! Claims and marks run on connections of their own, so that neither the ledger nor another batch
+//! waits for them. Their texts hold numbers and hexadecimal literals alone, never a caller's text, and
+//! travel several to a trip. What operators do is in `operators`, how rows are chosen in `claim`.
+
+mod claim;
+mod mark;
+mod operators;
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use semel::claim::AttemptId;
+use semel::event::Envelope;
+use semel::outbox::{
+    Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Ticket, Verb,
+};
+use semel::store::{Error, ErrorKind, Result};
+use sqlx::mysql::MySqlRow;
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
+
+use super::MySqlStore;
+use super::columns::Bound;
+use super::ledger::failed;
+use super::session::deadlock;
+use super::statement::{CLOCK, repeat};
+use crate::error::{Stage, timed_out};
+use crate::outbox::{Cursor, EventRow, Marks, Seats, Stored, chunks};
+
+/// Rows in one statement of an append. A power of two, as all smaller statements are: each size is
+/// prepared once.
+const CHUNK: usize = 32;
+/// Bytes in one such statement, where a server takes as many.
+const BYTES: usize = 4 << 20;
+/// What a statement has beside its rows, generously.
+const OVERHEAD: usize = 16 << 10;
+/// How often a transaction of ours that lost a deadlock is run again before its caller learns of it.
+const DEADLOCKS: usize = 5;
+
+/// What the outbox has of its own.
+#[derive(Debug)]
+pub(super) struct Hatch {
+    seats: Seats<MySqlConnection>,
+    bell: Bell,
+    cursor: Cursor,
+}
+
+impl Default for Hatch {
+    fn default() -> Self {
+        Self { seats: Seats::new(), bell: Bell::default(), cursor: Cursor::default() }
+    }
+}
+
+/// One of the outbox's connections. Dropping it closes the connection, which rolls back.
+struct Seat<'h> {
+    hatch: &'h Hatch,
+    connection: MySqlConnection,
+    operation: &'static str,
+    limit: Duration,
+    deadlocks: usize,
+    _permit: SemaphorePermit<'h>,
+}
+
+impl Seat<'_> {
+    /// Waits for what was sent, but not for ever. `None` if it lost a deadlock, and with it nothing
+    /// but time: it is to be sent again.
+    async fn settled<T>(
+        &mut self,
+        sent: impl AsyncFnOnce(&mut MySqlConnection) -> sqlx::Result<T>,
+    ) -> Result<Option<T>> {
+        let done = timeout(self.limit, sent(&mut self.connection)).await;
+        match done.map_err(|_| timed_out(Stage::Running, self.operation, self.limit))? {
+            Ok(done) => Ok(Some(done)),
+            Err(error) if deadlock(&error) && self.deadlocks < DEADLOCKS => {
+                self.deadlocks += 1;
+                Ok(None)
+            }
+            Err(error) => Err(alone(failed(self.operation, error))),
+        }
+    }
+
+    /// Gives the connection back. Only after a clean use.
+    fn leave(self) {
+        self.hatch.seats.rest(self.connection);
+    }
+}
+
+/// There is no transaction of the caller's to run again: our own failed.
+fn alone(error: Error) -> Error {
+    if error.kind() == ErrorKind::RetryTransaction {
+        return error.with_kind(ErrorKind::Unavailable);
+    }
+    error
+}
+
+impl MySqlStore {
+    async fn seat(&self, operation: &'static str) -> Result<Seat<'_>> {
+        let limit = self.ledger.limit;
+        let (permit, rested) = self.hatch.seats.take().await;
+        let connection = match rested {
+            Some(connection) => connection,
+            None => timeout(limit, self.ledger.session())
+                .await
+                .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, operation, limit)))?,
+        };
+        let hatch = &*self.hatch;
+        Ok(Seat { hatch, connection, operation, limit, deadlocks: 0, _permit: permit })
+    }
+
+    /// Whether the server takes an event at all; an answer beforehand, because its own is to hang up.
+    fn takes(&self, row: &EventRow<'_>) -> Result<()> {
+        let (size, packet) = (row.size() + OVERHEAD, self.ledger.server.packet);
+        if size <= packet {
+            return Ok(());
+        }
+        let text = format!(
+            "the event {} takes about {size} bytes, but the server's max_allowed_packet is {packet}; \
+             raise it, or store the payload elsewhere and send where",
+            row.id
+        );
+        Err(Error::new(ErrorKind::Misconfigured, "append", text))
+    }
+}
+
+impl Outbox for MySqlStore {
+    type Connection = MySqlConnection;
+
+    async fn append(&self, connection: &mut MySqlConnection, events: &[Envelope]) -> Result<()> {
+        let limit = self.ledger.limit;
+        let rows: Vec<EventRow<'_>> = events.iter().map(EventRow::of).collect();
+        rows.iter().try_for_each(|row| self.takes(row))?;
+        let bytes = BYTES.min(self.ledger.server.packet / 2);
+        for mut chunk in chunks(&rows, CHUNK, bytes) {
+            while !chunk.is_empty() {
+                let (block, rest) = chunk.split_at(1 << chunk.len().ilog2());
+                let done = match timeout(limit, append(block).execute(&mut *connection)).await {
+                    Ok(done) => done.map(drop).map_err(|error| failed("append", error)),
+                    Err(_) => Err(timed_out(Stage::Running, "append", limit)),
+                };
+                // Whatever failed, the caller's transaction did not commit.
+                done.map_err(|error| {
+                    let lost = error.kind() == ErrorKind::Ambiguous;
+                    if lost { error.with_kind(ErrorKind::Unavailable) } else { error }
+                })?;
+                chunk = rest;
+            }
+        }
+        Ok(())
+    }
+
+    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+        let token = AttemptId::generate();
+        let after = self.hatch.cursor.after();
+        let mut seat = self.seat("claim").await?;
+        let leased = loop {
+            let claiming = async |connection: &mut MySqlConnection| {
+                claim::claim(connection, ask, token, after).await
+            };
+            if let Some(leased) = seat.settled(claiming).await? {
+                break leased;
+            }
+        };
+        seat.leave();
+        self.hatch.cursor.passed(&leased);
+        Ok(leased)
+    }
+
+    async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
+        let marks = Marks::of(marks);
+        let mut written = Vec::with_capacity(marks.rows.len());
+        let mut seat = self.seat("mark").await?;
+        for (part, rows) in marks.rows.chunks(mark::CHUNK).enumerate() {
+            let held = loop {
+                let marking =
+                    async |connection: &mut MySqlConnection| mark::mark(connection, rows).await;
+                if let Some(held) = seat.settled(marking).await? {
+                    break held;
+                }
+            };
+            written.extend(held.into_iter().map(|place| part * mark::CHUNK + place));
+        }
+        seat.leave();
+        Ok(marks.answers(written))
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        let mut seat = self.seat("backlog").await?;
+        let backlog = loop {
+            if let Some(backlog) = seat.settled(operators::backlog).await? {
+                break backlog;
+            }
+        };
+        seat.leave();
+        Ok(backlog)
+    }
+
+    async fn list(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        let (mut slot, mut connection) = self.aside.take("list").await?;
+        let work = operators::list(&mut connection, selection, after, limit);
+        let rows = self.aside.bounded("list", work).await?;
+        *slot = Some(connection);
+        rows.into_iter().map(crate::outbox::Listed::row).collect()
+    }
+
+    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+        let (mut slot, mut connection) = self.aside.take("count").await?;
+        let work = operators::count(&mut connection, selection, verb);
+        let count = self.aside.bounded("count", work).await?;
+        *slot = Some(connection);
+        Ok(count)
+    }
+
+    async fn apply(&self, selection: &Selection, verb: &Verb, limit: u32) -> Result<u32> {
+        let mut seat = self.seat("apply").await?;
+        let changed = loop {
+            let applying = async |connection: &mut MySqlConnection| {
+                operators::apply(connection, selection, verb, limit).await
+            };
+            if let Some(changed) = seat.settled(applying).await? {
+                break changed;
+            }
+        };
+        seat.leave();
+        self.hatch.bell.ring();
+        Ok(changed)
+    }
+
+    async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
+        let mut seat = self.seat("clean").await?;
+        let cleaned = loop {
+            let cleaning = async |connection: &mut MySqlConnection| {
+                operators::clean(connection, keep, limit).await
+            };
+            if let Some(cleaned) = seat.settled(cleaning).await? {
+                break cleaned;
+            }
+        };
+        seat.leave();
+        Ok(cleaned)
+    }
+
+    fn bell(&self) -> &Bell {
+        &self.hatch.bell
+    }
+}
+
+/// An event that is there already is left as it is, wherever it stands. Not INSERT IGNORE, which
+/// would also ignore what must not be.
+fn append<'q>(rows: &'q [EventRow<'q>]) -> Bound<'q> {
+    let row = format!("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, {CLOCK}, ?, {CLOCK})");
+    let text = format!(
+        "INSERT INTO semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, \
+         content_type, headers, occurred_at, status, attempts, due_at, lane, created_at) VALUES {} \
+         ON DUPLICATE KEY UPDATE sequence = sequence",
+        repeat(&row, rows.len(), ", ")
+    );
+    // As bytes, so that no character set of the caller's session touches them.
+    rows.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, row| {
+        query
+            .bind(row.id.as_bytes())
+            .bind(row.tenant.as_bytes())
+            .bind(row.aggregatetype.as_bytes())
+            .bind(row.aggregateid.map(str::as_bytes))
+            .bind(row.kind.as_bytes())
+            .bind(row.source.as_bytes())
+            .bind(row.payload)
+            .bind(row.content_type.as_bytes())
+            .bind(row.headers.as_bytes())
+            .bind(row.occurred_at.as_bytes())
+            .bind(row.lane.as_ref().map(|lane| lane.as_slice()))
+    })
+}
+
+/// The event's columns as bytes, in the order in which [`stored`] reads them.
+const COLUMNS: &str = "CAST(id AS BINARY), tenant, CAST(aggregatetype AS BINARY), \
+     CAST(aggregateid AS BINARY), CAST(type AS BINARY), CAST(source AS BINARY), payload, \
+     CAST(content_type AS BINARY), CAST(headers AS BINARY), CAST(occurred_at AS BINARY)";
+
+/// The event's columns from `at` on, or why they cannot be read.
+fn stored(row: &MySqlRow, at: usize) -> std::result::Result<Stored, String> {
+    let maybe = |offset: usize, column: &str| -> std::result::Result<Option<String>, String> {
+        let bytes: Option<Vec<u8>> = row.try_get(at + offset).map_err(|e| e.to_string())?;
+        let text = |bytes| String::from_utf8(bytes).map_err(|e| format!("column {column}: {e}"));
+        bytes.map(text).transpose()
+    };
+    let text = |offset: usize, column: &str| {
+        maybe(offset, column)?.ok_or_else(|| format!("column {column} is null"))
+    };
+    Ok(Stored {
+        id: text(0, "id")?,
+        tenant: text(1, "tenant")?,
+        aggregatetype: text(2, "aggregatetype")?,
+        aggregateid: maybe(3, "aggregateid")?,
+        kind: text(4, "type")?,
+        source: text(5, "source")?,
+        payload: row.try_get(at + 6).map_err(|e| e.to_string())?,
+        content_type: text(7, "content_type")?,
+        headers: text(8, "headers")?,
+        occurred_at: text(9, "occurred_at")?,
+    })
+}
+
+/// Bytes as a literal.
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len() + 3);
+    text.push_str("x'");
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.push('\'');
+    text
+}
+
+/// Numbers as a list.
+fn numbers(all: impl IntoIterator<Item = i64>) -> String {
+    all.into_iter().map(|number| number.to_string()).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,185 @@
+//! Leasing: which rows, and why no other relay can have them at the same time.
+//!
+//! One transaction, at READ COMMITTED. `heads` are due rows that nothing of their lane comes before,
+//! the longest due first. If the first of them is a lease that ran out, it is taken alone (it may be
+//! what kills relays), else those that ran out wait for their turn. Where there is room left, the
+//! rows that follow the heads come along, in order and without a gap.
+//!
+//! Why it holds with several claims at once. A row that is locked is read as it is now, and one that
+//! somebody else has locked is skipped, so nobody waits and no row is leased twice. "Nothing of its
+//! lane comes before it" is read without locks, as of the statement's beginning, and stays true: a row
+//! enters a lane before others only if its transaction commits after those of later numbers (then
+//! they were concurrent, and their order is nobody's) or an operator sends it round again; one that
+//! has left since only makes us late. Followers are looked at after their head is locked, and while
+//! it is nobody else can have them; but what was leased with the head and not yet given back with it
+//! can be met, and so can a row that a mark has locked this very moment. So followers are locked and
+//! asked again, and where one drops out, those behind it stay.
+
+use std::collections::{BTreeMap, HashSet};
+
+use semel::claim::AttemptId;
+use semel::clock::micros;
+use semel::outbox::{Ask, Leased};
+use sqlx::mysql::MySqlRow;
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
+
+use super::super::statement::{CLOCK, after};
+use super::{COLUMNS, hex, numbers, stored};
+use crate::outbox::{Claimed, window};
+
+/// A row that nothing of its lane comes before.
+struct Head {
+    sequence: i64,
+    lane: Option<Vec<u8>>,
+    lapsed: bool,
+}
+
+/// Leases rows. After an error the transaction is open, or was rolled back by the server.
+pub(super) async fn claim(
+    connection: &mut MySqlConnection,
+    ask: Ask,
+    token: AttemptId,
+    cursor: Option<u64>,
+) -> sqlx::Result<Vec<Leased>> {
+    let found =
+        sqlx::raw_sql(AssertSqlSafe(horizon(ask.limit))).fetch_all(&mut *connection).await?;
+    let mut heads = Vec::new();
+    let window = match found.first() {
+        Some(row) => Some((row.try_get(0)?, row.try_get(1)?)),
+        None => None,
+    };
+    // Nothing in the window: then in all there is.
+    for window in [window, None].into_iter().skip(usize::from(window.is_none())) {
+        let text = AssertSqlSafe(heads_within(ask.limit, window, cursor));
+        let rows = sqlx::raw_sql(text).fetch_all(&mut *connection).await?;
+        heads = rows.iter().map(head).collect::<sqlx::Result<Vec<_>>>()?;
+        if !heads.is_empty() {
+            break;
+        }
+    }
+    let fit: Vec<Head> = match heads.first() {
+        None => {
+            sqlx::raw_sql("ROLLBACK").execute(connection).await?;
+            return Ok(Vec::new());
+        }
+        Some(first) if first.lapsed => heads.into_iter().take(1).collect(),
+        Some(_) => heads.into_iter().filter(|head| !head.lapsed).collect(),
+    };
+    let mut chosen: Vec<i64> = fit.iter().map(|head| head.sequence).collect();
+    let room = (ask.limit as usize).saturating_sub(fit.len());
+    if room > 0 && fit.iter().any(|head| head.lane.is_some() && !head.lapsed) {
+        chosen.extend(followers(connection, &fit, room).await?);
+    }
+    let rows =
+        sqlx::raw_sql(AssertSqlSafe(take(&chosen, ask, token))).fetch_all(connection).await?;
+    let claimed = |row: &MySqlRow| -> sqlx::Result<Leased> {
+        let claimed = Claimed {
+            now: row.try_get(0)?,
+            sequence: row.try_get(1)?,
+            attempts: row.try_get(2)?,
+            created_at: row.try_get(3)?,
+            stored: stored(row, 4),
+        };
+        Ok(claimed.leased(token))
+    };
+    rows.iter().map(claimed).collect()
+}
+
+/// Begins, and finds the end of the window: nothing if there are fewer due rows.
+fn horizon(limit: u32) -> String {
+    format!(
+        "START TRANSACTION; SELECT due_at, sequence FROM semel_outbox \
+         FORCE INDEX (semel_outbox_due) WHERE due_at <= {CLOCK} ORDER BY due_at, sequence \
+         LIMIT 1 OFFSET {}",
+        window(limit)
+    )
+}
+
+/// The first of a lane is looked up, and compared: asked whether any comes before a row, the server
+/// would go through the whole lane to say no.
+fn heads_within(limit: u32, window: Option<(i64, i64)>, cursor: Option<u64>) -> String {
+    let within = window.map_or_else(String::new, |(due, last)| {
+        format!(" AND o.due_at <= {due} AND (o.due_at < {due} OR o.sequence <= {last})")
+    });
+    // How it is not done, for a test.
+    let beyond = cursor.map_or_else(String::new, |last| format!(" AND o.sequence > {last}"));
+    format!(
+        "SELECT o.sequence, o.lane, CAST(o.status AS SIGNED) \
+         FROM semel_outbox o FORCE INDEX (semel_outbox_due) WHERE o.due_at <= {CLOCK}{within}{beyond} \
+         AND (o.lane IS NULL OR o.sequence = (SELECT p.sequence FROM semel_outbox p \
+         FORCE INDEX (semel_outbox_lane) WHERE p.lane = o.lane ORDER BY p.sequence LIMIT 1)) \
+         ORDER BY o.due_at, o.sequence LIMIT {limit} FOR UPDATE SKIP LOCKED"
+    )
+}
+
+fn head(row: &MySqlRow) -> sqlx::Result<Head> {
+    let status: i64 = row.try_get(2)?;
+    Ok(Head { sequence: row.try_get(0)?, lane: row.try_get(1)?, lapsed: status == 1 })
+}
+
+/// What follows the heads, locked: in each lane a run without a gap, `room` in all.
+async fn followers(
+    connection: &mut MySqlConnection,
+    fit: &[Head],
+    room: usize,
+) -> sqlx::Result<Vec<i64>> {
+    let rows = sqlx::raw_sql(AssertSqlSafe(trail(fit, room))).fetch_all(&mut *connection).await?;
+    let mut runs: BTreeMap<i64, Vec<(i64, bool)>> = BTreeMap::new();
+    for row in &rows {
+        let (head, sequence, ready): (i64, i64, i64) =
+            (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        runs.entry(head).or_default().push((sequence, ready != 0));
+    }
+    let mut ready: Vec<(usize, i64)> = Vec::new();
+    for run in runs.values_mut() {
+        run.sort_unstable();
+        let whole = run.iter().take_while(|(_, ready)| *ready).count();
+        run.truncate(whole);
+        ready.extend(run.iter().enumerate().map(|(place, (sequence, _))| (place, *sequence)));
+    }
+    // One more of each lane before two more of any: what leaves together must not wait for each
+    // other.
+    ready.sort_unstable();
+    ready.truncate(room);
+    if ready.is_empty() {
+        return Ok(Vec::new());
+    }
+    let text = format!(
+        "SELECT sequence FROM semel_outbox FORCE INDEX (PRIMARY) WHERE sequence IN ({}) \
+         AND status IN (0, 3) AND due_at <= {CLOCK} FOR UPDATE SKIP LOCKED",
+        numbers(ready.iter().map(|(_, sequence)| *sequence))
+    );
+    let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection).await?;
+    let held: HashSet<i64> = rows.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<_>>()?;
+    let unbroken = |run: &Vec<(i64, bool)>| {
+        let run = run.iter().map(|(sequence, _)| *sequence);
+        run.take_while(|sequence| held.contains(sequence)).collect::<Vec<_>>()
+    };
+    Ok(runs.values().flat_map(unbroken).collect())
+}
+
+fn trail(fit: &[Head], room: usize) -> String {
+    let laned = fit.iter().filter_map(|head| head.lane.as_ref().map(|lane| (head.sequence, lane)));
+    let part = |(head, lane): (i64, &Vec<u8>)| {
+        format!(
+            "(SELECT {head}, n.sequence, n.status IN (0, 3) AND COALESCE(n.due_at <= {CLOCK}, 0) \
+             FROM semel_outbox n FORCE INDEX (semel_outbox_lane) \
+             WHERE n.lane = {} AND n.sequence > {head} ORDER BY n.sequence LIMIT {room})",
+            hex(lane)
+        )
+    };
+    laned.map(part).collect::<Vec<_>>().join(" UNION ALL ")
+}
+
+fn take(chosen: &[i64], ask: Ask, token: AttemptId) -> String {
+    let list = numbers(chosen.iter().copied());
+    format!(
+        "UPDATE semel_outbox FORCE INDEX (PRIMARY) SET status = 1, attempts = attempts + 1, \
+         token = {}, due_at = {} WHERE sequence IN ({list}); \
+         SELECT {CLOCK}, sequence, attempts, created_at, {COLUMNS} \
+         FROM semel_outbox FORCE INDEX (PRIMARY) WHERE sequence IN ({list}) ORDER BY sequence; \
+         COMMIT",
+        hex(&token.to_bytes()),
+        after(&micros(ask.lease).to_string())
+    )
+}

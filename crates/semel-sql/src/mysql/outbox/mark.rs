@@ -1,0 +1,86 @@
+//! Writing what became of leased rows: one trip for up to [`CHUNK`] of them.
+//!
+//! The rows are locked in the order of their numbers, so that two marks never wait for each other in
+//! a circle; there is no UPDATE … RETURNING, so what was locked under its token is what was written.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
+
+use super::super::statement::{CLOCK, after};
+use super::{hex, numbers};
+use crate::outbox::{DEAD, MarkRow, PUBLISHED, UNTRIED};
+
+/// Rows in one transaction.
+pub(super) const CHUNK: usize = 200;
+
+/// Writes marks; gives the places of those whose lease still held its row. After an error the
+/// transaction is open, or was rolled back by the server.
+pub(super) async fn mark(
+    connection: &mut MySqlConnection,
+    rows: &[MarkRow<'_>],
+) -> sqlx::Result<Vec<usize>> {
+    let found = sqlx::raw_sql(AssertSqlSafe(text(rows))).fetch_all(connection).await?;
+    let mut held = Vec::with_capacity(found.len());
+    for row in &found {
+        let token: Vec<u8> = row.try_get(1)?;
+        held.push((row.try_get::<i64, _>(0)?, token));
+    }
+    let held: HashMap<i64, Vec<u8>> = held.into_iter().collect();
+    let is_held = |row: &MarkRow<'_>| held.get(&row.sequence).is_some_and(|t| t[..] == row.token);
+    Ok((0..rows.len()).filter(|place| is_held(&rows[*place])).collect())
+}
+
+fn text(rows: &[MarkRow<'_>]) -> String {
+    let mut tokens: Vec<String> = rows.iter().map(|row| hex(&row.token)).collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    let mut text = format!(
+        "START TRANSACTION; SELECT sequence, token FROM semel_outbox FORCE INDEX (PRIMARY) \
+         WHERE sequence IN ({}) AND status = 1 AND token IN ({}) ORDER BY sequence FOR UPDATE; ",
+        numbers(rows.iter().map(|row| row.sequence)),
+        tokens.join(",")
+    );
+    let mut alike: BTreeMap<(i16, [u8; 16]), Vec<i64>> = BTreeMap::new();
+    for row in rows {
+        if matches!(row.fate, PUBLISHED | UNTRIED) {
+            alike.entry((row.fate, row.token)).or_default().push(row.sequence);
+        } else {
+            text.push_str(&update(&failed(row), &row.token, &[row.sequence]));
+        }
+    }
+    for ((fate, token), sequences) in alike {
+        let set = if fate == PUBLISHED {
+            format!("status = 2, due_at = NULL, lane = NULL, published_at = {CLOCK}")
+        } else {
+            // From left to right: the status goes by the tries as they were.
+            format!(
+                "status = IF(attempts > 1, 3, 0), attempts = GREATEST(attempts - 1, 0), \
+                 due_at = {CLOCK}"
+            )
+        };
+        text.push_str(&update(&set, &token, &sequences));
+    }
+    text.push_str("COMMIT");
+    text
+}
+
+fn failed(row: &MarkRow<'_>) -> String {
+    let error = row.error.map_or_else(|| "error".to_owned(), |error| hex(error.as_bytes()));
+    match row.fate {
+        crate::outbox::RETRY => {
+            format!("status = 3, due_at = {}, error = {error}", after(&row.after_us.to_string()))
+        }
+        DEAD => format!("status = 4, due_at = NULL, lane = NULL, error = {error}"),
+        _ => format!("status = 4, due_at = NULL, error = {error}"),
+    }
+}
+
+fn update(set: &str, token: &[u8; 16], sequences: &[i64]) -> String {
+    format!(
+        "UPDATE semel_outbox FORCE INDEX (PRIMARY) SET {set}, token = NULL \
+         WHERE sequence IN ({}) AND token = {} AND status = 1; ",
+        numbers(sequences.iter().copied()),
+        hex(token)
+    )
+}

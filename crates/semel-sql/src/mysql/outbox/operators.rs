@@ -1,0 +1,226 @@
+//! What operators ask of the outbox in MySQL and MariaDB: how much there is, which rows, their verbs.
+//!
+//! What is dead, what waits and what is named by its id has an index, which is named: a server that is
+//! asked for rows in order walks the primary key to the end if it hopes to be done soon. What is
+//! selected by none of them walks the table.
+
+use std::time::Duration;
+
+use semel::clock::micros;
+use semel::outbox::{Backlog, Selection, Status, Verb};
+use semel::store::Result;
+use sqlx::mysql::MySqlRow;
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
+
+use super::super::statement::CLOCK;
+use super::{COLUMNS, alone, failed, hex, numbers, stored};
+use crate::outbox::{Listed, discarded, lane, statuses};
+
+/// Rows that one statement removes.
+const CHUNK: usize = 200;
+
+pub(super) async fn backlog(connection: &mut MySqlConnection) -> sqlx::Result<Backlog> {
+    let most = Backlog::MOST;
+    let text = format!(
+        "SELECT COUNT(*), CAST({CLOCK} - MIN(created_at) AS SIGNED), (SELECT COUNT(*) FROM \
+         (SELECT 1 FROM semel_outbox FORCE INDEX (semel_outbox_dead) WHERE dead = 1 LIMIT {most}) d) \
+         FROM (SELECT created_at FROM semel_outbox FORCE INDEX (semel_outbox_due) \
+         WHERE due_at IS NOT NULL ORDER BY due_at, sequence LIMIT {most}) w"
+    );
+    let row = sqlx::raw_sql(AssertSqlSafe(text)).fetch_one(connection).await?;
+    let (waiting, oldest): (i64, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
+    let dead: i64 = row.try_get(2)?;
+    let age = |us| Duration::from_micros(u64::try_from(us).unwrap_or(0));
+    Ok(Backlog {
+        waiting: waiting.unsigned_abs(),
+        dead: dead.unsigned_abs(),
+        oldest: oldest.map(age),
+    })
+}
+
+pub(super) async fn list(
+    connection: &mut MySqlConnection,
+    selection: &Selection,
+    after: Option<u64>,
+    limit: u32,
+) -> Result<Vec<Listed>> {
+    let wanted: Vec<u8> = selection.status.into_iter().map(Status::code).collect();
+    let text = format!(
+        "SELECT sequence, CAST(status AS SIGNED), attempts, CAST(error AS BINARY), created_at, \
+         due_at, published_at, {COLUMNS} FROM semel_outbox{} WHERE sequence > {}{} \
+         ORDER BY sequence LIMIT {limit}",
+        index(selection, &wanted),
+        after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)),
+        matches(selection, &wanted)
+    );
+    let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection).await;
+    let listed = |row: &MySqlRow| -> sqlx::Result<Listed> {
+        let status: i64 = row.try_get(1)?;
+        let error: Option<Vec<u8>> = row.try_get(3)?;
+        Ok(Listed {
+            sequence: row.try_get(0)?,
+            status: i16::try_from(status).unwrap_or(i16::MAX),
+            attempts: row.try_get(2)?,
+            error: error.map(|error| String::from_utf8_lossy(&error).into_owned()),
+            created_at: row.try_get(4)?,
+            due_at: row.try_get(5)?,
+            published_at: row.try_get(6)?,
+            stored: stored(row, 7),
+        })
+    };
+    let rows = rows.and_then(|rows| rows.iter().map(listed).collect());
+    rows.map_err(|error| alone(failed("list", error)))
+}
+
+pub(super) async fn count(
+    connection: &mut MySqlConnection,
+    selection: &Selection,
+    verb: &Verb,
+) -> Result<u64> {
+    let wanted = statuses(selection, verb);
+    if wanted.is_empty() {
+        return Ok(0);
+    }
+    let text = format!(
+        "SELECT COUNT(*) FROM (SELECT 1 FROM semel_outbox{} WHERE TRUE{} LIMIT {}) t",
+        index(selection, &wanted),
+        matches(selection, &wanted),
+        Backlog::MOST
+    );
+    let row = sqlx::raw_sql(AssertSqlSafe(text)).fetch_one(connection).await;
+    let count = row.and_then(|row| row.try_get::<i64, _>(0));
+    count.map(i64::unsigned_abs).map_err(|error| alone(failed("count", error)))
+}
+
+/// In a transaction: the rows are chosen and locked, then written.
+pub(super) async fn apply(
+    connection: &mut MySqlConnection,
+    selection: &Selection,
+    verb: &Verb,
+    limit: u32,
+) -> sqlx::Result<u32> {
+    let wanted = statuses(selection, verb);
+    if wanted.is_empty() || limit == 0 {
+        return Ok(0);
+    }
+    let text = format!(
+        "START TRANSACTION; SELECT sequence, tenant, CAST(aggregatetype AS BINARY), \
+         CAST(aggregateid AS BINARY) FROM semel_outbox{} WHERE TRUE{} ORDER BY sequence \
+         LIMIT {limit} FOR UPDATE SKIP LOCKED",
+        index(selection, &wanted),
+        matches(selection, &wanted)
+    );
+    let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut *connection).await?;
+    let chosen = rows.iter().map(chosen).collect::<sqlx::Result<Vec<_>>>()?;
+    if chosen.is_empty() {
+        sqlx::raw_sql("ROLLBACK").execute(connection).await?;
+        return Ok(0);
+    }
+    let list = numbers(chosen.iter().map(|(sequence, _)| *sequence));
+    let set = match discarded(verb) {
+        Some(reason) => {
+            let reason = hex(reason.as_str().as_bytes());
+            format!("status = 4, token = NULL, due_at = NULL, lane = NULL, error = {reason}")
+        }
+        None => format!(
+            "status = 0, attempts = 0, token = NULL, due_at = {CLOCK}, published_at = NULL, \
+             lane = {}",
+            lanes(&chosen)
+        ),
+    };
+    let text = format!(
+        "UPDATE semel_outbox FORCE INDEX (PRIMARY) SET {set} WHERE sequence IN ({list}); COMMIT"
+    );
+    sqlx::raw_sql(AssertSqlSafe(text)).execute(connection).await?;
+    // Counted by what was locked: a row that is written as it was counts for nothing with the server.
+    Ok(u32::try_from(chosen.len()).unwrap_or(u32::MAX))
+}
+
+fn chosen(row: &MySqlRow) -> sqlx::Result<(i64, Option<[u8; 16]>)> {
+    let text = |at: usize| -> sqlx::Result<Option<String>> {
+        let bytes: Option<Vec<u8>> = row.try_get(at)?;
+        // What is not text has no lane that anybody could find.
+        Ok(bytes.and_then(|bytes| String::from_utf8(bytes).ok()))
+    };
+    let (tenant, kind, id) = (text(1)?, text(2)?, text(3)?);
+    let lane = tenant.zip(kind).and_then(|(tenant, kind)| lane(&tenant, &kind, id.as_deref()));
+    Ok((row.try_get(0)?, lane))
+}
+
+/// Each row's lane.
+fn lanes(chosen: &[(i64, Option<[u8; 16]>)]) -> String {
+    let when: String = chosen
+        .iter()
+        .filter_map(|(sequence, lane)| Some((sequence, lane.as_ref()?)))
+        .map(|(sequence, lane)| format!(" WHEN {sequence} THEN {}", hex(lane)))
+        .collect();
+    if when.is_empty() { "NULL".into() } else { format!("CASE sequence{when} END") }
+}
+
+/// Candidates are read without locks from the index, then removed by their numbers with the condition
+/// asked again.
+pub(super) async fn clean(
+    connection: &mut MySqlConnection,
+    keep: Duration,
+    limit: u32,
+) -> sqlx::Result<u32> {
+    let old = format!("published_at <= {CLOCK} - {}", micros(keep));
+    let text = format!(
+        "SELECT sequence FROM semel_outbox FORCE INDEX (semel_outbox_published) WHERE {old} \
+         ORDER BY published_at LIMIT {limit}"
+    );
+    let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut *connection).await?;
+    let mut found: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<_>>()?;
+    found.sort_unstable();
+    let mut removed = 0;
+    for chunk in found.chunks(CHUNK) {
+        let list = numbers(chunk.iter().copied());
+        let text = format!("DELETE FROM semel_outbox WHERE sequence IN ({list}) AND {old}");
+        let done = sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *connection).await?;
+        removed += u32::try_from(done.rows_affected()).unwrap_or(u32::MAX);
+    }
+    Ok(removed)
+}
+
+/// The index that narrows a search.
+fn index(selection: &Selection, wanted: &[u8]) -> &'static str {
+    let settled = [Status::Published.code(), Status::Dead.code()];
+    if !selection.ids.is_empty() {
+        " FORCE INDEX (semel_outbox_event)"
+    } else if wanted == [Status::Dead.code()] {
+        " FORCE INDEX (semel_outbox_dead)"
+    } else if !wanted.is_empty() && wanted.iter().all(|code| !settled.contains(code)) {
+        " FORCE INDEX (semel_outbox_due)"
+    } else {
+        ""
+    }
+}
+
+/// The selection as conditions, beginning with ` AND`; `wanted` are the statuses, all if empty. Text
+/// is compared byte by byte.
+fn matches(selection: &Selection, wanted: &[u8]) -> String {
+    let mut text = String::new();
+    let mut and = |condition: String| {
+        text.push_str(" AND ");
+        text.push_str(&condition);
+    };
+    if !wanted.is_empty() {
+        and(format!("status IN ({})", numbers(wanted.iter().map(|code| i64::from(*code)))));
+        match index(&Selection::default(), wanted) {
+            " FORCE INDEX (semel_outbox_dead)" => and("dead = 1".into()),
+            " FORCE INDEX (semel_outbox_due)" => and("due_at IS NOT NULL".into()),
+            _ => {}
+        }
+    }
+    if !selection.ids.is_empty() {
+        let ids: Vec<String> = selection.ids.iter().map(|id| format!("'{id}'")).collect();
+        and(format!("id IN ({})", ids.join(",")));
+    }
+    if let Some(tenant) = &selection.tenant {
+        and(format!("tenant = {}", hex(tenant.as_bytes())));
+    }
+    if let Some(kind) = &selection.kind {
+        and(format!("CAST(type AS BINARY) = {}", hex(kind.as_bytes())));
+    }
+    text
+}

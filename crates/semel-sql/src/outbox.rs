@@ -1,0 +1,376 @@
+//! Events as rows of `semel_outbox`: what is written of an envelope, of a mark, of an operator's
+//! selection, and how a row is read back. The same in every dialect.
+//!
+//! No statement is here, and nothing decides what becomes of a row: the relay of `semel` does.
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod seats;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+#[cfg(feature = "testing")]
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use semel::claim::AttemptId;
+use semel::clock::{Timestamp, micros};
+use semel::event::{Carried, Envelope, EventId};
+use semel::outbox::{Fate, Lane, Leased, Marked, Row, Selection, Status, Ticket, Verb};
+use semel::outcome::ErrorText;
+use semel::store::Result;
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use self::seats::Seats;
+use crate::error::corrupt_outbox;
+use crate::migrate::Shape;
+
+/// The outbox's table, the same in every dialect.
+pub(crate) const OUTBOX: Shape = Shape {
+    table: "semel_outbox",
+    columns: &[
+        "sequence",
+        "id",
+        "tenant",
+        "aggregatetype",
+        "aggregateid",
+        "type",
+        "source",
+        "payload",
+        "content_type",
+        "headers",
+        "occurred_at",
+        "status",
+        "attempts",
+        "due_at",
+        "lane",
+        "token",
+        "error",
+        "created_at",
+        "published_at",
+    ],
+    indexes: &[
+        "semel_outbox_event",
+        "semel_outbox_due",
+        "semel_outbox_lane",
+        "semel_outbox_published",
+        "semel_outbox_dead",
+    ],
+};
+
+/// The attributes of a CloudEvent that have a column, or that the row's number is; the others are
+/// its headers.
+const COLUMNS: [&str; 11] = [
+    "specversion",
+    "id",
+    "source",
+    "type",
+    "time",
+    "datacontenttype",
+    "tenantid",
+    "subject",
+    "partitionkey",
+    "aggregatetype",
+    "sequence",
+];
+
+/// The columns of an event that is appended.
+pub(crate) struct EventRow<'e> {
+    pub(crate) id: String,
+    pub(crate) tenant: &'e str,
+    pub(crate) aggregatetype: &'e str,
+    pub(crate) aggregateid: Option<&'e str>,
+    pub(crate) kind: &'e str,
+    pub(crate) source: &'e str,
+    pub(crate) payload: &'e [u8],
+    pub(crate) content_type: &'e str,
+    pub(crate) headers: String,
+    pub(crate) occurred_at: String,
+    pub(crate) lane: Option<[u8; 16]>,
+}
+
+impl<'e> EventRow<'e> {
+    pub(crate) fn of(envelope: &'e Envelope) -> Self {
+        let all = envelope.cloud_attributes();
+        let time = all.iter().find(|(name, _)| *name == "time");
+        let occurred_at = time.map(|(_, at)| at.to_string()).unwrap_or_default();
+        let headers: BTreeMap<&str, Cow<'_, str>> =
+            all.into_iter().filter(|(name, _)| !COLUMNS.contains(name)).collect();
+        let aggregate = envelope.aggregate();
+        Self {
+            id: envelope.id().to_string(),
+            tenant: envelope.tenant(),
+            aggregatetype: aggregate.map_or(envelope.kind(), |about| &about.kind),
+            aggregateid: aggregate.map(|about| &*about.id),
+            kind: envelope.kind(),
+            source: envelope.source(),
+            payload: envelope.payload(),
+            content_type: envelope.content_type(),
+            headers: serde_json::to_string(&headers).expect("names and texts are JSON"),
+            occurred_at,
+            lane: Lane::of(envelope).map(|lane| lane.0),
+        }
+    }
+
+    /// About how many bytes of a statement it takes.
+    pub(crate) fn size(&self) -> usize {
+        let texts = [self.tenant, self.aggregatetype, self.kind, self.source, self.content_type];
+        let texts: usize = texts.into_iter().map(str::len).sum();
+        texts + self.aggregateid.map_or(0, str::len) + self.headers.len() + self.payload.len() + 200
+    }
+}
+
+/// Splits rows into runs of at most `count` rows and, if possible, at most `bytes` bytes.
+pub(crate) fn chunks<'r, 'e>(
+    mut rows: &'r [EventRow<'e>],
+    count: usize,
+    bytes: usize,
+) -> Vec<&'r [EventRow<'e>]> {
+    let mut chunks = Vec::new();
+    while !rows.is_empty() {
+        let mut size = 0;
+        let fits = |row: &EventRow<'_>| {
+            size += row.size();
+            size <= bytes
+        };
+        let fitting = rows.iter().take(count).map(fits).take_while(|fits| *fits).count();
+        let (chunk, rest) = rows.split_at(fitting.max(1));
+        chunks.push(chunk);
+        rows = rest;
+    }
+    chunks
+}
+
+/// The columns of an event as they were found.
+pub(crate) struct Stored {
+    pub(crate) id: String,
+    pub(crate) tenant: String,
+    pub(crate) aggregatetype: String,
+    pub(crate) aggregateid: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) source: String,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) content_type: String,
+    pub(crate) headers: String,
+    pub(crate) occurred_at: String,
+}
+
+impl Stored {
+    /// The event, or why it cannot be read.
+    pub(crate) fn envelope(self, sequence: u64) -> std::result::Result<Envelope, String> {
+        let id: EventId = self.id.parse().map_err(|error| format!("column id: {error}"))?;
+        let headers: BTreeMap<String, String> = serde_json::from_str(&self.headers)
+            .map_err(|error| format!("column headers: {error}"))?;
+        let mut attributes: BTreeMap<Cow<'_, str>, Cow<'_, str>> =
+            headers.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let mut set = |name: &'static str, value: String| {
+            attributes.insert(name.into(), value.into());
+        };
+        set("specversion", "1.0".into());
+        set("id", id.to_string());
+        set("source", self.source);
+        set("type", self.kind);
+        set("time", self.occurred_at);
+        set("datacontenttype", self.content_type);
+        set("tenantid", self.tenant);
+        if let Some(aggregate) = self.aggregateid {
+            set("partitionkey", aggregate);
+            set("aggregatetype", self.aggregatetype);
+        }
+        let payload = self.payload.into();
+        let carried = Carried { attributes, content_type: None, payload, tenant: None };
+        let envelope = Envelope::from_cloud(carried).map_err(|error| error.to_string())?;
+        Ok(envelope.with_sequence(sequence))
+    }
+}
+
+/// The lane of a row that is to be in one again. Its payload is not needed, nor need it be readable.
+pub(crate) fn lane(
+    tenant: &str,
+    aggregatetype: &str,
+    aggregateid: Option<&str>,
+) -> Option<[u8; 16]> {
+    let about = Envelope::builder(tenant, "any", "any").about(aggregatetype, aggregateid?);
+    Lane::of(&about.build().ok()?).map(|lane| lane.0)
+}
+
+/// A row that was just leased, as a dialect found it.
+pub(crate) struct Claimed {
+    pub(crate) sequence: i64,
+    pub(crate) attempts: i64,
+    pub(crate) created_at: i64,
+    pub(crate) now: i64,
+    pub(crate) stored: std::result::Result<Stored, String>,
+}
+
+impl Claimed {
+    pub(crate) fn leased(self, token: AttemptId) -> Leased {
+        let sequence = self.sequence.unsigned_abs();
+        let (now, created) =
+            (Timestamp::from_micros(self.now), Timestamp::from_micros(self.created_at));
+        Leased {
+            ticket: Ticket { sequence, token },
+            envelope: self.stored.and_then(|stored| stored.envelope(sequence)),
+            attempt: u32::try_from(self.attempts).unwrap_or(u32::MAX),
+            age: now.remaining(created).unwrap_or_default(),
+        }
+    }
+}
+
+/// A row for operators, as a dialect found it.
+pub(crate) struct Listed {
+    pub(crate) sequence: i64,
+    pub(crate) status: i16,
+    pub(crate) attempts: i64,
+    pub(crate) error: Option<String>,
+    pub(crate) created_at: i64,
+    pub(crate) due_at: Option<i64>,
+    pub(crate) published_at: Option<i64>,
+    pub(crate) stored: std::result::Result<Stored, String>,
+}
+
+impl Listed {
+    pub(crate) fn row(self) -> Result<Row> {
+        let sequence = self.sequence.unsigned_abs();
+        let status = u8::try_from(self.status).ok().and_then(Status::from_code);
+        Ok(Row {
+            sequence,
+            status: status.ok_or_else(|| corrupt_outbox("list", "status"))?,
+            envelope: self.stored.and_then(|stored| stored.envelope(sequence)),
+            attempts: u32::try_from(self.attempts).unwrap_or(u32::MAX),
+            error: self.error.map(|text| ErrorText::new(&text)),
+            created_at: Timestamp::from_micros(self.created_at),
+            due_at: self.due_at.map(Timestamp::from_micros),
+            published_at: self.published_at.map(Timestamp::from_micros),
+        })
+    }
+}
+
+/// What a mark says, as statements want it.
+#[derive(Clone, Copy)]
+pub(crate) struct MarkRow<'m> {
+    pub(crate) sequence: i64,
+    pub(crate) token: [u8; 16],
+    pub(crate) fate: i16,
+    pub(crate) after_us: i64,
+    pub(crate) error: Option<&'m str>,
+}
+
+/// [`MarkRow::fate`]: the broker has it.
+pub(crate) const PUBLISHED: i16 = 0;
+/// [`MarkRow::fate`]: to be tried again after `after_us`.
+pub(crate) const RETRY: i16 = 1;
+/// [`MarkRow::fate`]: given up, in nobody's way.
+pub(crate) const DEAD: i16 = 2;
+/// [`MarkRow::fate`]: given up, and its lane waits.
+pub(crate) const HOLDING: i16 = 3;
+/// [`MarkRow::fate`]: as if it had not been claimed.
+pub(crate) const UNTRIED: i16 = 4;
+
+/// Marks in the order in which every statement meets their rows, each lease once.
+pub(crate) struct Marks<'m> {
+    pub(crate) rows: Vec<MarkRow<'m>>,
+    /// Where in `rows` each lease is.
+    places: HashMap<Ticket, usize>,
+    tickets: Vec<Ticket>,
+}
+
+impl<'m> Marks<'m> {
+    pub(crate) fn of(marks: &'m [(Ticket, Fate)]) -> Self {
+        let mut sorted: Vec<&(Ticket, Fate)> = marks.iter().collect();
+        // Stable, so that of two marks on one lease the first counts.
+        sorted.sort_by_key(|(ticket, _)| ticket.sequence);
+        let mut places = HashMap::with_capacity(marks.len());
+        let mut rows = Vec::with_capacity(marks.len());
+        for (ticket, fate) in sorted {
+            // No table has such a row.
+            let Ok(sequence) = i64::try_from(ticket.sequence) else { continue };
+            if places.contains_key(ticket) {
+                continue;
+            }
+            places.insert(*ticket, rows.len());
+            let (fate, after_us, error) = match fate {
+                Fate::Published => (PUBLISHED, 0, None),
+                Fate::Retry { after, error } => (RETRY, micros(*after), Some(error.as_str())),
+                Fate::Dead { error, holds_lane: true } => (HOLDING, 0, Some(error.as_str())),
+                Fate::Dead { error, holds_lane: false } => (DEAD, 0, Some(error.as_str())),
+                Fate::Untried => (UNTRIED, 0, None),
+            };
+            let token = ticket.token.to_bytes();
+            rows.push(MarkRow { sequence, token, fate, after_us, error });
+        }
+        Self { rows, places, tickets: marks.iter().map(|(ticket, _)| *ticket).collect() }
+    }
+
+    /// The answers, from the places in `rows` that were written.
+    pub(crate) fn answers(mut self, written: impl IntoIterator<Item = usize>) -> Vec<Marked> {
+        let mut done = vec![false; self.rows.len()];
+        for place in written {
+            if let Some(done) = done.get_mut(place) {
+                *done = true;
+            }
+        }
+        // Taken out with its first mark: a second one on the same lease comes too late.
+        let mut answer = |ticket: &Ticket| match self.places.remove(ticket) {
+            Some(place) if done[place] => Marked::Done,
+            Some(_) | None => Marked::Lost,
+        };
+        self.tickets.iter().map(&mut answer).collect()
+    }
+}
+
+/// The stored codes of the statuses in which `verb` changes rows that match; none, if it cannot.
+pub(crate) fn statuses(selection: &Selection, verb: &Verb) -> Vec<u8> {
+    let asked = |status: &Status| selection.status.is_none_or(|wanted| wanted == *status);
+    let matching = Status::ALL.into_iter().filter(asked).filter(|status| verb.applies(*status));
+    matching.map(Status::code).collect()
+}
+
+/// What a discarded row says of itself; `None` for the verbs that discard nothing.
+pub(crate) fn discarded(verb: &Verb) -> Option<ErrorText> {
+    match verb {
+        Verb::Discard { reason } => Some(ErrorText::new(&format!("discarded: {reason}"))),
+        Verb::Redrive | Verb::Republish => None,
+    }
+}
+
+/// How many due rows a claim of `limit` looks through for heads before it is content with what it
+/// found. Where few lanes hold many rows the heads are soon found, and the rest of the backlog would be
+/// looked through in vain. Only a claim that found nothing looks through all of it.
+pub(crate) fn window(limit: u32) -> i64 {
+    1_000 + 4 * i64::from(limit)
+}
+
+/// Where a claim by number would begin, which passes over whatever commits late: how it is not done.
+/// For the tests that show why.
+#[derive(Debug, Default)]
+pub(crate) struct Cursor {
+    #[cfg(feature = "testing")]
+    last: AtomicU64,
+}
+
+#[cfg(feature = "testing")]
+impl Cursor {
+    /// The number after which to look, if a test took the guard away.
+    pub(crate) fn after(&self) -> Option<u64> {
+        let removed = semel::testing::sabotaged(semel::testing::Guard::ClaimByState);
+        removed.then(|| self.last.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn passed(&self, leased: &[Leased]) {
+        let last = leased.iter().map(|row| row.ticket.sequence).max().unwrap_or(0);
+        self.last.fetch_max(last, Ordering::SeqCst);
+    }
+}
+
+#[cfg(not(feature = "testing"))]
+impl Cursor {
+    #[allow(clippy::unused_self)]
+    pub(crate) const fn after(&self) -> Option<u64> {
+        None
+    }
+
+    #[allow(clippy::unused_self)]
+    pub(crate) const fn passed(&self, _leased: &[Leased]) {}
+}
+
+#[cfg(test)]
+mod tests;

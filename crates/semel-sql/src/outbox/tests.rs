@@ -1,0 +1,123 @@
+//! Every envelope is the same after its row; damage is an answer, not a failure.
+
+use std::time::Duration;
+
+use semel::event::TraceContext;
+
+use super::*;
+
+fn stored(row: &EventRow<'_>) -> Stored {
+    Stored {
+        id: row.id.clone(),
+        tenant: row.tenant.into(),
+        aggregatetype: row.aggregatetype.into(),
+        aggregateid: row.aggregateid.map(Into::into),
+        kind: row.kind.into(),
+        source: row.source.into(),
+        payload: row.payload.to_vec(),
+        content_type: row.content_type.into(),
+        headers: row.headers.clone(),
+        occurred_at: row.occurred_at.clone(),
+    }
+}
+
+fn rich() -> Envelope {
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    Envelope::builder("acme", "order.placed", "/orders")
+        .about("order", "🦀 ord_1")
+        .payload("text/plain; charset=utf-8", "grüße \"🦀\"".as_bytes().to_vec())
+        .attribute("region", "eu\\\"1\" 🦀")
+        .attribute("data1", "x")
+        .trace(TraceContext::new(parent, Some("a=b")).expect("valid"))
+        .correlation_id("corr")
+        .causation_id("cause")
+        .occurred_at(Timestamp::from_micros(1_700_000_000_123_456))
+        .build()
+        .expect("valid")
+}
+
+#[test]
+fn an_envelope_survives_its_row() {
+    let plain = Envelope::builder("acme", "tick", "/clock").build().expect("valid");
+    for event in [rich(), plain] {
+        let read = stored(&EventRow::of(&event)).envelope(7);
+        assert!(read == Ok(event.with_sequence(7)));
+    }
+}
+
+#[test]
+fn an_event_about_nothing_is_routed_by_its_type_and_has_no_lane() {
+    let event = Envelope::builder("acme", "tick", "/clock").build().expect("valid");
+    let row = EventRow::of(&event);
+    assert_eq!((row.aggregatetype, row.aggregateid, row.lane), ("tick", None, None));
+    assert_eq!(row.headers, "{}");
+}
+
+#[test]
+fn a_damaged_row_says_which_column_cannot_be_read() {
+    let event = rich();
+    let damaged = |damage: fn(&mut Stored)| {
+        let mut row = stored(&EventRow::of(&event));
+        damage(&mut row);
+        row.envelope(1).expect_err("damaged")
+    };
+    assert!(damaged(|row| row.headers = "{\"region\":".into()).contains("column headers"));
+    assert!(damaged(|row| row.id = "short".into()).contains("column id"));
+    assert!(damaged(|row| row.occurred_at = "yesterday".into()).contains("time"));
+    assert!(damaged(|row| row.source = String::new()).contains("source"));
+}
+
+#[test]
+fn a_lane_is_found_again_without_the_event() {
+    let event = rich();
+    let row = EventRow::of(&event);
+    assert_eq!(lane(row.tenant, row.aggregatetype, row.aggregateid), row.lane);
+    assert_eq!(lane("acme", "tick", None), None);
+}
+
+#[test]
+fn chunks_hold_everything_in_order_within_their_limits() {
+    let events: Vec<Envelope> = (0..10_usize)
+        .map(|n| {
+            let payload = vec![0; if n == 4 { 5_000 } else { 10 }];
+            Envelope::builder("t", "k", "/s").payload("a/b", payload).build().expect("valid")
+        })
+        .collect();
+    let rows: Vec<_> = events.iter().map(EventRow::of).collect();
+    let chunks = chunks(&rows, 3, 1_000);
+    let sizes: Vec<usize> = chunks.iter().map(|chunk| chunk.len()).collect();
+    assert_eq!(sizes, [3, 1, 1, 3, 2], "a row that is too large goes alone");
+    let ids: Vec<&str> = chunks.iter().flat_map(|c| c.iter()).map(|row| &*row.id).collect();
+    assert_eq!(ids, rows.iter().map(|row| &*row.id).collect::<Vec<_>>());
+}
+
+#[test]
+fn marks_are_answered_in_the_order_they_came_in() {
+    let ticket = |sequence| Ticket { sequence, token: AttemptId::generate() };
+    let (a, b, c) = (ticket(9), ticket(2), ticket(5));
+    let again = Fate::Retry { after: Duration::from_secs(1), error: ErrorText::new("no") };
+    let given = [
+        (a, Fate::Published),
+        (b, Fate::Untried),
+        (a, again),
+        (c, Fate::Published),
+        (ticket(u64::MAX), Fate::Published),
+    ];
+    let marks = Marks::of(&given);
+    let rows: Vec<_> = marks.rows.iter().map(|row| (row.sequence, row.fate)).collect();
+    assert_eq!(rows, [(2, UNTRIED), (5, PUBLISHED), (9, PUBLISHED)]);
+    let answers = marks.answers([0, 2]);
+    use Marked::{Done, Lost};
+    assert_eq!(answers, [Done, Done, Lost, Lost, Lost]);
+}
+
+#[test]
+fn a_verb_reaches_only_the_statuses_that_it_changes() {
+    let all = Selection::default();
+    assert_eq!(statuses(&all, &Verb::Redrive), [3, 4]);
+    assert_eq!(statuses(&all, &Verb::Republish), [2]);
+    let leased = Selection { status: Some(Status::Leased), ..Selection::default() };
+    for verb in [Verb::Redrive, Verb::Republish, Verb::Discard { reason: "x".into() }] {
+        assert!(statuses(&leased, &verb).is_empty());
+    }
+}

@@ -1,0 +1,275 @@
+//! The outbox in PostgreSQL: appending in a caller's transaction, leasing, marking.
+//!
+//! Claims and marks are one statement each, on connections of their own, so that neither the ledger
+//! nor another batch waits for them. What operators do is in `operators`; the statements and why they
+//! are right with several relays are under `queries/`.
+
+mod operators;
+
+use std::time::Duration;
+
+use semel::claim::AttemptId;
+use semel::clock::micros;
+use semel::event::Envelope;
+use semel::outbox::{
+    Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Ticket, Verb,
+};
+use semel::store::Result;
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Postgres, Row as _, SqlSafeStr, SqlStr};
+use tokio::time::timeout;
+
+use super::statement::{failed, failed_in, text, unconnected};
+use super::{Aside, PgStore};
+use crate::error::{Stage, timed_out};
+use crate::outbox::{Claimed, Cursor, EventRow, Marks, Seats, Stored, chunks, window};
+
+const APPEND: &str = include_str!("queries/outbox_append.sql");
+const CLAIM: &str = include_str!("queries/outbox_claim.sql");
+const MARK: &str = include_str!("queries/outbox_mark.sql");
+
+/// Rows and bytes in one statement of an append: enough that the trips vanish beside the rows.
+const CHUNK: (usize, usize) = (500, 4 << 20);
+
+/// What the outbox has of its own.
+#[derive(Debug)]
+pub(super) struct Hatch {
+    seats: Seats<PgConnection>,
+    options: PgConnectOptions,
+    bell: Bell,
+    cursor: Cursor,
+}
+
+impl Hatch {
+    /// `ours` are the ledger's sessions. Claims want the order of their index as well, whatever the
+    /// planner believes of a table that is empty at one moment and full at the next.
+    pub(super) fn new(ours: PgConnectOptions) -> Self {
+        let options = ours.options([("enable_bitmapscan", "off"), ("enable_sort", "off")]);
+        Self { seats: Seats::new(), options, bell: Bell::default(), cursor: Cursor::default() }
+    }
+}
+
+impl PgStore {
+    /// Runs a statement on one of the outbox's connections.
+    async fn at_the_hatch<T: Send>(
+        &self,
+        operation: &'static str,
+        statement: impl for<'c> FnOnce(&'c mut PgConnection) -> Aside<'c, T> + Send,
+    ) -> Result<T> {
+        let (hatch, limit) = (&self.0.hatch, self.0.limit);
+        let (_permit, rested) = hatch.seats.take().await;
+        let mut connection = match rested {
+            Some(connection) => connection,
+            None => timeout(limit, hatch.options.connect())
+                .await
+                .map_err(|_| timed_out(Stage::Connecting, operation, limit))?
+                .map_err(unconnected(operation))?,
+        };
+        let answer = timeout(limit, statement(&mut connection))
+            .await
+            .map_err(|_| timed_out(Stage::Running, operation, limit))??;
+        hatch.seats.rest(connection);
+        Ok(answer)
+    }
+}
+
+impl Outbox for PgStore {
+    type Connection = PgConnection;
+
+    async fn append(&self, connection: &mut PgConnection, events: &[Envelope]) -> Result<()> {
+        let rows: Vec<EventRow<'_>> = events.iter().map(EventRow::of).collect();
+        for chunk in chunks(&rows, CHUNK.0, CHUNK.1) {
+            let sent = append(chunk).execute(&mut *connection);
+            timeout(self.0.limit, sent)
+                .await
+                .map_err(|_| {
+                    let late = timed_out(Stage::Running, "append", self.0.limit);
+                    late.with_kind(semel::store::ErrorKind::Unavailable)
+                })?
+                .map_err(failed_in("append"))?;
+        }
+        Ok(())
+    }
+
+    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+        let mut leased = Vec::new();
+        for window in [Some(window(ask.limit)), None] {
+            let token = AttemptId::generate();
+            let sql = claim_text(&self.0.hatch.cursor);
+            let claiming = self.at_the_hatch("claim", move |connection| {
+                Box::pin(claim(connection, sql, ask, token, window))
+            });
+            leased = claiming.await?;
+            if !leased.is_empty() {
+                break;
+            }
+        }
+        self.0.hatch.cursor.passed(&leased);
+        Ok(leased)
+    }
+
+    async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
+        let marks = Marks::of(marks);
+        if marks.rows.is_empty() {
+            return Ok(marks.answers([]));
+        }
+        let tokens: Vec<Vec<u8>> = marks.rows.iter().map(|row| row.token.to_vec()).collect();
+        let errors: Vec<Option<String>> =
+            marks.rows.iter().map(|row| row.error.map(Into::into)).collect();
+        let query = sqlx::query(text(MARK))
+            .bind(marks.rows.iter().map(|row| row.sequence).collect::<Vec<_>>())
+            .bind(tokens)
+            .bind(marks.rows.iter().map(|row| row.fate).collect::<Vec<_>>())
+            .bind(marks.rows.iter().map(|row| row.after_us).collect::<Vec<_>>())
+            .bind(errors);
+        Ok(marks.answers(
+            self.at_the_hatch("mark", |connection| Box::pin(mark(connection, query))).await?,
+        ))
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        self.at_the_hatch("backlog", |connection| Box::pin(operators::backlog(connection))).await
+    }
+
+    async fn list(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        if operators::holds_nul(selection) {
+            return Ok(Vec::new());
+        }
+        let selection = selection.clone();
+        self.aside("list", move |connection| {
+            Box::pin(operators::list(connection, selection, after, limit))
+        })
+        .await
+    }
+
+    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+        if operators::holds_nul(selection) {
+            return Ok(0);
+        }
+        let (selection, verb) = (selection.clone(), verb.clone());
+        self.aside("count", move |connection| {
+            Box::pin(operators::count(connection, selection, verb))
+        })
+        .await
+    }
+
+    async fn apply(&self, selection: &Selection, verb: &Verb, limit: u32) -> Result<u32> {
+        if operators::holds_nul(selection) {
+            return Ok(0);
+        }
+        let (selection, verb) = (selection.clone(), verb.clone());
+        let changed = self
+            .aside("apply", move |connection| {
+                Box::pin(operators::apply(connection, selection, verb, limit))
+            })
+            .await?;
+        self.0.hatch.bell.ring();
+        Ok(changed)
+    }
+
+    async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
+        self.at_the_hatch("clean", move |connection| {
+            Box::pin(operators::clean(connection, keep, limit))
+        })
+        .await
+    }
+
+    fn bell(&self) -> &Bell {
+        &self.0.hatch.bell
+    }
+}
+
+fn append<'q>(rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, PgArguments> {
+    fn column<'q, C>(rows: &'q [EventRow<'q>], cell: impl Fn(&'q EventRow<'q>) -> C) -> Vec<C> {
+        rows.iter().map(cell).collect()
+    }
+    sqlx::query(text(APPEND))
+        .bind(column(rows, |row| &*row.id))
+        .bind(column(rows, |row| row.tenant))
+        .bind(column(rows, |row| row.aggregatetype))
+        .bind(column(rows, |row| row.aggregateid))
+        .bind(column(rows, |row| row.kind))
+        .bind(column(rows, |row| row.source))
+        .bind(column(rows, |row| row.payload))
+        .bind(column(rows, |row| row.content_type))
+        .bind(column(rows, |row| &*row.headers))
+        .bind(column(rows, |row| &*row.occurred_at))
+        .bind(column(rows, |row| row.lane.as_ref().map(|lane| lane.as_slice())))
+}
+
+/// The statement that claims; for a test that took the guard away, one that goes by a cursor.
+fn claim_text(cursor: &Cursor) -> SqlStr {
+    match cursor.after() {
+        None => text(CLAIM),
+        Some(last) => {
+            let condition = format!("and o.sequence > {last}");
+            AssertSqlSafe(CLAIM.replace("-- claimed by state", &condition)).into_sql_str()
+        }
+    }
+}
+
+async fn claim(
+    connection: &mut PgConnection,
+    sql: SqlStr,
+    ask: Ask,
+    token: AttemptId,
+    window: Option<i64>,
+) -> Result<Vec<Leased>> {
+    let rows = sqlx::query(sql)
+        .bind(i64::from(ask.limit))
+        .bind(micros(ask.lease))
+        .bind(token.to_bytes().to_vec())
+        .bind(window)
+        .fetch_all(connection)
+        .await
+        .map_err(failed("claim"))?;
+    let claimed = |row: &PgRow| -> sqlx::Result<Leased> {
+        let claimed = Claimed {
+            now: row.try_get(0)?,
+            sequence: row.try_get(1)?,
+            attempts: row.try_get(2)?,
+            created_at: row.try_get(3)?,
+            stored: stored(row, 4).map_err(|error| error.to_string()),
+        };
+        Ok(claimed.leased(token))
+    };
+    rows.iter().map(claimed).collect::<sqlx::Result<_>>().map_err(failed("claim"))
+}
+
+async fn mark(
+    connection: &mut PgConnection,
+    query: Query<'_, Postgres, PgArguments>,
+) -> Result<Vec<usize>> {
+    let rows = query.fetch_all(connection).await.map_err(failed("mark"))?;
+    let place = |row: &PgRow| -> sqlx::Result<usize> {
+        // Counted from 1.
+        let place: i64 = row.try_get(0)?;
+        Ok(usize::try_from(place - 1).unwrap_or(usize::MAX))
+    };
+    rows.iter().map(place).collect::<sqlx::Result<_>>().map_err(failed("mark"))
+}
+
+/// The event's columns, in the order of [`COLUMNS`], from `at` on.
+fn stored(row: &PgRow, at: usize) -> sqlx::Result<Stored> {
+    Ok(Stored {
+        id: row.try_get(at)?,
+        tenant: row.try_get(at + 1)?,
+        aggregatetype: row.try_get(at + 2)?,
+        aggregateid: row.try_get(at + 3)?,
+        kind: row.try_get(at + 4)?,
+        source: row.try_get(at + 5)?,
+        payload: row.try_get(at + 6)?,
+        content_type: row.try_get(at + 7)?,
+        headers: row.try_get(at + 8)?,
+        occurred_at: row.try_get(at + 9)?,
+    })
+}
+
+const COLUMNS: &str = "o.id, o.tenant, o.aggregatetype, o.aggregateid, o.type, o.source, o.payload, \
+     o.content_type, o.headers, o.occurred_at";

@@ -1,0 +1,170 @@
+//! What operators ask of the outbox in PostgreSQL: how much there is, which rows, and their verbs.
+//!
+//! Statuses are written into the texts, from our own codes: only then can the planner prove that a
+//! partial index covers them. What is selected by neither status nor id walks the table.
+
+use std::time::Duration;
+
+use semel::clock::micros;
+use semel::outbox::{Backlog, Row, Selection, Status, Verb};
+use semel::store::Result;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
+
+use super::super::statement::{failed, text};
+use super::{COLUMNS, stored};
+use crate::outbox::{Listed, discarded, lane, statuses};
+
+const BACKLOG: &str = include_str!("../queries/outbox_backlog.sql");
+const CLEAN: &str = include_str!("../queries/outbox_clean.sql");
+const APPLY: &str = include_str!("../queries/outbox_apply.sql");
+
+/// No stored text holds a NUL, and the server would refuse to look for one.
+pub(super) fn holds_nul(selection: &Selection) -> bool {
+    [&selection.tenant, &selection.kind].into_iter().flatten().any(|text| text.contains('\0'))
+}
+
+pub(super) async fn backlog(connection: &mut PgConnection) -> Result<Backlog> {
+    let fail = failed("backlog");
+    let most = i64::try_from(Backlog::MOST).unwrap_or(i64::MAX);
+    let row = sqlx::query(text(BACKLOG)).bind(most).fetch_one(connection).await.map_err(&fail)?;
+    let count = |at: usize| -> Result<u64> {
+        let count: i64 = row.try_get(at).map_err(&fail)?;
+        Ok(count.unsigned_abs())
+    };
+    let oldest: Option<i64> = row.try_get(2).map_err(&fail)?;
+    let oldest = oldest.map(|us| Duration::from_micros(u64::try_from(us).unwrap_or(0)));
+    Ok(Backlog { waiting: count(0)?, dead: count(1)?, oldest })
+}
+
+pub(super) async fn list(
+    connection: &mut PgConnection,
+    selection: Selection,
+    after: Option<u64>,
+    limit: u32,
+) -> Result<Vec<Row>> {
+    let mut query = QueryBuilder::<Postgres>::new(
+        "select o.sequence, o.status, o.attempts::bigint, o.error, o.created_at, o.due_at, \
+         o.published_at, ",
+    );
+    query.push(COLUMNS).push(" from semel_outbox o where o.sequence > ");
+    query.push_bind(after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)));
+    let wanted: Vec<u8> = selection.status.into_iter().map(Status::code).collect();
+    push_matches(&mut query, &selection, &wanted);
+    query.push(" order by o.sequence limit ").push_bind(i64::from(limit));
+    let rows = query.build().persistent(false).fetch_all(connection).await;
+    let listed = |row: &PgRow| -> sqlx::Result<Listed> {
+        Ok(Listed {
+            sequence: row.try_get(0)?,
+            status: row.try_get(1)?,
+            attempts: row.try_get(2)?,
+            error: row.try_get(3)?,
+            created_at: row.try_get(4)?,
+            due_at: row.try_get(5)?,
+            published_at: row.try_get(6)?,
+            stored: stored(row, 7).map_err(|error| error.to_string()),
+        })
+    };
+    let rows = rows.map_err(failed("list"))?;
+    rows.iter().map(|row| listed(row).map_err(failed("list"))?.row()).collect()
+}
+
+pub(super) async fn count(
+    connection: &mut PgConnection,
+    selection: Selection,
+    verb: Verb,
+) -> Result<u64> {
+    let wanted = statuses(&selection, &verb);
+    if wanted.is_empty() {
+        return Ok(0);
+    }
+    let mut query = QueryBuilder::<Postgres>::new(
+        "select count(*) from (select from semel_outbox o where true",
+    );
+    push_matches(&mut query, &selection, &wanted);
+    query.push(" limit ").push_bind(i64::try_from(Backlog::MOST).unwrap_or(i64::MAX)).push(") t");
+    let counted = query.build_query_scalar::<i64>().persistent(false).fetch_one(connection).await;
+    counted.map(i64::unsigned_abs).map_err(failed("count"))
+}
+
+/// In a transaction of its own: the rows are chosen and locked, then written. Whatever fails, the
+/// connection is not used again, and its end rolls back.
+pub(super) async fn apply(
+    connection: &mut PgConnection,
+    selection: Selection,
+    verb: Verb,
+    limit: u32,
+) -> Result<u32> {
+    let fail = failed("apply");
+    let wanted = statuses(&selection, &verb);
+    if wanted.is_empty() || limit == 0 {
+        return Ok(0);
+    }
+    let begin = sqlx::raw_sql("begin isolation level read committed");
+    begin.execute(&mut *connection).await.map_err(&fail)?;
+    let mut query = QueryBuilder::<Postgres>::new(
+        "select o.sequence, o.tenant, o.aggregatetype, o.aggregateid from semel_outbox o where true",
+    );
+    push_matches(&mut query, &selection, &wanted);
+    query.push(" order by o.sequence limit ").push_bind(i64::from(limit));
+    query.push(" for update skip locked");
+    let rows = query.build().persistent(false).fetch_all(&mut *connection).await.map_err(&fail)?;
+    let mut sequences: Vec<i64> = Vec::with_capacity(rows.len());
+    let mut lanes: Vec<Option<Vec<u8>>> = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let read = || -> sqlx::Result<(i64, Option<Vec<u8>>)> {
+            let (tenant, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
+            let lane = lane(tenant, kind, row.try_get(3)?);
+            Ok((row.try_get(0)?, lane.map(Vec::from)))
+        };
+        let (sequence, lane) = read().map_err(&fail)?;
+        sequences.push(sequence);
+        lanes.push(lane);
+    }
+    let reason = discarded(&verb);
+    let changed = sqlx::query(text(APPLY))
+        .bind(sequences)
+        .bind(lanes)
+        .bind(reason.as_ref().map(|reason| reason.as_str().to_owned()))
+        .execute(&mut *connection)
+        .await
+        .map_err(&fail)?;
+    sqlx::raw_sql("commit").execute(&mut *connection).await.map_err(&fail)?;
+    Ok(u32::try_from(changed.rows_affected()).unwrap_or(u32::MAX))
+}
+
+pub(super) async fn clean(
+    connection: &mut PgConnection,
+    keep: Duration,
+    limit: u32,
+) -> Result<u32> {
+    let query = sqlx::query(text(CLEAN)).bind(micros(keep)).bind(i64::from(limit));
+    let cleaned = query.execute(connection).await.map_err(failed("clean"))?;
+    Ok(u32::try_from(cleaned.rows_affected()).unwrap_or(u32::MAX))
+}
+
+/// The selection as conditions, beginning with ` and`; `wanted` are the statuses, all if empty.
+fn push_matches(query: &mut QueryBuilder<Postgres>, selection: &Selection, wanted: &[u8]) {
+    if !wanted.is_empty() {
+        let codes: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+        match codes.as_slice() {
+            // One value, so that the condition of an index on it is recognised.
+            [one] => query.push(" and o.status = ").push(one),
+            many => query.push(" and o.status in (").push(many.join(", ")).push(")"),
+        };
+        let settled = [Status::Published.code(), Status::Dead.code()];
+        if wanted.iter().all(|code| !settled.contains(code)) {
+            query.push(" and o.due_at is not null");
+        }
+    }
+    if !selection.ids.is_empty() {
+        let ids: Vec<String> = selection.ids.iter().map(ToString::to_string).collect();
+        query.push(" and o.id = any(").push_bind(ids).push(")");
+    }
+    if let Some(tenant) = &selection.tenant {
+        query.push(" and o.tenant = ").push_bind(tenant.clone());
+    }
+    if let Some(kind) = &selection.kind {
+        query.push(" and o.type = ").push_bind(kind.clone());
+    }
+}

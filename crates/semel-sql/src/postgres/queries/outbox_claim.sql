@@ -1,0 +1,104 @@
+-- Invariant: no row is leased to two relays, and none while an earlier one of its lane is neither
+-- published nor given up nor part of this very claim. $1 rows at most, $2 the lease, $3 its token, $4
+-- how many due rows to look through for heads (null: all of them).
+--
+-- How it goes: `heads` are due rows that nothing of their lane comes before, the longest due first;
+-- if the first of them is a lease that ran out, it is taken alone (it may be what kills relays), else
+-- those that ran out wait for their turn. Where there is room left, the rows that follow the heads
+-- come along (`trail`, `followers`), in order, without a gap.
+--
+-- Why it holds with several claims at once, in READ COMMITTED. All parts of a statement see the one
+-- snapshot of its beginning; only a row that is locked is looked at again as it is now, and then only
+-- its own conditions are asked again.
+-- * A head that somebody leased, marked or buried since the snapshot: once it is locked, due_at is
+--   asked again; it is null or in the future, and the row drops out. One that is locked is skipped.
+-- * "Nothing comes before it" is true as of the snapshot and stays true: a row enters a lane before
+--   others only if its transaction commits after those of later numbers (then they were concurrent,
+--   and their order is nobody's) or an operator sends it round again.
+-- * An earlier row of the lane that left it since the snapshot still blocks here. That is only late:
+--   the next claim finds the head.
+-- * A follower is ours once its head is locked: nobody can have it while its head is in the way. It
+--   can have been leased between the snapshot and that lock, with its head, which was given back
+--   since. So followers are locked and asked again as well, and where one drops out (or is locked),
+--   those behind it stay: `held` counts the run from the head.
+with clock as materialized (
+    select us, 9223372036854775807 - us as room
+    from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
+),
+horizon as materialized (
+    select o.due_at, o.sequence from semel_outbox o
+    where o.due_at <= (select us from clock)
+    order by o.due_at, o.sequence
+    offset coalesce($4, 0) limit case when $4 is null then 0 else 1 end
+),
+heads as materialized (
+    select o.sequence, o.lane, o.due_at, o.status
+    from semel_outbox o
+    where o.due_at <= (select us from clock) -- claimed by state
+        and (o.due_at, o.sequence) <= (
+            coalesce((select h.due_at from horizon h), 9223372036854775807),
+            coalesce((select h.sequence from horizon h), 9223372036854775807))
+        and (o.lane is null or not exists (
+            select from semel_outbox p where p.lane = o.lane and p.sequence < o.sequence
+        ))
+    order by o.due_at, o.sequence
+    limit $1
+    for update of o skip locked
+),
+first as materialized (
+    select h.sequence, h.status from heads h order by h.due_at, h.sequence limit 1
+),
+fit as materialized (
+    select h.sequence, h.lane, h.status from heads h cross join first f
+    where case when f.status = 1 then h.sequence = f.sequence else h.status <> 1 end
+),
+rest as materialized (
+    select greatest($1 - count(*), 0) as rows from fit
+),
+trail as materialized (
+    select t.sequence, h.sequence as head, row_number() over run as place,
+        bool_and(t.ready) over run as ready
+    from fit h cross join lateral (
+        select n.sequence,
+            n.status in (0, 3) and coalesce(n.due_at <= (select us from clock), false) as ready
+        from semel_outbox n
+        where n.lane = h.lane and n.sequence > h.sequence
+        order by n.sequence
+        limit (select rows from rest)
+    ) t
+    where h.status <> 1
+    window run as (partition by h.sequence order by t.sequence)
+),
+-- One more of each lane before two more of any: what leaves together must not wait for each other.
+next as materialized (
+    select t.sequence, t.head, t.place from trail t where t.ready
+    order by t.place, t.sequence
+    limit (select rows from rest)
+),
+followers as materialized (
+    select o.sequence, n.head, n.place
+    from next n join semel_outbox o on o.sequence = n.sequence
+    where o.status in (0, 3) and o.due_at <= (select us from clock)
+    for update of o skip locked
+),
+held as materialized (
+    select f.sequence, f.place, count(*) over (partition by f.head order by f.place) as run
+    from followers f
+),
+chosen as materialized (
+    select sequence from fit
+    union all
+    select sequence from held where run = place
+),
+taken as (
+    update semel_outbox o set
+        status = 1, attempts = o.attempts + 1, token = $3,
+        due_at = c.us + case when $2 > c.room then c.room else $2 end
+    from chosen x cross join clock c
+    where o.sequence = x.sequence
+    returning c.us as now, o.*
+)
+select now, sequence, attempts::bigint, created_at, id, tenant, aggregatetype, aggregateid, type,
+    source, payload, content_type, headers, occurred_at
+from taken
+order by sequence

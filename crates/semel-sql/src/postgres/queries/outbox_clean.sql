@@ -1,0 +1,13 @@
+-- Invariant: removes nothing but what was published longer than $1 ago: what is dead, or is to be
+-- published again, has no published_at. $2 rows at most, and none that somebody has locked.
+with clock as materialized (
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
+),
+old as materialized (
+    select o.sequence from semel_outbox o
+    where o.published_at <= (select us from clock) - $1
+    order by o.published_at
+    limit $2
+    for update skip locked
+)
+delete from semel_outbox o using old x where o.sequence = x.sequence

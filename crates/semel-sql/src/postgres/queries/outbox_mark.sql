@@ -1,0 +1,40 @@
+-- Invariant: only the lease that holds a row writes what became of it. Rows are met in the order of
+-- their numbers, so that two marks never wait for each other in a circle. Gives the places in the
+-- list that were written. Fates: 0 published, 1 again after $4, 2 dead, 3 dead and in its lane's way,
+-- 4 as if it had not been claimed.
+with req as materialized (
+    select * from unnest($1::bigint[], $2::bytea[], $3::smallint[], $4::bigint[], $5::text[])
+    with ordinality as q (sequence, token, fate, after_us, error, ord)
+),
+clock as materialized (
+    select us, 9223372036854775807 - us as room
+    from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
+),
+held as materialized (
+    select q.ord, q.fate, q.after_us, q.error, r.sequence
+    from req q cross join lateral (
+        select r.sequence from semel_outbox r
+        where r.sequence = q.sequence and r.token = q.token and r.status = 1
+        for update
+    ) r
+),
+done as (
+    update semel_outbox r set
+        status = case h.fate
+            when 0 then 2
+            when 1 then 3
+            when 4 then case when r.attempts > 1 then 3 else 0 end
+            else 4 end,
+        attempts = case when h.fate = 4 then greatest(r.attempts - 1, 0) else r.attempts end,
+        token = null,
+        due_at = case h.fate
+            when 1 then c.us + case when h.after_us > c.room then c.room else h.after_us end
+            when 4 then c.us end,
+        lane = case when h.fate in (0, 2) then null else r.lane end,
+        error = coalesce(h.error, r.error),
+        published_at = case when h.fate = 0 then c.us else r.published_at end
+    from held h cross join clock c
+    where r.sequence = h.sequence
+    returning h.ord
+)
+select ord from done

@@ -1,0 +1,122 @@
+//! Listing for operators and schedulers: filtered by SQLite, in the order of the digests.
+//!
+//! Reads only, on a reader's connection. What failed, is due or waits for a decision and what made a
+//! reference has an index; other filters walk the primary key.
+
+use semel::key::Digest;
+use semel::record::State;
+use semel::store::{Cursor, Filter, Inspect, Page, Result};
+use sqlx::{Executor, QueryBuilder, Sqlite};
+
+use super::{SqliteStore, statements};
+
+/// The condition of the index `semel_record_open`, word for word: SQLite takes a partial index only
+/// where it finds the index's own condition among those of the query, and proves none by arithmetic.
+const OPEN: &str = " AND (state IN (2, 3, 4) OR (state = 0 AND content_type IS NOT NULL))";
+
+impl Inspect for SqliteStore {
+    async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+        let now = self.0.shared.tick.now().as_micros();
+        let mut query = QueryBuilder::<Sqlite>::new(statements::LIST);
+        ask(&mut query, filter, after, limit, now);
+        let mut reader = self.0.readers.reader("list").await?;
+        let rows = match reader.connection().fetch_all(query.build()).await {
+            Ok(rows) => rows,
+            Err(error) => return Err(reader.failed("list", error)),
+        };
+        let shown = rows.iter().take(limit as usize).map(|row| statements::entry(row, "list"));
+        let entries = shown.collect::<Result<Vec<_>>>()?;
+        let more = rows.len() > entries.len();
+        let last = entries.last().map(|entry| entry.key.digest());
+        let cursor = |digest: Digest| Cursor(digest.as_bytes().to_vec());
+        Ok(Page { next: last.filter(|_| more).map(cursor), entries })
+    }
+}
+
+/// What follows [`statements::LIST`]. Conditions are written only where they are asked for, and
+/// states as numbers.
+fn ask(
+    query: &mut QueryBuilder<Sqlite>,
+    filter: &Filter,
+    after: Option<&Cursor>,
+    limit: u32,
+    now: i64,
+) {
+    let Filter { kind, tenant, scope, state, reference, due } = filter;
+    query.push_bind(after.map_or_else(Vec::new, |cursor| cursor.0.clone()));
+    if let Some(kind) = kind {
+        query.push(" AND kind = ").push_bind(i64::from(kind.code()));
+    }
+    if let Some(tenant) = tenant {
+        query.push(" AND tenant = ").push_bind(tenant.clone());
+    }
+    if let Some(scope) = scope {
+        query.push(" AND scope = ").push_bind(scope.clone());
+    }
+    if let Some(state) = state {
+        query.push(" AND state = ").push(state.code());
+    }
+    if let Some(reference) = reference {
+        query.push(" AND reference = ").push_bind(reference.clone());
+    }
+    let attention = matches!(state, Some(State::Failed | State::Dead | State::Uncertain));
+    if attention || *due {
+        query.push(OPEN);
+    }
+    if *due {
+        let (failed, running) = (State::Failed.code(), State::Running.code());
+        // The first condition is what the index is searched by.
+        query.push(format_args!(" AND state IN ({running}, {failed}) AND ((state = {failed}"));
+        query.push(" AND retry_at <= ").push_bind(now).push(" AND expires_at > ").push_bind(now);
+        query.push(format_args!(") OR (state = {running} AND content_type IS NOT NULL"));
+        query.push(" AND lease_until <= ").push_bind(now).push("))");
+    }
+    query.push(" ORDER BY digest LIMIT ").push_bind(i64::from(limit) + 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::sqlite::SqliteConnectOptions;
+    use sqlx::{ConnectOptions, Row};
+
+    use super::*;
+    use crate::sqlite::MIGRATIONS;
+
+    /// How SQLite would go about a listing.
+    async fn plan(filter: Filter) -> String {
+        let options = SqliteConnectOptions::new().in_memory(true);
+        let mut connection = options.connect().await.unwrap();
+        for migration in MIGRATIONS {
+            connection.execute(migration.sql).await.unwrap();
+        }
+        let mut query = QueryBuilder::<Sqlite>::new("EXPLAIN QUERY PLAN ");
+        query.push(statements::LIST);
+        ask(&mut query, &filter, Some(&Cursor(vec![1; 32])), 10, 1);
+        let rows = connection.fetch_all(query.build()).await.unwrap();
+        let steps = rows.iter().map(|row| row.get::<String, _>("detail"));
+        steps.collect::<Vec<_>>().join("; ")
+    }
+
+    #[tokio::test]
+    async fn what_needs_attention_is_found_by_its_index() {
+        for state in [State::Failed, State::Dead, State::Uncertain] {
+            let plan = plan(Filter { state: Some(state), ..Filter::default() }).await;
+            assert!(plan.contains("USING INDEX semel_record_open (state=?)"), "{plan}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_due_is_found_by_its_index() {
+        let scoped = Filter { scope: Some("s".into()), due: true, ..Filter::default() };
+        for filter in [Filter { due: true, ..Filter::default() }, scoped] {
+            let plan = plan(filter).await;
+            assert!(plan.contains("USING INDEX semel_record_open (state=?"), "{plan}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reference_is_found_by_its_index() {
+        let plan = plan(Filter { reference: Some("r".into()), ..Filter::default() }).await;
+        assert!(plan.contains("USING INDEX semel_record_reference"), "{plan}");
+    }
+}

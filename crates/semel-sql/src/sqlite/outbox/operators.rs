@@ -1,0 +1,98 @@
+//! What operators ask of the outbox in SQLite. Reads only; their verbs are the writer's tasks.
+//!
+//! What is dead, what waits and what is named by its id has an index; anything else walks the table.
+
+use std::time::Duration;
+
+use semel::clock::Timestamp;
+use semel::outbox::{Backlog, Selection, Status};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{Executor, QueryBuilder, Row as _, Sqlite};
+
+use super::{stored, texts};
+use crate::outbox::Listed;
+
+fn most() -> i64 {
+    i64::try_from(Backlog::MOST).unwrap_or(i64::MAX)
+}
+
+pub(super) async fn backlog(
+    connection: &mut SqliteConnection,
+    now: Timestamp,
+) -> sqlx::Result<Backlog> {
+    let row = connection.fetch_one(sqlx::query(texts::BACKLOG).bind(most())).await?;
+    let (waiting, oldest): (i64, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
+    let dead: i64 = row.try_get(2)?;
+    let age = |at| now.remaining(Timestamp::from_micros(at)).unwrap_or(Duration::ZERO);
+    Ok(Backlog {
+        waiting: waiting.unsigned_abs(),
+        dead: dead.unsigned_abs(),
+        oldest: oldest.map(age),
+    })
+}
+
+pub(super) fn list(
+    selection: &Selection,
+    wanted: &[u8],
+    after: Option<u64>,
+    limit: u32,
+) -> QueryBuilder<Sqlite> {
+    let mut query = QueryBuilder::<Sqlite>::new(texts::LIST);
+    query.push_bind(after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)));
+    push_matches(&mut query, selection, wanted);
+    query.push(" ORDER BY sequence LIMIT ").push_bind(i64::from(limit));
+    query
+}
+
+pub(super) fn listed(row: &SqliteRow) -> sqlx::Result<Listed> {
+    Ok(Listed {
+        sequence: row.try_get(0)?,
+        status: row.try_get(1)?,
+        attempts: row.try_get(2)?,
+        error: row.try_get(3)?,
+        created_at: row.try_get(4)?,
+        due_at: row.try_get(5)?,
+        published_at: row.try_get(6)?,
+        stored: stored(row, 7).map_err(|error| error.to_string()),
+    })
+}
+
+pub(super) async fn count(
+    connection: &mut SqliteConnection,
+    selection: &Selection,
+    wanted: &[u8],
+) -> sqlx::Result<u64> {
+    let mut query = QueryBuilder::<Sqlite>::new(texts::COUNT);
+    push_matches(&mut query, selection, wanted);
+    query.push(" LIMIT ").push_bind(most()).push(")");
+    let row = connection.fetch_one(query.build().persistent(false)).await?;
+    row.try_get::<i64, _>(0).map(i64::unsigned_abs)
+}
+
+/// The selection as conditions, beginning with ` AND`; `wanted` are the statuses, all if empty.
+/// Statuses are written out: SQLite takes a partial index only where it finds the index's own
+/// condition among those of the query.
+pub(super) fn push_matches(query: &mut QueryBuilder<Sqlite>, selection: &Selection, wanted: &[u8]) {
+    if !wanted.is_empty() {
+        let codes: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+        match codes.as_slice() {
+            [one] => query.push(" AND status = ").push(one),
+            many => query.push(" AND status IN (").push(many.join(", ")).push(")"),
+        };
+        let settled = [Status::Published.code(), Status::Dead.code()];
+        if wanted.iter().all(|code| !settled.contains(code)) {
+            query.push(" AND due_at IS NOT NULL");
+        }
+    }
+    if !selection.ids.is_empty() {
+        let ids: Vec<String> = selection.ids.iter().map(ToString::to_string).collect();
+        let ids = serde_json::to_string(&ids).expect("texts");
+        query.push(" AND id IN (SELECT value FROM json_each(").push_bind(ids).push("))");
+    }
+    if let Some(tenant) = &selection.tenant {
+        query.push(" AND tenant = ").push_bind(tenant.clone());
+    }
+    if let Some(kind) = &selection.kind {
+        query.push(" AND type = ").push_bind(kind.clone());
+    }
+}

@@ -1,0 +1,192 @@
+//! The statements of the outbox. What they bind is said at each.
+//!
+//! They run in the writer's transaction, the only one there is: what a part of them has read stays
+//! true until they are done.
+
+/// The event's columns, in the order in which they are read.
+macro_rules! columns {
+    () => {
+        "id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers, \
+         occurred_at"
+    };
+}
+
+/// Followed by [`VALUES`] for each event, and [`UNLESS_THERE`].
+pub(super) const APPEND: &str = concat!(
+    "INSERT INTO semel_outbox (",
+    columns!(),
+    ", status, attempts, due_at, lane, created_at) VALUES "
+);
+
+/// One event: its columns, when it is due, its lane, and when it was appended.
+pub(super) const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)";
+
+/// An event that is there already is left as it is, wherever it stands.
+pub(super) const UNLESS_THERE: &str = " ON CONFLICT (id, tenant) DO NOTHING";
+
+/// Leases rows: ?1 now, ?2 how many at most, ?3 until when, ?4 the token, ?5 how many due rows to look
+/// through.
+///
+/// `heads` are due rows that nothing of their lane comes before, the longest due first. If the first
+/// of them is a lease that ran out, it is taken alone (it may be what kills relays), else those that
+/// ran out wait for their turn. Where there is room left, the rows that follow the heads come along
+/// (`trail`), in order and without a gap, one more of each lane before two more of any.
+pub(super) const CLAIM: &str = concat!(
+    "WITH heads AS MATERIALIZED (\
+        SELECT sequence, lane, status, row_number() OVER (ORDER BY due_at, sequence) AS turn FROM (\
+            SELECT o.sequence, o.lane, o.status, o.due_at \
+            FROM (SELECT o.sequence, o.lane, o.status, o.due_at \
+                FROM semel_outbox AS o INDEXED BY semel_outbox_due \
+                WHERE o.due_at <= ?1 /* claimed by state */ \
+                ORDER BY o.due_at, o.sequence LIMIT ?5) AS o \
+            WHERE o.lane IS NULL OR NOT EXISTS (\
+                SELECT 1 FROM semel_outbox AS p INDEXED BY semel_outbox_lane \
+                WHERE p.lane = o.lane AND p.sequence < o.sequence) \
+            ORDER BY o.due_at, o.sequence LIMIT ?2)\
+    ), fit AS MATERIALIZED (\
+        SELECT h.sequence, h.lane, h.status FROM heads AS h, heads AS f \
+        WHERE f.turn = 1 AND CASE f.status WHEN 1 THEN h.turn = 1 ELSE h.status <> 1 END\
+    ), trail AS MATERIALIZED (\
+        SELECT t.sequence, row_number() OVER run AS place, \
+            min(t.status IN (0, 3) AND coalesce(t.due_at <= ?1, 0)) OVER run AS ready \
+        FROM fit AS h JOIN semel_outbox AS t ON t.sequence IN (\
+            SELECT n.sequence FROM semel_outbox AS n INDEXED BY semel_outbox_lane \
+            WHERE n.lane = h.lane AND n.sequence > h.sequence ORDER BY n.sequence \
+            LIMIT (SELECT max(?2 - count(*), 0) FROM fit)) \
+        WHERE h.status <> 1 \
+        WINDOW run AS (PARTITION BY h.sequence ORDER BY t.sequence)\
+    ) UPDATE semel_outbox SET status = 1, attempts = attempts + 1, due_at = ?3, token = ?4 \
+    WHERE sequence IN (\
+        SELECT sequence FROM fit UNION ALL SELECT sequence FROM (\
+            SELECT sequence FROM trail WHERE ready ORDER BY place, sequence \
+            LIMIT (SELECT max(?2 - count(*), 0) FROM fit))) \
+    RETURNING sequence, attempts, created_at, ",
+    columns!()
+);
+
+/// A list of marks as rows: ?1 is JSON of number, token, fate, when due, error, when published.
+macro_rules! marks {
+    () => {
+        "(SELECT m.key AS place, m.value ->> 0 AS sequence, unhex(m.value ->> 1) AS token, \
+         m.value ->> 2 AS fate, m.value ->> 3 AS due_at, m.value ->> 4 AS error, \
+         m.value ->> 5 AS published_at FROM json_each(?1) AS m)"
+    };
+}
+
+/// The places of the marks whose lease still holds its row.
+pub(super) const HELD: &str = concat!(
+    "SELECT m.place FROM ",
+    marks!(),
+    " AS m CROSS JOIN semel_outbox AS o \
+     ON o.sequence = m.sequence AND o.token = m.token AND o.status = 1"
+);
+
+/// Writes those marks. Fates: 0 published, 1 again, 2 dead, 3 dead and in its lane's way, 4 as if it
+/// had not been claimed.
+pub(super) const MARK: &str = concat!(
+    "UPDATE semel_outbox AS o SET \
+        status = CASE m.fate WHEN 0 THEN 2 WHEN 1 THEN 3 \
+            WHEN 4 THEN CASE WHEN o.attempts > 1 THEN 3 ELSE 0 END ELSE 4 END, \
+        attempts = CASE m.fate WHEN 4 THEN max(o.attempts - 1, 0) ELSE o.attempts END, \
+        token = NULL, due_at = m.due_at, \
+        lane = CASE WHEN m.fate IN (0, 2) THEN NULL ELSE o.lane END, \
+        error = coalesce(m.error, o.error), \
+        published_at = coalesce(m.published_at, o.published_at) \
+     FROM ",
+    marks!(),
+    " AS m WHERE o.sequence = m.sequence AND o.token = m.token AND o.status = 1"
+);
+
+/// What a verb needs of the rows that it is to change; conditions follow.
+pub(super) const CHOOSE: &str =
+    "SELECT sequence, tenant, aggregatetype, aggregateid FROM semel_outbox WHERE TRUE";
+
+/// Rows that were chosen: ?1 is JSON of number and lane.
+macro_rules! chosen {
+    () => {
+        "(SELECT c.value ->> 0 AS sequence, unhex(c.value ->> 1) AS lane FROM json_each(?1) AS c) \
+         AS c WHERE o.sequence = c.sequence"
+    };
+}
+
+/// They are dead for the reason ?2 and in nobody's way.
+pub(super) const DISCARD: &str = concat!(
+    "UPDATE semel_outbox AS o SET status = 4, token = NULL, due_at = NULL, lane = NULL, error = ?2 \
+     FROM ",
+    chosen!()
+);
+
+/// They are pending again, due at ?2, tries counted from zero, in their lane.
+pub(super) const REVIVE: &str = concat!(
+    "UPDATE semel_outbox AS o SET status = 0, attempts = 0, token = NULL, due_at = ?2, \
+     published_at = NULL, lane = c.lane FROM ",
+    chosen!()
+);
+
+/// Removes at most ?2 rows that were published at ?1 or before: what is dead, or is to be published
+/// again, has no `published_at`.
+pub(super) const CLEAN: &str = "DELETE FROM semel_outbox WHERE sequence IN (\
+    SELECT sequence FROM semel_outbox INDEXED BY semel_outbox_published \
+    WHERE published_at <= ?1 ORDER BY published_at LIMIT ?2)";
+
+/// How many wait and how many are dead, ?1 of each at most, and when the oldest that waits was
+/// appended.
+pub(super) const BACKLOG: &str = "SELECT count(*), min(created_at), (SELECT count(*) FROM (\
+        SELECT 1 FROM semel_outbox INDEXED BY semel_outbox_dead WHERE status = 4 LIMIT ?1)) \
+    FROM (SELECT created_at FROM semel_outbox INDEXED BY semel_outbox_due \
+        WHERE due_at IS NOT NULL ORDER BY due_at, sequence LIMIT ?1)";
+
+/// Rows for operators, after a number; conditions follow.
+pub(super) const LIST: &str = concat!(
+    "SELECT sequence, status, attempts, error, created_at, due_at, published_at, ",
+    columns!(),
+    " FROM semel_outbox WHERE sequence > "
+);
+
+/// Counts rows; conditions follow, and a limit, and a bracket.
+pub(super) const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM semel_outbox WHERE TRUE";
+
+#[cfg(test)]
+mod tests {
+    use sqlx::sqlite::SqliteConnectOptions;
+    use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row};
+
+    use super::*;
+    use crate::sqlite::MIGRATIONS;
+
+    /// How SQLite would go about a statement.
+    async fn plan(text: &str) -> Vec<String> {
+        let options = SqliteConnectOptions::new().in_memory(true);
+        let mut connection = options.connect().await.unwrap();
+        for migration in MIGRATIONS {
+            connection.execute(migration.sql).await.unwrap();
+        }
+        let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}"));
+        let rows = connection.fetch_all(explain).await.unwrap();
+        rows.iter().map(|row| row.get("detail")).collect()
+    }
+
+    #[tokio::test]
+    async fn a_claim_walks_what_is_due_and_never_the_table() {
+        let plan = plan(CLAIM).await;
+        let whole = plan.join("\n");
+        assert!(whole.contains("USING INDEX semel_outbox_due (due_at<?)"), "{whole}");
+        assert!(whole.contains("INDEX semel_outbox_lane (lane=? AND sequence<?)"), "{whole}");
+        assert!(whole.contains("INDEX semel_outbox_lane (lane=? AND sequence>?)"), "{whole}");
+        let scanned = plan.iter().filter_map(|line| line.strip_prefix("SCAN "));
+        let tables: Vec<_> = scanned
+            .filter(|name| matches!(*name, "semel_outbox" | "o" | "t" | "n" | "p"))
+            .collect();
+        // `o` is the window, a subquery that ends after its rows.
+        assert!(tables.iter().all(|name| *name == "o"), "{whole}");
+    }
+
+    #[tokio::test]
+    async fn marks_verbs_and_cleaning_find_their_rows_by_number() {
+        for text in [HELD, MARK, DISCARD, REVIVE, CLEAN] {
+            let whole = plan(text).await.join("\n");
+            assert!(whole.contains("USING INTEGER PRIMARY KEY (rowid=?)"), "{whole}");
+            assert!(!whole.contains("SCAN o\n") && !whole.contains("SCAN semel_outbox"), "{whole}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a large backlog shows, on any outbox: claimers of several handles share it, and a lane that
+//! rests hides nobody.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel::event::Envelope;
+use semel::outbox::{Ask, Fate, Lane, Leased, Marked, Outbox};
+use semel_testkit::OutboxFixture;
+use tokio::task::JoinSet;
+
+const LEASE: Duration = Duration::from_secs(600);
+
+fn about(id: &str) -> Envelope {
+    let builder = Envelope::builder("acme", "order.placed", "/orders").about("order", id);
+    builder.build().expect("a valid event")
+}
+
+async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, events: &[Envelope]) {
+    let mut transaction = fixture.begin(outbox).await;
+    outbox.append(F::connection(&mut transaction), events).await.expect("written");
+    fixture.commit(outbox, transaction).await;
+}
+
+/// What all claimers saw.
+#[derive(Default)]
+struct Log {
+    in_hand: HashSet<u64>,
+    published: Vec<(Lane, u64)>,
+}
+
+/// One claim's rows: most are published one after another, now and then one is given back, and those
+/// of its lane behind it with it.
+async fn carry<O: Outbox>(outbox: &O, leased: Vec<Leased>, log: &Mutex<Log>) {
+    let mut held: HashSet<Lane> = HashSet::new();
+    let mut marks = Vec::new();
+    for row in leased {
+        let envelope = row.envelope.expect("it can be read");
+        let lane = Lane::of(&envelope).expect("it has an aggregate");
+        let sequence = row.ticket.sequence;
+        let mut log = log.lock().expect("sound");
+        if held.contains(&lane) || fastrand::u8(..) < 20 {
+            held.insert(lane);
+            log.in_hand.remove(&sequence);
+            marks.push((row.ticket, Fate::Untried));
+        } else {
+            log.published.push((lane, sequence));
+            marks.push((row.ticket, Fate::Published));
+        }
+    }
+    let marked = outbox.mark(&marks).await.expect("marked");
+    assert_eq!(marked, vec![Marked::Done; marks.len()]);
+}
+
+/// Eight claimers on handles of their own carry 2,000 events of 50 lanes: none is in two hands, and
+/// every lane is published in its order.
+pub(crate) async fn claimers_share_a_backlog<F: OutboxFixture>(fixture: F) {
+    const ROWS: usize = 2_000;
+    let lanes: Vec<String> = (0..50).map(|n| format!("ord_{n}")).collect();
+    let events: Vec<Envelope> = (0..ROWS).map(|n| about(&lanes[n % lanes.len()])).collect();
+    put(&fixture, &fixture.outbox().await, &events).await;
+    let log: Arc<Mutex<Log>> = Arc::default();
+    let mut crowd = JoinSet::new();
+    for _ in 0..8 {
+        let (outbox, log) = (fixture.outbox().await, Arc::clone(&log));
+        crowd.spawn(async move {
+            while log.lock().expect("sound").published.len() < ROWS {
+                let limit = fastrand::u32(1..40);
+                let leased = outbox.claim(Ask { limit, lease: LEASE }).await.expect("a claim");
+                {
+                    let mut log = log.lock().expect("sound");
+                    let twice = leased.iter().any(|row| !log.in_hand.insert(row.ticket.sequence));
+                    assert!(!twice, "a row is in two hands");
+                }
+                if leased.is_empty() {
+                    tokio::task::yield_now().await;
+                } else {
+                    carry(&outbox, leased, &log).await;
+                }
+            }
+        });
+    }
+    crowd.join_all().await;
+    let log = log.lock().expect("sound");
+    assert_eq!(log.published.len(), ROWS);
+    let mut last: HashMap<Lane, u64> = HashMap::new();
+    for (lane, sequence) in &log.published {
+        let before = last.insert(*lane, *sequence);
+        assert!(before.is_none_or(|before| before < *sequence), "a lane is out of order");
+    }
+    assert_eq!(last.len(), 50);
+}
+
+/// A lane that rests with more followers than a claim looks through at first does not hide what is
+/// behind them; and once it goes on, it goes on in order.
+pub(crate) async fn what_lies_beyond_the_window_is_found<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    put(&fixture, &outbox, &[about("resting")]).await;
+    let one = Ask { limit: 1, lease: LEASE };
+    let head = outbox.claim(one).await.expect("a claim").remove(0);
+    let rest = Fate::Retry { after: LEASE, error: semel::ErrorText::new("no luck") };
+    assert_eq!(outbox.mark(&[(head.ticket, rest)]).await.expect("marked"), [Marked::Done]);
+    let followers: Vec<Envelope> = (0..1_100).map(|_| about("resting")).collect();
+    put(&fixture, &outbox, &followers).await;
+    let behind = about("other");
+    put(&fixture, &outbox, std::slice::from_ref(&behind)).await;
+    let leased = outbox.claim(one).await.expect("a claim");
+    let ids: Vec<_> = leased.iter().map(|row| row.envelope.as_ref().expect("read").id()).collect();
+    assert_eq!(ids, [behind.id()]);
+    assert!(outbox.claim(one).await.expect("a claim").is_empty());
+    fixture.advance(LEASE + Duration::from_secs(1)).await;
+    let leased = outbox.claim(Ask { limit: 50, lease: LEASE }).await.expect("a claim");
+    let lapsed = leased.iter().filter(|row| row.ticket.sequence != head.ticket.sequence);
+    let mut run: Vec<u64> = lapsed.map(|row| row.ticket.sequence).collect();
+    assert_eq!(leased[0].ticket.sequence, head.ticket.sequence);
+    assert_eq!(run.len(), 49);
+    run.dedup_by_key(|sequence| *sequence);
+    assert!(run.is_sorted() && run.len() == 49);
+}

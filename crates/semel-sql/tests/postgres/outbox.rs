@@ -1,0 +1,153 @@
+//! The outbox in PostgreSQL: the suite that every outbox passes, on transactions that the application
+//! opened by itself.
+
+use std::time::Duration;
+
+use semel::clock::micros;
+use semel::outbox::Outbox as _;
+use semel_sql::postgres::PgStore;
+use semel_testkit::{Fixture as _, OutboxFixture};
+use sqlx::PgConnection;
+
+use crate::database::Database;
+
+impl OutboxFixture for Database {
+    type Outbox = PgStore;
+    type Transaction = PgConnection;
+
+    async fn outbox(&self) -> PgStore {
+        self.store().await
+    }
+
+    async fn begin(&self, _: &PgStore) -> PgConnection {
+        let mut connection = self.connection().await;
+        sqlx::raw_sql("begin").execute(&mut connection).await.expect("begun");
+        connection
+    }
+
+    fn connection(transaction: &mut PgConnection) -> &mut PgConnection {
+        transaction
+    }
+
+    async fn commit(&self, outbox: &PgStore, mut transaction: PgConnection) {
+        sqlx::raw_sql("commit").execute(&mut transaction).await.expect("committed");
+        outbox.bell().ring();
+    }
+
+    async fn rollback(&self, _: &PgStore, mut transaction: PgConnection) {
+        sqlx::raw_sql("rollback").execute(&mut transaction).await.expect("rolled back");
+    }
+
+    async fn advance(&self, span: Duration) {
+        let span = micros(span);
+        // Rows are met in the order of their numbers, as marks do.
+        self.run(&format!(
+            "with all_rows as (select sequence from semel_outbox order by sequence for update)
+            update semel_outbox o set created_at = created_at - {span}, due_at = due_at - {span},
+                published_at = published_at - {span}
+            from all_rows a where a.sequence = o.sequence"
+        ))
+        .await;
+    }
+
+    async fn damage(&self, sequence: u64) {
+        let sql = format!("update semel_outbox set headers = '{{' where sequence = {sequence}");
+        self.run(&sql).await;
+    }
+}
+
+mod conformance {
+    use crate::database::Database;
+
+    semel_testkit::outbox_conformance!(Database::new(); rollback, writers, damage, executor);
+}
+
+#[path = "../outbox/crowd.rs"]
+mod crowd;
+
+#[test]
+fn claimers_share_a_backlog() {
+    semel_testkit::fixture::run(async {
+        crowd::claimers_share_a_backlog(Database::new().await).await;
+    });
+}
+
+#[test]
+fn what_lies_beyond_the_window_is_found() {
+    semel_testkit::fixture::run(async {
+        crowd::what_lies_beyond_the_window_is_found(Database::new().await).await;
+    });
+}
+
+/// Rows as they are when they wait, and when they were published.
+async fn fill(database: &Database, published: u32, waiting: u32) {
+    let columns = "id, tenant, aggregatetype, type, source, payload, content_type, headers, \
+                   occurred_at, attempts, created_at, status, due_at, published_at, lane";
+    let same = "'t', 'k', 'k', '/s', '', 'a/b', '{}', '', 0, 1";
+    database
+        .run(&format!(
+            "insert into semel_outbox ({columns})
+            select 'p' || n, {same}, 2, null, n, null from generate_series(1, {published}) n;
+            insert into semel_outbox ({columns})
+            select 'w' || n, {same}, 0, n, null, decode(md5(n::text), 'hex')
+            from generate_series(1, {waiting}) n;
+            analyze semel_outbox"
+        ))
+        .await;
+}
+
+/// How the server goes about a claim of 100 rows, and how many pages it looks at.
+async fn plan(database: &Database) -> (String, u64) {
+    let mut connection = database.connection().await;
+    let claim = include_str!("../../src/postgres/queries/outbox_claim.sql");
+    // The settings of the sessions that claim.
+    let prepare = format!(
+        "set plan_cache_mode = force_generic_plan; set enable_seqscan = off;
+        set enable_hashjoin = off; set enable_mergejoin = off; set enable_bitmapscan = off;
+        set enable_sort = off; set jit = off;
+        prepare claim (bigint, bigint, bytea, bigint) as {claim}"
+    );
+    let prepared = sqlx::raw_sql(sqlx::AssertSqlSafe(prepare)).execute(&mut connection).await;
+    prepared.expect("prepared");
+    let explain = "explain (analyze, buffers, costs off, timing off)
+        execute claim (100, 1000000, '\\x00', 1400)";
+    let rows = sqlx::raw_sql(explain).fetch_all(&mut connection).await.expect("explained");
+    let lines: Vec<String> = rows.iter().map(|row| sqlx::Row::get(row, 0)).collect();
+    let pages = |line: &String| {
+        let counts = line.trim().strip_prefix("Buffers: shared ")?.split(' ');
+        let counts = counts.filter_map(|count| count.split_once('='));
+        let looked = counts.filter(|(what, _)| matches!(*what, "hit" | "read"));
+        Some(looked.filter_map(|(_, count)| count.parse::<u64>().ok()).sum())
+    };
+    // The first line of them is that of the whole statement.
+    let pages = lines.iter().find_map(pages).expect("buffers are counted");
+    (lines.join("\n"), pages)
+}
+
+#[tokio::test]
+async fn a_claim_costs_the_same_however_much_was_published() {
+    let (few, many) = (Database::new().await, Database::new().await);
+    fill(&few, 0, 300).await;
+    fill(&many, 20_000, 300).await;
+    let ((_, least), (plan, pages)) = (plan(&few).await, plan(&many).await);
+    assert!(plan.contains("Index Scan using semel_outbox_due on semel_outbox o"), "{plan}");
+    assert!(plan.contains("using semel_outbox_lane on semel_outbox p"), "{plan}");
+    assert!(!plan.contains("Seq Scan on semel_outbox"), "{plan}");
+    // A level more in an index or two, for each of 100 rows; reading what was published would be
+    // hundreds of pages once, and twenty thousand rows.
+    assert!(pages < least * 2, "{pages} pages, {least} with nothing published\n{plan}");
+}
+
+#[tokio::test]
+async fn an_append_in_a_transaction_that_failed_is_refused_and_leaves_nothing() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let mut transaction = OutboxFixture::begin(&database, &store).await;
+    let wrong = sqlx::raw_sql("select 1 / 0").execute(&mut transaction).await;
+    assert!(wrong.is_err());
+    let event = semel::event::Envelope::builder("acme", "k", "/s").build().expect("valid");
+    let error = store.append(&mut transaction, &[event]).await.expect_err("the transaction failed");
+    assert_eq!(error.kind(), semel::store::ErrorKind::Unavailable, "{error}");
+    OutboxFixture::rollback(&database, &store, transaction).await;
+    assert_eq!(store.backlog().await.expect("a backlog").waiting, 0);
+}

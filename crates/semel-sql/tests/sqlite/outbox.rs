@@ -1,0 +1,84 @@
+//! The outbox in SQLite: the suite that every outbox passes, on transactions of the store's own.
+
+use std::time::Duration;
+
+use semel::outbox::Outbox as _;
+use semel_testkit::OutboxFixture;
+
+use super::*;
+
+impl OutboxFixture for Place {
+    type Outbox = SqliteStore;
+    type Transaction = SqliteTransaction;
+
+    async fn outbox(&self) -> SqliteStore {
+        // Several handles are as several processes: on a slow disk their turns take a while.
+        self.builder().busy_timeout(Duration::from_secs(60)).open().await.expect("opens")
+    }
+
+    async fn begin(&self, outbox: &SqliteStore) -> SqliteTransaction {
+        TransactionalStore::begin(outbox).await.expect("begun")
+    }
+
+    fn connection(transaction: &mut SqliteTransaction) -> &mut SqliteConnection {
+        <SqliteStore as TransactionalStore>::connection(transaction)
+    }
+
+    async fn commit(&self, outbox: &SqliteStore, transaction: SqliteTransaction) {
+        TransactionalStore::commit(outbox, transaction).await.expect("committed");
+        outbox.bell().ring();
+    }
+
+    async fn rollback(&self, outbox: &SqliteStore, transaction: SqliteTransaction) {
+        TransactionalStore::rollback(outbox, transaction).await;
+    }
+
+    async fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+
+    async fn damage(&self, sequence: u64) {
+        let sql = format!("UPDATE semel_outbox SET headers = '{{' WHERE sequence = {sequence}");
+        self.run(sql).await;
+    }
+}
+
+mod conformance {
+    use super::super::Place;
+
+    semel_testkit::outbox_conformance!(async { Place::new() }; rollback, damage, executor);
+}
+
+#[path = "../outbox/crowd.rs"]
+mod crowd;
+
+#[test]
+fn claimers_share_a_backlog() {
+    semel_testkit::fixture::run(async {
+        crowd::claimers_share_a_backlog(Place::new()).await;
+    });
+}
+
+#[test]
+fn what_lies_beyond_the_window_is_found() {
+    semel_testkit::fixture::run(async {
+        crowd::what_lies_beyond_the_window_is_found(Place::new()).await;
+    });
+}
+
+#[test]
+fn an_application_appends_on_a_connection_of_its_own() {
+    semel_testkit::fixture::run(async {
+        let place = Place::new();
+        let store = place.open().await;
+        let event = semel::event::Envelope::builder("acme", "k", "/s").build().expect("valid");
+        let mut stranger = place.stranger().await;
+        for (end, waiting) in [("ROLLBACK", 0), ("COMMIT", 1)] {
+            stranger.execute("BEGIN IMMEDIATE").await.expect("begun");
+            let one = std::slice::from_ref(&event);
+            store.append(&mut stranger, one).await.expect("written");
+            stranger.execute(end).await.expect("ended");
+            assert_eq!(store.backlog().await.expect("a backlog").waiting, waiting);
+        }
+    });
+}

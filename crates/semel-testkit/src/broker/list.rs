@@ -1,0 +1,136 @@
+//! The one list of the behaviours of brokers.
+//!
+//! A behaviour is written in the file of its group and listed here, and so reaches every broker; the
+//! test below finds what was written and not listed.
+
+/// The list, handed to a macro that makes something of it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __broker_behaviours {
+    (common, $then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            publishing {
+                an_event_arrives_with_its_whole_envelope,
+                an_event_without_anything_optional_arrives,
+                values_that_look_like_escapes_arrive_as_they_are,
+                payloads_of_any_bytes_arrive_as_they_are,
+                a_payload_of_a_quarter_mebibyte_arrives,
+                every_event_of_a_batch_is_answered,
+                publishers_at_once_are_each_answered,
+            }
+            consuming {
+                every_group_gets_every_event,
+                two_sources_of_a_group_share_the_events,
+                events_that_nobody_took_wait_for_a_source,
+                a_next_that_is_dropped_loses_nothing,
+                several_may_wait_for_the_next_at_once,
+            }
+            settling {
+                an_acked_event_does_not_come_again,
+                an_unanswered_event_comes_again,
+                an_event_whose_source_is_gone_comes_to_another,
+                an_event_put_off_comes_again_and_not_before,
+                an_event_put_off_holds_up_no_other,
+                an_event_that_is_kept_is_not_brought_again,
+            }
+            handling {
+                every_event_is_handled_once_by_consumers_at_once,
+                an_event_published_twice_is_handled_once,
+                a_failure_is_retried_from_the_ledger_without_the_broker,
+                a_handler_slower_than_the_brokers_patience_runs_once,
+                an_event_of_an_unknown_type_is_buried,
+                an_event_of_an_unknown_type_can_be_ignored,
+                a_conflicting_event_is_buried_beside_the_first,
+                a_stop_finishes_what_is_under_way,
+                no_more_is_under_way_than_was_allowed,
+                an_event_is_brought_again_while_the_ledger_is_away,
+            }
+        }
+    };
+    (ordered, $then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            ordering {
+                the_next_of_a_lane_comes_after_the_ack,
+                an_event_put_off_holds_its_lane,
+                an_unanswered_event_holds_its_lane,
+                another_lane_goes_on_meanwhile,
+                an_ordered_source_brings_what_has_no_lane,
+                lanes_keep_their_order_over_failures_and_crashes,
+            }
+        }
+    };
+    (raw, $then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            unreadable {
+                a_message_that_is_no_event_is_shown_as_it_came,
+                a_message_that_is_no_event_is_buried_and_its_neighbours_go_on,
+            }
+        }
+    };
+    (restart, $then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            restarting {
+                what_was_confirmed_survives_a_restart,
+                publisher_and_source_go_on_by_themselves,
+                nothing_is_lost_by_a_restart_under_load,
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __broker_names {
+    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
+        &[$((stringify!($group), &[$(stringify!($behaviour),)*]),)*]
+    };
+}
+
+/// The names of a group of behaviours under the group's own.
+pub type Named = (&'static str, &'static [&'static str]);
+
+/// Every behaviour: by capability (`common` is what all brokers have), group and name.
+pub const BEHAVIOURS: [(&str, &[Named]); 4] = [
+    ("common", crate::__broker_behaviours!(common, __broker_names, ())),
+    ("ordered", crate::__broker_behaviours!(ordered, __broker_names, ())),
+    ("raw", crate::__broker_behaviours!(raw, __broker_names, ())),
+    ("restart", crate::__broker_behaviours!(restart, __broker_names, ())),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_behaviour_that_is_written_is_listed() {
+        let sources = [
+            ("publishing", include_str!("publishing.rs")),
+            ("consuming", include_str!("consuming.rs")),
+            ("settling", include_str!("settling.rs")),
+            ("handling", include_str!("handling.rs")),
+            ("ordering", include_str!("ordering.rs")),
+            ("unreadable", include_str!("unreadable.rs")),
+            ("restarting", include_str!("restarting.rs")),
+        ];
+        let listed: Vec<Named> =
+            BEHAVIOURS.iter().flat_map(|(_, groups)| groups.iter().copied()).collect();
+        let written: Vec<(&str, Vec<&str>)> = sources
+            .iter()
+            .map(|(group, source)| {
+                let names = source
+                    .lines()
+                    .filter_map(|line| line.strip_prefix("pub async fn "))
+                    .filter_map(|line| line.split('<').next());
+                (*group, names.collect())
+            })
+            .collect();
+        for ((group, names), (listed_group, listed)) in written.iter().zip(&listed) {
+            assert_eq!((group, &names[..]), (listed_group, *listed));
+        }
+        assert_eq!(written.len(), listed.len());
+    }
+}

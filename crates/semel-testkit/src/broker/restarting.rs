@@ -1,0 +1,90 @@
+//! A broker that dies and comes back: what it confirmed is there, and everybody goes on.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use semel::event::{Envelope, EventId};
+use semel::inbox::Consumer;
+use semel::outbox::{PublishError, Publisher};
+
+use super::BrokerFixture;
+use super::handling::drained;
+use super::scene::{
+    GROUP, Seen, event, events, ids, inbox, noting, publish, take, take_all, within,
+};
+
+/// `Ok` means that the broker has it durably.
+pub async fn what_was_confirmed_survives_a_restart<F: BrokerFixture>(fixture: F) {
+    drop(fixture.source(GROUP, false).await);
+    let sent = events(100);
+    publish(&fixture.publisher().await, &sent).await;
+    fixture.restart().await;
+    take_all(&fixture.source(GROUP, false).await, &ids(&sent)).await;
+}
+
+/// Publishes until the broker has confirmed it, as a relay does.
+async fn insist<P: Publisher>(publisher: &P, event: &Envelope) {
+    let insisting = async {
+        loop {
+            match publisher.publish(std::slice::from_ref(event)).await[..] {
+                [Ok(())] => return,
+                [Err(PublishError::Unavailable(_) | PublishError::Failed(_))] => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                ref other => panic!("a broker that is away refuses nothing: {other:?}"),
+            }
+        }
+    };
+    within("the broker confirms again", insisting).await;
+}
+
+/// The very same publisher and source work again, with nobody's help; what was acked stays acked.
+pub async fn publisher_and_source_go_on_by_themselves<F: BrokerFixture>(fixture: F) {
+    let source = fixture.source(GROUP, false).await;
+    let publisher = fixture.publisher().await;
+    for _ in 0..2 {
+        let before = event();
+        publish(&publisher, std::slice::from_ref(&before)).await;
+        assert_eq!(take(&source).await.id(), before.id());
+        fixture.restart().await;
+        let after = event();
+        insist(&publisher, &after).await;
+        // An event may be confirmed late, and come twice.
+        let mut taken = BTreeSet::new();
+        while !taken.contains(&after.id()) {
+            let id = take(&source).await.id();
+            assert_eq!(id, after.id(), "what was acked does not come again");
+            taken.insert(id);
+        }
+        while let Ok(again) = tokio::time::timeout(fixture.patience() * 2, take(&source)).await {
+            assert_eq!(again.id(), after.id());
+        }
+    }
+}
+
+/// Killed in the middle of publishing and consuming: all that was confirmed is handled, once.
+pub async fn nothing_is_lost_by_a_restart_under_load<F: BrokerFixture>(fixture: F) {
+    let (inbox, seen) = (inbox(), Seen::default());
+    let source = fixture.source(GROUP, false).await;
+    let consuming = Consumer::new(noting(&inbox, &seen), source).expect("a sound group").start();
+    let publisher = fixture.publisher().await;
+    let sent = events(300);
+    let publishing = async {
+        for event in &sent {
+            insist(&publisher, event).await;
+        }
+    };
+    let killing = async {
+        for count in [50, 150] {
+            seen.count(count).await;
+            fixture.restart().await;
+        }
+    };
+    tokio::join!(publishing, killing);
+    let wanted: BTreeSet<EventId> = ids(&sent);
+    seen.exactly(&wanted).await;
+    consuming.stop().await;
+    // What an answer was lost for comes again, and is recognised.
+    drained(&fixture, noting(&inbox, &seen)).await;
+    seen.exactly(&wanted).await;
+}

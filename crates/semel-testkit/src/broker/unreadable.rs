@@ -1,0 +1,52 @@
+//! Messages that are no events: they lose nothing and stop nobody.
+
+use bytes::Bytes;
+use semel::inbox::{Answer, Consumer, Message as _};
+
+use super::BrokerFixture;
+use super::handling::buried;
+use super::scene::{
+    GROUP, RETRY_EVERY, Seen, answer, events, ids, inbox, next, nothing, noting, publish, within,
+};
+use super::watched::Watched;
+
+/// A source hands over what it cannot read, with its bytes, so that somebody can look at them.
+pub async fn a_message_that_is_no_event_is_shown_as_it_came<F: BrokerFixture>(fixture: F) {
+    let source = fixture.source(GROUP, false).await;
+    for bytes in [&b"{\"no\":\"event\"}"[..], b"\xff\x00\r\n%", b"not json"] {
+        fixture.put_raw(Bytes::copy_from_slice(bytes)).await;
+        let message = next(&source).await;
+        assert!(message.envelope().is_err(), "{bytes:?} is no event");
+        assert_eq!(message.raw(), bytes);
+        answer(&message, Answer::Ack).await;
+    }
+    nothing(&source, fixture.patience() * 2).await;
+}
+
+/// It is given up with its reason, the broker is free of it, and the events around it are handled.
+pub async fn a_message_that_is_no_event_is_buried_and_its_neighbours_go_on<F: BrokerFixture>(
+    fixture: F,
+) {
+    let (inbox, seen) = (inbox(), Seen::default());
+    let group = noting(&inbox, &seen);
+    let (source, log) = Watched::new(fixture.source(GROUP, false).await);
+    let consuming = Consumer::new(group.clone(), source).expect("a sound group").start();
+    let publisher = fixture.publisher().await;
+    let sent = events(6);
+    publish(&publisher, &sent[..3]).await;
+    fixture.put_raw(Bytes::from_static(b"\xffno event")).await;
+    fixture.put_raw(Bytes::from_static(b"another")).await;
+    publish(&publisher, &sent[3..]).await;
+    seen.exactly(&ids(&sent)).await;
+    let dead = buried(&group, 2).await;
+    assert!(dead.iter().all(|error| error.starts_with("unreadable")), "{dead:?}");
+    let answered = async {
+        while log.answers().len() < 8 {
+            tokio::time::sleep(RETRY_EVERY).await;
+        }
+    };
+    within("all are answered", answered).await;
+    consuming.stop().await;
+    assert_eq!(log.answers(), [Answer::Ack; 8]);
+    nothing(&fixture.source(GROUP, false).await, fixture.patience() * 2).await;
+}

@@ -1,0 +1,83 @@
+//! A source that is looked over the shoulder: what it brought, and what it was answered.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel::event::{Envelope, Unreadable};
+use semel::inbox::{Answer, Message, Source, SourceError};
+
+/// A source with a record of its deliveries and answers.
+#[derive(Debug)]
+pub struct Watched<S> {
+    source: S,
+    log: Log,
+}
+
+/// One of its messages.
+#[derive(Debug)]
+pub struct WatchedMessage<M> {
+    message: M,
+    log: Log,
+}
+
+/// What happened at a source. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Log(Arc<Mutex<(usize, Vec<Answer>)>>);
+
+impl Log {
+    fn note(&self, note: impl FnOnce(&mut (usize, Vec<Answer>))) {
+        note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// How many messages were brought.
+    pub(super) fn deliveries(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The answers that were taken, in their order.
+    pub(super) fn answers(&self) -> Vec<Answer> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+}
+
+impl<S: Source> Watched<S> {
+    pub(super) fn new(source: S) -> (Self, Log) {
+        let log = Log::default();
+        (Self { source, log: log.clone() }, log)
+    }
+}
+
+impl<S: Source> Source for Watched<S> {
+    type Message = WatchedMessage<S::Message>;
+
+    async fn next(&self) -> Result<Self::Message, SourceError> {
+        let message = self.source.next().await?;
+        self.log.note(|(deliveries, _)| *deliveries += 1);
+        Ok(WatchedMessage { message, log: self.log.clone() })
+    }
+}
+
+impl<M: Message> Message for WatchedMessage<M> {
+    fn envelope(&self) -> Result<Envelope, Unreadable> {
+        self.message.envelope()
+    }
+
+    fn raw(&self) -> Bytes {
+        self.message.raw()
+    }
+
+    fn keep_every(&self) -> Option<Duration> {
+        self.message.keep_every()
+    }
+
+    async fn keep(&self) -> Result<(), SourceError> {
+        self.message.keep().await
+    }
+
+    async fn answer(&self, answer: Answer) -> Result<(), SourceError> {
+        self.message.answer(answer).await?;
+        self.log.note(|(_, answers)| answers.push(answer));
+        Ok(())
+    }
+}

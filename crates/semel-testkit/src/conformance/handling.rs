@@ -1,0 +1,421 @@
+//! Events that each consumer group handles once: the inbox on this store.
+//!
+//! What the broker is told is in [`broker`](crate::broker); here is what the ledger knows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::inbox::{Answer, Failure, Group, HandleError, Handled, Inbox, Stored};
+use semel::store::{Inspect, Store as _};
+use semel::{
+    Entry, Envelope, Executor, Key, Kind, Operated, Outcome, Principal, Record, State, Timestamp,
+    Wait,
+};
+use tokio::sync::oneshot;
+
+use super::scene;
+use super::stage::{PAST_LEASE, SOON, Work, executor};
+use crate::Fixture;
+
+type Result<T> = std::result::Result<T, HandleError>;
+
+pub(super) fn event() -> Arc<Envelope> {
+    Arc::new(of_kind("order.placed"))
+}
+
+fn of_kind(kind: &str) -> Envelope {
+    let id = "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().expect("an id");
+    Envelope::builder("acme", kind, "/orders")
+        .id(id)
+        .about("order", "ord_1")
+        .payload(Envelope::JSON, r#"{"cents":1999,"note":"naïve 🦀"}"#)
+        .attribute("region", "eu")
+        .occurred_at(Timestamp::from_micros(1_600_000_000_123_456))
+        .build()
+        .expect("an event")
+}
+
+pub(super) fn key(group: &str) -> Key {
+    let event = event();
+    let id = event.id().to_string();
+    Key::new(Kind::Event, event.tenant(), group, Principal::global(), &id).expect("a key")
+}
+
+async fn record<F: Fixture>(executor: &Executor<F::Store>, group: &str) -> Record {
+    let found = executor.peek(&key(group)).await.expect("a store");
+    found.expect("a record of the event").record
+}
+
+/// A group whose one handler fails `failures` times, and counts its runs.
+fn failing<F: Fixture>(
+    executor: &Executor<F::Store>,
+    failures: u32,
+    work: &Work,
+) -> Group<F::Store> {
+    let work = work.clone();
+    Inbox::new(executor.clone()).group("INVENTORY").on("order.placed", move |_, _| {
+        let run = work.start();
+        async move { if run <= failures { Err(format!("no stock {run}")) } else { Ok(()) } }
+    })
+}
+
+async fn one<S: semel::Store>(group: &Group<S>) -> Result<Handled> {
+    let mut results = group.handle(&event()).await;
+    assert_eq!(results.len(), 1, "{results:?}");
+    results.remove(0).1
+}
+
+/// What the group has given up, over all pages: one may be empty and still have a next.
+async fn dead<S: Inspect>(group: &Group<S>) -> Vec<Entry> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = group.failures(State::Dead, after.as_ref(), 10).await.expect("a list");
+        all.extend(page.entries);
+        after = page.next;
+        if after.is_none() {
+            return all;
+        }
+    }
+}
+
+/// The first delivery runs the handler, and nothing but the mark is left.
+pub async fn the_first_delivery_is_handled_and_marked<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let handled = one(&failing::<F>(&executor, 0, &work)).await.expect("handled");
+    assert_eq!(handled, Handled::Done { attempt: 1 });
+    assert_eq!((handled.succeeded(), handled.retry_count()), (true, Some(0)));
+    let record = record::<F>(&executor, "INVENTORY").await;
+    assert_eq!((record.state, record.attempt, record.parcel), (State::Succeeded, 1, None));
+}
+
+/// A repeat does not run the handler.
+pub async fn a_repeat_is_replayed<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let group = failing::<F>(&executor, 0, &work);
+    let _ = one(&group).await.expect("handled");
+    for _ in 0..3 {
+        let again = one(&group).await.expect("replayed");
+        assert!(again.replayed() && again.succeeded() && !again.in_progress(), "{again:?}");
+        assert_eq!(group.receive(&event()).await, Answer::Ack);
+    }
+    assert_eq!(work.runs(), 1);
+}
+
+/// One id for two types is a conflict: the first record stays, the stranger is kept beside it.
+pub async fn another_type_under_the_same_id_is_a_conflict<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let _ = one(&failing::<F>(&executor, 0, &work)).await.expect("handled");
+    let before = record::<F>(&executor, "INVENTORY").await;
+    let group = Inbox::new(executor.clone())
+        .group("INVENTORY")
+        .on("order.paid", |_, _| async { Ok::<_, Failure>(()) });
+    let other = Arc::new(of_kind("order.paid"));
+    for _ in 0..2 {
+        let mut results = group.handle(&other).await;
+        let result = results.remove(0).1;
+        assert!(matches!(result, Err(HandleError::Conflict)), "{result:?}");
+        assert_eq!(Answer::to(&result, false), Answer::Ack, "no redelivery would change it");
+    }
+    assert_eq!(record::<F>(&executor, "INVENTORY").await, before);
+    let dead = dead(&group).await;
+    assert_eq!(dead.len(), 1, "kept once");
+    let parcel = dead[0].record.parcel.as_ref().expect("its envelope");
+    assert_eq!(parcel.reference().map(|kind| kind.as_str()), Some("order.paid"));
+    assert!(dead[0].record.error.as_ref().is_some_and(|e| e.as_str().starts_with("conflict")));
+}
+
+/// Groups, tenants and named handlers each handle an event for themselves.
+pub async fn consumers_are_independent<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let inbox = Inbox::new(executor.clone());
+    let (a, b, c) = (Work::default(), Work::default(), Work::default());
+    let count = |work: &Work| {
+        let work = work.clone();
+        move |_: Arc<Envelope>, _: semel::Context| {
+            work.start();
+            async { Ok::<_, Failure>(()) }
+        }
+    };
+    let fails = |_: Arc<Envelope>, _: semel::Context| async { Err::<(), _>("never") };
+    let inventory = inbox
+        .group("INVENTORY")
+        .on("order.placed", count(&a))
+        .on_named("audit", "order.placed", count(&b))
+        .on_named("broken", "order.placed", fails);
+    let billing = inbox.group("BILLING").on("order.placed", count(&c));
+    let results = inventory.handle(&event()).await;
+    let ended: Vec<bool> = results.iter().map(|(_, result)| result.is_ok()).collect();
+    assert_eq!(ended, [true, true, false]);
+    billing.handle(&event()).await[0].1.as_ref().expect("handled");
+    inventory.handle(&event()).await;
+    let elsewhere = Envelope::builder("other", "order.placed", "/orders").id(event().id());
+    inventory.handle(&Arc::new(elsewhere.build().expect("an event"))).await;
+    assert_eq!((a.runs(), b.runs(), c.runs()), (2, 2, 1), "once each, and once for another tenant");
+    assert_eq!(record::<F>(&executor, "INVENTORY/broken").await.state, State::Failed);
+}
+
+/// Starts a handler that waits to be let go, and gives its hold.
+async fn held<F: Fixture>(
+    executor: &Executor<F::Store>,
+) -> (tokio::task::JoinHandle<Result<Handled>>, oneshot::Sender<std::result::Result<(), String>>) {
+    let (release, released) = oneshot::channel::<std::result::Result<(), String>>();
+    let (running, started) = oneshot::channel();
+    let inbox = Inbox::new(executor.clone());
+    let first = tokio::spawn(async move {
+        let handler = move |_, _| async move {
+            let _ = running.send(());
+            released.await.unwrap_or_else(|_| Err("never released".to_owned()))
+        };
+        inbox.handle("INVENTORY", &event(), handler).await
+    });
+    tokio::time::timeout(SOON, started).await.expect("in time").expect("the handler starts");
+    (first, release)
+}
+
+/// Whoever does not wait is told at once.
+pub async fn a_rival_is_told_that_it_is_in_progress<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let (first, release) = held::<F>(&executor).await;
+    let rival = one(&failing::<F>(&executor, 0, &work)).await.expect("an answer");
+    assert!(rival.in_progress() && !rival.succeeded(), "{rival:?}");
+    assert!(matches!(Answer::to(&Ok(rival), false), Answer::Later(_)), "it comes again");
+    release.send(Ok(())).expect("the handler waits");
+    assert!(first.await.expect("no panic").expect("handled").succeeded());
+    assert_eq!(work.runs(), 0);
+}
+
+fn waiting<F: Fixture>(executor: &Executor<F::Store>, span: Duration) -> Inbox<F::Store> {
+    let policy = semel::Policy { wait: Wait::UpTo(span), ..Inbox::<F::Store>::default_policy() };
+    Inbox::new(executor.clone()).policy(policy)
+}
+
+/// Whoever waits replays the holder's success.
+pub async fn a_waiter_replays_the_success<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let (first, release) = held::<F>(&executor).await;
+    let inbox = waiting::<F>(&executor, SOON);
+    let waiter = tokio::spawn(async move {
+        inbox.handle("INVENTORY", &event(), |_, _| async { Err::<(), _>("runs twice") }).await
+    });
+    release.send(Ok(())).expect("the handler waits");
+    let waited = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("no panic");
+    assert!(waited.expect("an answer").succeeded());
+    assert!(first.await.expect("no panic").is_ok());
+}
+
+/// Whoever waits is told of the holder's failure, and runs nothing.
+pub async fn a_waiter_is_told_of_the_failure<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let (first, release) = held::<F>(&executor).await;
+    let (inbox, runs) = (waiting::<F>(&executor, SOON), work.clone());
+    let waiter = tokio::spawn(async move {
+        let handler = move |_, _| {
+            runs.start();
+            async { Ok::<_, Failure>(()) }
+        };
+        inbox.handle("INVENTORY", &event(), handler).await
+    });
+    // A waiter that comes only now finds the failure itself, and is deferred.
+    release.send(Err("no stock".to_owned())).expect("the handler waits");
+    let told = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("no panic");
+    let error = match told {
+        Err(HandleError::HolderFailed { error, attempt: 1 }) => error,
+        Ok(Handled::Deferred { error, attempt: 1, .. }) => error,
+        other => panic!("the holder's failure, not {other:?}"),
+    };
+    assert_eq!(error.as_str(), "no stock");
+    assert_eq!(work.runs(), 0);
+    assert!(first.await.expect("no panic").is_err());
+}
+
+/// Whoever waits in vain is told that it is in progress.
+pub async fn a_waiter_gives_up_after_its_time<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let (first, release) = held::<F>(&executor).await;
+    let inbox = waiting::<F>(&executor, Duration::from_millis(30));
+    let handler = |_, _| async { Ok::<_, Failure>(()) };
+    let waited = inbox.handle("INVENTORY", &event(), handler).await.expect("an answer");
+    assert!(waited.in_progress(), "{waited:?}");
+    release.send(Ok(())).expect("the handler waits");
+    let _ = first.await.expect("no panic").expect("handled");
+}
+
+/// A failure leaves its text, its count, its time and the whole event.
+pub async fn a_failure_is_stored_with_the_event<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let group = failing::<F>(&executor, 9, &work);
+    let failed = one(&group).await;
+    let Err(HandleError::Failed { error, attempt: 1, stored: Stored::Retry(after) }) = &failed
+    else {
+        panic!("a stored failure, not {failed:?}")
+    };
+    assert_eq!(error.as_str(), "no stock 1");
+    assert!(*after <= Duration::from_secs(1), "{after:?}");
+    assert_eq!(Answer::to(&failed, false), Answer::Ack, "the retry is ours");
+    assert!(matches!(Answer::to(&failed, true), Answer::Later(_)), "nothing may overtake it");
+    let record = record::<F>(&executor, "INVENTORY").await;
+    assert_eq!((record.state, record.attempt), (State::Failed, 1));
+    assert_eq!(record.error.as_ref().map(|e| e.as_str()), Some("no stock 1"));
+    assert!(record.retry_at.is_some() && record.lease_until.is_none());
+    let parcel = record.parcel.expect("the event");
+    let kept = Envelope::from_json(parcel.body(), None).expect("an envelope");
+    assert_eq!(kept, *event(), "byte by byte");
+}
+
+/// What failed is deferred until it is due, then runs again, each time after twice as long.
+pub async fn a_failed_event_waits_for_its_time<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let group = failing::<F>(&executor, 2, &work);
+    one(&group).await.expect_err("the first failure");
+    for (attempt, wait) in [(1, 1), (2, 2)] {
+        let deferred = one(&group).await.expect("an answer");
+        let Handled::Deferred { retry_after, attempt: so_far, .. } = &deferred else {
+            panic!("deferred, not {deferred:?}")
+        };
+        assert_eq!((*so_far, work.runs()), (attempt, attempt));
+        assert!(*retry_after <= Duration::from_secs(wait), "{retry_after:?}");
+        assert_eq!(Answer::to(&Ok(deferred), false), Answer::Ack);
+        fixture.advance(Duration::from_secs(wait)).await;
+        let _ = one(&group).await;
+    }
+    assert_eq!(work.runs(), 3);
+    let done = one(&group).await.expect("an answer");
+    assert_eq!((done.replayed(), done.retry_count()), (true, Some(2)));
+}
+
+/// Twenty executions by default, fewer here; then it is dead, with the words that operators know.
+pub async fn after_the_last_attempt_it_is_dead<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let policy = semel::Policy { max_attempts: Some(3), ..Inbox::<F::Store>::default_policy() };
+    let runs = work.clone();
+    let group = Inbox::new(executor.clone()).policy(policy).group("INVENTORY").on(
+        "order.placed",
+        move |_, _| {
+            let run = runs.start();
+            async move { Err::<(), _>(format!("no stock {run}")) }
+        },
+    );
+    for _ in 0..2 {
+        assert!(matches!(
+            one(&group).await,
+            Err(HandleError::Failed { stored: Stored::Retry(_), .. })
+        ));
+        fixture.advance(Duration::from_secs(5)).await;
+    }
+    let last = one(&group).await;
+    assert!(
+        matches!(last, Err(HandleError::Failed { stored: Stored::Dead, attempt: 3, .. })),
+        "{last:?}"
+    );
+    let record = record::<F>(&executor, "INVENTORY").await;
+    let error = record.error.as_ref().map_or("", |error| error.as_str());
+    assert_eq!((record.state, error), (State::Dead, "exceeded maxRetry (3): no stock 3"));
+    assert!(record.parcel.is_some(), "an operator can send it round again");
+    assert!(matches!(one(&group).await, Ok(Handled::Dead { .. })));
+    assert_eq!((group.receive(&event()).await, work.runs()), (Answer::Ack, 3));
+}
+
+/// A handler that sees that no retry can help says so, and it is dead at once.
+pub async fn a_hopeless_event_is_dead_at_once<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let group = Inbox::new(executor.clone())
+        .group("INVENTORY")
+        .on("order.placed", |_, _| async { Err::<(), _>(Failure::hopeless("not an order")) });
+    let failed = one(&group).await;
+    assert!(matches!(failed, Err(HandleError::Failed { stored: Stored::Dead, .. })), "{failed:?}");
+    let record = record::<F>(&executor, "INVENTORY").await;
+    let error = record.error.as_ref().map(|error| error.as_str());
+    assert_eq!((record.state, error), (State::Dead, Some("not an order")));
+}
+
+/// A handler that panics has failed.
+pub async fn a_panic_is_a_failure<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let group = Inbox::new(executor.clone()).group("INVENTORY").on("order.placed", |_, _| async {
+        if true {
+            panic!("boom");
+        }
+        Ok::<_, Failure>(())
+    });
+    let failed = one(&group).await;
+    assert!(
+        matches!(failed, Err(HandleError::Failed { stored: Stored::Retry(_), .. })),
+        "{failed:?}"
+    );
+    let error = record::<F>(&executor, "INVENTORY").await.error;
+    assert!(error.is_some_and(|error| error.as_str().contains("boom")));
+}
+
+/// What is due is handled again from the ledger, without a redelivery.
+pub async fn the_scheduler_handles_what_is_due<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let group = failing::<F>(&executor, 2, &work);
+    one(&group).await.expect_err("the first failure");
+    let early = group.retry_due().await.expect("a look");
+    assert_eq!((early.due, work.runs()), (0, 1), "not before its time");
+    fixture.advance(Duration::from_secs(1)).await;
+    let again = group.retry_due().await.expect("a look");
+    assert_eq!((again.due, again.failed, work.runs()), (1, 1, 2));
+    fixture.advance(Duration::from_secs(2)).await;
+    let done = group.retry_due().await.expect("a look");
+    assert_eq!((done.due, done.handled, work.runs()), (1, 1, 3));
+    assert_eq!(group.retry_due().await.expect("a look").due, 0);
+    assert_eq!(record::<F>(&executor, "INVENTORY").await.state, State::Succeeded);
+}
+
+/// A consumer that died with an event in hand is found by the scheduler when its lease is over.
+pub async fn the_scheduler_takes_over_what_crashed<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let parcel = Outcome::new("application/cloudevents+json", event().to_json());
+    let fingerprint = semel::Fingerprint::opaque("order.placed\0/orders");
+    let crashed = semel::store::Draft {
+        parcel: Some(parcel),
+        fingerprint,
+        ..scene::draft(&key("INVENTORY"))
+    };
+    let lease = crashed.lease;
+    let _ = executor.store().open(&crashed).await.expect("a claim");
+    let group = failing::<F>(&executor, 0, &work);
+    assert_eq!(group.retry_due().await.expect("a look").due, 0, "its lease runs");
+    fixture.advance(lease.max(PAST_LEASE) + Duration::from_secs(1)).await;
+    let taken = group.retry_due().await.expect("a look");
+    assert_eq!((taken.due, taken.handled, work.runs()), (1, 1, 1));
+    assert_eq!(record::<F>(&executor, "INVENTORY").await.attempt, 2, "the crash counts");
+}
+
+/// An operator lists what is dead, sends it round again, or gives it up for a reason.
+pub async fn an_operator_redrives_and_discards<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let runs = work.clone();
+    let group = Inbox::new(executor.clone()).group("INVENTORY").on("order.placed", move |_, _| {
+        let run = runs.start();
+        async move { if run == 1 { Err(Failure::hopeless("not yet")) } else { Ok(()) } }
+    });
+    one(&group).await.expect_err("dead at once");
+    assert_eq!(dead(&group).await.len(), 1);
+    let (tenant, id) = ("acme", event().id());
+    assert_eq!(group.discard(tenant, id, "test order").await.expect("a verb"), Operated::Done);
+    let error = record::<F>(&executor, "INVENTORY").await.error;
+    assert_eq!(error.as_ref().map(|error| error.as_str()), Some("discarded: test order"));
+    assert_eq!(group.redrive(tenant, id).await.expect("a verb"), Operated::Done);
+    let retried = group.retry_due().await.expect("a look");
+    assert_eq!((retried.handled, work.runs()), (1, 2));
+    assert!(matches!(group.redrive(tenant, id).await, Ok(Operated::Refused { .. })), "it is done");
+    assert_eq!(group.redrive("other", id).await.expect("a verb"), Operated::Missing);
+}
+
+/// An event that nobody handles is kept for whoever forgot its handler, or ignored on demand.
+pub async fn an_event_that_nobody_handles_is_kept<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let empty = Inbox::new(executor.clone()).group("INVENTORY");
+    assert_eq!(empty.clone().ignore_unknown().receive(&event()).await, Answer::Ack);
+    assert!(executor.peek(&key("INVENTORY")).await.expect("a store").is_none());
+    assert_eq!(empty.receive(&event()).await, Answer::Ack);
+    let record = record::<F>(&executor, "INVENTORY").await;
+    assert_eq!(record.state, State::Dead);
+    assert!(record.error.is_some_and(|error| error.as_str().starts_with("no-handler")));
+    // Its handler is deployed, and an operator sends it round again.
+    let group = failing::<F>(&executor, 0, &work);
+    assert_eq!(group.redrive("acme", event().id()).await.expect("a verb"), Operated::Done);
+    assert_eq!(group.retry_due().await.expect("a look").handled, 1);
+}

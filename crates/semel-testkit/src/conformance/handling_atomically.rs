@@ -1,0 +1,97 @@
+//! Events whose handler writes in the transaction that records its success.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::executor::Unit;
+use semel::inbox::{Group, HandleError, Handled, Inbox, Stored};
+use semel::{Envelope, Executor, State};
+use tokio::sync::oneshot;
+
+use super::handling::{event, key};
+use super::stage::{SOON, Work, executor};
+use super::transacting::TransactionFixture;
+
+/// A group that writes one effect, then fails `failures` times.
+fn group<F: TransactionFixture>(
+    executor: &Executor<F::Store>,
+    failures: u32,
+    work: &Work,
+) -> Group<F::Store> {
+    let work = work.clone();
+    Inbox::new(executor.clone()).group("INVENTORY").on_atomic(
+        "order.placed",
+        move |_: Arc<Envelope>, mut unit: Unit<F::Store>| {
+            let run = work.start();
+            async move {
+                F::effect(unit.conn(), "shelf").await;
+                if run <= failures { Err(format!("no stock {run}")) } else { Ok(()) }
+            }
+        },
+    )
+}
+
+async fn one<F: TransactionFixture>(group: &Group<F::Store>) -> Result<Handled, HandleError> {
+    group.handle(&event()).await.remove(0).1
+}
+
+/// Effect and mark are one commit, and a repeat adds neither.
+pub async fn an_effect_and_its_mark_are_one_commit<F: TransactionFixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let group = group::<F>(&executor, 0, &work);
+    assert_eq!(one::<F>(&group).await.expect("handled"), Handled::Done { attempt: 1 });
+    assert!(one::<F>(&group).await.expect("an answer").replayed());
+    assert_eq!((fixture.effects("shelf").await, work.runs()), (1, 1));
+    let record = executor.peek(&key("INVENTORY")).await.expect("a store").expect("a mark").record;
+    assert_eq!((record.state, record.parcel), (State::Succeeded, None));
+}
+
+/// A failure takes its effect with it, and is stored after the rollback, with the event.
+pub async fn a_failure_outlives_its_rollback<F: TransactionFixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let group = group::<F>(&executor, 1, &work);
+    let failed = one::<F>(&group).await;
+    let stored =
+        matches!(failed, Err(HandleError::Failed { attempt: 1, stored: Stored::Retry(_), .. }));
+    assert!(stored, "{failed:?}");
+    assert_eq!(fixture.effects("shelf").await, 0);
+    let record = executor.peek(&key("INVENTORY")).await.expect("a store").expect("a mark").record;
+    assert_eq!((record.state, record.attempt), (State::Failed, 1));
+    let kept = record.parcel.map(|parcel| Envelope::from_json(parcel.body(), None));
+    assert_eq!(kept, Some(Ok((*event()).clone())));
+}
+
+/// The scheduler's retry is one commit too.
+pub async fn a_retry_from_the_ledger_is_one_commit<F: TransactionFixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let group = group::<F>(&executor, 2, &work);
+    one::<F>(&group).await.expect_err("a failure");
+    for wait in [1, 2] {
+        fixture.advance(Duration::from_secs(wait)).await;
+        assert_eq!(group.retry_due().await.expect("a look").due, 1);
+    }
+    assert_eq!((fixture.effects("shelf").await, work.runs()), (1, 3));
+    assert_eq!(one::<F>(&group).await.expect("an answer").retry_count(), Some(2));
+}
+
+/// While a handler's transaction is open, a rival is told, and does not run.
+pub async fn a_rival_of_a_transaction_is_told<F: TransactionFixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let (release, released) = oneshot::channel::<()>();
+    let (running, started) = oneshot::channel();
+    let inbox = Inbox::new(executor.clone());
+    let first = tokio::spawn(async move {
+        let handler = move |_, mut unit: Unit<F::Store>| async move {
+            F::effect(unit.conn(), "shelf").await;
+            let _ = running.send(());
+            released.await.map_err(|error| error.to_string())
+        };
+        inbox.handle_atomic("INVENTORY", &event(), handler).await
+    });
+    tokio::time::timeout(SOON, started).await.expect("in time").expect("the handler starts");
+    let rival = one::<F>(&group::<F>(&executor, 0, &work)).await.expect("an answer");
+    assert!(rival.in_progress(), "{rival:?}");
+    release.send(()).expect("the handler waits");
+    assert!(first.await.expect("no panic").expect("handled").succeeded());
+    assert_eq!((fixture.effects("shelf").await, work.runs()), (1, 0));
+}

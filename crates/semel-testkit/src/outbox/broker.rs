@@ -1,0 +1,233 @@
+//! A broker that answers by a script, and remembers everything that it was told.
+//!
+//! It has no network and no subscribers: those of real brokers are tried with their own suites.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use semel::event::{Envelope, EventId};
+use semel::outbox::{Lane, PublishError, Publisher};
+use tokio::sync::{oneshot, watch};
+
+/// How long anything may take that is only late on a loaded machine.
+const SOON: Duration = Duration::from_secs(30);
+
+/// What the broker does about one try of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Confirms it.
+    Confirm,
+    /// Does not take it now.
+    Fail,
+    /// Will never take it.
+    Refuse,
+    /// Is away, for this event's whole batch.
+    Away,
+    /// Takes it and never answers.
+    Hang,
+    /// The publisher's own code breaks.
+    Panic,
+}
+
+/// The broker. Cheap to clone; clones share everything. Confirms what no script is about.
+#[derive(Clone, Debug)]
+pub struct Broker(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    confirmed: watch::Sender<usize>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: HashMap<EventId, VecDeque<Reply>>,
+    always: HashMap<EventId, Reply>,
+    held: HashMap<EventId, Hold>,
+    away: bool,
+    chance: Option<(fastrand::Rng, f64)>,
+    answers: Option<usize>,
+    calls: Vec<Vec<EventId>>,
+    confirmed: Vec<Envelope>,
+}
+
+#[derive(Debug)]
+struct Hold {
+    reached: oneshot::Sender<()>,
+    released: oneshot::Receiver<()>,
+}
+
+/// A try that the broker does not answer before it is told to.
+#[derive(Debug)]
+pub struct Held {
+    reached: Option<oneshot::Receiver<()>>,
+    release: Option<oneshot::Sender<()>>,
+}
+
+impl Held {
+    /// Waits until the broker has been given the event.
+    pub async fn reached(&mut self) {
+        let reached = self.reached.take().expect("waited for once");
+        tokio::time::timeout(SOON, reached).await.expect("in time").expect("the broker is there");
+    }
+
+    /// Lets the broker answer.
+    pub fn release(mut self) {
+        let _ = self.release.take().map(|release| release.send(()));
+    }
+}
+
+impl Default for Broker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Broker {
+    /// A broker that confirms everything.
+    pub fn new() -> Self {
+        Self(Arc::new(Inner { state: Mutex::default(), confirmed: watch::channel(0).0 }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next tries of an event end like this, one after another.
+    pub fn next(&self, event: EventId, replies: impl IntoIterator<Item = Reply>) {
+        self.state().next.entry(event).or_default().extend(replies);
+    }
+
+    /// Every try of an event ends like this, when [`next`](Self::next) has nothing more to say.
+    pub fn always(&self, event: EventId, reply: Reply) {
+        self.state().always.insert(event, reply);
+    }
+
+    /// The next try of an event waits, and everything that was given to the broker with it.
+    pub fn hold(&self, event: EventId) -> Held {
+        let (reached, reaching) = oneshot::channel();
+        let (release, released) = oneshot::channel();
+        self.state().held.insert(event, Hold { reached, released });
+        Held { reached: Some(reaching), release: Some(release) }
+    }
+
+    /// Whether the broker is away: then it takes nothing from anybody.
+    pub fn set_away(&self, away: bool) {
+        self.state().away = away;
+    }
+
+    /// Tries of which the script says nothing fail by chance, the same for the same seed and order.
+    pub fn fail_by_chance(&self, seed: u64, chance: f64) {
+        self.state().chance = Some((fastrand::Rng::with_seed(seed), chance));
+    }
+
+    /// Gives this many answers, whatever it was asked: a publisher that miscounts.
+    pub fn miscount(&self, answers: Option<usize>) {
+        self.state().answers = answers;
+    }
+
+    /// Everything that was confirmed, in the order of confirmation, repeats included.
+    pub fn confirmed(&self) -> Vec<Envelope> {
+        self.state().confirmed.clone()
+    }
+
+    /// The ids of what was confirmed.
+    pub fn confirmed_ids(&self) -> Vec<EventId> {
+        self.state().confirmed.iter().map(Envelope::id).collect()
+    }
+
+    /// The ids of what each call was about.
+    pub fn calls(&self) -> Vec<Vec<EventId>> {
+        self.state().calls.clone()
+    }
+
+    /// How often an event was tried.
+    pub fn tries(&self, event: EventId) -> usize {
+        self.state().calls.iter().flatten().filter(|id| **id == event).count()
+    }
+
+    /// Waits until this many confirmations were given, repeats included.
+    ///
+    /// # Panics
+    /// If that takes longer than half a minute.
+    pub async fn wait_for(&self, confirmations: usize) {
+        let mut count = self.0.confirmed.subscribe();
+        let enough = count.wait_for(|count| *count >= confirmations);
+        let met = tokio::time::timeout(SOON, enough).await.is_ok();
+        assert!(met, "{} of {confirmations} confirmed in time", self.state().confirmed.len());
+    }
+
+    /// That the first confirmations of every lane are in the order of `appended`.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn assert_lanes_in_order(&self, appended: &[Envelope]) {
+        let (mut seen, mut lanes) = (HashSet::new(), HashMap::<Lane, Vec<EventId>>::new());
+        for event in &self.state().confirmed {
+            if let Some(lane) = Lane::of(event)
+                && seen.insert(event.id())
+            {
+                lanes.entry(lane).or_default().push(event.id());
+            }
+        }
+        let mut expected: HashMap<Lane, Vec<EventId>> = HashMap::new();
+        for event in appended.iter().filter(|event| seen.contains(&event.id())) {
+            expected.entry(Lane::of(event).expect("seen")).or_default().push(event.id());
+        }
+        assert_eq!(lanes, expected);
+    }
+}
+
+impl State {
+    fn reply(&mut self, event: EventId) -> Reply {
+        let next = self.next.get_mut(&event).and_then(VecDeque::pop_front);
+        let always = || self.always.get(&event).cloned();
+        let by_chance = self.chance.as_mut().is_some_and(|(rng, chance)| rng.f64() < *chance);
+        let otherwise = if by_chance { Reply::Fail } else { Reply::Confirm };
+        let reply = next.or_else(always).unwrap_or(otherwise);
+        if self.away { Reply::Away } else { reply }
+    }
+}
+
+impl Publisher for Broker {
+    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+        let holds: Vec<Hold> = {
+            let mut state = self.state();
+            state.calls.push(events.iter().map(Envelope::id).collect());
+            events.iter().filter_map(|event| state.held.remove(&event.id())).collect()
+        };
+        for hold in holds {
+            let _ = hold.reached.send(());
+            // An error: whoever held it has gone, which lets go too.
+            let _ = hold.released.await;
+        }
+        let replies: Vec<Reply> = {
+            let mut state = self.state();
+            events.iter().map(|event| state.reply(event.id())).collect()
+        };
+        assert!(!replies.contains(&Reply::Panic), "the script says so");
+        if replies.contains(&Reply::Hang) {
+            std::future::pending::<()>().await;
+        }
+        let mut state = self.state();
+        let away = replies.contains(&Reply::Away);
+        let mut answers = Vec::with_capacity(events.len());
+        for (event, reply) in events.iter().zip(replies) {
+            answers.push(match reply {
+                _ if away => Err(PublishError::Unavailable("closed for today".to_owned())),
+                Reply::Fail => Err(PublishError::Failed("not now".to_owned())),
+                Reply::Refuse => Err(PublishError::Refused("not like this".to_owned())),
+                Reply::Confirm | Reply::Away | Reply::Hang | Reply::Panic => {
+                    state.confirmed.push(event.clone());
+                    Ok(())
+                }
+            });
+        }
+        self.0.confirmed.send_replace(state.confirmed.len());
+        if let Some(count) = state.answers {
+            answers.resize(count, Ok(()));
+        }
+        answers
+    }
+}

@@ -1,0 +1,167 @@
+//! What a claim takes: what is due, once, as long as the lease.
+//!
+//! The order within a lane is in [`ordering`](super::ordering), claims at the same time in
+//! [`racing`](super::racing).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use semel::event::EventId;
+use semel::outbox::{Ask, Fate, Outbox, Status};
+
+use super::OutboxFixture;
+use super::scene::*;
+
+/// There is nothing to claim in an empty outbox.
+pub async fn an_empty_outbox_gives_nothing<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    assert!(claim_all(&outbox).await.is_empty());
+}
+
+/// A claim takes no more than it was asked for, the first first.
+pub async fn a_claim_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
+    let events = events(10);
+    let outbox = holding(&fixture, &events).await;
+    let mut claimed = Vec::new();
+    for limit in [1, 3, 5, 100] {
+        let leased = leased_ids(&claim(&outbox, limit).await);
+        claimed.push(leased.len());
+        assert!(leased.iter().all(|id| ids(&events).contains(id)));
+    }
+    assert_eq!(claimed, [1, 3, 5, 1]);
+}
+
+/// Claims one after another give every row once, in the order in which they came.
+pub async fn claims_one_after_another_give_every_row_once<F: OutboxFixture>(fixture: F) {
+    let events = events(100);
+    let outbox = holding(&fixture, &events).await;
+    let mut seen: Vec<EventId> = Vec::new();
+    for _ in 0..20 {
+        seen.extend(leased_ids(&claim(&outbox, 7).await));
+    }
+    assert_eq!(seen, ids(&events));
+}
+
+/// What somebody has, nobody else gets.
+pub async fn a_leased_row_is_not_claimable<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    assert_eq!(claim_one(&outbox).await.attempt, 1);
+    fixture.advance(LEASE / 2).await;
+    assert!(claim_all(&outbox).await.is_empty());
+    assert!(claim_all(&fixture.outbox().await).await.is_empty(), "nor through another handle");
+}
+
+/// A lease is as long as it was asked for.
+pub async fn a_lease_is_as_long_as_it_was_asked_for<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    let ask = Ask { limit: 1, lease: LEASE * 3 };
+    assert_eq!(outbox.claim(ask).await.expect("a claim").len(), 1);
+    fixture.advance(LEASE * 2).await;
+    assert!(claim_all(&outbox).await.is_empty());
+    fixture.advance(PAST_LEASE).await;
+    assert_eq!(claim_one(&outbox).await.attempt, 2);
+}
+
+/// A row whose relay is gone is claimed again, as the next try and under another token.
+pub async fn a_lapsed_row_is_claimed_again<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    let mut last = claim_one(&outbox).await;
+    for attempt in 2..5 {
+        fixture.advance(PAST_LEASE).await;
+        let next = claim_one(&outbox).await;
+        assert_eq!((id_of(&next), next.attempt), (id_of(&last), attempt));
+        assert_eq!(next.ticket.sequence, last.ticket.sequence);
+        assert_ne!(next.ticket.token, last.ticket.token);
+        last = next;
+    }
+}
+
+/// What may have killed a relay is tried alone, so that it does not take its neighbours' tries.
+pub async fn lapsed_rows_are_claimed_alone<F: OutboxFixture>(fixture: F) {
+    let events = events(4);
+    let outbox = holding(&fixture, &events).await;
+    assert_eq!(claim_all(&outbox).await.len(), 4);
+    fixture.advance(PAST_LEASE).await;
+    let mut again = Vec::new();
+    for _ in 0..4 {
+        let leased = claim_one(&outbox).await;
+        assert_eq!(leased.attempt, 2);
+        again.push(id_of(&leased));
+    }
+    assert_eq!(sorted(again), sorted(ids(&events)));
+    assert!(claim_all(&outbox).await.is_empty());
+}
+
+/// A lapsed row is not mixed with fresh ones either, and both get their turn.
+pub async fn a_lapsed_row_and_fresh_ones_are_claimed_apart<F: OutboxFixture>(fixture: F) {
+    let old = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&old)).await;
+    claim_one(&outbox).await;
+    fixture.advance(PAST_LEASE).await;
+    let fresh = events(3);
+    put(&fixture, &outbox, &fresh).await;
+    let mut found: HashMap<EventId, (u32, usize)> = HashMap::new();
+    for _ in 0..2 {
+        let leased = claim_all(&outbox).await;
+        let together = leased.len();
+        found.extend(leased.iter().map(|row| (id_of(row), (row.attempt, together))));
+    }
+    assert_eq!(found.remove(&old.id()), Some((2, 1)));
+    assert_eq!(found.len(), 3);
+    assert!(found.values().all(|found| *found == (1, 3)), "{found:?}");
+}
+
+/// A row is due when its rest is over, not before.
+pub async fn a_resting_row_is_not_claimable<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    settle(&outbox, &retry(Duration::from_secs(3_000))).await;
+    fixture.advance(Duration::from_secs(2_000)).await;
+    assert!(claim_all(&outbox).await.is_empty());
+    fixture.advance(Duration::from_secs(1_001)).await;
+    assert_eq!(claim_one(&outbox).await.attempt, 2);
+}
+
+/// The longest due comes first: a row that fails over and over does not starve the others.
+pub async fn the_longest_due_is_claimed_first<F: OutboxFixture>(fixture: F) {
+    let (early, late) = (event(), event());
+    let outbox = holding(&fixture, std::slice::from_ref(&early)).await;
+    settle(&outbox, &retry(Duration::from_secs(100))).await;
+    fixture.advance(Duration::from_secs(50)).await;
+    put(&fixture, &outbox, std::slice::from_ref(&late)).await;
+    fixture.advance(Duration::from_secs(1_000)).await;
+    assert_eq!(leased_ids(&claim(&outbox, 1).await), [late.id()]);
+    assert_eq!(leased_ids(&claim(&outbox, 1).await), [early.id()]);
+}
+
+/// Rows are found by their state: one that comes due late is not passed over.
+pub async fn a_row_that_comes_due_late_is_not_passed_over<F: OutboxFixture>(fixture: F) {
+    let (early, late) = (event(), events(5));
+    let outbox = holding(&fixture, std::slice::from_ref(&early)).await;
+    settle(&outbox, &retry(Duration::from_secs(100))).await;
+    put(&fixture, &outbox, &late).await;
+    assert_eq!(settle(&outbox, &Fate::Published).await, ids(&late));
+    fixture.advance(Duration::from_secs(101)).await;
+    assert_eq!(id_of(&claim_one(&outbox).await), early.id());
+}
+
+/// Any handle claims what any other appended.
+pub async fn another_handle_claims_the_same_rows<F: OutboxFixture>(fixture: F) {
+    let (here, there) = (fixture.outbox().await, fixture.outbox().await);
+    let event = event();
+    put(&fixture, &here, std::slice::from_ref(&event)).await;
+    let leased = claim_one(&there).await;
+    assert_eq!(id_of(&leased), event.id());
+    mark_all(&here, &[leased], &Fate::Published).await;
+    assert_eq!(statuses(&there).await, [Status::Published]);
+}
+
+/// A leased row is shown as such, with its try and the end of its lease.
+pub async fn a_leased_row_is_shown_so<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    claim_one(&outbox).await;
+    let row = row(&outbox, event.id()).await;
+    assert_eq!((row.status, row.attempts, row.published_at), (Status::Leased, 1, None));
+    let left = row.due_at.and_then(|end| end.remaining(row.created_at)).expect("a lease's end");
+    assert!((LEASE..LEASE * 2).contains(&left), "{left:?}");
+}

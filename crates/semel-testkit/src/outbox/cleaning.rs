@@ -1,0 +1,122 @@
+//! What cleaning takes away: published rows whose time is over, and nothing else.
+
+use std::time::Duration;
+
+use semel::event::Envelope;
+use semel::outbox::{Fate, Outbox, Status, Verb};
+
+use super::OutboxFixture;
+use super::scene::*;
+
+const KEEP: Duration = Duration::from_secs(10_000);
+
+async fn clean<O: Outbox>(outbox: &O, limit: u32) -> u32 {
+    outbox.clean(KEEP, limit).await.expect("a cleaning")
+}
+
+/// Published rows go when they were kept long enough, not before.
+pub async fn published_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture: F) {
+    let (old, young) = (events(3), events(2));
+    let outbox = holding(&fixture, &old).await;
+    settle(&outbox, &Fate::Published).await;
+    fixture.advance(KEEP / 2).await;
+    put(&fixture, &outbox, &young).await;
+    settle(&outbox, &Fate::Published).await;
+    assert_eq!(clean(&outbox, ALL).await, 0);
+    fixture.advance(KEEP / 2 + Duration::from_secs(1)).await;
+    assert_eq!(clean(&outbox, ALL).await, 3);
+    let left: Vec<_> = rows(&outbox).await.into_iter().flat_map(|row| row.envelope).collect();
+    assert_eq!(ids(&left), ids(&young));
+    assert_eq!(clean(&outbox, ALL).await, 0);
+}
+
+/// The time counts from the publishing, not from the append.
+pub async fn the_time_counts_from_the_publishing<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    fixture.advance(KEEP * 3).await;
+    settle(&outbox, &Fate::Published).await;
+    assert_eq!(clean(&outbox, ALL).await, 0);
+    assert_eq!(rows(&outbox).await.len(), 1);
+}
+
+/// Whatever is not published stays, however old it is: above all what is dead.
+pub async fn what_is_not_published_is_never_cleaned<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &events(5)).await;
+    for fate in [dead(), dead_in_the_way(), retry(KEEP * 9)] {
+        let leased = claim(&outbox, 1).await;
+        mark_all(&outbox, &leased, &fate).await;
+    }
+    claim(&outbox, 1).await;
+    let verb = Verb::Discard { reason: "never mind".to_owned() };
+    put(&fixture, &outbox, &[event()]).await;
+    let last = rows(&outbox).await.pop().expect("a row").envelope.expect("read");
+    assert_eq!(outbox.apply(&only(&[last.id()]), &verb, 1).await.expect("a verb"), 1);
+    fixture.advance(KEEP * 3).await;
+    assert_eq!(clean(&outbox, ALL).await, 0);
+    assert_eq!(outbox.clean(Duration::ZERO, ALL).await.expect("a cleaning"), 0);
+    let [pending, leased, published, failed, dead] = tally(&outbox).await;
+    assert_eq!((pending, leased, published, failed, dead), (1, 1, 0, 1, 3));
+}
+
+/// One call takes at most as many as it was told, and says how many.
+pub async fn cleaning_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &events(25)).await;
+    settle(&outbox, &Fate::Published).await;
+    fixture.advance(KEEP + Duration::from_secs(1)).await;
+    let mut taken = Vec::new();
+    for _ in 0..4 {
+        taken.push(clean(&outbox, 10).await);
+    }
+    assert_eq!(taken, [10, 10, 5, 0]);
+    assert!(rows(&outbox).await.is_empty());
+}
+
+/// Rows that are kept for ever are.
+pub async fn rows_may_be_kept_for_ever<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    settle(&outbox, &Fate::Published).await;
+    fixture.advance(Duration::from_secs(1_000_000)).await;
+    for keep in [Duration::MAX, Duration::from_secs(1 << 40)] {
+        assert_eq!(outbox.clean(keep, ALL).await.expect("a cleaning"), 0);
+    }
+}
+
+/// A row that is to be published again is not a published one any more.
+pub async fn a_republished_row_is_not_cleaned<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    settle(&outbox, &Fate::Published).await;
+    fixture.advance(KEEP * 2).await;
+    let again = outbox.apply(&only(&[event.id()]), &Verb::Republish, 1).await;
+    assert_eq!(again.expect("a verb"), 1);
+    assert_eq!(clean(&outbox, ALL).await, 0);
+    settle(&outbox, &Fate::Published).await;
+    assert_eq!(clean(&outbox, ALL).await, 0, "its time counts from the last publishing");
+    assert_eq!(statuses(&outbox).await, [Status::Published]);
+}
+
+/// An event that was cleaned away is not known any more.
+pub async fn a_cleaned_event_may_be_appended_again<F: OutboxFixture>(fixture: F) {
+    let event: Envelope = about("a");
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let first = claim_one(&outbox).await;
+    mark_all(&outbox, std::slice::from_ref(&first), &Fate::Published).await;
+    fixture.advance(KEEP * 2).await;
+    assert_eq!(clean(&outbox, ALL).await, 1);
+    put(&fixture, &outbox, std::slice::from_ref(&event)).await;
+    let again = claim_one(&outbox).await;
+    assert_eq!((id_of(&again), again.attempt), (event.id(), 1));
+    assert!(again.ticket.sequence > first.ticket.sequence, "numbers are not used again");
+}
+
+/// A lane goes on where its first events are gone.
+pub async fn a_lane_outlives_its_first_events<F: OutboxFixture>(fixture: F) {
+    let lane = [about("a"), about("a"), about("a")];
+    let outbox = holding(&fixture, &lane[..1]).await;
+    settle(&outbox, &Fate::Published).await;
+    put(&fixture, &outbox, &lane[1..2]).await;
+    fixture.advance(KEEP * 2).await;
+    assert_eq!(clean(&outbox, ALL).await, 1);
+    put(&fixture, &outbox, &lane[2..]).await;
+    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[1..]));
+}

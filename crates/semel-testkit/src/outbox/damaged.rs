@@ -1,0 +1,75 @@
+//! Rows that cannot be read any more.
+
+use std::sync::Arc;
+
+use semel::ErrorText;
+use semel::outbox::{Fate, Outbox, Status, Verb};
+
+use super::OutboxFixture;
+use super::broker::Broker;
+use super::relaying::{drain, relay};
+use super::scene::*;
+
+/// A damaged row is leased like any other, and says that it cannot be read; so does the listing.
+pub async fn a_damaged_row_says_so<F: OutboxFixture>(fixture: F) {
+    let events = events(3);
+    let outbox = holding(&fixture, &events).await;
+    let sequence = rows(&outbox).await[1].sequence;
+    fixture.damage(sequence).await;
+    let leased = claim_all(&outbox).await;
+    assert_eq!(leased.len(), 3);
+    let damaged: Vec<_> = leased.iter().filter(|row| row.envelope.is_err()).collect();
+    assert_eq!(damaged.len(), 1, "{leased:?}");
+    assert_eq!(damaged[0].ticket.sequence, sequence);
+    assert!(!damaged[0].envelope.as_ref().expect_err("damaged").is_empty());
+    let shown = rows(&outbox).await;
+    assert_eq!(shown.len(), 3);
+    assert!(shown.iter().all(|row| row.envelope.is_err() == (row.sequence == sequence)));
+}
+
+/// A relay buries a damaged row with its reason, and publishes its neighbours.
+pub async fn a_damaged_row_is_buried_and_stops_nobody<F: OutboxFixture>(fixture: F) {
+    let lane = [about("a"), about("a"), about("a"), event()];
+    let (outbox, broker) = (Arc::new(holding(&fixture, &lane).await), Broker::new());
+    let sequence = rows(&*outbox).await[0].sequence;
+    fixture.damage(sequence).await;
+    let pass = drain(&outbox, &broker).await;
+    assert_eq!((pass.published, pass.buried, pass.retried), (3, 1, 0));
+    assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&lane[1..])));
+    let row = rows(&*outbox).await.remove(0);
+    assert_eq!((row.sequence, row.status), (sequence, Status::Dead));
+    let words = row.error.as_ref().map(ErrorText::as_str).unwrap_or_default();
+    assert!(words.starts_with("unreadable: "), "{words}");
+}
+
+/// Where dead events hold their lane, a damaged one does too.
+pub async fn a_damaged_row_may_hold_its_lane<F: OutboxFixture>(fixture: F) {
+    let events = [about("a"), about("a"), about("b"), event()];
+    let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
+    fixture.damage(rows(&*outbox).await[0].sequence).await;
+    let relay = relay(&outbox, &broker).dead_hold_their_lane(true).build();
+    relay.expect("sound settings").drain().await.expect("the outbox answers");
+    assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&events[2..])));
+    assert_eq!(row(&*outbox, events[1].id()).await.status, Status::Pending);
+    let verb = Verb::Discard { reason: "lost".to_owned() };
+    assert_eq!(outbox.apply(&in_status(Status::Dead), &verb, ALL).await.expect("a verb"), 1);
+    assert_eq!(drain(&outbox, &broker).await.published, 1);
+}
+
+/// Operators' verbs do not need to read what they are about.
+pub async fn a_damaged_row_can_be_redriven_and_discarded<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    fixture.damage(rows(&outbox).await[0].sequence).await;
+    let leased = claim_one(&outbox).await;
+    mark_all(&outbox, &[leased], &dead()).await;
+    let dead = in_status(Status::Dead);
+    assert_eq!(outbox.count(&dead, &Verb::Redrive).await.expect("a count"), 1);
+    assert_eq!(outbox.apply(&dead, &Verb::Redrive, ALL).await.expect("a verb"), 1);
+    let leased = claim_one(&outbox).await;
+    assert_eq!(leased.attempt, 1);
+    mark_all(&outbox, &[leased], &Fate::Untried).await;
+    let verb = Verb::Discard { reason: "lost".to_owned() };
+    let all = semel::outbox::Selection::default();
+    assert_eq!(outbox.apply(&all, &verb, ALL).await.expect("a verb"), 1);
+    assert_eq!(statuses(&outbox).await, [Status::Dead]);
+}

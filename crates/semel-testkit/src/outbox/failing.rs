@@ -1,0 +1,272 @@
+//! A relay on this outbox when the broker fails, refuses, is away, hangs or breaks.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::ErrorText;
+use semel::event::Envelope;
+use semel::outbox::{Outbox, Pass, Relay, Row, Status, Verb};
+
+use super::OutboxFixture;
+use super::broker::{Broker, Reply};
+use super::relaying::{drain, relay};
+use super::scene::*;
+
+fn words(row: &Row) -> &str {
+    row.error.as_ref().map(ErrorText::as_str).unwrap_or_default()
+}
+
+async fn stage<F: OutboxFixture>(fixture: &F, events: &[Envelope]) -> (Arc<F::Outbox>, Broker) {
+    (Arc::new(holding(fixture, events).await), Broker::new())
+}
+
+/// A relay that tries three times, resting 100, 200, 400 … seconds.
+fn impatient<O: Outbox>(outbox: &Arc<O>, broker: &Broker) -> Relay<O, Broker> {
+    let (base, cap) = (Duration::from_secs(100), Duration::from_secs(1_000));
+    relay(outbox, broker).max_attempts(3).backoff(base, cap).build().expect("sound settings")
+}
+
+/// An event that fails is tried until it is published, with a longer rest each time.
+pub async fn a_failing_event_is_retried_until_it_is_published<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
+    broker.next(event.id(), [Reply::Fail, Reply::Fail, Reply::Fail]);
+    let (base, cap) = (Duration::from_secs(1_000), Duration::from_secs(3_000));
+    let relay = relay(&outbox, &broker).backoff(base, cap).build().expect("sound settings");
+    for (attempt, rest) in [(1, 1_000), (2, 2_000), (3, 3_000)] {
+        let pass = relay.drain().await.expect("the outbox answers");
+        assert_eq!((pass.claimed, pass.retried), (1, 1));
+        let row = row(&*outbox, event.id()).await;
+        assert_eq!((row.status, row.attempts), (Status::Failed, attempt));
+        assert!(words(&row).contains("not now"), "{row:?}");
+        fixture.advance(Duration::from_secs(rest - 500)).await;
+        let early = relay.drain().await.expect("the outbox answers");
+        assert_eq!(early, Pass::default(), "it rests after try {attempt}");
+        fixture.advance(Duration::from_secs(501)).await;
+    }
+    assert_eq!(relay.drain().await.expect("the outbox answers").published, 1);
+    let row = row(&*outbox, event.id()).await;
+    assert_eq!((row.status, row.attempts), (Status::Published, 4));
+    assert_eq!(broker.tries(event.id()), 4);
+}
+
+/// An event that fails every time is dead when its tries are used up, and says so.
+pub async fn an_event_that_always_fails_is_given_up<F: OutboxFixture>(fixture: F) {
+    let (event, other) = (event(), event());
+    let (outbox, broker) = stage(&fixture, &[event.clone(), other.clone()]).await;
+    broker.always(event.id(), Reply::Fail);
+    let relay = impatient(&outbox, &broker);
+    let mut all = Pass::default();
+    for _ in 0..5 {
+        all += relay.drain().await.expect("the outbox answers");
+        fixture.advance(Duration::from_secs(1_001)).await;
+    }
+    assert_eq!((all.published, all.retried, all.buried), (1, 2, 1));
+    assert_eq!(broker.tries(event.id()), 3);
+    let row = row(&*outbox, event.id()).await;
+    assert_eq!((row.status, row.attempts), (Status::Dead, 3));
+    assert!(words(&row).starts_with("exceeded maxRetry (3): "), "{row:?}");
+    assert!(words(&row).contains("not now"), "{row:?}");
+}
+
+/// A dead event is published when its cause is gone and somebody redrives it.
+pub async fn a_redriven_event_is_published<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
+    broker.next(event.id(), [Reply::Refuse]);
+    assert_eq!(drain(&outbox, &broker).await.buried, 1);
+    let redriven = outbox.apply(&in_status(Status::Dead), &Verb::Redrive, ALL).await;
+    assert_eq!(redriven.expect("a verb"), 1);
+    assert_eq!(drain(&outbox, &broker).await.published, 1);
+    assert_eq!(broker.confirmed_ids(), [event.id()]);
+}
+
+/// An event that no broker will ever take is dead at once, with the broker's reason, and its
+/// neighbours are published.
+pub async fn a_refused_event_is_given_up_at_once<F: OutboxFixture>(fixture: F) {
+    let events = events(5);
+    let (outbox, broker) = stage(&fixture, &events).await;
+    broker.always(events[2].id(), Reply::Refuse);
+    let pass = drain(&outbox, &broker).await;
+    assert_eq!((pass.published, pass.buried, pass.retried), (4, 1, 0));
+    let row = row(&*outbox, events[2].id()).await;
+    assert_eq!((row.status, row.attempts), (Status::Dead, 1));
+    assert!(words(&row).contains("not like this"), "{row:?}");
+}
+
+/// A broker that is away costs no event a try, and no event: all are published when it is back.
+pub async fn an_absent_broker_costs_no_try<F: OutboxFixture>(fixture: F) {
+    let events: Vec<Envelope> = (0..20).map(|at| about(&format!("{}", at % 4))).collect();
+    let (outbox, broker) = stage(&fixture, &events).await;
+    broker.set_away(true);
+    let relay = impatient(&outbox, &broker);
+    for _ in 0..10 {
+        let pass = relay.drain().await.expect("the outbox answers");
+        assert!(pass.away);
+        assert_eq!((pass.published, pass.retried, pass.buried), (0, 0, 0));
+    }
+    for row in rows(&*outbox).await {
+        assert_eq!((row.status, row.attempts), (Status::Pending, 0));
+    }
+    broker.set_away(false);
+    assert_eq!(relay.drain().await.expect("the outbox answers").published, 20);
+    assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&events)));
+    broker.assert_lanes_in_order(&events);
+}
+
+/// A broker that goes away in the middle of a batch keeps what it has confirmed.
+pub async fn a_broker_that_goes_away_keeps_what_it_confirmed<F: OutboxFixture>(fixture: F) {
+    let lane: Vec<Envelope> = (0..4).map(|_| about("a")).collect();
+    let (outbox, broker) = stage(&fixture, &lane).await;
+    broker.next(lane[1].id(), [Reply::Away]);
+    let pass = drain(&outbox, &broker).await;
+    assert_eq!((pass.published, pass.untried, pass.away), (1, 3, true));
+    assert_eq!(tally(&*outbox).await, [3, 0, 1, 0, 0]);
+    assert_eq!(drain(&outbox, &broker).await.published, 3);
+    assert_eq!(broker.confirmed_ids(), ids(&lane));
+}
+
+/// Behind a failure the rest of its lane is given back untried; other lanes go on.
+pub async fn followers_of_a_failure_are_given_back<F: OutboxFixture>(fixture: F) {
+    let (lane, other): (Vec<_>, Vec<_>) = (0..3).map(|_| (about("a"), about("b"))).unzip();
+    let mixed: Vec<_> = lane.iter().chain(&other).cloned().collect();
+    let (outbox, broker) = stage(&fixture, &mixed).await;
+    broker.next(lane[0].id(), [Reply::Fail]);
+    let relay = impatient(&outbox, &broker);
+    let pass = relay.pass().await.expect("the outbox answers");
+    assert_eq!((pass.published, pass.retried, pass.untried), (3, 1, 2));
+    for follower in &lane[1..] {
+        let row = row(&*outbox, follower.id()).await;
+        assert_eq!((row.status, row.attempts), (Status::Pending, 0));
+        assert_eq!(broker.tries(follower.id()), 0);
+    }
+    fixture.advance(Duration::from_secs(101)).await;
+    assert_eq!(relay.drain().await.expect("the outbox answers").published, 3);
+    broker.assert_lanes_in_order(&mixed);
+}
+
+/// A dead event lets its lane go on, unless the relay is told that it must not.
+pub async fn a_dead_event_holds_its_lane_only_if_told<F: OutboxFixture>(fixture: F) {
+    for holds in [false, true] {
+        let order = format!("holds {holds}");
+        let lane = [about(&order), about(&order), about(&order)];
+        let (outbox, broker) = stage(&fixture, &lane).await;
+        broker.next(lane[0].id(), [Reply::Refuse]);
+        let relay = relay(&outbox, &broker).dead_hold_their_lane(holds).build();
+        let relay = relay.expect("sound settings");
+        relay.drain().await.expect("the outbox answers");
+        let followers = if holds { Vec::new() } else { ids(&lane[1..]) };
+        assert_eq!(broker.confirmed_ids(), followers);
+        outbox.apply(&only(&[lane[0].id()]), &Verb::Redrive, 1).await.expect("a verb");
+        relay.drain().await.expect("the outbox answers");
+        assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&lane)));
+    }
+}
+
+/// An event whose tries all ended without an answer is given up, without one more.
+pub async fn an_event_that_kills_relays_is_given_up<F: OutboxFixture>(fixture: F) {
+    let (killer, other) = (event(), event());
+    let (outbox, broker) = stage(&fixture, std::slice::from_ref(&killer)).await;
+    let relay = impatient(&outbox, &broker);
+    for attempt in 1..=3 {
+        assert_eq!(claim_one(&*outbox).await.attempt, attempt, "and the relay is killed");
+        fixture.advance(PAST_LEASE).await;
+    }
+    put(&fixture, &outbox, std::slice::from_ref(&other)).await;
+    let pass = relay.drain().await.expect("the outbox answers");
+    assert_eq!((pass.published, pass.buried), (1, 1));
+    assert_eq!(broker.tries(killer.id()), 0, "a fourth try would kill a fourth relay");
+    let row = row(&*outbox, killer.id()).await;
+    assert_eq!(row.status, Status::Dead);
+    assert!(words(&row).starts_with("exceeded maxRetry (3): "), "{row:?}");
+}
+
+/// A publisher that answers too few leaves the rest to be tried again; one that answers too many
+/// confuses nobody.
+pub async fn a_publisher_that_miscounts_loses_nothing<F: OutboxFixture>(fixture: F) {
+    let events = events(5);
+    let (outbox, broker) = stage(&fixture, &events).await;
+    let relay = impatient(&outbox, &broker);
+    broker.miscount(Some(2));
+    let pass = relay.pass().await.expect("the outbox answers");
+    assert_eq!((pass.published, pass.retried), (2, 3));
+    broker.miscount(Some(9));
+    fixture.advance(Duration::from_secs(101)).await;
+    let pass = relay.pass().await.expect("the outbox answers");
+    assert_eq!((pass.published, pass.claimed), (3, 3));
+    let different: HashSet<_> = broker.confirmed_ids().into_iter().collect();
+    assert_eq!(different, ids(&events).into_iter().collect());
+}
+
+/// A publisher that never answers is left before the lease is over, and its events are free again.
+pub async fn a_publisher_that_hangs_is_left<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
+    broker.always(event.id(), Reply::Hang);
+    // The relay waits in real time, however the outbox's time is moved.
+    let hasty = relay(&outbox, &broker).lease(Duration::from_millis(150));
+    let hasty = hasty.build().expect("sound settings");
+    let pass = hasty.pass().await.expect("the outbox answers");
+    assert_eq!((pass.claimed, pass.published), (1, 0));
+    broker.always(event.id(), Reply::Confirm);
+    fixture.advance(PAST_LEASE).await;
+    assert_eq!(drain(&outbox, &broker).await.published, 1);
+    assert_eq!(broker.confirmed_ids(), [event.id()]);
+}
+
+/// A publisher that panics costs the event that it panics about its tries, and nobody else's.
+pub async fn a_publisher_that_panics_stops_nobody<F: OutboxFixture>(fixture: F) {
+    let events = events(5);
+    let (outbox, broker) = stage(&fixture, &events).await;
+    broker.always(events[2].id(), Reply::Panic);
+    let relay = impatient(&outbox, &broker);
+    let mut all = Pass::default();
+    for _ in 0..5 {
+        all += relay.drain().await.expect("the outbox answers");
+        fixture.advance(Duration::from_secs(1_001)).await;
+    }
+    assert_eq!((all.published, all.retried, all.buried), (4, 2, 1));
+    let row = row(&*outbox, events[2].id()).await;
+    assert_eq!((row.status, row.attempts), (Status::Dead, 3));
+    assert!(words(&row).contains("panicked"), "{row:?}");
+}
+
+/// Whatever the broker does, in any order: every event is confirmed in the end, each lane in order.
+pub async fn lanes_stay_in_order_whatever_the_broker_does<F: OutboxFixture>(fixture: F) {
+    for seed in 0..4 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let lanes = 2 + random.usize(..5);
+        let tell = |at: usize| match random.usize(..lanes + 1) {
+            0 => event(),
+            lane => about(&format!("{seed}/{lane}/{}", at / 50)),
+        };
+        let events: Vec<Envelope> = (0..60).map(tell).collect();
+        let (outbox, broker) = stage(&fixture, &events).await;
+        for event in &events {
+            let replies = (0..random.usize(..4)).map(|_| match random.u8(..4) {
+                0 => Reply::Away,
+                1 => Reply::Confirm,
+                _ => Reply::Fail,
+            });
+            broker.next(event.id(), replies.collect::<Vec<_>>());
+        }
+        let (base, cap) = (Duration::from_secs(1), Duration::from_secs(100));
+        let batch = 1 + random.u32(..20);
+        let relay = relay(&outbox, &broker).batch(batch).backoff(base, cap).build();
+        let relay = relay.expect("sound settings");
+        let mut published = 0;
+        for _ in 0..2_000 {
+            let pass = relay.pass().await.expect("the outbox answers");
+            published += pass.published;
+            if published == 60 {
+                break;
+            }
+            if pass.claimed == 0 {
+                fixture.advance(Duration::from_secs(101)).await;
+            }
+        }
+        assert_eq!(published, 60, "seed {seed}");
+        broker.assert_lanes_in_order(&events);
+    }
+}

@@ -1,0 +1,259 @@
+//! The one list of behaviours, by capability, handed to a macro that makes something of it.
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __outbox_behaviours {
+    (common, $then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            appending {
+                a_full_event_reads_back,
+                a_bare_event_reads_back,
+                a_payload_of_any_bytes_reads_back,
+                text_of_any_script_reads_back,
+                an_event_of_full_size_reads_back,
+                numbers_grow_in_the_order_of_append,
+                an_appended_event_is_pending,
+                a_transaction_may_append_several_times,
+                the_same_event_twice_is_one_row,
+                a_published_event_appended_again_stays_published,
+                the_same_id_in_another_tenant_is_another_row,
+                tenants_that_differ_in_anything_are_different,
+                ids_that_differ_in_one_bit_are_different,
+                hundreds_of_events_are_one_append,
+                an_append_of_nothing_leaves_nothing,
+                an_event_grows_older,
+            }
+            claiming {
+                an_empty_outbox_gives_nothing,
+                a_claim_keeps_to_its_limit,
+                claims_one_after_another_give_every_row_once,
+                a_leased_row_is_not_claimable,
+                a_lease_is_as_long_as_it_was_asked_for,
+                a_lapsed_row_is_claimed_again,
+                lapsed_rows_are_claimed_alone,
+                a_lapsed_row_and_fresh_ones_are_claimed_apart,
+                a_resting_row_is_not_claimable,
+                the_longest_due_is_claimed_first,
+                a_row_that_comes_due_late_is_not_passed_over,
+                another_handle_claims_the_same_rows,
+                a_leased_row_is_shown_so,
+            }
+            marking {
+                a_published_row_is_done,
+                a_failed_row_says_why_and_when,
+                a_row_that_need_not_rest_is_due_at_once,
+                a_rest_of_centuries_is_for_ever,
+                a_dead_row_is_never_claimed,
+                an_untried_row_has_its_try_back,
+                an_untried_retry_is_still_a_failure,
+                a_late_mark_after_a_takeover_is_lost,
+                a_late_mark_that_nobody_forestalled_is_done,
+                a_second_mark_is_lost,
+                a_forged_mark_is_lost,
+                marks_are_answered_in_order,
+                marking_nothing_answers_nothing,
+                hundreds_of_rows_are_one_mark,
+                the_words_of_a_failure_read_back,
+            }
+            ordering {
+                events_of_a_lane_are_claimed_together_in_order,
+                a_limit_cuts_a_lane_without_a_gap,
+                a_follower_waits_for_its_predecessor,
+                a_failed_head_holds_its_lane_and_nobody_else,
+                a_head_that_was_given_back_comes_first,
+                a_claim_ends_where_a_lane_rests,
+                a_lapsed_head_holds_its_lane,
+                a_lapsed_lane_comes_back_in_order,
+                a_dead_head_frees_its_lane,
+                a_dead_head_may_hold_its_lane,
+                a_redriven_head_goes_before_its_followers,
+                a_republished_head_goes_before_its_followers,
+                a_discarded_head_frees_its_lane,
+                only_the_same_aggregate_of_a_tenant_is_a_lane,
+                a_lane_spans_types_and_sources,
+                events_without_an_aggregate_have_no_order,
+                a_long_lane_does_not_hide_the_others,
+            }
+            operating {
+                there_is_no_backlog_of_nothing,
+                the_backlog_counts_what_waits_and_what_is_dead,
+                the_backlog_is_as_old_as_the_oldest_that_waits,
+                pages_of_every_size_give_every_row,
+                there_is_nothing_behind_the_last_row,
+                a_selection_is_exact,
+                a_selection_finds_each_status,
+                a_count_is_what_a_verb_then_does,
+                a_verb_on_nothing_changes_nothing,
+                a_redriven_row_begins_again,
+                a_verb_keeps_to_its_limit,
+                a_verb_leaves_leased_rows_alone,
+                a_discarded_row_keeps_the_reason,
+                a_republished_row_is_the_same_event,
+            }
+            cleaning {
+                published_rows_go_when_their_time_is_over,
+                the_time_counts_from_the_publishing,
+                what_is_not_published_is_never_cleaned,
+                cleaning_keeps_to_its_limit,
+                rows_may_be_kept_for_ever,
+                a_republished_row_is_not_cleaned,
+                a_cleaned_event_may_be_appended_again,
+                a_lane_outlives_its_first_events,
+            }
+            racing {
+                claimers_never_share_a_row,
+                claimers_keep_lanes_in_order,
+                a_lapsed_row_goes_to_one_of_many,
+                of_many_marks_exactly_one_is_done,
+                a_mark_racing_a_takeover_has_one_winner,
+                what_many_append_is_all_there,
+                nothing_is_lost_beside_an_operator,
+            }
+            relaying {
+                everything_is_published_once,
+                nothing_is_published_of_nothing,
+                a_pass_carries_one_batch,
+                a_lane_is_published_one_by_one,
+                tenants_are_kept_apart,
+                a_payload_parses_on_the_other_side,
+                a_republished_event_is_published_again,
+                a_relay_that_outlives_its_lease_changes_nothing,
+                a_relay_that_dies_loses_nothing,
+                relays_that_take_turns_publish_once,
+                a_relay_cleans_up_behind_itself,
+            }
+            failing {
+                a_failing_event_is_retried_until_it_is_published,
+                an_event_that_always_fails_is_given_up,
+                a_redriven_event_is_published,
+                a_refused_event_is_given_up_at_once,
+                an_absent_broker_costs_no_try,
+                a_broker_that_goes_away_keeps_what_it_confirmed,
+                followers_of_a_failure_are_given_back,
+                a_dead_event_holds_its_lane_only_if_told,
+                an_event_that_kills_relays_is_given_up,
+                a_publisher_that_miscounts_loses_nothing,
+                a_publisher_that_hangs_is_left,
+                a_publisher_that_panics_stops_nobody,
+                lanes_stay_in_order_whatever_the_broker_does,
+            }
+            carrying {
+                a_commit_wakes_the_relay,
+                a_redrive_wakes_the_relay,
+                a_relay_finds_what_nobody_told_it_of,
+                a_relay_carries_batch_after_batch,
+                a_paused_relay_claims_nothing,
+                a_stopped_relay_gives_the_rest_back,
+                a_stop_ends_whatever_the_relay_waits_for,
+                a_broker_that_comes_back_is_given_everything,
+                a_relay_survives_its_publisher,
+                two_relays_share_the_work,
+            }
+        }
+    };
+    (rollback, $then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            rolling_back {
+                a_rollback_leaves_nothing,
+                a_dropped_transaction_leaves_nothing,
+                a_rolled_back_event_may_be_appended_again,
+                a_rollback_holds_no_lane_up,
+                a_repeated_event_does_not_spoil_its_transaction,
+            }
+        }
+    };
+    (writers, $then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            overlapping {
+                an_open_transaction_is_not_seen,
+                a_late_commit_is_not_passed_over,
+                commits_in_any_order_lose_nothing,
+                rivals_with_the_same_event_leave_one_row,
+                a_rival_that_rolls_back_takes_nothing_along,
+            }
+        }
+    };
+    (damage, $then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            damaged {
+                a_damaged_row_says_so,
+                a_damaged_row_is_buried_and_stops_nobody,
+                a_damaged_row_may_hold_its_lane,
+                a_damaged_row_can_be_redriven_and_discarded,
+            }
+        }
+    };
+    (executor, $then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            transacting {
+                a_commands_events_commit_with_it,
+                a_failed_command_leaves_no_event,
+                a_command_that_panics_leaves_no_event,
+                a_repeated_command_tells_nothing_twice,
+                events_carry_their_operation,
+                a_commands_commit_wakes_the_relay,
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __outbox_names {
+    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
+        &[$((stringify!($group), &[$(stringify!($behaviour)),*])),*]
+    };
+}
+
+/// The behaviours of a capability, by group.
+pub type Groups = &'static [(&'static str, &'static [&'static str])];
+
+/// Every behaviour, by capability and group, for reports. What all outboxes have is `common`.
+pub const BEHAVIOURS: &[(&str, Groups)] = &[
+    ("common", crate::__outbox_behaviours!(common, __outbox_names, ())),
+    ("rollback", crate::__outbox_behaviours!(rollback, __outbox_names, ())),
+    ("writers", crate::__outbox_behaviours!(writers, __outbox_names, ())),
+    ("damage", crate::__outbox_behaviours!(damage, __outbox_names, ())),
+    ("executor", crate::__outbox_behaviours!(executor, __outbox_names, ())),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::BEHAVIOURS;
+
+    /// A behaviour that is written but not listed would run nowhere.
+    #[test]
+    fn every_behaviour_that_is_written_is_listed() {
+        let sources = [
+            ("appending", include_str!("appending.rs")),
+            ("claiming", include_str!("claiming.rs")),
+            ("marking", include_str!("marking.rs")),
+            ("ordering", include_str!("ordering.rs")),
+            ("operating", include_str!("operating.rs")),
+            ("cleaning", include_str!("cleaning.rs")),
+            ("racing", include_str!("racing.rs")),
+            ("relaying", include_str!("relaying.rs")),
+            ("failing", include_str!("failing.rs")),
+            ("carrying", include_str!("carrying.rs")),
+            ("rolling_back", include_str!("rolling_back.rs")),
+            ("overlapping", include_str!("overlapping.rs")),
+            ("damaged", include_str!("damaged.rs")),
+            ("transacting", include_str!("transacting.rs")),
+        ];
+        let listed: Vec<_> = BEHAVIOURS.iter().flat_map(|(_, groups)| groups.iter()).collect();
+        assert_eq!(sources.len(), listed.len());
+        for ((file, source), (group, listed)) in sources.iter().zip(listed) {
+            let written: Vec<&str> = source
+                .lines()
+                .filter_map(|line| line.strip_prefix("pub async fn "))
+                .filter_map(|line| line.split('<').next())
+                .collect();
+            assert_eq!((file, written.as_slice()), (group, *listed));
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What becomes of a leased row, and whose word counts.
+
+use std::time::Duration;
+
+use semel::outbox::{Fate, Marked, Outbox, Status, Ticket};
+use semel::outcome::MAX_ERROR;
+use semel::{AttemptId, ErrorText};
+
+use super::OutboxFixture;
+use super::scene::*;
+
+/// A published row is done for good.
+pub async fn a_published_row_is_done<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    settle(&outbox, &Fate::Published).await;
+    let shown = row(&outbox, event.id()).await;
+    assert_eq!((shown.status, shown.attempts, shown.due_at), (Status::Published, 1, None));
+    assert!(shown.published_at.is_some_and(|at| at >= shown.created_at));
+    fixture.advance(PAST_LEASE).await;
+    assert!(claim_all(&outbox).await.is_empty());
+}
+
+/// A failed row keeps its words and its count, and says when it is due.
+pub async fn a_failed_row_says_why_and_when<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    for attempt in 1..4 {
+        settle(&outbox, &retry(LEASE)).await;
+        let row = row(&outbox, event.id()).await;
+        assert_eq!((row.status, row.attempts), (Status::Failed, attempt));
+        assert_eq!(row.error.as_ref().map(ErrorText::as_str), Some("no luck"));
+        assert!(row.due_at.is_some_and(|due| due > row.created_at));
+        assert_eq!(row.published_at, None);
+        fixture.advance(PAST_LEASE).await;
+    }
+}
+
+/// A failed row without a rest is due at once.
+pub async fn a_row_that_need_not_rest_is_due_at_once<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    for attempt in 1..5 {
+        let leased = claim_one(&outbox).await;
+        assert_eq!(leased.attempt, attempt);
+        mark_all(&outbox, &[leased], &retry(Duration::ZERO)).await;
+    }
+}
+
+/// A rest of centuries ends never, and breaks nothing.
+pub async fn a_rest_of_centuries_is_for_ever<F: OutboxFixture>(fixture: F) {
+    let events = events(2);
+    let outbox = holding(&fixture, &events).await;
+    for rest in [Duration::MAX, Duration::from_secs(1 << 40)] {
+        let leased = claim(&outbox, 1).await;
+        mark_all(&outbox, &leased, &retry(rest)).await;
+    }
+    fixture.advance(Duration::from_secs(1_000_000)).await;
+    assert!(claim_all(&outbox).await.is_empty());
+    assert_eq!(statuses(&outbox).await, [Status::Failed, Status::Failed]);
+}
+
+/// A dead row stays, with its reason, and is tried no more.
+pub async fn a_dead_row_is_never_claimed<F: OutboxFixture>(fixture: F) {
+    let events = events(2);
+    let outbox = holding(&fixture, &events).await;
+    for fate in [dead(), dead_in_the_way()] {
+        let leased = claim(&outbox, 1).await;
+        mark_all(&outbox, &leased, &fate).await;
+    }
+    fixture.advance(PAST_LEASE).await;
+    assert!(claim_all(&outbox).await.is_empty());
+    for event in &events {
+        let row = row(&outbox, event.id()).await;
+        assert_eq!((row.status, row.attempts, row.due_at), (Status::Dead, 1, None));
+        assert_eq!(row.error.as_ref().map(ErrorText::as_str), Some("no hope"));
+    }
+}
+
+/// A row that was not tried has its try back and is due at once, however often that happens.
+pub async fn an_untried_row_has_its_try_back<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    for _ in 0..3 {
+        let leased = claim_one(&outbox).await;
+        assert_eq!(leased.attempt, 1);
+        mark_all(&outbox, &[leased], &Fate::Untried).await;
+        let row = row(&outbox, event.id()).await;
+        assert_eq!((row.status, row.attempts), (Status::Pending, 0));
+    }
+}
+
+/// A row that had failed and was then not tried is failed, with the words of its failure.
+pub async fn an_untried_retry_is_still_a_failure<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    settle(&outbox, &retry(Duration::ZERO)).await;
+    settle(&outbox, &Fate::Untried).await;
+    let row = row(&outbox, event.id()).await;
+    assert_eq!((row.status, row.attempts), (Status::Failed, 1));
+    assert_eq!(row.error.as_ref().map(ErrorText::as_str), Some("no luck"));
+    assert_eq!(claim_one(&outbox).await.attempt, 2);
+}
+
+/// Who lost the row to another says nothing about it any more, whatever it says.
+pub async fn a_late_mark_after_a_takeover_is_lost<F: OutboxFixture>(fixture: F) {
+    for fate in every_fate() {
+        let event = event();
+        let outbox = fixture.outbox().await;
+        put(&fixture, &outbox, std::slice::from_ref(&event)).await;
+        let zombie = claim_one(&outbox).await;
+        fixture.advance(PAST_LEASE).await;
+        let heir = claim_one(&outbox).await;
+        let before = row(&outbox, event.id()).await;
+        assert_eq!(mark(&outbox, zombie.ticket, fate.clone()).await, Marked::Lost, "{fate:?}");
+        assert_eq!(row(&outbox, event.id()).await, before, "{fate:?}");
+        assert_eq!(mark(&outbox, heir.ticket, Fate::Published).await, Marked::Done);
+        let after = row(&outbox, event.id()).await;
+        assert_eq!(mark(&outbox, zombie.ticket, fate).await, Marked::Lost);
+        assert_eq!(row(&outbox, event.id()).await, after, "nor after its heir is done");
+    }
+}
+
+/// A lease that is over, and that nobody took, is still its holder's: what was confirmed is written
+/// down.
+pub async fn a_late_mark_that_nobody_forestalled_is_done<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    let leased = claim_one(&outbox).await;
+    fixture.advance(PAST_LEASE).await;
+    assert_eq!(mark(&outbox, leased.ticket, Fate::Published).await, Marked::Done);
+    assert_eq!(statuses(&outbox).await, [Status::Published]);
+}
+
+/// A lease is used up by its first mark.
+pub async fn a_second_mark_is_lost<F: OutboxFixture>(fixture: F) {
+    for first in every_fate() {
+        let event = event();
+        let outbox = fixture.outbox().await;
+        put(&fixture, &outbox, std::slice::from_ref(&event)).await;
+        let leased = claim(&outbox, 1).await;
+        assert_eq!(leased_ids(&leased), [event.id()]);
+        mark_all(&outbox, &leased, &first).await;
+        let before = row(&outbox, event.id()).await;
+        for second in every_fate() {
+            let marked = mark(&outbox, leased[0].ticket, second).await;
+            assert_eq!(marked, Marked::Lost, "after {first:?}");
+        }
+        assert_eq!(row(&outbox, event.id()).await, before);
+        // Out of the way of the next.
+        let verb = semel::outbox::Verb::Discard { reason: "done".to_owned() };
+        outbox.apply(&only(&[event.id()]), &verb, 1).await.expect("a verb");
+    }
+}
+
+/// Neither a guessed token nor a row that never was can be marked.
+pub async fn a_forged_mark_is_lost<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &events(2)).await;
+    let leased = claim_all(&outbox).await;
+    let before = rows(&outbox).await;
+    for fate in every_fate() {
+        assert_eq!(mark(&outbox, forged(leased[0].ticket), fate.clone()).await, Marked::Lost);
+        let nowhere = Ticket { sequence: 1 << 40, token: AttemptId::generate() };
+        assert_eq!(mark(&outbox, nowhere, fate).await, Marked::Lost);
+    }
+    assert_eq!(rows(&outbox).await, before);
+}
+
+/// Every row of one call has its own fate and its own answer, in the order of the question.
+pub async fn marks_are_answered_in_order<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &events(10)).await;
+    let leased = claim_all(&outbox).await;
+    let mut marks: Vec<(Ticket, Fate)> = Vec::new();
+    let mut expected = Vec::new();
+    for (at, row) in leased.iter().enumerate().rev() {
+        let fate = every_fate()[at % 5].clone();
+        let (ticket, answer) = if at % 3 == 1 {
+            (forged(row.ticket), Marked::Lost)
+        } else {
+            (row.ticket, Marked::Done)
+        };
+        marks.push((ticket, fate));
+        expected.push(answer);
+    }
+    assert_eq!(outbox.mark(&marks).await.expect("a mark"), expected);
+    use Status::{Dead, Failed, Leased, Pending, Published};
+    assert_eq!(
+        statuses(&outbox).await,
+        [Published, Leased, Dead, Dead, Leased, Published, Failed, Leased, Dead, Pending],
+        "by their numbers"
+    );
+}
+
+/// Marking nothing answers nothing.
+pub async fn marking_nothing_answers_nothing<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    assert_eq!(outbox.mark(&[]).await.expect("a mark"), []);
+}
+
+/// Hundreds of rows are marked in one call.
+pub async fn hundreds_of_rows_are_one_mark<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &events(700)).await;
+    let leased = claim_all(&outbox).await;
+    let marks: Vec<_> = leased
+        .iter()
+        .enumerate()
+        .map(|(at, row)| (row.ticket, every_fate()[at % 5].clone()))
+        .collect();
+    let marked = outbox.mark(&marks).await.expect("a mark");
+    assert_eq!(marked, vec![Marked::Done; 700]);
+    assert_eq!(tally(&outbox).await, [140, 0, 140, 140, 280]);
+}
+
+/// The words of a failure are kept whole, whatever they are.
+pub async fn the_words_of_a_failure_read_back<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let texts = [
+        "\u{1f4a5} caf\u{e9}".to_owned(),
+        "line\nline\ttab \u{1}".to_owned(),
+        "'; DROP TABLE x; --".to_owned(),
+        String::new(),
+        "\u{1f4a5}".repeat(MAX_ERROR),
+    ];
+    for text in texts {
+        let error = ErrorText::new(&text);
+        settle(&outbox, &Fate::Retry { after: Duration::ZERO, error: error.clone() }).await;
+        assert_eq!(row(&outbox, event.id()).await.error, Some(error));
+    }
+}

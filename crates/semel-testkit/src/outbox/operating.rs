@@ -1,0 +1,267 @@
+//! What operators see and do: the backlog, listings, and the three verbs.
+
+use std::time::Duration;
+
+use semel::ErrorText;
+use semel::event::{Envelope, EventId};
+use semel::outbox::{Backlog, Fate, Marked, Outbox, Selection, Status, Verb};
+
+use super::OutboxFixture;
+use super::scene::*;
+
+/// One event in each status, by the statuses' codes.
+async fn one_of_each<F: OutboxFixture>(fixture: &F) -> (F::Outbox, [EventId; 5]) {
+    let outbox = fixture.outbox().await;
+    let made = [event(), event(), event(), event(), event()];
+    for (at, fate) in
+        [(2, Some(Fate::Published)), (3, Some(retry(LEASE))), (4, Some(dead())), (1, None)]
+    {
+        put(fixture, &outbox, std::slice::from_ref(&made[at])).await;
+        let leased = claim_one(&outbox).await;
+        if let Some(fate) = fate {
+            mark_all(&outbox, &[leased], &fate).await;
+        }
+    }
+    put(fixture, &outbox, std::slice::from_ref(&made[0])).await;
+    let ids = made.map(|event| event.id());
+    for (id, status) in ids.iter().zip(Status::ALL) {
+        assert_eq!(row(&outbox, *id).await.status, status);
+    }
+    (outbox, ids)
+}
+
+fn discard() -> Verb {
+    Verb::Discard { reason: "never mind".to_owned() }
+}
+
+/// An empty outbox has no backlog.
+pub async fn there_is_no_backlog_of_nothing<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    assert_eq!(outbox.backlog().await.expect("a backlog"), Backlog::default());
+}
+
+/// The backlog is what is neither published nor dead; the dead are counted apart.
+pub async fn the_backlog_counts_what_waits_and_what_is_dead<F: OutboxFixture>(fixture: F) {
+    let (outbox, _) = one_of_each(&fixture).await;
+    fixture.advance(Duration::from_secs(1_000)).await;
+    let backlog = outbox.backlog().await.expect("a backlog");
+    assert_eq!((backlog.waiting, backlog.dead), (3, 1));
+    let oldest = backlog.oldest.expect("something waits");
+    assert!((1_000..1_600).contains(&oldest.as_secs()), "{oldest:?}");
+}
+
+/// The age is that of the oldest that waits, not of what was published or is dead.
+pub async fn the_backlog_is_as_old_as_the_oldest_that_waits<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &events(2)).await;
+    for fate in [Fate::Published, dead()] {
+        let leased = claim(&outbox, 1).await;
+        mark_all(&outbox, &leased, &fate).await;
+    }
+    fixture.advance(Duration::from_secs(10_000)).await;
+    let backlog = outbox.backlog().await.expect("a backlog");
+    assert_eq!(backlog, Backlog { waiting: 0, dead: 1, oldest: None });
+    put(&fixture, &outbox, &[event()]).await;
+    fixture.advance(Duration::from_secs(1_000)).await;
+    put(&fixture, &outbox, &[event()]).await;
+    let oldest = outbox.backlog().await.expect("a backlog").oldest.expect("something waits");
+    assert!((1_000..1_600).contains(&oldest.as_secs()), "{oldest:?}");
+}
+
+/// Pages of every size give every row once, by its number.
+pub async fn pages_of_every_size_give_every_row<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &events(13)).await;
+    let all = rows(&outbox).await;
+    assert_eq!(all.len(), 13);
+    assert!(all.is_sorted_by_key(|row| row.sequence));
+    for size in [1, 2, 5, 13, 14] {
+        let (mut listed, mut after) = (Vec::new(), None);
+        loop {
+            let page = outbox.list(&Selection::default(), after, size).await.expect("a listing");
+            assert!(page.len() <= size as usize);
+            let Some(last) = page.last() else { break };
+            after = Some(last.sequence);
+            listed.extend(page);
+        }
+        assert_eq!(listed, all, "pages of {size}");
+    }
+}
+
+/// There is nothing behind the last row.
+pub async fn there_is_nothing_behind_the_last_row<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    // Databases number with signed integers.
+    for after in [rows(&outbox).await[0].sequence, i64::MAX.unsigned_abs(), u64::MAX] {
+        let page = outbox.list(&Selection::default(), Some(after), ALL).await.expect("a listing");
+        assert!(page.is_empty(), "after {after}");
+    }
+}
+
+/// Every part of a selection narrows it, and texts are compared byte by byte.
+pub async fn a_selection_is_exact<F: OutboxFixture>(fixture: F) {
+    let tell = |tenant: &str, kind: &str| built(Envelope::builder(tenant, kind, "/orders"));
+    let events = [
+        tell("acme", "order.placed"),
+        tell("acme", "order.paid"),
+        tell("ACME", "order.placed"),
+        tell("acme ", "order.placed"),
+        tell("acm_", "Order.Placed"),
+        tell("%", "%"),
+    ];
+    let outbox = holding(&fixture, &events).await;
+    let of = |ids: &[usize], tenant: Option<&str>, kind: Option<&str>, status| Selection {
+        ids: ids.iter().map(|at| events[*at].id()).collect(),
+        tenant: tenant.map(str::to_owned),
+        kind: kind.map(str::to_owned),
+        status,
+    };
+    let cases: [(Selection, &[usize]); 11] = [
+        (of(&[], None, None, None), &[0, 1, 2, 3, 4, 5]),
+        (of(&[], Some("acme"), None, None), &[0, 1]),
+        (of(&[], Some("acm_"), None, None), &[4]),
+        (of(&[], Some("%"), None, None), &[5]),
+        (of(&[], None, Some("order.placed"), None), &[0, 2, 3]),
+        (of(&[], None, Some("%"), None), &[5]),
+        (of(&[], Some("acme"), Some("order.paid"), Some(Status::Pending)), &[1]),
+        (of(&[3, 0], None, None, None), &[0, 3]),
+        (of(&[3, 0], Some("acme"), None, None), &[0]),
+        (of(&[], None, None, Some(Status::Dead)), &[]),
+        (of(&[], Some("nobody"), None, None), &[]),
+    ];
+    for (selection, expected) in cases {
+        let found = outbox.list(&selection, None, ALL).await.expect("a listing");
+        let found: Vec<Envelope> = found.into_iter().flat_map(|row| row.envelope).collect();
+        let expected: Vec<EventId> = expected.iter().map(|at| events[*at].id()).collect();
+        assert_eq!(ids(&found), expected, "{selection:?}");
+        let count = outbox.count(&selection, &discard()).await.expect("a count");
+        assert_eq!(count, expected.len() as u64, "{selection:?}");
+    }
+}
+
+/// A selection by status finds each.
+pub async fn a_selection_finds_each_status<F: OutboxFixture>(fixture: F) {
+    let (outbox, ids) = one_of_each(&fixture).await;
+    for (status, id) in Status::ALL.into_iter().zip(ids) {
+        let found = outbox.list(&in_status(status), None, ALL).await.expect("a listing");
+        let found: Vec<Envelope> = found.into_iter().flat_map(|row| row.envelope).collect();
+        assert_eq!(super::scene::ids(&found), [id], "{status:?}");
+    }
+}
+
+/// A verb changes rows in the statuses that it is for, and counting first tells how many.
+pub async fn a_count_is_what_a_verb_then_does<F: OutboxFixture>(fixture: F) {
+    use Status::{Dead, Failed, Leased, Pending, Published};
+    let cases = [
+        (Verb::Redrive, 2, [Pending, Leased, Published, Pending, Pending]),
+        (discard(), 3, [Dead, Leased, Published, Dead, Dead]),
+        (Verb::Republish, 1, [Pending, Leased, Pending, Failed, Dead]),
+    ];
+    for (verb, changes, after) in cases {
+        let (outbox, ids) = one_of_each(&fixture).await;
+        let ours = only(&ids);
+        let before = outbox.list(&ours, None, ALL).await.expect("a listing");
+        assert_eq!(outbox.count(&ours, &verb).await.expect("a count"), changes);
+        let still = outbox.list(&ours, None, ALL).await.expect("a listing");
+        assert_eq!(still, before, "counting changes nothing");
+        let changed = outbox.apply(&ours, &verb, ALL).await.expect("a verb");
+        assert_eq!(u64::from(changed), changes);
+        for (id, status) in ids.iter().zip(after) {
+            assert_eq!(row(&outbox, *id).await.status, status, "{verb:?}");
+        }
+        // Out of the way of the next.
+        while !settle(&outbox, &Fate::Published).await.is_empty() {}
+        outbox.apply(&Selection::default(), &discard(), ALL).await.expect("a verb");
+    }
+}
+
+/// A verb on nothing that matches changes nothing.
+pub async fn a_verb_on_nothing_changes_nothing<F: OutboxFixture>(fixture: F) {
+    let (outbox, _) = one_of_each(&fixture).await;
+    let before = rows(&outbox).await;
+    let nobody = Selection { tenant: Some("nobody".to_owned()), ..Selection::default() };
+    for verb in [Verb::Redrive, Verb::Republish, discard()] {
+        assert_eq!(outbox.count(&nobody, &verb).await.expect("a count"), 0);
+        assert_eq!(outbox.apply(&nobody, &verb, ALL).await.expect("a verb"), 0);
+    }
+    assert_eq!(rows(&outbox).await, before);
+}
+
+/// A redriven row is due now, with all its tries before it.
+pub async fn a_redriven_row_begins_again<F: OutboxFixture>(fixture: F) {
+    let events = events(2);
+    let outbox = holding(&fixture, &events).await;
+    settle(&outbox, &retry(Duration::ZERO)).await;
+    let leased = claim_all(&outbox).await;
+    mark_all(&outbox, &leased[..1], &retry(LEASE)).await;
+    mark_all(&outbox, &leased[1..], &dead()).await;
+    assert!(claim_all(&outbox).await.is_empty());
+    let redriven = outbox.apply(&Selection::default(), &Verb::Redrive, ALL).await;
+    assert_eq!(redriven.expect("a verb"), 2);
+    for row in rows(&outbox).await {
+        assert_eq!((row.status, row.attempts), (Status::Pending, 0));
+    }
+    let again = claim_all(&outbox).await;
+    assert_eq!(again.iter().map(|row| row.attempt).collect::<Vec<_>>(), [1, 1]);
+    mark_all(&outbox, &again, &Fate::Published).await;
+}
+
+/// A verb keeps to its limit, the oldest first: that is how a redrive is throttled.
+pub async fn a_verb_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
+    let events = events(5);
+    let outbox = holding(&fixture, &events).await;
+    settle(&outbox, &dead()).await;
+    for (changed, left) in [(2, 3), (2, 1), (1, 0), (0, 0)] {
+        let all = Selection::default();
+        assert_eq!(outbox.apply(&all, &Verb::Redrive, 2).await.expect("a verb"), changed);
+        assert_eq!(outbox.count(&all, &Verb::Redrive).await.expect("a count"), left);
+        let dead = outbox.list(&in_status(Status::Dead), None, ALL).await.expect("a listing");
+        let dead: Vec<Envelope> = dead.into_iter().flat_map(|row| row.envelope).collect();
+        let left = usize::try_from(left).expect("few");
+        assert_eq!(ids(&dead), ids(&events[5 - left..]));
+    }
+}
+
+/// A row that a relay has is not an operator's: its mark counts.
+pub async fn a_verb_leaves_leased_rows_alone<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let leased = claim_one(&outbox).await;
+    let before = row(&outbox, event.id()).await;
+    for verb in [Verb::Redrive, Verb::Republish, discard()] {
+        assert_eq!(outbox.count(&only(&[event.id()]), &verb).await.expect("a count"), 0);
+        assert_eq!(outbox.apply(&only(&[event.id()]), &verb, ALL).await.expect("a verb"), 0);
+    }
+    assert_eq!(row(&outbox, event.id()).await, before);
+    assert_eq!(mark(&outbox, leased.ticket, Fate::Published).await, Marked::Done);
+}
+
+/// A discarded row is dead for the reason that was given, and can be redriven.
+pub async fn a_discarded_row_keeps_the_reason<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let verb = Verb::Discard { reason: "a test order, says Zo\u{eb} \u{1f44b}".to_owned() };
+    assert_eq!(outbox.apply(&only(&[event.id()]), &verb, 1).await.expect("a verb"), 1);
+    let shown = row(&outbox, event.id()).await;
+    assert_eq!((shown.status, shown.due_at), (Status::Dead, None));
+    let words = shown.error.as_ref().map(ErrorText::as_str).unwrap_or_default();
+    assert!(words.contains("a test order, says Zo\u{eb} \u{1f44b}"), "{words}");
+    assert!(claim_all(&outbox).await.is_empty());
+    assert_eq!(outbox.backlog().await.expect("a backlog").dead, 1);
+    let redriven = outbox.apply(&only(&[event.id()]), &Verb::Redrive, 1).await;
+    assert_eq!(redriven.expect("a verb"), 1);
+    assert_eq!(id_of(&claim_one(&outbox).await), event.id());
+}
+
+/// A published row is published again as it was the first time.
+pub async fn a_republished_row_is_the_same_event<F: OutboxFixture>(fixture: F) {
+    let event = about("a");
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let first = claim_one(&outbox).await;
+    mark_all(&outbox, std::slice::from_ref(&first), &Fate::Published).await;
+    let again = outbox.apply(&only(&[event.id()]), &Verb::Republish, 1).await;
+    assert_eq!(again.expect("a verb"), 1);
+    assert_eq!(row(&outbox, event.id()).await.published_at, None);
+    assert_eq!(outbox.backlog().await.expect("a backlog").waiting, 1);
+    let second = claim_one(&outbox).await;
+    assert_eq!((second.ticket.sequence, second.attempt), (first.ticket.sequence, 1));
+    assert!(second.envelope == first.envelope);
+}

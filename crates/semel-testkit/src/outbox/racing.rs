@@ -1,0 +1,209 @@
+//! Many at once, on handles of their own: no row in two hands, no row forgotten.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel::event::{Envelope, EventId};
+use semel::outbox::{Ask, Fate, Lane, Marked, Outbox, Selection, Status, Verb};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use super::OutboxFixture;
+use super::scene::*;
+
+const CROWD: usize = 6;
+
+/// Does the same on many handles at once, and gives what each came to.
+async fn crowd<F, T, D, Fut>(fixture: &F, act: D) -> Vec<T>
+where
+    F: OutboxFixture,
+    T: Send + 'static,
+    D: Fn(usize, Arc<F::Outbox>) -> Fut,
+    Fut: Future<Output = T> + Send + 'static,
+{
+    let start = Arc::new(Barrier::new(CROWD));
+    let mut racing = JoinSet::new();
+    for at in 0..CROWD {
+        let start = Arc::clone(&start);
+        let acting = act(at, Arc::new(fixture.outbox().await));
+        racing.spawn(async move {
+            start.wait().await;
+            acting.await
+        });
+    }
+    racing.join_all().await
+}
+
+/// Claims in small bites until there is nothing more.
+async fn claim_until_empty<O: Outbox>(outbox: &O, limit: u32) -> Vec<EventId> {
+    let (mut mine, mut empty) = (Vec::new(), 0);
+    // A claim may come away with nothing while rivals hold what it looked at. The bound is for an
+    // outbox that never runs dry.
+    while empty < 20 && mine.len() < 1_000 {
+        let leased = claim(outbox, limit).await;
+        empty = if leased.is_empty() { empty + 1 } else { 0 };
+        mine.extend(leased_ids(&leased));
+        tokio::task::yield_now().await;
+    }
+    mine
+}
+
+/// Of many claimers, no two get the same row, and together they get all.
+pub async fn claimers_never_share_a_row<F: OutboxFixture>(fixture: F) {
+    let events = events(200);
+    let outbox = holding(&fixture, &events).await;
+    let taken =
+        crowd(&fixture, |_, outbox| async move { claim_until_empty(&*outbox, 7).await }).await;
+    let mut all: Vec<EventId> = taken.into_iter().flatten().collect();
+    let different: HashSet<EventId> = all.iter().copied().collect();
+    assert_eq!(all.len(), different.len(), "a row is in two hands");
+    all.extend(leased_ids(&claim_all(&outbox).await));
+    assert_eq!(sorted(all), sorted(ids(&events)), "a row is in no hand");
+}
+
+/// Publishes what it can claim: of every fifth row the first try fails, and what follows in the
+/// lane is given back.
+async fn publish_until_empty<O: Outbox>(outbox: &O, log: &Mutex<Vec<Envelope>>) {
+    let mut empty = 0;
+    while empty < 20 {
+        let leased = claim(outbox, 5).await;
+        empty = if leased.is_empty() { empty + 1 } else { 0 };
+        let mut failed: HashSet<Option<Lane>> = HashSet::new();
+        for row in leased {
+            let envelope = row.envelope.expect("it can be read");
+            let fate = if failed.contains(&Lane::of(&envelope)) {
+                Fate::Untried
+            } else if row.attempt == 1 && row.ticket.sequence.is_multiple_of(5) {
+                failed.insert(Lane::of(&envelope));
+                retry(Duration::ZERO)
+            } else {
+                log.lock().expect("sound").push(envelope);
+                Fate::Published
+            };
+            assert_eq!(mark(outbox, row.ticket, fate).await, Marked::Done);
+        }
+    }
+}
+
+/// Many claimers publish lanes side by side, and fail now and then: within each the order holds.
+pub async fn claimers_keep_lanes_in_order<F: OutboxFixture>(fixture: F) {
+    let lanes: Vec<String> = (0..8).map(|at| format!("order-{at}")).collect();
+    let events: Vec<Envelope> =
+        (0..15).flat_map(|_| lanes.iter().map(|lane| about(lane))).collect();
+    let outbox = holding(&fixture, &events).await;
+    let log: Arc<Mutex<Vec<Envelope>>> = Arc::default();
+    let work = |_, outbox: Arc<F::Outbox>| {
+        let log = Arc::clone(&log);
+        async move { publish_until_empty(&*outbox, &log).await }
+    };
+    crowd(&fixture, work).await;
+    // What the crowd left, because rivals were at it too often.
+    publish_until_empty(&outbox, &log).await;
+    let mut published: HashMap<String, Vec<EventId>> = HashMap::new();
+    for envelope in log.lock().expect("sound").iter() {
+        let lane = envelope.aggregate().expect("all have one").id.to_string();
+        published.entry(lane).or_default().push(envelope.id());
+    }
+    for lane in &lanes {
+        let appended: Vec<EventId> = events
+            .iter()
+            .filter(|event| event.aggregate().is_some_and(|about| *about.id == **lane))
+            .map(Envelope::id)
+            .collect();
+        assert_eq!(published.get(lane), Some(&appended), "{lane}");
+    }
+}
+
+/// A row whose relay is gone goes to exactly one of many.
+pub async fn a_lapsed_row_goes_to_one_of_many<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    for attempt in [2, 4, 6] {
+        claim_all(&outbox).await;
+        fixture.advance(PAST_LEASE).await;
+        let heirs = crowd(&fixture, |_, outbox| async move { claim_all(&*outbox).await }).await;
+        let heirs: Vec<_> = heirs.into_iter().flatten().collect();
+        assert_eq!(heirs.len(), 1, "{heirs:?}");
+        assert_eq!(heirs[0].attempt, attempt);
+        mark_all(&outbox, &heirs, &retry(Duration::ZERO)).await;
+    }
+}
+
+/// Of many marks of one lease exactly one is done.
+pub async fn of_many_marks_exactly_one_is_done<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    let ticket = claim_one(&outbox).await.ticket;
+    let fates = every_fate();
+    let marked = crowd(&fixture, |at, outbox| {
+        let fate = fates[at % fates.len()].clone();
+        async move { mark(&*outbox, ticket, fate).await }
+    })
+    .await;
+    let done = marked.iter().filter(|marked| **marked == Marked::Done).count();
+    assert_eq!(done, 1, "{marked:?}");
+}
+
+/// A late mark racing a takeover: either it is done or there is an heir, never both.
+pub async fn a_mark_racing_a_takeover_has_one_winner<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[event()]).await;
+    for _ in 0..10 {
+        let leased = claim_one(&outbox).await;
+        fixture.advance(PAST_LEASE).await;
+        let (there, ask) = (fixture.outbox().await, Ask { limit: 1, lease: LEASE });
+        let (marked, heirs) =
+            tokio::join!(mark(&outbox, leased.ticket, retry(LEASE)), there.claim(ask));
+        let heirs = heirs.expect("a claim");
+        assert_eq!(marked == Marked::Done, heirs.is_empty(), "{marked:?}, {heirs:?}");
+        mark_all(&outbox, &heirs, &retry(LEASE)).await;
+        fixture.advance(PAST_LEASE).await;
+    }
+}
+
+/// What many append at once is all there, and what they all append is there once.
+pub async fn what_many_append_is_all_there<F: OutboxFixture>(fixture: F) {
+    let fixture = Arc::new(fixture);
+    let (shared, own): (Envelope, Vec<Envelope>) = (event(), events(CROWD * 5));
+    let appended = |at: usize, outbox: Arc<F::Outbox>| {
+        let (fixture, shared) = (Arc::clone(&fixture), shared.clone());
+        let own = own[at * 5..][..5].to_vec();
+        async move {
+            for event in own {
+                put(&*fixture, &*outbox, &[shared.clone(), event]).await;
+            }
+        }
+    };
+    crowd(&*fixture, appended).await;
+    let outbox = fixture.outbox().await;
+    let mut expected = ids(&own);
+    expected.push(shared.id());
+    assert_eq!(sorted(leased_ids(&claim_all(&outbox).await)), sorted(expected));
+}
+
+/// Claiming and publishing go on beside cleaning, listing and verbs, and nothing is lost.
+pub async fn nothing_is_lost_beside_an_operator<F: OutboxFixture>(fixture: F) {
+    let events = events(120);
+    let outbox = holding(&fixture, &events).await;
+    let work = |at: usize, outbox: Arc<F::Outbox>| async move {
+        let mut confirmed = Vec::new();
+        for _ in 0..40 {
+            if at == 0 {
+                let _ = outbox.clean(Duration::ZERO, 5).await.expect("a cleaning");
+                let failed = in_status(Status::Failed);
+                outbox.apply(&failed, &Verb::Redrive, 3).await.expect("a verb");
+                outbox.backlog().await.expect("a backlog");
+                continue;
+            }
+            for (nth, row) in claim(&*outbox, 3).await.into_iter().enumerate() {
+                let fate = if nth == 2 { retry(LEASE) } else { Fate::Published };
+                assert_eq!(mark(&*outbox, row.ticket, fate.clone()).await, Marked::Done);
+                confirmed.extend((fate == Fate::Published).then(|| id_of(&row)));
+            }
+        }
+        confirmed
+    };
+    let mut confirmed: Vec<EventId> = crowd(&fixture, work).await.into_iter().flatten().collect();
+    outbox.apply(&Selection::default(), &Verb::Redrive, ALL).await.expect("a verb");
+    confirmed.extend(settle(&outbox, &Fate::Published).await);
+    assert_eq!(sorted(confirmed), sorted(ids(&events)), "each once, none lost");
+}

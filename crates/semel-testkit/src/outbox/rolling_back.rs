@@ -1,0 +1,66 @@
+//! Events belong to the transaction that appended them.
+
+use semel::outbox::Outbox;
+
+use super::OutboxFixture;
+use super::scene::*;
+
+/// What was rolled back never was.
+pub async fn a_rollback_leaves_nothing<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    let mut transaction = fixture.begin(&outbox).await;
+    let written = outbox.append(F::connection(&mut transaction), &events(3)).await;
+    written.expect("the events are written");
+    fixture.rollback(&outbox, transaction).await;
+    assert!(rows(&outbox).await.is_empty());
+    assert!(claim_all(&outbox).await.is_empty());
+    assert_eq!(outbox.backlog().await.expect("a backlog").waiting, 0);
+}
+
+/// A transaction that is dropped leaves nothing either.
+pub async fn a_dropped_transaction_leaves_nothing<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    let mut transaction = fixture.begin(&outbox).await;
+    let written = outbox.append(F::connection(&mut transaction), &events(3)).await;
+    written.expect("the events are written");
+    drop(transaction);
+    let after = event();
+    put(&fixture, &outbox, std::slice::from_ref(&after)).await;
+    assert_eq!(id_of(&claim_one(&outbox).await), after.id());
+}
+
+/// An event whose first append was rolled back can be appended again.
+pub async fn a_rolled_back_event_may_be_appended_again<F: OutboxFixture>(fixture: F) {
+    let (event, outbox) = (about("a"), fixture.outbox().await);
+    let mut transaction = fixture.begin(&outbox).await;
+    let one = std::slice::from_ref(&event);
+    outbox.append(F::connection(&mut transaction), one).await.expect("written");
+    fixture.rollback(&outbox, transaction).await;
+    put(&fixture, &outbox, one).await;
+    let leased = claim_one(&outbox).await;
+    assert_eq!((id_of(&leased), leased.attempt), (event.id(), 1));
+}
+
+/// What was rolled back holds no lane up, and neither does the gap in the numbers.
+pub async fn a_rollback_holds_no_lane_up<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &[about("a")]).await;
+    let mut transaction = fixture.begin(&outbox).await;
+    let written = outbox.append(F::connection(&mut transaction), &[about("a"), event()]).await;
+    written.expect("the events are written");
+    fixture.rollback(&outbox, transaction).await;
+    put(&fixture, &outbox, &[about("a"), event()]).await;
+    assert_eq!(claim_all(&outbox).await.len(), 3);
+}
+
+/// An event that is there already does not spoil the transaction that appends it again.
+pub async fn a_repeated_event_does_not_spoil_its_transaction<F: OutboxFixture>(fixture: F) {
+    let (first, second) = (event(), event());
+    let outbox = holding(&fixture, std::slice::from_ref(&first)).await;
+    let mut transaction = fixture.begin(&outbox).await;
+    for event in [&first, &second, &first] {
+        let one = std::slice::from_ref(event);
+        outbox.append(F::connection(&mut transaction), one).await.expect("written");
+    }
+    fixture.commit(&outbox, transaction).await;
+    assert_eq!(leased_ids(&claim_all(&outbox).await), [first.id(), second.id()]);
+}

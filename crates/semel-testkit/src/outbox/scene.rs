@@ -1,0 +1,158 @@
+//! What the behaviours of outboxes are played with: events, and short ways to say the verbs.
+
+use std::time::Duration;
+
+use semel::event::{Builder, Envelope, EventId};
+use semel::outbox::{Ask, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket};
+use semel::store::ErrorKind;
+use semel::{AttemptId, ErrorText};
+
+use super::OutboxFixture;
+
+/// So long that no loaded machine outlives it, and no longer than a relay may ask for.
+pub(super) const LEASE: Duration = Duration::from_secs(600);
+pub(super) const PAST_LEASE: Duration = Duration::from_secs(601);
+/// More rows than any behaviour has.
+pub(super) const ALL: u32 = 10_000;
+
+/// An event whose order does not matter.
+pub(super) fn event() -> Envelope {
+    built(Envelope::builder("acme", "order.placed", "/orders"))
+}
+
+/// An event about an order.
+pub(super) fn about(order: &str) -> Envelope {
+    built(Envelope::builder("acme", "order.placed", "/orders").about("order", order))
+}
+
+pub(super) fn built(builder: Builder) -> Envelope {
+    builder.build().expect("a valid event")
+}
+
+pub(super) fn events(count: usize) -> Vec<Envelope> {
+    (0..count).map(|_| event()).collect()
+}
+
+pub(super) fn ids<'a>(events: impl IntoIterator<Item = &'a Envelope>) -> Vec<EventId> {
+    events.into_iter().map(Envelope::id).collect()
+}
+
+/// Appends events in a transaction of their own and commits it.
+pub(super) async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, events: &[Envelope]) {
+    loop {
+        let mut transaction = fixture.begin(outbox).await;
+        let written = outbox.append(F::connection(&mut transaction), events).await;
+        // Who writes the same event as others at the same time may have to begin again.
+        if !written.as_ref().is_err_and(|error| error.kind() == ErrorKind::RetryTransaction) {
+            written.expect("the events are written");
+            return fixture.commit(outbox, transaction).await;
+        }
+    }
+}
+
+/// A fixture's outbox that holds these events.
+pub(super) async fn holding<F: OutboxFixture>(fixture: &F, events: &[Envelope]) -> F::Outbox {
+    let outbox = fixture.outbox().await;
+    put(fixture, &outbox, events).await;
+    outbox
+}
+
+pub(super) async fn claim<O: Outbox>(outbox: &O, limit: u32) -> Vec<Leased> {
+    let leased = outbox.claim(Ask { limit, lease: LEASE }).await.expect("a claim");
+    assert!(leased.len() <= limit as usize, "asked for {limit}, got {}", leased.len());
+    leased
+}
+
+pub(super) async fn claim_all<O: Outbox>(outbox: &O) -> Vec<Leased> {
+    claim(outbox, ALL).await
+}
+
+/// The only row that is claimable.
+pub(super) async fn claim_one<O: Outbox>(outbox: &O) -> Leased {
+    let mut leased = claim_all(outbox).await;
+    assert_eq!(leased.len(), 1, "one row is claimable: {leased:?}");
+    leased.remove(0)
+}
+
+pub(super) fn id_of(leased: &Leased) -> EventId {
+    leased.envelope.as_ref().map(Envelope::id).expect("the row can be read")
+}
+
+pub(super) fn leased_ids(leased: &[Leased]) -> Vec<EventId> {
+    leased.iter().map(id_of).collect()
+}
+
+pub(super) fn sorted(mut ids: Vec<EventId>) -> Vec<EventId> {
+    ids.sort();
+    ids
+}
+
+pub(super) async fn mark<O: Outbox>(outbox: &O, ticket: Ticket, fate: Fate) -> Marked {
+    let marked = outbox.mark(&[(ticket, fate)]).await.expect("a mark");
+    let [marked] = marked[..] else { panic!("one answer per row: {marked:?}") };
+    marked
+}
+
+/// Marks rows that are still leased.
+pub(super) async fn mark_all<O: Outbox>(outbox: &O, leased: &[Leased], fate: &Fate) {
+    let marks: Vec<_> = leased.iter().map(|row| (row.ticket, fate.clone())).collect();
+    let marked = outbox.mark(&marks).await.expect("a mark");
+    assert_eq!(marked, vec![Marked::Done; leased.len()]);
+}
+
+/// Claims what is claimable, once, and marks all of it.
+pub(super) async fn settle<O: Outbox>(outbox: &O, fate: &Fate) -> Vec<EventId> {
+    let leased = claim_all(outbox).await;
+    mark_all(outbox, &leased, fate).await;
+    leased_ids(&leased)
+}
+
+pub(super) fn retry(after: Duration) -> Fate {
+    Fate::Retry { after, error: ErrorText::new("no luck") }
+}
+
+pub(super) fn dead() -> Fate {
+    Fate::Dead { error: ErrorText::new("no hope"), holds_lane: false }
+}
+
+pub(super) fn dead_in_the_way() -> Fate {
+    Fate::Dead { error: ErrorText::new("no hope"), holds_lane: true }
+}
+
+pub(super) fn every_fate() -> [Fate; 5] {
+    [Fate::Published, retry(LEASE), dead(), dead_in_the_way(), Fate::Untried]
+}
+
+/// A lease that nobody has.
+pub(super) fn forged(ticket: Ticket) -> Ticket {
+    Ticket { token: AttemptId::generate(), ..ticket }
+}
+
+pub(super) fn only(ids: &[EventId]) -> Selection {
+    Selection { ids: ids.to_vec(), ..Selection::default() }
+}
+
+pub(super) fn in_status(status: Status) -> Selection {
+    Selection { status: Some(status), ..Selection::default() }
+}
+
+pub(super) async fn rows<O: Outbox>(outbox: &O) -> Vec<Row> {
+    outbox.list(&Selection::default(), None, ALL).await.expect("a listing")
+}
+
+/// The row of an event.
+pub(super) async fn row<O: Outbox>(outbox: &O, id: EventId) -> Row {
+    let mut rows = outbox.list(&only(&[id]), None, ALL).await.expect("a listing");
+    assert_eq!(rows.len(), 1, "{id} is one row: {rows:?}");
+    rows.remove(0)
+}
+
+pub(super) async fn statuses<O: Outbox>(outbox: &O) -> Vec<Status> {
+    rows(outbox).await.iter().map(|row| row.status).collect()
+}
+
+/// The numbers of rows in each status, by the statuses' codes.
+pub(super) async fn tally<O: Outbox>(outbox: &O) -> [usize; 5] {
+    let statuses = statuses(outbox).await;
+    Status::ALL.map(|status| statuses.iter().filter(|found| **found == status).count())
+}

@@ -1,0 +1,248 @@
+//! The bus inside a process: one result for each consumer, and nobody stops anybody. Alone, and as
+//! the publisher of a relay.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel::bus::Bus;
+use semel::event::{Envelope, EventId};
+use semel::inbox::{Group, HandleError, Handled, Inbox, InvalidGroup};
+use semel::outbox::memory::MemoryOutbox;
+use semel::outbox::{Outbox, PublishError, Publisher, Relay, Row, Selection, Status};
+use semel::store::memory::MemoryStore;
+use semel::{Executor, OnFailure, Policy, State};
+
+/// What was handled: the consumer and the event.
+#[derive(Clone, Default)]
+struct Diary(Arc<Mutex<Vec<(String, EventId)>>>);
+
+impl Diary {
+    fn note(&self, consumer: &str, event: &Envelope) {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.push((consumer.to_owned(), event.id()));
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// How often each consumer handled each event.
+    fn times(&self) -> BTreeMap<(String, EventId), usize> {
+        let mut times = BTreeMap::new();
+        for note in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            *times.entry(note.clone()).or_default() += 1;
+        }
+        times
+    }
+}
+
+fn inbox() -> Inbox<MemoryStore> {
+    let soon = Duration::from_millis(10);
+    let on_failure = OnFailure::Backoff { base: soon, cap: soon };
+    let policy = Policy { on_failure, ..Inbox::<MemoryStore>::default_policy() };
+    Inbox::new(Executor::new(MemoryStore::new())).policy(policy)
+}
+
+const KIND: &str = "order.placed";
+
+fn placed() -> Envelope {
+    Envelope::builder("acme", KIND, "/orders").build().expect("a valid event")
+}
+
+/// Lets `group` note what it handles.
+fn noting(group: Group<MemoryStore>, handler: &str, diary: &Diary) -> Group<MemoryStore> {
+    let (diary, name) = (diary.clone(), format!("{}/{handler}", group.name()));
+    group.on_named(handler, KIND, move |event, _| {
+        diary.note(&name, &event);
+        async { Ok::<_, String>(()) }
+    })
+}
+
+fn failing(group: Group<MemoryStore>) -> Group<MemoryStore> {
+    group.on(KIND, |_, _| async { Err::<(), _>("the shelf is gone") })
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("within a minute")
+}
+
+#[tokio::test]
+async fn every_consumer_gives_one_result() {
+    let (bus, inbox, diary) = (Bus::new(), inbox(), Diary::default());
+    bus.register(noting(noting(inbox.group("MAIL"), "to-buyer", &diary), "to-seller", &diary))
+        .unwrap();
+    bus.register(noting(inbox.group("INVENTORY"), "", &diary)).unwrap();
+    bus.register(inbox.group("OTHER").on("order.sent", |_, _| async { Ok::<_, String>(()) }))
+        .unwrap();
+    let event = placed();
+    for replayed in [false, true] {
+        let mut results = bus.publish(event.clone()).await;
+        results.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let names: Vec<&str> = results.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(names, ["INVENTORY", "MAIL/to-buyer", "MAIL/to-seller"]);
+        for (name, result) in results {
+            assert_eq!(result.unwrap().replayed(), replayed, "{name}");
+        }
+    }
+    assert_eq!(diary.count(), 3);
+}
+
+#[tokio::test]
+async fn a_group_that_fails_stops_nobody() {
+    let (bus, inbox, diary) = (Bus::new(), inbox(), Diary::default());
+    let broken = failing(inbox.group("BROKEN"));
+    bus.register(broken.clone()).unwrap();
+    bus.register(inbox.group("PANICS").on(KIND, |_, _| async {
+        if true {
+            panic!("this handler panics on purpose");
+        }
+        Ok::<_, String>(())
+    }))
+    .unwrap();
+    bus.register(noting(inbox.group("SOUND"), "", &diary)).unwrap();
+    let results: BTreeMap<_, _> = bus.publish(placed()).await.into_iter().collect();
+    assert!(matches!(results["SOUND"], Ok(Handled::Done { .. })), "{results:?}");
+    for name in ["BROKEN", "PANICS"] {
+        assert!(matches!(results[name], Err(HandleError::Failed { .. })), "{results:?}");
+    }
+    assert_eq!(diary.count(), 1);
+    let failed = broken.failures(State::Failed, None, 10).await.unwrap();
+    assert_eq!(failed.entries.len(), 1, "the failure and its event are stored");
+}
+
+#[tokio::test]
+async fn without_a_handler_nobody_answers() {
+    let bus: Bus<MemoryStore> = Bus::new();
+    assert!(bus.publish(placed()).await.is_empty());
+    let refused = Publisher::publish(&bus, &[placed()]).await;
+    let [Err(PublishError::Refused(text))] = &refused[..] else { panic!("{refused:?}") };
+    assert!(text.starts_with("no-handler"), "{text}");
+    let dropped = Publisher::publish(&bus.clone().drop_unhandled(), &[placed()]).await;
+    assert_eq!(dropped, [Ok(())]);
+}
+
+#[tokio::test]
+async fn two_handlers_of_one_name_are_refused() {
+    let (bus, diary) = (Bus::new(), Diary::default());
+    let twice = noting(noting(inbox().group("MAIL"), "to-buyer", &diary), "to-buyer", &diary);
+    let refused = bus.register(twice).unwrap_err();
+    assert!(matches!(refused, InvalidGroup::Twice { .. }), "{refused}");
+    assert!(bus.publish(placed()).await.is_empty(), "it was not registered");
+}
+
+#[tokio::test]
+async fn as_a_publisher_it_gives_one_answer_per_event() {
+    let (bus, diary) = (Bus::new(), Diary::default());
+    bus.register(noting(inbox().group("MAIL"), "", &diary)).unwrap();
+    let strange = Envelope::builder("acme", "order.unheard-of", "/orders").build().unwrap();
+    let answers = Publisher::publish(&bus, &[placed(), strange, placed()]).await;
+    assert!(matches!(answers[..], [Ok(()), Err(PublishError::Refused(_)), Ok(())]), "{answers:?}");
+    assert_eq!(Publisher::publish(&bus, &[]).await, []);
+}
+
+#[tokio::test]
+async fn a_failure_that_is_stored_is_published() {
+    let bus = Bus::new();
+    let group = failing(inbox().group("BROKEN"));
+    bus.register(group.clone()).unwrap();
+    assert_eq!(Publisher::publish(&bus, &[placed()]).await, [Ok(())]);
+    assert_eq!(group.failures(State::Failed, None, 10).await.unwrap().entries.len(), 1);
+}
+
+async fn append(outbox: &MemoryOutbox, events: &[Envelope]) {
+    outbox.append(&mut outbox.clone(), events).await.expect("memory answers");
+}
+
+async fn rows(outbox: &MemoryOutbox) -> Vec<Row> {
+    outbox.list(&Selection::default(), None, 1_000).await.expect("memory answers")
+}
+
+/// Waits until every row is in one of these.
+async fn settled(outbox: &MemoryOutbox, ends: &[Status]) {
+    let waiting = async {
+        while !rows(outbox).await.iter().all(|row| ends.contains(&row.status)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(waiting).await;
+}
+
+#[tokio::test]
+async fn through_a_relay_every_group_handles_every_event_once() {
+    let (bus, inbox, diary) = (Bus::new(), inbox(), Diary::default());
+    for group in ["INVENTORY", "BILLING", "MAIL"] {
+        bus.register(noting(inbox.group(group), "", &diary)).unwrap();
+    }
+    let outbox = MemoryOutbox::new();
+    // Two relays share the work, and so may both meet an event.
+    let relays = [(); 2].map(|()| Relay::builder(outbox.clone(), bus.clone()).build().unwrap());
+    let relaying = relays.map(|relay| relay.start());
+    let sent: Vec<Envelope> = (0..100).map(|_| placed()).collect();
+    for batch in sent.chunks(7) {
+        append(&outbox, batch).await;
+    }
+    settled(&outbox, &[Status::Published]).await;
+    for relaying in relaying {
+        within(relaying.stop()).await;
+    }
+    let times = diary.times();
+    assert_eq!(times.len(), 300, "every group, every event");
+    assert!(times.values().all(|times| *times == 1), "{times:?}");
+}
+
+#[tokio::test]
+async fn through_a_relay_what_nobody_handles_is_buried_or_dropped() {
+    for (drops, status) in [(false, Status::Dead), (true, Status::Published)] {
+        let (bus, diary) = (Bus::new(), Diary::default());
+        let bus = if drops { bus.drop_unhandled() } else { bus };
+        bus.register(noting(inbox().group("MAIL"), "", &diary)).unwrap();
+        let outbox = MemoryOutbox::new();
+        let relaying = Relay::builder(outbox.clone(), bus).build().unwrap().start();
+        let strange = Envelope::builder("acme", "order.unheard-of", "/orders").build().unwrap();
+        append(&outbox, &[strange.clone(), placed()]).await;
+        settled(&outbox, &[Status::Published, Status::Dead]).await;
+        within(relaying.stop()).await;
+        let only = Selection { ids: vec![strange.id()], ..Selection::default() };
+        let row = outbox.list(&only, None, 10).await.unwrap().remove(0);
+        assert_eq!(row.status, status);
+        if status == Status::Dead {
+            let error = row.error.expect("the dead have a reason").to_string();
+            assert!(error.contains("no-handler"), "{error}");
+        }
+        assert_eq!(diary.count(), 1, "its neighbour was handled");
+    }
+}
+
+#[tokio::test]
+async fn through_a_relay_a_failure_is_retried_from_the_ledger() {
+    let (bus, diary) = (Bus::new(), Diary::default());
+    let group = {
+        let (diary, tries) = (diary.clone(), Arc::new(Mutex::new(0)));
+        inbox().group("MAIL").on(KIND, move |event, _| {
+            let mut tries = tries.lock().unwrap_or_else(PoisonError::into_inner);
+            *tries += 1;
+            let result = if *tries < 4 { Err("not yet") } else { Ok(()) };
+            if result.is_ok() {
+                diary.note("MAIL", &event);
+            }
+            async move { result }
+        })
+    };
+    bus.register(group.clone()).unwrap();
+    let outbox = MemoryOutbox::new();
+    let relaying = Relay::builder(outbox.clone(), bus).build().unwrap().start();
+    append(&outbox, &[placed()]).await;
+    settled(&outbox, &[Status::Published]).await;
+    within(relaying.stop()).await;
+    assert_eq!(diary.count(), 0, "it failed, and its event is the ledger's now");
+    let retrying = group.keep_retrying(Duration::from_millis(5));
+    let handled = async {
+        while diary.count() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(handled).await;
+    within(retrying.stop()).await;
+    assert_eq!(diary.count(), 1);
+}

@@ -1,0 +1,66 @@
+//! The memory outbox under the whole suite, by a clock that the tests move.
+
+use std::time::Duration;
+
+use semel::outbox::memory::MemoryOutbox;
+use semel::{Clock, Timestamp};
+use semel_testkit::{OutboxFixture, outbox_conformance};
+
+struct Memory {
+    outbox: MemoryOutbox,
+    clock: Clock,
+}
+
+impl Memory {
+    async fn new() -> Self {
+        let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+        Self { outbox: MemoryOutbox::with_clock(clock.clone()), clock }
+    }
+}
+
+impl OutboxFixture for Memory {
+    type Outbox = MemoryOutbox;
+    type Transaction = MemoryOutbox;
+
+    async fn outbox(&self) -> MemoryOutbox {
+        self.outbox.clone()
+    }
+
+    async fn begin(&self, outbox: &MemoryOutbox) -> MemoryOutbox {
+        outbox.clone()
+    }
+
+    fn connection(transaction: &mut MemoryOutbox) -> &mut MemoryOutbox {
+        transaction
+    }
+
+    /// What is appended to memory is there already, and has rung.
+    async fn commit(&self, _: &MemoryOutbox, _: MemoryOutbox) {}
+
+    async fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+}
+
+outbox_conformance!(Memory::new());
+
+/// What does not depend on the outbox: a relay that cannot work is not built.
+mod settings {
+    use semel::InvalidPolicy;
+    use semel::outbox::Relay;
+    use semel_testkit::outbox::broker::Broker;
+
+    use super::*;
+
+    #[test]
+    fn a_relay_that_cannot_work_is_not_built() {
+        let builder = || Relay::builder(MemoryOutbox::new(), Broker::new());
+        let short = builder().lease(Duration::from_millis(1)).build().map(drop);
+        assert!(matches!(short, Err(InvalidPolicy::LeaseTooShort { .. })), "{short:?}");
+        let long = builder().lease(Duration::from_secs(1_000_000)).build().map(drop);
+        assert!(matches!(long, Err(InvalidPolicy::LeaseTooLong { .. })), "{long:?}");
+        let never = builder().max_attempts(0).build().map(drop);
+        assert!(matches!(never, Err(InvalidPolicy::NoAttempts)), "{never:?}");
+        assert!(builder().build().is_ok());
+    }
+}

@@ -1,0 +1,312 @@
+//! The memory outbox with one mistake in it.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a mistake changes one verb and leaves everything else as it is"
+)]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel::event::{Envelope, EventId};
+use semel::outbox::memory::MemoryOutbox;
+use semel::outbox::{
+    Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
+};
+use semel::store::Result;
+use semel::{AttemptId, Clock, ErrorText, Timestamp};
+use semel_testkit::OutboxFixture;
+
+/// What is wrong with an outbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    /// Nothing: the control.
+    Nothing,
+    /// Events have no order.
+    ForgetsLanes,
+    /// A claim goes on behind the highest number that was claimed.
+    Cursor,
+    /// A mark is taken from whoever makes it.
+    NoToken,
+    /// Rows whose lease is over are claimed with others.
+    LapsedTogether,
+    /// A claim leases nothing.
+    NoLease,
+    /// A row whose lease is over is never claimed again.
+    LeavesLapsed,
+    /// The lowest number is claimed first, however long others are due.
+    ByNumber,
+    /// A claim takes all that is due.
+    Unlimited,
+    /// A row that was not tried has one try less.
+    CountsUntried,
+    /// A failed row is due at once.
+    NeverRests,
+    /// The words of failures are dropped.
+    ForgetsWhy,
+    /// The dead never hold their lane.
+    DeadHoldNothing,
+    /// The dead always hold their lane.
+    DeadHoldAlways,
+    /// An event that is appended twice is two rows.
+    TakesTwice,
+    /// Tenants are compared without case.
+    FoldsTenants,
+    /// Payloads are cut to 64 KiB.
+    CutsPayloads,
+    /// Operators' verbs take rows away from relays.
+    VerbsTakeLeased,
+    /// Published rows are cleaned whatever their age.
+    CleansAtOnce,
+}
+
+#[derive(Clone)]
+pub(crate) struct WrongOutbox {
+    outbox: MemoryOutbox,
+    wrong: Wrong,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// What was appended, by the name under which memory has it.
+    originals: HashMap<(String, EventId), Envelope>,
+    /// The leases that were given and not marked.
+    leases: HashMap<u64, AttemptId>,
+    cursor: u64,
+}
+
+impl WrongOutbox {
+    fn is(&self, wrong: Wrong) -> bool {
+        self.wrong == wrong
+    }
+
+    /// The event as memory is to have it.
+    fn disguise(&self, event: &Envelope) -> Envelope {
+        let tenant = match self.wrong {
+            Wrong::FoldsTenants => event.tenant().to_lowercase(),
+            _ => event.tenant().to_owned(),
+        };
+        let id = if self.is(Wrong::TakesTwice) { EventId::generate() } else { event.id() };
+        let mut builder = Envelope::builder(&tenant, event.kind(), event.source()).id(id);
+        if let Some(about) = event.aggregate().filter(|_| !self.is(Wrong::ForgetsLanes)) {
+            builder = builder.about(&about.kind, &about.id);
+        }
+        let disguised = builder.build().expect("still valid");
+        let name = (tenant, id);
+        let mut original = event.clone();
+        if self.is(Wrong::CutsPayloads) && event.payload().len() > 65_536 {
+            let mut cut = Envelope::builder(event.tenant(), event.kind(), event.source());
+            cut = cut.id(event.id()).payload(event.content_type(), event.payload().slice(..65_536));
+            original = cut.build().expect("still valid");
+        }
+        self.seen.lock().expect("sound").originals.entry(name).or_insert(original);
+        disguised
+    }
+
+    /// The event as it was appended.
+    fn reveal(&self, disguised: Envelope) -> Envelope {
+        let name = (disguised.tenant().to_owned(), disguised.id());
+        let original = self.seen.lock().expect("sound").originals.get(&name).cloned();
+        original.expect("it was appended").with_sequence(disguised.sequence().expect("a number"))
+    }
+
+    /// The selection as memory is to read it: by the names that rows have there.
+    fn selection(&self, selection: &Selection) -> Selection {
+        let mut selection = selection.clone();
+        if self.is(Wrong::TakesTwice) && !selection.ids.is_empty() {
+            let seen = self.seen.lock().expect("sound");
+            let wanted = |original: &Envelope| selection.ids.contains(&original.id());
+            let names = seen.originals.iter().filter(|(_, original)| wanted(original));
+            selection.ids = names.map(|((_, id), _)| *id).collect();
+        }
+        selection
+    }
+
+    fn fate(&self, fate: &Fate) -> Fate {
+        match fate {
+            Fate::Untried if self.is(Wrong::CountsUntried) => {
+                Fate::Retry { after: Duration::ZERO, error: ErrorText::new("not tried") }
+            }
+            Fate::Retry { after, error } => {
+                let after = if self.is(Wrong::NeverRests) { Duration::ZERO } else { *after };
+                Fate::Retry { after, error: self.words(error) }
+            }
+            Fate::Dead { error, holds_lane } => {
+                let holds_lane = match self.wrong {
+                    Wrong::DeadHoldNothing => false,
+                    Wrong::DeadHoldAlways => true,
+                    _ => *holds_lane,
+                };
+                Fate::Dead { error: self.words(error), holds_lane }
+            }
+            Fate::Published | Fate::Untried => fate.clone(),
+        }
+    }
+
+    fn words(&self, error: &ErrorText) -> ErrorText {
+        if self.is(Wrong::ForgetsWhy) { ErrorText::new("") } else { error.clone() }
+    }
+
+    /// What memory leases, and what this outbox makes of it.
+    async fn choose(&self, ask: Ask) -> Result<Vec<Leased>> {
+        let all = Ask { limit: u32::MAX, ..ask };
+        match self.wrong {
+            Wrong::NoLease => self.outbox.claim(Ask { lease: Duration::ZERO, ..ask }).await,
+            Wrong::Unlimited => self.outbox.claim(all).await,
+            Wrong::LapsedTogether => {
+                let mut leased = self.outbox.claim(ask).await?;
+                while leased.len() < ask.limit as usize {
+                    let more = self.outbox.claim(Ask { limit: 1, ..ask }).await?;
+                    if more.is_empty() {
+                        break;
+                    }
+                    leased.extend(more);
+                }
+                Ok(leased)
+            }
+            Wrong::ByNumber => {
+                let mut leased = self.outbox.claim(all).await?;
+                leased.sort_by_key(|row| row.ticket.sequence);
+                let rest = leased.split_off(leased.len().min(ask.limit as usize));
+                let rest: Vec<_> = rest.iter().map(|row| (row.ticket, Fate::Untried)).collect();
+                let _ = self.outbox.mark(&rest).await?;
+                Ok(leased)
+            }
+            _ => self.outbox.claim(ask).await,
+        }
+    }
+}
+
+impl Outbox for WrongOutbox {
+    type Connection = Self;
+
+    async fn append(&self, connection: &mut Self, events: &[Envelope]) -> Result<()> {
+        let disguised: Vec<Envelope> =
+            events.iter().map(|event| connection.disguise(event)).collect();
+        let outbox = connection.outbox.clone();
+        outbox.append(&mut connection.outbox, &disguised).await
+    }
+
+    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+        let mut leased = self.choose(ask).await?;
+        for row in &mut leased {
+            row.envelope = row.envelope.clone().map(|event| self.reveal(event));
+        }
+        let mut seen = self.seen.lock().expect("sound");
+        if self.is(Wrong::Cursor) {
+            leased.retain(|row| row.ticket.sequence > seen.cursor);
+            let last = leased.iter().map(|row| row.ticket.sequence).max();
+            seen.cursor = seen.cursor.max(last.unwrap_or_default());
+        }
+        if self.is(Wrong::LeavesLapsed) {
+            leased.retain(|row| !seen.leases.contains_key(&row.ticket.sequence));
+        }
+        seen.leases.extend(leased.iter().map(|row| (row.ticket.sequence, row.ticket.token)));
+        Ok(leased)
+    }
+
+    async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
+        let mut ours = Vec::new();
+        {
+            let mut seen = self.seen.lock().expect("sound");
+            for (ticket, fate) in marks {
+                let token = seen.leases.get(&ticket.sequence).copied();
+                let token = token.filter(|_| self.is(Wrong::NoToken)).unwrap_or(ticket.token);
+                ours.push((Ticket { token, ..*ticket }, self.fate(fate)));
+                if seen.leases.get(&ticket.sequence) == Some(&token) {
+                    seen.leases.remove(&ticket.sequence);
+                }
+            }
+        }
+        self.outbox.mark(&ours).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        self.outbox.backlog().await
+    }
+
+    async fn list(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        let mut rows = self.outbox.list(&self.selection(selection), after, limit).await?;
+        for row in &mut rows {
+            row.envelope = row.envelope.clone().map(|event| self.reveal(event));
+        }
+        Ok(rows)
+    }
+
+    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+        self.outbox.count(&self.selection(selection), verb).await
+    }
+
+    async fn apply(&self, selection: &Selection, verb: &Verb, limit: u32) -> Result<u32> {
+        let selection = self.selection(selection);
+        if self.is(Wrong::VerbsTakeLeased) {
+            let leased = Selection { status: Some(Status::Leased), ..selection.clone() };
+            for row in self.outbox.list(&leased, None, limit).await? {
+                let token = self.seen.lock().expect("sound").leases.get(&row.sequence).copied();
+                let ticket = token.map(|token| Ticket { sequence: row.sequence, token });
+                let marks: Vec<_> = ticket.into_iter().map(|one| (one, Fate::Untried)).collect();
+                let _ = self.outbox.mark(&marks).await?;
+            }
+        }
+        self.outbox.apply(&selection, verb, limit).await
+    }
+
+    async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
+        let keep = if self.is(Wrong::CleansAtOnce) { Duration::ZERO } else { keep };
+        let cleaned = self.outbox.clean(keep, limit).await?;
+        let left = self.outbox.list(&Selection::default(), None, u32::MAX).await?;
+        let left: Vec<_> = left.into_iter().flat_map(|row| row.envelope).collect();
+        let is_left = |name: &(String, EventId)| {
+            left.iter().any(|event| (event.tenant(), event.id()) == (&name.0, name.1))
+        };
+        self.seen.lock().expect("sound").originals.retain(|name, _| is_left(name));
+        Ok(cleaned)
+    }
+
+    fn bell(&self) -> &Bell {
+        self.outbox.bell()
+    }
+}
+
+pub(crate) struct Place {
+    outbox: WrongOutbox,
+    clock: Clock,
+}
+
+impl Place {
+    pub(crate) async fn new(wrong: Wrong) -> Self {
+        let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+        let outbox = MemoryOutbox::with_clock(clock.clone());
+        Self { outbox: WrongOutbox { outbox, wrong, seen: Arc::default() }, clock }
+    }
+}
+
+impl OutboxFixture for Place {
+    type Outbox = WrongOutbox;
+    type Transaction = WrongOutbox;
+
+    async fn outbox(&self) -> WrongOutbox {
+        self.outbox.clone()
+    }
+
+    async fn begin(&self, outbox: &WrongOutbox) -> WrongOutbox {
+        outbox.clone()
+    }
+
+    fn connection(transaction: &mut WrongOutbox) -> &mut WrongOutbox {
+        transaction
+    }
+
+    async fn commit(&self, _: &WrongOutbox, _: WrongOutbox) {}
+
+    async fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+}

@@ -1,0 +1,107 @@
+//! A bus inside the process: groups handle what is published, without a broker. For development,
+//! for tests, and for services that are one process.
+//!
+//! As the publisher of a relay it is durable: the outbox keeps an event until every group has
+//! handled it or stored its failure.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use futures_util::future::join_all;
+
+use crate::event::Envelope;
+use crate::inbox::{Answer, Group, HandleError, Handled, InvalidGroup};
+use crate::outbox::{PublishError, Publisher};
+use crate::store::Store;
+
+/// The bus. Cheap to clone; clones share everything.
+pub struct Bus<S: Store> {
+    groups: Arc<RwLock<Vec<Group<S>>>>,
+    drop_unhandled: bool,
+}
+
+impl<S: Store> Clone for Bus<S> {
+    fn clone(&self) -> Self {
+        Self { groups: Arc::clone(&self.groups), drop_unhandled: self.drop_unhandled }
+    }
+}
+
+impl<S: Store> Default for Bus<S> {
+    fn default() -> Self {
+        Self { groups: Arc::default(), drop_unhandled: false }
+    }
+}
+
+impl<S: Store> std::fmt::Debug for Bus<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bus").finish_non_exhaustive()
+    }
+}
+
+/// What one consumer of an event said.
+pub type Delivered = (String, Result<Handled, HandleError>);
+
+impl<S: Store> Bus<S> {
+    /// A bus without groups.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// As the publisher of a relay: an event that no group handles is dropped. Default: it is
+    /// refused, and the relay buries it as `no-handler`.
+    #[must_use]
+    pub fn drop_unhandled(mut self) -> Self {
+        self.drop_unhandled = true;
+        self
+    }
+
+    /// Adds a group.
+    ///
+    /// # Errors
+    /// [`InvalidGroup`] if it cannot work.
+    pub fn register(&self, group: Group<S>) -> Result<(), InvalidGroup> {
+        group.check()?;
+        self.groups.write().unwrap_or_else(PoisonError::into_inner).push(group);
+        Ok(())
+    }
+
+    /// The groups that handle this type.
+    fn interested(&self, kind: &str) -> Vec<Group<S>> {
+        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        groups.iter().filter(|group| group.handles(kind)).cloned().collect()
+    }
+
+    /// Hands an event to every group that handles its type, and waits for all of them: one result
+    /// for each consumer. One that fails stops no other.
+    pub async fn publish(&self, event: Envelope) -> Vec<Delivered> {
+        let event = Arc::new(event);
+        let groups = self.interested(event.kind());
+        let handled = join_all(groups.iter().map(|group| group.handle(&event))).await;
+        handled.into_iter().flatten().collect()
+    }
+
+    async fn carry(&self, event: &Envelope) -> Result<(), PublishError> {
+        let groups = self.interested(event.kind());
+        if groups.is_empty() && !self.drop_unhandled {
+            let text = format!("no-handler: no group handles {:?}", event.kind());
+            return Err(PublishError::Refused(text));
+        }
+        let event = Arc::new(event.clone());
+        let answers = join_all(groups.iter().map(|group| group.receive(&event))).await;
+        let open: Vec<&str> = groups
+            .iter()
+            .zip(answers)
+            .filter(|(_, answer)| *answer != Answer::Ack)
+            .map(|(group, _)| group.name())
+            .collect();
+        match open[..] {
+            [] => Ok(()),
+            _ => Err(PublishError::Failed(format!("not handled by {}", open.join(", ")))),
+        }
+    }
+}
+
+impl<S: Store> Publisher for Bus<S> {
+    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+        join_all(events.iter().map(|event| self.carry(event))).await
+    }
+}

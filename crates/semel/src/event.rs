@@ -1,0 +1,401 @@
+//! Something that happened, in its envelope: what the outbox keeps, brokers carry and inboxes handle.
+//!
+//! On the wire an envelope is a CloudEvent 1.0 (`cloud`); how it gets there is the publishers'
+//! business, and whether it was handled before is the inbox's.
+
+mod cloud;
+mod id;
+mod trace;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use cloud::{Carried, STRUCTURED, Unreadable};
+pub use id::EventId;
+pub use trace::{TraceContext, capture_traces_with};
+
+use crate::claim::OperationId;
+use crate::clock::{Timestamp, system_now};
+use crate::fingerprint::Fingerprint;
+use crate::key::{InvalidKey, Key, Kind, MAX_ID, MAX_TENANT, Principal};
+
+/// Longest event type, in bytes: it is also the reference under which operators find a failure.
+pub const MAX_TYPE: usize = 128;
+/// Longest source, aggregate type and aggregate id, in bytes.
+pub const MAX_NAME: usize = 255;
+/// Longest value of an attribute, in bytes.
+pub const MAX_VALUE: usize = 1_024;
+/// Most attributes of the sender's own.
+pub const MAX_ATTRIBUTES: usize = 64;
+/// Largest payload, in bytes. Brokers may take less; what one refuses is buried with its reason.
+pub const MAX_PAYLOAD: usize = 16 << 20;
+
+/// What an event is about. Events about the same thing are published in the order of their append.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Aggregate {
+    /// What kind of thing: `order`.
+    pub kind: Box<str>,
+    /// Which one.
+    pub id: Box<str>,
+}
+
+/// An event with everything that a stranger needs to handle it.
+///
+/// ```
+/// use semel::event::Envelope;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Debug, PartialEq, Serialize, Deserialize)]
+/// struct Placed { order: String, cents: u64 }
+///
+/// let placed = Placed { order: "ord_1".into(), cents: 1999 };
+/// let event = Envelope::builder("acme", "order.placed", "/orders")
+///     .about("order", "ord_1")
+///     .json(&placed)
+///     .build()?;
+/// assert_eq!(event.parse::<Placed>()?, placed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Envelope {
+    tenant: Box<str>,
+    id: EventId,
+    kind: Box<str>,
+    source: Box<str>,
+    aggregate: Option<Aggregate>,
+    payload: Bytes,
+    content_type: Box<str>,
+    attributes: BTreeMap<Box<str>, Box<str>>,
+    occurred_at: Timestamp,
+    sequence: Option<u64>,
+    trace: Option<TraceContext>,
+    correlation_id: Option<Box<str>>,
+    causation_id: Option<Box<str>>,
+}
+
+impl Envelope {
+    /// The content type of payloads that `serde` wrote.
+    pub const JSON: &'static str = "application/json";
+
+    /// An event of `kind` (its type, `order.placed`) that `source` tells about.
+    pub fn builder(tenant: &str, kind: &str, source: &str) -> Builder {
+        Builder {
+            unreadable: None,
+            envelope: Self {
+                tenant: tenant.into(),
+                id: EventId::generate(),
+                kind: kind.into(),
+                source: source.into(),
+                aggregate: None,
+                payload: Bytes::new(),
+                content_type: "application/octet-stream".into(),
+                attributes: BTreeMap::new(),
+                occurred_at: system_now(),
+                sequence: None,
+                trace: trace::current(),
+                correlation_id: None,
+                causation_id: None,
+            },
+        }
+    }
+
+    /// Whose event.
+    pub fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
+    /// Which event: the same however often it is delivered.
+    pub fn id(&self) -> EventId {
+        self.id
+    }
+
+    /// The event type.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Who tells.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// What it is about; `None` if its order among others does not matter.
+    pub fn aggregate(&self) -> Option<&Aggregate> {
+        self.aggregate.as_ref()
+    }
+
+    /// What it says.
+    pub fn payload(&self) -> &Bytes {
+        &self.payload
+    }
+
+    /// What the payload is.
+    pub fn content_type(&self) -> &str {
+        &self.content_type
+    }
+
+    /// The sender's own attributes.
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.attributes.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// One of the sender's own attributes.
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.get(name).map(|value| &**value)
+    }
+
+    /// When it happened, by the sender's clock. For people; nothing is decided by it.
+    pub fn occurred_at(&self) -> Timestamp {
+        self.occurred_at
+    }
+
+    /// Its number in the outbox that it came from. Grows along an aggregate's events.
+    pub fn sequence(&self) -> Option<u64> {
+        self.sequence
+    }
+
+    /// The trace that it happened in.
+    pub fn trace(&self) -> Option<&TraceContext> {
+        self.trace.as_ref()
+    }
+
+    /// What it belongs to: normally the operation that began it all.
+    pub fn correlation_id(&self) -> Option<&str> {
+        self.correlation_id.as_deref()
+    }
+
+    /// What led to it: an operation or another event.
+    pub fn causation_id(&self) -> Option<&str> {
+        self.causation_id.as_deref()
+    }
+
+    /// The payload, read as JSON.
+    ///
+    /// # Errors
+    /// Says what is wrong with it and where.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(&self.payload)
+    }
+
+    /// This event under the number that its outbox gave it.
+    #[must_use]
+    pub fn with_sequence(mut self, sequence: u64) -> Self {
+        self.sequence = Some(sequence);
+        self
+    }
+
+    /// This event as the consequence of an operation, where it does not say otherwise.
+    #[must_use]
+    pub(crate) fn caused_by(mut self, operation: OperationId) -> Self {
+        let id = || operation.to_string().into_boxed_str();
+        self.causation_id.get_or_insert_with(id);
+        self.correlation_id.get_or_insert_with(id);
+        self
+    }
+
+    /// A builder that begins where this event ends: same tenant, same correlation, caused by it.
+    pub fn followed_by(&self, kind: &str, source: &str) -> Builder {
+        let mut next = Self::builder(&self.tenant, kind, source).causation_id(&self.id.to_string());
+        let root = || self.id.to_string().into_boxed_str();
+        next.envelope.correlation_id = Some(self.correlation_id.clone().unwrap_or_else(root));
+        if next.envelope.trace.is_none() {
+            next.envelope.trace.clone_from(&self.trace);
+        }
+        next
+    }
+
+    /// Where a consumer's record of this event is.
+    pub(crate) fn key(&self, scope: &str) -> Result<Key, InvalidKey> {
+        Key::new(Kind::Event, &self.tenant, scope, Principal::global(), &self.id.to_string())
+    }
+
+    /// What makes a repeat the same event: its type, and who tells.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::opaque(&format!("{}\0{}", self.kind, self.source))
+    }
+}
+
+/// Shows what it is and how large, never what it says.
+impl fmt::Debug for Envelope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Envelope")
+            .field("id", &self.id)
+            .field("kind", &self.kind)
+            .field("source", &self.source)
+            .field("bytes", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An event in the making.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    envelope: Envelope,
+    unreadable: Option<String>,
+}
+
+impl Builder {
+    /// Names the event. Default: a new id. An event that may be appended twice for one cause (a
+    /// repair job, a retried command) takes its name from the cause: [`EventId::derived`].
+    pub fn id(mut self, id: EventId) -> Self {
+        self.envelope.id = id;
+        self
+    }
+
+    /// What it is about: events about the same thing keep their order.
+    pub fn about(mut self, kind: &str, id: &str) -> Self {
+        self.envelope.aggregate = Some(Aggregate { kind: kind.into(), id: id.into() });
+        self
+    }
+
+    /// What it says, as JSON.
+    pub fn json(mut self, payload: &impl Serialize) -> Self {
+        match serde_json::to_vec(payload) {
+            Ok(bytes) => self.payload(Envelope::JSON, bytes),
+            Err(error) => {
+                self.unreadable = Some(error.to_string());
+                self
+            }
+        }
+    }
+
+    /// What it says.
+    pub fn payload(mut self, content_type: &str, payload: impl Into<Bytes>) -> Self {
+        self.envelope.content_type = content_type.into();
+        self.envelope.payload = payload.into();
+        self
+    }
+
+    /// An attribute of your own: a CloudEvents extension, so 1 to 20 of `a-z0-9`.
+    pub fn attribute(mut self, name: &str, value: &str) -> Self {
+        self.envelope.attributes.insert(name.into(), value.into());
+        self
+    }
+
+    /// When it happened. Default: now.
+    pub fn occurred_at(mut self, at: Timestamp) -> Self {
+        self.envelope.occurred_at = at;
+        self
+    }
+
+    /// The trace that it happened in. Default: the current one, see [`capture_traces_with`].
+    pub fn trace(mut self, trace: TraceContext) -> Self {
+        self.envelope.trace = Some(trace);
+        self
+    }
+
+    /// What it belongs to. Default, in a transaction of the executor: its operation.
+    pub fn correlation_id(mut self, id: &str) -> Self {
+        self.envelope.correlation_id = Some(id.into());
+        self
+    }
+
+    /// What led to it. Default, in a transaction of the executor: its operation.
+    pub fn causation_id(mut self, id: &str) -> Self {
+        self.envelope.causation_id = Some(id.into());
+        self
+    }
+
+    /// The event.
+    ///
+    /// # Errors
+    /// [`InvalidEvent`] names the first part that cannot be sent, and its limit.
+    pub fn build(self) -> Result<Envelope, InvalidEvent> {
+        if let Some(reason) = self.unreadable {
+            return Err(InvalidEvent::Payload { reason });
+        }
+        self.envelope.check()?;
+        Ok(self.envelope)
+    }
+}
+
+impl Envelope {
+    fn check(&self) -> Result<(), InvalidEvent> {
+        text("tenant", &self.tenant, MAX_TENANT)?;
+        text("type", &self.kind, MAX_TYPE)?;
+        text("source", &self.source, MAX_NAME)?;
+        text("content type", &self.content_type, MAX_NAME)?;
+        if let Some(Aggregate { kind, id }) = &self.aggregate {
+            text("aggregate type", kind, MAX_NAME)?;
+            text("aggregate id", id, MAX_NAME)?;
+        }
+        for (part, id) in
+            [("correlation id", &self.correlation_id), ("causation id", &self.causation_id)]
+        {
+            id.as_deref().map_or(Ok(()), |id| text(part, id, MAX_ID))?;
+        }
+        if self.attributes.len() > MAX_ATTRIBUTES {
+            return Err(InvalidEvent::Attributes { count: self.attributes.len() });
+        }
+        for (name, value) in &self.attributes {
+            if !cloud::is_extension(name) {
+                return Err(InvalidEvent::Attribute { name: name.clone() });
+            }
+            text("attribute", value, MAX_VALUE)?;
+        }
+        match self.payload.len() {
+            0..=MAX_PAYLOAD => Ok(()),
+            bytes => Err(InvalidEvent::TooLarge { bytes }),
+        }
+    }
+}
+
+fn text(part: &'static str, text: &str, max: usize) -> Result<(), InvalidEvent> {
+    let sound = !text.trim().is_empty() && text.len() <= max && !text.contains(char::is_control);
+    if sound { Ok(()) } else { Err(InvalidEvent::Text { part, max, len: text.len() }) }
+}
+
+/// An event that cannot be sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEvent {
+    /// A text is blank, too long or holds a control character.
+    #[error(
+        "an event's {part} must be 1 to {max} bytes of visible text without control characters, \
+         got {len} bytes"
+    )]
+    Text {
+        /// Which one.
+        part: &'static str,
+        /// Its limit, in bytes.
+        max: usize,
+        /// What was given, in bytes.
+        len: usize,
+    },
+    /// An attribute's name is no name for a CloudEvents extension, or is taken.
+    #[error(
+        "an attribute is named by 1 to 20 of a-z0-9 and not like one that CloudEvents or Semel \
+         sets itself, got {name:?}"
+    )]
+    Attribute {
+        /// The name.
+        name: Box<str>,
+    },
+    /// Too many attributes.
+    #[error("an event has at most {MAX_ATTRIBUTES} attributes of its own, got {count}")]
+    Attributes {
+        /// How many were given.
+        count: usize,
+    },
+    /// The payload could not be written as JSON.
+    #[error("the payload cannot be written as JSON: {reason}")]
+    Payload {
+        /// Why.
+        reason: String,
+    },
+    /// The payload is too large.
+    #[error(
+        "a payload has at most {MAX_PAYLOAD} bytes, got {bytes}; store it elsewhere and send where"
+    )]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests;

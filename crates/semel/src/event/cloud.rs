@@ -1,0 +1,258 @@
+//! Envelopes as CloudEvents 1.0: a list of attributes beside the payload where the carrier has room
+//! for both (binary mode), one JSON document where it has not (structured mode).
+//!
+//! A foreign event needs `id`, `source`, `type`, and a tenant: its own attribute, or the reader's.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::{Aggregate, Envelope, EventId, InvalidEvent, TraceContext};
+use crate::clock::Timestamp;
+
+/// The content type of structured mode.
+pub const STRUCTURED: &str = "application/cloudevents+json";
+
+/// What we set ourselves; nobody may use these for something else.
+const OURS: [&str; 18] = [
+    "specversion",
+    "id",
+    "source",
+    "type",
+    "subject",
+    "time",
+    "datacontenttype",
+    "dataschema",
+    "data",
+    "tenantid",
+    "partitionkey",
+    "aggregatetype",
+    "sequence",
+    "traceparent",
+    "tracestate",
+    "correlationid",
+    "causationid",
+    "database64",
+];
+
+/// What an aggregate is called that its sender only gave a key.
+const SUBJECT: &str = "subject";
+
+/// Whether a sender may use this name.
+pub(super) fn is_extension(name: &str) -> bool {
+    (1..=20).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        && !OURS.contains(&name)
+}
+
+/// A message that is no event.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// An attribute is missing.
+    #[error("the message has no attribute {0}; CloudEvents 1.0 and a tenant are wanted")]
+    Missing(&'static str),
+    /// An attribute cannot be read.
+    #[error("the message's attribute {name} cannot be read: {reason}")]
+    Attribute {
+        /// Which one.
+        name: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// Structured mode whose document is no JSON object.
+    #[error("the message is no CloudEvent in JSON: {0}")]
+    Document(String),
+    /// A part is out of its limits.
+    #[error(transparent)]
+    Invalid(#[from] InvalidEvent),
+}
+
+/// A message as a carrier hands it over in binary mode.
+#[derive(Clone, Debug, Default)]
+pub struct Carried<'a> {
+    /// Its attributes, without the carrier's prefix.
+    pub attributes: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    /// Its content type, where that is not among the attributes.
+    pub content_type: Option<Cow<'a, str>>,
+    /// Its payload.
+    pub payload: Bytes,
+    /// The tenant of events that name none.
+    pub tenant: Option<Cow<'a, str>>,
+}
+
+impl Envelope {
+    /// Its attributes for binary mode, without a carrier's prefix, `datacontenttype` included.
+    pub fn cloud_attributes(&self) -> Vec<(&str, Cow<'_, str>)> {
+        let mut all: Vec<(&str, Cow<'_, str>)> = vec![
+            ("specversion", "1.0".into()),
+            ("id", self.id.to_string().into()),
+            ("source", (&*self.source).into()),
+            ("type", (&*self.kind).into()),
+            ("time", written(self.occurred_at).into()),
+            ("datacontenttype", (&*self.content_type).into()),
+            ("tenantid", (&*self.tenant).into()),
+        ];
+        if let Some(Aggregate { kind, id }) = &self.aggregate {
+            all.push(("subject", (&**id).into()));
+            all.push(("partitionkey", (&**id).into()));
+            all.push(("aggregatetype", (&**kind).into()));
+        }
+        if let Some(sequence) = self.sequence {
+            // Compared as text by the specification, so written with all its digits.
+            all.push(("sequence", format!("{sequence:020}").into()));
+        }
+        if let Some(trace) = &self.trace {
+            all.push(("traceparent", trace.parent().into()));
+            all.extend(trace.state().map(|state| ("tracestate", state.into())));
+        }
+        all.extend(self.correlation_id.as_deref().map(|id| ("correlationid", id.into())));
+        all.extend(self.causation_id.as_deref().map(|id| ("causationid", id.into())));
+        all.extend(self.attributes().map(|(name, value)| (name, value.into())));
+        all
+    }
+
+    /// The event that a carrier brought in binary mode.
+    ///
+    /// # Errors
+    /// [`Unreadable`] says what is missing or wrong.
+    pub fn from_cloud(carried: Carried<'_>) -> Result<Self, Unreadable> {
+        let Carried { mut attributes, content_type, payload, tenant } = carried;
+        let mut take = |name: &'static str| attributes.remove(name).filter(|text| !text.is_empty());
+        let need = |name: &'static str, found: Option<Cow<'_, str>>| {
+            found.map(|text| text.into_owned().into_boxed_str()).ok_or(Unreadable::Missing(name))
+        };
+        match take("specversion").as_deref() {
+            Some("1.0") => {}
+            Some(other) => {
+                return Err(unreadable("specversion", format!("{other:?} is not 1.0")));
+            }
+            None => return Err(Unreadable::Missing("specversion")),
+        }
+        let source = need("source", take("source"))?;
+        let id = EventId::foreign(&source, &need("id", take("id"))?);
+        let subject = take("subject");
+        let envelope = Self {
+            kind: need("type", take("type"))?,
+            tenant: need("tenantid", take("tenantid").or(tenant))?,
+            occurred_at: take("time")
+                .map_or_else(|| Ok(crate::clock::system_now()), |t| read(&t))?,
+            aggregate: take("partitionkey").or(subject).map(|id| Aggregate {
+                kind: take("aggregatetype").unwrap_or(SUBJECT.into()).into(),
+                id: id.into(),
+            }),
+            // A stranger's sequence may be anything; ours is a number.
+            sequence: take("sequence").and_then(|text| text.parse().ok()),
+            trace: take("traceparent")
+                .and_then(|parent| TraceContext::new(&parent, take("tracestate").as_deref())),
+            correlation_id: take("correlationid").map(Into::into),
+            causation_id: take("causationid").map(Into::into),
+            content_type: take("datacontenttype")
+                .or(content_type)
+                .map_or_else(|| "application/octet-stream".into(), Into::into),
+            attributes: BTreeMap::new(),
+            payload,
+            source,
+            id,
+        };
+        let kept = attributes.into_iter().filter(|(name, _)| is_extension(name));
+        let attributes = kept.map(|(name, value)| (name.into(), value.into())).collect();
+        let envelope = Self { attributes, ..envelope };
+        envelope.check()?;
+        Ok(envelope)
+    }
+
+    /// The event as one JSON document.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut document = BTreeMap::new();
+        for (name, value) in self.cloud_attributes() {
+            document.insert(name, Value::String(value.into_owned()));
+        }
+        let written = match self.embedded() {
+            Some(data) => serde_json::to_vec(&Embedded { attributes: &document, data }),
+            None => {
+                let data = Value::String(STANDARD.encode(&self.payload));
+                document.insert("data_base64", data);
+                serde_json::to_vec(&document)
+            }
+        };
+        written.expect("texts and JSON that was read are written")
+    }
+
+    /// The payload as it can stand in a JSON document without changing a byte.
+    fn embedded(&self) -> Option<&RawValue> {
+        let subtype = self.content_type.split(';').next().unwrap_or_default().trim();
+        if subtype != Self::JSON && !subtype.ends_with("+json") {
+            return None;
+        }
+        let data: &RawValue = serde_json::from_slice(&self.payload).ok()?;
+        (data.get().len() == self.payload.len()).then_some(data)
+    }
+
+    /// The event in a JSON document; `tenant` is that of events that name none.
+    ///
+    /// # Errors
+    /// [`Unreadable`] says what is missing or wrong.
+    pub fn from_json(document: &[u8], tenant: Option<&str>) -> Result<Self, Unreadable> {
+        let broken = |error: serde_json::Error| Unreadable::Document(error.to_string());
+        let members: BTreeMap<Cow<'_, str>, &RawValue> =
+            serde_json::from_slice(document).map_err(broken)?;
+        let mut carried = Carried { tenant: tenant.map(Cow::Borrowed), ..Carried::default() };
+        for (name, raw) in members {
+            match &*name {
+                "data" => carried.payload = Bytes::copy_from_slice(raw.get().as_bytes()),
+                "data_base64" => {
+                    let text: String = serde_json::from_str(raw.get()).map_err(broken)?;
+                    let decoded = STANDARD.decode(text);
+                    carried.payload = decoded
+                        .map_err(|error| unreadable("data_base64", error.to_string()))?
+                        .into();
+                }
+                _ => {
+                    if let Some(value) = attribute(raw.get()) {
+                        carried.attributes.insert(name, value.into());
+                    }
+                }
+            }
+        }
+        let typed = carried.attributes.contains_key("datacontenttype");
+        carried.content_type = (!typed).then_some(Cow::Borrowed(Self::JSON));
+        Self::from_cloud(carried)
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Embedded<'a> {
+    #[serde(flatten)]
+    attributes: &'a BTreeMap<&'a str, Value>,
+    data: &'a RawValue,
+}
+
+/// An attribute's value as text: numbers and booleans are written as JSON does, null is absence.
+fn attribute(raw: &str) -> Option<String> {
+    match serde_json::from_str(raw).ok()? {
+        Value::String(text) => Some(text),
+        Value::Null => None,
+        Value::Bool(_) | Value::Number(_) => Some(raw.to_owned()),
+        Value::Array(_) | Value::Object(Map { .. }) => None,
+    }
+}
+
+fn written(at: Timestamp) -> String {
+    let clamped = jiff::Timestamp::from_microsecond(at.as_micros());
+    clamped.unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_string()
+}
+
+fn read(text: &str) -> Result<Timestamp, Unreadable> {
+    text.parse::<jiff::Timestamp>()
+        .map(|at| Timestamp::from_micros(at.as_microsecond()))
+        .map_err(|error| unreadable("time", error.to_string()))
+}
+
+fn unreadable(name: &'static str, reason: String) -> Unreadable {
+    Unreadable::Attribute { name, reason }
+}

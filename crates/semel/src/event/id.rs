@@ -1,0 +1,85 @@
+//! Names of events.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::claim::{InvalidOperationId, OperationId};
+
+/// Names an event: a ULID for our own, a digest of source and id for those of others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EventId(OperationId);
+
+impl EventId {
+    /// A new one, from the time and 80 random bits.
+    pub fn generate() -> Self {
+        Self(OperationId::generate())
+    }
+
+    /// The event `name` of an operation: the same however often the operation is run, so that an
+    /// event that is told twice is recognised.
+    pub fn derived(operation: OperationId, name: &str) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"semel/event/1\0");
+        hash.update(operation.to_bytes());
+        hash.update(name.as_bytes());
+        let mut bytes = operation.to_bytes();
+        bytes[6..].copy_from_slice(&hash.finalize()[..10]);
+        Self::from_array(bytes)
+    }
+
+    /// The event that a stranger calls `id`. A ULID is taken at its word: it names one event in the
+    /// world. Anything else names one only together with its `source`.
+    pub fn foreign(source: &str, id: &str) -> Self {
+        if let Ok(ulid) = id.parse() {
+            return ulid;
+        }
+        let mut hash = Sha256::new();
+        hash.update(b"semel/foreign-event/1\0");
+        hash.update(source.len().to_be_bytes());
+        hash.update(source.as_bytes());
+        hash.update(id.as_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.finalize()[..16]);
+        Self::from_array(bytes)
+    }
+
+    fn from_array(bytes: [u8; 16]) -> Self {
+        Self(OperationId::from_bytes(&bytes).expect("16 bytes"))
+    }
+
+    /// The 16 bytes, big endian.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.to_bytes()
+    }
+
+    /// Reads the stored form; `None` unless it is 16 bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        OperationId::from_bytes(bytes).map(Self)
+    }
+}
+
+/// Upper-case Crockford base32, 26 characters.
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EventId({self})")
+    }
+}
+
+/// Reads exactly what [`Display`](fmt::Display) writes.
+impl FromStr for EventId {
+    type Err = InvalidOperationId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidOperationId> {
+        text.parse().map(Self)
+    }
+}

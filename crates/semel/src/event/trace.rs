@@ -1,0 +1,69 @@
+//! The trace that an event happened in: caught when the event is made, because by the time that it
+//! is published the current trace is somebody else's.
+//!
+//! This crate knows no tracing system. It asks the one function that it was given, once a process.
+
+use std::sync::OnceLock;
+
+/// A W3C trace context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceContext {
+    parent: Box<str>,
+    state: Option<Box<str>>,
+}
+
+impl TraceContext {
+    /// From the values of `traceparent` and `tracestate`; `None` if the first is not one.
+    pub fn new(parent: &str, state: Option<&str>) -> Option<Self> {
+        let state = state.filter(|state| !state.is_empty() && is_visible(state, 512));
+        is_parent(parent).then(|| Self { parent: parent.into(), state: state.map(Into::into) })
+    }
+
+    /// The value of `traceparent`.
+    pub fn parent(&self) -> &str {
+        &self.parent
+    }
+
+    /// The value of `tracestate`.
+    pub fn state(&self) -> Option<&str> {
+        self.state.as_deref()
+    }
+}
+
+fn is_visible(text: &str, max: usize) -> bool {
+    text.len() <= max && text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
+}
+
+/// `00-<32 hex>-<16 hex>-<2 hex>`, neither id all zero.
+fn is_parent(text: &str) -> bool {
+    let parts: Vec<&str> = text.splitn(4, '-').collect();
+    let [version, trace, span, flags] = parts[..] else { return false };
+    let hex = |part: &str, len: usize| {
+        part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let is_set = |id: &str| id.bytes().any(|b| b != b'0');
+    hex(version, 2)
+        && version != "ff"
+        && hex(trace, 32)
+        && is_set(trace)
+        && hex(span, 16)
+        && is_set(span)
+        && hex(flags, 2)
+}
+
+type Capture = Box<dyn Fn() -> Option<TraceContext> + Send + Sync>;
+
+static CAPTURE: OnceLock<Capture> = OnceLock::new();
+
+/// Says how the current trace is found, once in a process; later calls change nothing and give
+/// `false`. With OpenTelemetry, inject the current context into a map and make a [`TraceContext`]
+/// of its `traceparent` and `tracestate`.
+pub fn capture_traces_with(
+    capture: impl Fn() -> Option<TraceContext> + Send + Sync + 'static,
+) -> bool {
+    CAPTURE.set(Box::new(capture)).is_ok()
+}
+
+pub(super) fn current() -> Option<TraceContext> {
+    CAPTURE.get().and_then(|capture| capture())
+}

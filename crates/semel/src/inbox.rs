@@ -1,0 +1,431 @@
+//! The inbox: each consumer group handles each event once, whatever the broker does.
+//!
+//! An event is a command under the key (tenant, group, event id); everything that is true of
+//! commands is true of it. What this room adds: where an event goes ([`Group`]), what its failure
+//! leaves behind (the whole envelope, so that a retry needs no broker), and what the broker is told
+//! ([`Answer`]).
+
+mod consumer;
+mod failure;
+mod group;
+mod retry;
+mod source;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use consumer::{Consumer, Consuming};
+pub use failure::Failure;
+pub use group::{Group, InvalidGroup};
+pub use retry::{Retried, Retrying};
+pub use source::{Message, Source, SourceError};
+
+use crate::event::{Envelope, STRUCTURED};
+use crate::executor::{Command, Context, Error, Executor, Served, Settlement, Unit};
+use crate::key::InvalidKey;
+use crate::measure;
+use crate::outcome::{ErrorText, Outcome, Recorded, Reference};
+use crate::policy::{OnFailure, Policy, Woken};
+use crate::record::State;
+use crate::store::{self, Store, TransactionalStore};
+
+/// What became of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Handled {
+    /// This call handled it.
+    Done {
+        /// Which execution that was, counted from 1.
+        attempt: u32,
+    },
+    /// It was handled before.
+    Replayed {
+        /// Which execution that was.
+        attempt: u32,
+    },
+    /// Somebody is handling it now.
+    InProgress {
+        /// How long its lease still runs, where that is known.
+        lease_remaining: Option<Duration>,
+    },
+    /// An earlier attempt failed, and the next is not due. The envelope is stored: no redelivery is
+    /// needed.
+    Deferred {
+        /// When it is due.
+        retry_after: Duration,
+        /// Executions so far.
+        attempt: u32,
+        /// The last failure.
+        error: ErrorText,
+    },
+    /// It was given up, and waits for an operator.
+    Dead {
+        /// Why.
+        error: ErrorText,
+    },
+}
+
+impl Handled {
+    /// Whether it was handled before.
+    pub fn replayed(&self) -> bool {
+        matches!(self, Handled::Replayed { .. })
+    }
+
+    /// Whether somebody is handling it now.
+    pub fn in_progress(&self) -> bool {
+        matches!(self, Handled::InProgress { .. })
+    }
+
+    /// Whether it has been handled, now or before.
+    pub fn succeeded(&self) -> bool {
+        matches!(self, Handled::Done { .. } | Handled::Replayed { .. })
+    }
+
+    /// Failures so far, where that is known.
+    pub fn retry_count(&self) -> Option<u32> {
+        match self {
+            Handled::Done { attempt } | Handled::Replayed { attempt } => Some(attempt - 1),
+            Handled::Deferred { attempt, .. } => Some(*attempt),
+            Handled::InProgress { .. } | Handled::Dead { .. } => None,
+        }
+    }
+}
+
+/// Why an event is not handled.
+#[derive(Debug, thiserror::Error)]
+pub enum HandleError {
+    /// This group has had an event of this id with another type or source. It is kept, given up,
+    /// beside the first one.
+    #[error("this event id was used before for an event of another type or source")]
+    Conflict,
+    /// The handler failed.
+    #[error("attempt {attempt} to handle the event failed: {error}")]
+    Failed {
+        /// What it said.
+        error: ErrorText,
+        /// Which execution that was.
+        attempt: u32,
+        /// What the ledger has of it.
+        stored: Stored,
+    },
+    /// The attempt that this call waited for failed.
+    #[error("attempt {attempt}, which this call waited for, failed: {error}")]
+    HolderFailed {
+        /// What its handler said.
+        error: ErrorText,
+        /// Which execution that was.
+        attempt: u32,
+    },
+    /// The event has no place in this group.
+    #[error(transparent)]
+    Key(#[from] InvalidKey),
+    /// Anything else. Nothing is known to be stored.
+    #[error(transparent)]
+    Executor(Error),
+}
+
+/// What the ledger has of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// The failure and the envelope: the next attempt is due after this.
+    Retry(Duration),
+    /// The envelope, given up.
+    Dead,
+    /// Nothing that could be relied on: only the broker has the event.
+    Nothing,
+}
+
+/// What a broker is told about a message, once the ledger has said what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is dealt with, or ours to deal with.
+    Ack,
+    /// Bring it again after this.
+    Later(Duration),
+    /// Nothing: it stays the broker's, which brings it again when its patience ends.
+    Nothing,
+}
+
+/// How long until a broker brings again what somebody is handling, unless the lease ends earlier.
+const LATER: Duration = Duration::from_secs(1);
+
+impl Answer {
+    /// The answer to a message. An `ordered` group takes nothing back for later by itself: what
+    /// comes after would overtake it.
+    pub fn to(result: &Result<Handled, HandleError>, ordered: bool) -> Self {
+        match result {
+            Ok(Handled::Done { .. } | Handled::Replayed { .. } | Handled::Dead { .. })
+            | Err(HandleError::Conflict | HandleError::Key(_)) => Answer::Ack,
+            Ok(Handled::InProgress { lease_remaining }) => {
+                Answer::Later(lease_remaining.map_or(LATER, |left| left.min(LATER)))
+            }
+            Ok(Handled::Deferred { retry_after, .. }) if ordered => Answer::Later(*retry_after),
+            Ok(Handled::Deferred { .. }) => Answer::Ack,
+            Err(HandleError::Failed { stored, .. }) => match stored {
+                Stored::Retry(after) if ordered => Answer::Later(*after),
+                Stored::Retry(_) | Stored::Dead => Answer::Ack,
+                Stored::Nothing => Answer::Nothing,
+            },
+            Err(HandleError::HolderFailed { .. }) => Answer::Later(LATER),
+            Err(HandleError::Executor(_)) => Answer::Nothing,
+        }
+    }
+}
+
+/// Handles events once per group, on the ledger of an executor. Cheap to clone.
+pub struct Inbox<S: Store> {
+    executor: Executor<S>,
+    policy: Arc<Policy>,
+}
+
+impl<S: Store> Clone for Inbox<S> {
+    fn clone(&self) -> Self {
+        Self { executor: self.executor.clone(), policy: Arc::clone(&self.policy) }
+    }
+}
+
+impl<S: Store> fmt::Debug for Inbox<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+/// What the work of an event came to, as the door carries it.
+enum Ran {
+    Done,
+    Failed(String),
+}
+
+impl<S: Store> Inbox<S> {
+    /// An inbox with the defaults of [`Inbox::default_policy`].
+    pub fn new(executor: Executor<S>) -> Self {
+        Self { executor, policy: Arc::new(Self::default_policy()) }
+    }
+
+    /// How events are handled unless somebody says otherwise: a lease of 30 s, 20 executions, a
+    /// backoff of 1 s doubling to 5 min, kept for 30 days (longer than any broker redelivers),
+    /// nobody waits, and whoever waits is told of the holder's failure.
+    pub fn default_policy() -> Policy {
+        Policy {
+            keep: Duration::from_secs(30 * 24 * 60 * 60),
+            woken: Woken::Report,
+            on_failure: OnFailure::backoff(),
+            max_attempts: Some(20),
+            ..Policy::default()
+        }
+    }
+
+    /// The same inbox with other settings.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = Arc::new(policy);
+        self
+    }
+
+    /// The executor that it stands on.
+    pub fn executor(&self) -> &Executor<S> {
+        &self.executor
+    }
+
+    /// A consumer group.
+    pub fn group(&self, name: &str) -> Group<S> {
+        Group::new(self.clone(), name)
+    }
+
+    /// Handles an event in `group`, unless that group has handled it: the handler runs under a
+    /// claim of its own, and its success is recorded after it.
+    ///
+    /// # Errors
+    /// [`HandleError`] says why it is not handled, and what is stored.
+    pub async fn handle<F, Fut, E>(
+        &self,
+        group: &str,
+        event: &Arc<Envelope>,
+        handler: F,
+    ) -> Result<Handled, HandleError>
+    where
+        F: FnOnce(Arc<Envelope>, Context) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Failure>,
+    {
+        let command = self.command(group, event)?;
+        let given = Arc::clone(event);
+        let work = |context| async move { settlement(handler(given, context).await) };
+        let served = self.executor.serve(command, work).await;
+        self.conclude(group, event, served).await
+    }
+
+    /// As [`handle`](Self::handle), but the handler writes in the transaction that also records its
+    /// success: exactly once, with no assumption about leases.
+    ///
+    /// # Errors
+    /// As [`handle`](Self::handle). A failure is recorded after the rollback.
+    pub async fn handle_atomic<F, Fut, E>(
+        &self,
+        group: &str,
+        event: &Arc<Envelope>,
+        handler: F,
+    ) -> Result<Handled, HandleError>
+    where
+        S: TransactionalStore,
+        F: FnOnce(Arc<Envelope>, Unit<S>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Failure>,
+    {
+        let command = self.command(group, event)?;
+        let given = Arc::clone(event);
+        let work = |unit| async move { settlement(handler(given, unit).await) };
+        let served = self.executor.serve_transact(command, work).await;
+        self.conclude(group, event, served).await
+    }
+
+    fn command(&self, scope: &str, event: &Arc<Envelope>) -> Result<Command, InvalidKey> {
+        let packed = Arc::clone(event);
+        Ok(Command::new(event.key(scope)?)
+            .policy(&self.policy)
+            .fingerprint(event.fingerprint())
+            .parcel(move || parcel(&packed)))
+    }
+
+    async fn conclude(
+        &self,
+        scope: &str,
+        event: &Arc<Envelope>,
+        served: Result<Served<Ran>, Error>,
+    ) -> Result<Handled, HandleError> {
+        let failed = match served {
+            Ok(Served::Executed { answer: Ran::Done, receipt }) => {
+                Ok(Handled::Done { attempt: receipt.map_or(1, |receipt| receipt.attempt) })
+            }
+            Ok(Served::Executed { answer: Ran::Failed(error), .. }) => Err(Ok(error)),
+            Ok(Served::Replayed { receipt, .. }) => {
+                Ok(Handled::Replayed { attempt: receipt.attempt })
+            }
+            Ok(Served::InProgress { lease_remaining, .. }) => {
+                Ok(Handled::InProgress { lease_remaining })
+            }
+            Err(Error::Backoff { retry_after, attempt, error }) => {
+                Ok(Handled::Deferred { retry_after, attempt, error })
+            }
+            Err(Error::Dead { error } | Error::Uncertain { error }) => Ok(Handled::Dead { error }),
+            Err(error @ (Error::Panicked { .. } | Error::WorkTimeout { .. })) => {
+                Err(Ok(error.to_string()))
+            }
+            Err(other) => Err(Err(other)),
+        };
+        let result = match failed {
+            Ok(handled) => Ok(handled),
+            Err(Ok(error)) => Err(self.failure(scope, event, &error).await),
+            Err(Err(Error::Mismatch)) => self.conflict(scope, event).await,
+            Err(Err(Error::HolderFailed { error, attempt })) => {
+                Err(HandleError::HolderFailed { error, attempt })
+            }
+            Err(Err(other)) => Err(HandleError::Executor(other)),
+        };
+        measure::inbox(scope, named(&result));
+        result
+    }
+
+    /// What the ledger has of a failure. Asked, not assumed: a broker must not be told that an event
+    /// is ours to deal with when nothing could be written down.
+    async fn failure(&self, scope: &str, event: &Envelope, error: &str) -> HandleError {
+        let error = ErrorText::new(error);
+        let found = match event.key(scope) {
+            Ok(key) => self.executor.store().peek(&key).await.ok().flatten(),
+            Err(_) => None,
+        };
+        let (attempt, stored) = found.map_or((0, Stored::Nothing), |found| {
+            let record = found.record;
+            let stored = match record.state {
+                _ if record.parcel.is_none() => Stored::Nothing,
+                State::Failed => {
+                    let after = record.retry_at.and_then(|at| at.remaining(found.now));
+                    Stored::Retry(after.unwrap_or_default())
+                }
+                State::Dead | State::Uncertain => Stored::Dead,
+                State::Running | State::Succeeded => Stored::Nothing,
+            };
+            (record.attempt, stored)
+        });
+        tracing::debug!(event = %event.id(), group = scope, %error, attempt, "not handled");
+        HandleError::Failed { error, attempt, stored }
+    }
+
+    /// Keeps an event whose id was somebody else's, for an operator to look at.
+    async fn conflict(&self, scope: &str, event: &Arc<Envelope>) -> Result<Handled, HandleError> {
+        tracing::warn!(event = %event.id(), group = scope, kind = event.kind(), "conflicting id");
+        let aside = format!("conflict\0{}\0{}", event.kind(), event.source());
+        let reason = "conflict: this id was used before for an event of another type or source";
+        self.bury(scope, event, &aside, reason).await?;
+        Err(HandleError::Conflict)
+    }
+
+    /// Keeps an event that cannot be handled, given up at once.
+    async fn bury(
+        &self,
+        scope: &str,
+        event: &Arc<Envelope>,
+        aside: &str,
+        reason: &str,
+    ) -> Result<(), HandleError> {
+        use crate::key::Principal;
+        let mut command = self.command(scope, event)?;
+        if !aside.is_empty() {
+            let key = event.key(scope)?.principal(Principal::of(aside));
+            let packed = Arc::clone(event);
+            command = Command::new(key).policy(&self.policy).parcel(move || parcel(&packed));
+        }
+        let reason = reason.to_owned();
+        let work = |_| async move { Settlement::Bury { answer: (), error: reason } };
+        match self.executor.serve(command, work).await {
+            Ok(_) | Err(Error::Dead { .. }) => Ok(()),
+            Err(other) => Err(HandleError::Executor(other)),
+        }
+    }
+}
+
+/// How a handler's result settles its claim.
+fn settlement<E: Into<Failure>>(result: Result<(), E>) -> Settlement<Ran> {
+    match result.map_err(Into::into) {
+        Ok(()) => {
+            let outcome = Recorded::Whole(Outcome::empty());
+            Settlement::Complete { answer: Ran::Done, outcome }
+        }
+        Err(Failure { error, hopeless: false }) => {
+            Settlement::Fail { answer: Ran::Failed(error.clone()), error }
+        }
+        Err(Failure { error, hopeless: true }) => {
+            Settlement::Bury { answer: Ran::Failed(error.clone()), error }
+        }
+    }
+}
+
+/// What a retry needs: the whole event, findable by its type.
+fn parcel(event: &Envelope) -> Outcome {
+    let parcel = Outcome::new(STRUCTURED, event.to_json());
+    match Reference::new(event.kind()) {
+        Ok(kind) => parcel.with_reference(kind),
+        Err(_) => parcel,
+    }
+}
+
+fn named(result: &Result<Handled, HandleError>) -> &'static str {
+    match result {
+        Ok(Handled::Done { .. }) => "done",
+        Ok(Handled::Replayed { .. }) => "replayed",
+        Ok(Handled::InProgress { .. }) => "in_progress",
+        Ok(Handled::Deferred { .. }) => "deferred",
+        Ok(Handled::Dead { .. }) => "dead",
+        Err(HandleError::Conflict) => "conflict",
+        Err(HandleError::Failed { .. }) => "failed",
+        Err(HandleError::HolderFailed { .. }) => "holder_failed",
+        Err(HandleError::Key(_) | HandleError::Executor(_)) => "error",
+    }
+}
+
+impl From<store::Error> for HandleError {
+    fn from(error: store::Error) -> Self {
+        HandleError::Executor(Error::Store(error))
+    }
+}

@@ -1,0 +1,319 @@
+//! A consumer group: which handler an event of which type goes to.
+//!
+//! Groups know nothing of each other. Named handlers inside a group are consumers of their own: one
+//! that fails does not make another handle its event again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use super::{Answer, Failure, HandleError, Handled, Inbox};
+use crate::event::{Envelope, EventId, Unreadable};
+use crate::executor::{Context, Unit};
+use crate::key::{InvalidKey, Key};
+use crate::store::{BoxFuture, Store, TransactionalStore};
+
+type Outcome = Result<Handled, HandleError>;
+type Work<S> =
+    Arc<dyn Fn(Inbox<S>, String, Arc<Envelope>) -> BoxFuture<'static, Outcome> + Send + Sync>;
+
+/// A handler under its own name.
+type Named<S> = (Box<str>, Work<S>);
+
+/// The tenant of messages that are no events, and so have none.
+const NOBODY: &str = "unknown";
+
+/// Where the events of one consumer group go. Cheap to clone once it is set up.
+///
+/// ```
+/// use std::sync::Arc;
+/// use semel::Executor;
+/// use semel::event::Envelope;
+/// use semel::inbox::{Failure, Inbox};
+/// use semel::store::memory::MemoryStore;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let inventory = Inbox::new(Executor::new(MemoryStore::new()))
+///     .group("INVENTORY")
+///     .on("order.placed", |event, _claim| async move {
+///         let order: serde_json::Value = event.parse().map_err(Failure::hopeless)?;
+///         println!("taking {} off the shelf", order["sku"]);
+///         Ok::<_, Failure>(())
+///     });
+///
+/// let placed = Envelope::builder("acme", "order.placed", "/orders")
+///     .json(&serde_json::json!({ "sku": "A-1" }))
+///     .build()?;
+/// for time in 1..=3 {
+///     let results = inventory.handle(&Arc::new(placed.clone())).await;
+///     assert_eq!(results[0].1.as_ref().unwrap().replayed(), time > 1);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Group<S: Store> {
+    inbox: Inbox<S>,
+    name: Arc<str>,
+    /// By event type; under each, by the handler's own name.
+    handlers: Arc<BTreeMap<Box<str>, Vec<Named<S>>>>,
+    twice: Option<Box<str>>,
+    ordered: bool,
+    ignore_unknown: bool,
+}
+
+impl<S: Store> Clone for Group<S> {
+    fn clone(&self) -> Self {
+        Self {
+            inbox: self.inbox.clone(),
+            name: Arc::clone(&self.name),
+            handlers: Arc::clone(&self.handlers),
+            twice: self.twice.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<S: Store> fmt::Debug for Group<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let types: Vec<_> = self.handlers.keys().collect();
+        f.debug_struct("Group").field("name", &self.name).field("types", &types).finish()
+    }
+}
+
+impl<S: Store> Group<S> {
+    pub(super) fn new(inbox: Inbox<S>, name: &str) -> Self {
+        Self {
+            inbox,
+            name: name.into(),
+            handlers: Arc::default(),
+            twice: None,
+            ordered: false,
+            ignore_unknown: false,
+        }
+    }
+
+    /// Events of `kind` go to `handler`, which runs under a claim of its own.
+    #[must_use]
+    pub fn on<F, Fut, E>(self, kind: &str, handler: F) -> Self
+    where
+        F: Fn(Arc<Envelope>, Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Failure>,
+    {
+        self.on_named("", kind, handler)
+    }
+
+    /// As [`on`](Self::on), for one of several handlers of a type: each is a consumer of its own
+    /// under `group/name`.
+    #[must_use]
+    pub fn on_named<F, Fut, E>(self, name: &str, kind: &str, handler: F) -> Self
+    where
+        F: Fn(Arc<Envelope>, Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Failure>,
+    {
+        let handler = Arc::new(handler);
+        self.add(name, kind, move |inbox, scope, event| {
+            let handler = Arc::clone(&handler);
+            Box::pin(async move {
+                inbox.handle(&scope, &event, move |event, claim| handler(event, claim)).await
+            })
+        })
+    }
+
+    /// Events of `kind` go to `handler`, which writes in the transaction that records its success.
+    #[must_use]
+    pub fn on_atomic<F, Fut, E>(self, kind: &str, handler: F) -> Self
+    where
+        S: TransactionalStore,
+        F: Fn(Arc<Envelope>, Unit<S>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Failure>,
+    {
+        self.on_atomic_named("", kind, handler)
+    }
+
+    /// As [`on_atomic`](Self::on_atomic), for one of several handlers of a type.
+    #[must_use]
+    pub fn on_atomic_named<F, Fut, E>(self, name: &str, kind: &str, handler: F) -> Self
+    where
+        S: TransactionalStore,
+        F: Fn(Arc<Envelope>, Unit<S>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Failure>,
+    {
+        let handler = Arc::new(handler);
+        self.add(name, kind, move |inbox, scope, event| {
+            let handler = Arc::clone(&handler);
+            Box::pin(async move {
+                inbox.handle_atomic(&scope, &event, move |event, unit| handler(event, unit)).await
+            })
+        })
+    }
+
+    fn add(
+        mut self,
+        name: &str,
+        kind: &str,
+        work: impl Fn(Inbox<S>, String, Arc<Envelope>) -> BoxFuture<'static, Outcome>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        let mut handlers = (*self.handlers).clone();
+        let of_kind = handlers.entry(kind.into()).or_default();
+        if of_kind.iter().any(|(taken, _)| &**taken == name) {
+            self.twice = Some(kind.into());
+        }
+        of_kind.push((name.into(), Arc::new(work)));
+        self.handlers = Arc::new(handlers);
+        self
+    }
+
+    /// Events about one aggregate are handled in their order: one that failed is the broker's again
+    /// until it is handled or dead, and nothing overtakes it. Needs a source that brings the events
+    /// of a lane one after another.
+    #[must_use]
+    pub fn ordered(mut self) -> Self {
+        self.ordered = true;
+        self
+    }
+
+    /// Events of a type that nobody here handles are none of this group's business. Default: they
+    /// are kept, given up, so that a forgotten handler loses nothing.
+    #[must_use]
+    pub fn ignore_unknown(mut self) -> Self {
+        self.ignore_unknown = true;
+        self
+    }
+
+    /// The group's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The inbox that it belongs to.
+    pub fn inbox(&self) -> &Inbox<S> {
+        &self.inbox
+    }
+
+    /// The types that it handles.
+    pub fn kinds(&self) -> impl Iterator<Item = &str> {
+        self.handlers.keys().map(|kind| &**kind)
+    }
+
+    pub(crate) fn handles(&self, kind: &str) -> bool {
+        self.handlers.contains_key(kind)
+    }
+
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.ordered
+    }
+
+    /// Whether it can work at all.
+    ///
+    /// # Errors
+    /// [`InvalidGroup`] says what is wrong.
+    pub fn check(&self) -> Result<(), InvalidGroup> {
+        if let Some(kind) = &self.twice {
+            return Err(InvalidGroup::Twice { kind: kind.clone() });
+        }
+        for scope in self.scopes() {
+            Key::message(NOBODY, &scope, "id")?;
+        }
+        self.inbox.policy.check()?;
+        Ok(())
+    }
+
+    /// The scopes under which its consumers' records are.
+    pub(super) fn scopes(&self) -> BTreeSet<String> {
+        let names = self.handlers.values().flatten().map(|(name, _)| self.scope(name));
+        names.chain([self.name.to_string()]).collect()
+    }
+
+    fn scope(&self, handler: &str) -> String {
+        match handler {
+            "" => self.name.to_string(),
+            name => format!("{}/{name}", self.name),
+        }
+    }
+
+    /// Hands an event to every handler of its type: one result each, under the consumer's scope.
+    pub async fn handle(&self, event: &Arc<Envelope>) -> Vec<(String, Outcome)> {
+        let Some(handlers) = self.handlers.get(event.kind()) else {
+            return self.unknown(event).await;
+        };
+        let run = |(name, work): &Named<S>| {
+            let scope = self.scope(name);
+            let working = work(self.inbox.clone(), scope.clone(), Arc::clone(event));
+            async move { (scope, working.await) }
+        };
+        join_all(handlers.iter().map(run)).await
+    }
+
+    /// Hands an event to the one consumer whose record is under `scope`; `None` if there is none.
+    pub(super) async fn handle_in(&self, scope: &str, event: &Arc<Envelope>) -> Option<Outcome> {
+        let handlers = self.handlers.get(event.kind())?;
+        let (_, work) = handlers.iter().find(|(name, _)| self.scope(name) == scope)?;
+        Some(work(self.inbox.clone(), scope.to_owned(), Arc::clone(event)).await)
+    }
+
+    async fn unknown(&self, event: &Arc<Envelope>) -> Vec<(String, Outcome)> {
+        if self.ignore_unknown {
+            return Vec::new();
+        }
+        let reason = format!("no-handler: nobody in this group handles {:?}", event.kind());
+        let buried = self.inbox.bury(&self.name, event, "", &reason).await;
+        let error = crate::outcome::ErrorText::new(&reason);
+        vec![(self.name.to_string(), buried.map(|()| Handled::Dead { error }))]
+    }
+
+    /// Handles an event and says what its broker is to be told: an ack only where every handler is
+    /// done with it or has its envelope stored.
+    pub async fn receive(&self, event: &Arc<Envelope>) -> Answer {
+        let results = self.handle(event).await;
+        let answers = results.iter().map(|(_, result)| Answer::to(result, self.ordered));
+        answers.fold(Answer::Ack, |all, one| match (all, one) {
+            (Answer::Nothing, _) | (_, Answer::Nothing) => Answer::Nothing,
+            (Answer::Later(a), Answer::Later(b)) => Answer::Later(a.max(b)),
+            (later @ Answer::Later(_), Answer::Ack) | (Answer::Ack, later) => later,
+        })
+    }
+
+    /// Keeps a message that is no event, given up, with its bytes.
+    pub(super) async fn unreadable(&self, raw: &bytes::Bytes, why: &Unreadable) -> Answer {
+        use sha2::{Digest as _, Sha256};
+        let digest = crate::key::hex(&Sha256::digest(raw));
+        tracing::warn!(group = &*self.name, %why, "a message that is no event was given up");
+        let event = Envelope::builder(NOBODY, "unreadable", "unknown")
+            .id(EventId::foreign("unreadable", &digest))
+            .payload("application/octet-stream", raw.clone())
+            .build();
+        let Ok(event) = event else { return Answer::Ack };
+        let reason = format!("unreadable: {why}");
+        match self.inbox.bury(&self.name, &Arc::new(event), "", &reason).await {
+            Ok(()) => Answer::Ack,
+            Err(_) => Answer::Nothing,
+        }
+    }
+}
+
+/// A group that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidGroup {
+    /// Two handlers of one type have one name: the second would find every event handled.
+    #[error("two handlers for {kind:?} have the same name; give each its own with `.on_named(…)`")]
+    Twice {
+        /// The type.
+        kind: Box<str>,
+    },
+    /// The group's or a handler's name is no scope.
+    #[error(transparent)]
+    Name(#[from] InvalidKey),
+    /// The inbox's policy cannot work.
+    #[error(transparent)]
+    Policy(#[from] crate::policy::InvalidPolicy),
+}

@@ -1,0 +1,198 @@
+//! Retries from the ledger: what failed and is due, or crashed, is handled again from its stored
+//! envelope. No broker is asked.
+//!
+//! Here are also the operator's verbs for a group's failures.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Group, HandleError, Handled};
+use crate::event::{Envelope, EventId};
+use crate::key::{Key, Kind, Principal};
+use crate::measure;
+use crate::operate::{Operate as _, Operated};
+use crate::record::{Entry, State};
+use crate::store::{BoxFuture, Cursor, Filter, Inspect, Page, Result};
+
+/// Events that are handled again at once.
+const AT_ONCE: usize = 8;
+/// Records that one look takes.
+const LOOK: u32 = 100;
+
+/// What one look for due events came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retried {
+    /// Events that were due.
+    pub due: u32,
+    /// Those that are handled now.
+    pub handled: u32,
+    /// Those that failed again.
+    pub failed: u32,
+    /// Those that nobody here can handle, or whose envelope cannot be read.
+    pub left: u32,
+}
+
+impl Retried {
+    fn add(&mut self, result: Option<std::result::Result<Handled, HandleError>>) {
+        self.due += 1;
+        match result {
+            Some(Ok(handled)) if handled.succeeded() => self.handled += 1,
+            // Somebody else is at it, or was.
+            Some(Ok(_)) => {}
+            Some(Err(_)) => self.failed += 1,
+            None => self.left += 1,
+        }
+    }
+}
+
+impl<S: Inspect> Group<S> {
+    /// Handles what is due, once. `keep_retrying` does it in the background.
+    ///
+    /// # Errors
+    /// The ledger could not be read.
+    pub async fn retry_due(&self) -> Result<Retried> {
+        let mut retried = Retried::default();
+        for scope in self.scopes() {
+            let mut after = None;
+            loop {
+                let filter = Filter {
+                    kind: Some(Kind::Event),
+                    scope: Some(scope.clone()),
+                    due: true,
+                    ..Filter::default()
+                };
+                let store = self.inbox().executor().store();
+                let page = store.list(&filter, after.as_ref(), LOOK).await?;
+                let retries: Vec<BoxFuture<'_, _>> = page
+                    .entries
+                    .into_iter()
+                    .map(|entry| Box::pin(self.retry(&scope, entry)) as _)
+                    .collect();
+                let mut results = stream::iter(retries).buffer_unordered(AT_ONCE);
+                while let Some(result) = results.next().await {
+                    retried.add(result);
+                }
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(retried)
+    }
+
+    async fn retry(
+        &self,
+        scope: &str,
+        entry: Entry,
+    ) -> Option<std::result::Result<Handled, HandleError>> {
+        let event = envelope(&entry)?;
+        self.handle_in(scope, &Arc::new(event)).await
+    }
+
+    /// Retries in the background: a look every `every`, and another at once where one found much.
+    pub fn keep_retrying(&self, every: Duration) -> Retrying {
+        let retrying = Retrying { stopping: CancellationToken::new(), tasks: TaskTracker::new() };
+        let (group, stopping) = (self.clone(), retrying.stopping.clone());
+        let every = every.clamp(Duration::from_millis(5), Duration::from_secs(60 * 60));
+        retrying.tasks.spawn(async move {
+            loop {
+                let pause = every.mul_f64(0.9 + 0.2 * fastrand::f64());
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = stopping.cancelled() => return,
+                }
+                if let Err(error) = group.retry_due().await {
+                    measure::store_failed(&error);
+                    tracing::warn!(group = group.name(), %error, "due events could not be listed");
+                }
+            }
+        });
+        retrying.tasks.close();
+        retrying
+    }
+
+    /// Events of this group that failed, are dead or uncertain: a page of records with envelopes.
+    ///
+    /// # Errors
+    /// The ledger could not be read.
+    pub async fn failures(&self, state: State, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+        let filter = Filter {
+            kind: Some(Kind::Event),
+            scope: Some(self.name().to_owned()),
+            state: Some(state),
+            ..Filter::default()
+        };
+        self.inbox().executor().store().list(&filter, after, limit).await
+    }
+
+    /// Sends a failed or dead event round again: due now, its attempts counted from zero. The retry
+    /// is the scheduler's.
+    pub fn redrive(
+        &self,
+        tenant: &str,
+        id: EventId,
+    ) -> impl Future<Output = Result<Operated>> + Send {
+        let key = self.key(tenant, id);
+        async move {
+            match key {
+                Some(key) => self.inbox().executor().redrive(&key).await,
+                None => Ok(Operated::Missing),
+            }
+        }
+    }
+
+    /// Gives up a failed event for this reason.
+    pub fn discard(
+        &self,
+        tenant: &str,
+        id: EventId,
+        reason: &str,
+    ) -> impl Future<Output = Result<Operated>> + Send {
+        let key = self.key(tenant, id);
+        async move {
+            match key {
+                Some(key) => self.inbox().executor().discard(&key, reason).await,
+                None => Ok(Operated::Missing),
+            }
+        }
+    }
+
+    fn key(&self, tenant: &str, id: EventId) -> Option<Key> {
+        let id = id.to_string();
+        Key::new(Kind::Event, tenant, self.name(), Principal::global(), &id).ok()
+    }
+}
+
+/// The event that a record keeps for its retry.
+fn envelope(entry: &Entry) -> Option<Envelope> {
+    let parcel = entry.record.parcel.as_ref()?;
+    match Envelope::from_json(parcel.body(), None) {
+        Ok(event) => Some(event),
+        Err(why) => {
+            tracing::warn!(key = ?entry.key, %why, "a stored event cannot be read");
+            None
+        }
+    }
+}
+
+/// Retries in the background. Dropping it changes nothing.
+#[derive(Clone, Debug)]
+pub struct Retrying {
+    stopping: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Retrying {
+    /// Finishes what is being handled, and ends.
+    pub async fn stop(&self) {
+        self.stopping.cancel();
+        self.tasks.wait().await;
+    }
+}

@@ -1,0 +1,304 @@
+//! The outbox: events that are written in the same transaction as what they tell about, and leave
+//! it for a broker afterwards.
+//!
+//! A backend only offers a queue of rows with leases ([`Outbox`]); what becomes of a row is decided
+//! by the [relay](Relay), once for all of them. Rows are claimed by their state, never by a cursor:
+//! a cursor passes over what commits late.
+
+mod bell;
+pub mod memory;
+mod publisher;
+mod relay;
+
+use std::future::Future;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+pub use bell::Bell;
+pub use publisher::{PublishError, Publisher};
+pub use relay::{Pass, Relay, RelayBuilder, Relaying, Standing};
+
+use crate::claim::AttemptId;
+use crate::clock::Timestamp;
+use crate::event::{Envelope, EventId};
+use crate::outcome::ErrorText;
+use crate::store::Result;
+
+/// Where a row stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Waits for its first try.
+    Pending,
+    /// A relay is at it.
+    Leased,
+    /// The broker has confirmed it.
+    Published,
+    /// The last try failed; the next is due at some time.
+    Failed,
+    /// Given up. Stays until somebody redrives or discards it; cleaning never takes it.
+    Dead,
+}
+
+impl Status {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Status; 5] =
+        [Status::Pending, Status::Leased, Status::Published, Status::Failed, Status::Dead];
+
+    /// The stored code.
+    pub const fn code(self) -> u8 {
+        match self {
+            Status::Pending => 0,
+            Status::Leased => 1,
+            Status::Published => 2,
+            Status::Failed => 3,
+            Status::Dead => 4,
+        }
+    }
+
+    /// The status with this stored code.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Status::Pending,
+            1 => Status::Leased,
+            2 => Status::Published,
+            3 => Status::Failed,
+            4 => Status::Dead,
+            _ => return None,
+        })
+    }
+
+    /// The name used in logs and by operators.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Status::Pending => "pending",
+            Status::Leased => "leased",
+            Status::Published => "published",
+            Status::Failed => "failed",
+            Status::Dead => "dead",
+        }
+    }
+}
+
+/// Identifies the events that keep their order among themselves: those of one tenant about one
+/// aggregate. Sixteen bytes, because it is only compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lane(pub [u8; 16]);
+
+impl Lane {
+    /// The lane of an event; `None` if its order does not matter.
+    pub fn of(envelope: &Envelope) -> Option<Self> {
+        let aggregate = envelope.aggregate()?;
+        let mut hash = Sha256::new();
+        hash.update(b"semel/lane/1\0");
+        for part in [envelope.tenant(), &aggregate.kind, &aggregate.id] {
+            hash.update(part.len().to_be_bytes());
+            hash.update(part.as_bytes());
+        }
+        let mut lane = [0; 16];
+        lane.copy_from_slice(&hash.finalize()[..16]);
+        Some(Self(lane))
+    }
+
+    /// Which of `count` partitions its events go through, so that each of them can keep its order.
+    pub fn partition(self, count: u16) -> u16 {
+        let [a, b, c, d, ..] = self.0;
+        let wide = u64::from(u32::from_be_bytes([a, b, c, d])) * u64::from(count);
+        u16::try_from(wide >> 32).expect("less than the count")
+    }
+}
+
+/// The partition of an event: its lane's, or any where its order does not matter.
+pub fn partition(envelope: &Envelope, count: u16) -> u16 {
+    Lane::of(envelope).unwrap_or_else(|| anywhere(envelope)).partition(count)
+}
+
+/// The random end of an id in front: its beginning is the time.
+fn anywhere(envelope: &Envelope) -> Lane {
+    let mut lane = envelope.id().to_bytes();
+    lane.reverse();
+    Lane(lane)
+}
+
+/// Names one lease of one row: the condition of everything that is written about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// The row. Grows in the order of append.
+    pub sequence: u64,
+    /// This lease of it.
+    pub token: AttemptId,
+}
+
+/// A row that is leased to the caller.
+#[derive(Clone, Debug)]
+pub struct Leased {
+    /// The lease.
+    pub ticket: Ticket,
+    /// Its event, with its sequence; or why it cannot be read.
+    pub envelope: std::result::Result<Envelope, String>,
+    /// Which try this is, counted from 1, tries that crashed included.
+    pub attempt: u32,
+    /// How long ago it was appended, by the store's clock.
+    pub age: Duration,
+}
+
+/// How much to claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Rows at most.
+    pub limit: u32,
+    /// How long they are the caller's.
+    pub lease: Duration,
+}
+
+/// What becomes of a leased row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The broker has confirmed it.
+    Published,
+    /// Try again.
+    Retry {
+        /// Not before this has passed.
+        after: Duration,
+        /// What went wrong.
+        error: ErrorText,
+    },
+    /// Given up.
+    Dead {
+        /// Why.
+        error: ErrorText,
+        /// Whether the later events of its lane wait until somebody has dealt with it.
+        holds_lane: bool,
+    },
+    /// It was not tried: as if it had not been claimed.
+    Untried,
+}
+
+/// What came of marking a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Marked {
+    /// Written.
+    Done,
+    /// The row was no longer this lease's.
+    Lost,
+}
+
+/// Which rows an operator means. Unset fields match everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// These events.
+    pub ids: Vec<EventId>,
+    /// Of this tenant.
+    pub tenant: Option<String>,
+    /// Of this type.
+    pub kind: Option<String>,
+    /// In this status.
+    pub status: Option<Status>,
+}
+
+/// A row as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its number.
+    pub sequence: u64,
+    /// Where it stands.
+    pub status: Status,
+    /// Its event, or why it cannot be read.
+    pub envelope: std::result::Result<Envelope, String>,
+    /// Tries so far.
+    pub attempts: u32,
+    /// The last failure.
+    pub error: Option<ErrorText>,
+    /// When it was appended.
+    pub created_at: Timestamp,
+    /// When it is due: the next try, or the end of a lease.
+    pub due_at: Option<Timestamp>,
+    /// When it was published.
+    pub published_at: Option<Timestamp>,
+}
+
+/// How much there is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Rows that are not published and not dead.
+    pub waiting: u64,
+    /// Rows that were given up.
+    pub dead: u64,
+    /// The age of the oldest row that waits.
+    pub oldest: Option<Duration>,
+}
+
+impl Backlog {
+    /// Counting stops here: a gauge need not read a million rows.
+    pub const MOST: u64 = 100_000;
+}
+
+/// What an operator's verb does to rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Failed and Dead rows are pending again: due now, tries counted from zero, in their lane.
+    Redrive,
+    /// Pending, Failed and Dead rows are dead for this reason and hold nobody up.
+    Discard {
+        /// Why.
+        reason: String,
+    },
+    /// Published rows are pending again, for a broker that lost what it had confirmed.
+    Republish,
+}
+
+/// A queue of events with leases, inside the caller's database.
+///
+/// A row is claimable when it is due: pending or failed and its time has come, or leased and the
+/// lease is over. Of a lane, only what has no unpublished predecessor outside the same claim is
+/// claimable. A row whose lease is over is claimed alone: should it be what kills relays, it must
+/// not take its neighbours' tries with it.
+pub trait Outbox: Send + Sync + 'static {
+    /// What [`append`](Self::append) writes on: an open transaction of the caller's.
+    type Connection: Send;
+
+    /// Writes events in the caller's transaction. An event whose tenant and id are there already is
+    /// left as it is.
+    fn append(
+        &self,
+        connection: &mut Self::Connection,
+        events: &[Envelope],
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Leases rows that are due, the longest due first, those of one lane in order. One step.
+    fn claim(&self, ask: Ask) -> impl Future<Output = Result<Vec<Leased>>> + Send;
+
+    /// Writes what became of leased rows: one answer per row, in order.
+    fn mark(&self, marks: &[(Ticket, Fate)]) -> impl Future<Output = Result<Vec<Marked>>> + Send;
+
+    /// How much there is to do. Bounded cost, however much was published.
+    fn backlog(&self) -> impl Future<Output = Result<Backlog>> + Send;
+
+    /// At most `limit` rows that match, by their number, after `after`.
+    fn list(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Row>>> + Send;
+
+    /// How many rows a verb would change, counted up to [`Backlog::MOST`].
+    fn count(&self, selection: &Selection, verb: &Verb)
+    -> impl Future<Output = Result<u64>> + Send;
+
+    /// Does a verb to at most `limit` rows that match, the oldest first; gives how many it changed.
+    /// Never to a leased row.
+    fn apply(
+        &self,
+        selection: &Selection,
+        verb: &Verb,
+        limit: u32,
+    ) -> impl Future<Output = Result<u32>> + Send;
+
+    /// Removes at most `limit` rows that were published longer than `keep` ago. Never dead ones.
+    fn clean(&self, keep: Duration, limit: u32) -> impl Future<Output = Result<u32>> + Send;
+
+    /// Rung when there may be something to claim.
+    fn bell(&self) -> &Bell;
+}

@@ -1,0 +1,326 @@
+//! An outbox in this process's memory: for tests and development. What is appended is there at once;
+//! there is no transaction, and nothing survives the process.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{
+    Ask, Backlog, Bell, Fate, Lane, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
+};
+use crate::claim::AttemptId;
+use crate::clock::{Clock, Timestamp};
+use crate::event::{Envelope, EventId};
+use crate::outcome::ErrorText;
+use crate::store::Result;
+
+/// The outbox. Cheap to clone; clones share everything.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryOutbox(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    clock: Clock,
+    bell: Bell,
+    rows: Mutex<Rows>,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    last: u64,
+    by_sequence: BTreeMap<u64, Kept>,
+    ids: HashSet<(Box<str>, EventId)>,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    envelope: Envelope,
+    status: Status,
+    attempts: u32,
+    token: Option<AttemptId>,
+    /// What holds the lane up; `None` once it does not.
+    lane: Option<Lane>,
+    error: Option<ErrorText>,
+    created_at: Timestamp,
+    due_at: Option<Timestamp>,
+    published_at: Option<Timestamp>,
+}
+
+impl MemoryOutbox {
+    /// An empty outbox.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty outbox that goes by `clock`.
+    pub fn with_clock(clock: Clock) -> Self {
+        Self(Arc::new(Inner { clock, ..Inner::default() }))
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.0.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Rows {
+    fn append(&mut self, envelope: &Envelope, now: Timestamp) {
+        if !self.ids.insert((envelope.tenant().into(), envelope.id())) {
+            return;
+        }
+        self.last += 1;
+        let kept = Kept {
+            envelope: envelope.clone().with_sequence(self.last),
+            status: Status::Pending,
+            attempts: 0,
+            token: None,
+            lane: Lane::of(envelope),
+            error: None,
+            created_at: now,
+            due_at: Some(now),
+            published_at: None,
+        };
+        self.by_sequence.insert(self.last, kept);
+    }
+
+    /// The rows to lease: either one that lapsed, or due ones that were not leased.
+    fn choose(&self, limit: usize, now: Timestamp) -> Vec<u64> {
+        let mut seen: HashSet<Lane> = HashSet::new();
+        // How long the lanes are due that this claim may go on with.
+        let mut open: HashMap<Lane, Timestamp> = HashMap::new();
+        let mut chosen: Vec<(Timestamp, u64)> = Vec::new();
+        let mut lapsed: Option<(Timestamp, u64)> = None;
+        for (sequence, row) in &self.by_sequence {
+            let due = row.due_at.filter(|at| *at <= now);
+            let head = row.lane.is_none_or(|lane| !seen.contains(&lane));
+            let before = row.lane.and_then(|lane| open.remove(&lane));
+            match (due, row.status) {
+                (Some(at), Status::Leased) if head => {
+                    lapsed = lapsed.into_iter().chain([(at, *sequence)]).min();
+                }
+                (Some(at), Status::Pending | Status::Failed) if head || before.is_some() => {
+                    // What follows is not due before what it follows, so that it stays behind it.
+                    let at = before.map_or(at, |before| before.max(at));
+                    open.extend(row.lane.map(|lane| (lane, at)));
+                    chosen.push((at, *sequence));
+                }
+                _ => {}
+            }
+            seen.extend(row.lane);
+        }
+        chosen.sort_unstable();
+        // What lapsed is taken alone, when its turn has come.
+        let first = chosen.first().copied();
+        if let Some(alone) = lapsed.filter(|one| first.is_none_or(|first| *one <= first)) {
+            return vec![alone.1];
+        }
+        chosen.into_iter().map(|(_, sequence)| sequence).take(limit).collect()
+    }
+}
+
+impl Kept {
+    fn mark(&mut self, fate: &Fate, now: Timestamp) {
+        self.token = None;
+        match fate {
+            Fate::Published => {
+                self.status = Status::Published;
+                (self.due_at, self.lane, self.published_at) = (None, None, Some(now));
+            }
+            Fate::Retry { after, error } => {
+                self.status = Status::Failed;
+                self.due_at = Some(now.after(*after));
+                self.error = Some(error.clone());
+            }
+            Fate::Dead { error, holds_lane } => {
+                self.status = Status::Dead;
+                self.due_at = None;
+                self.lane = self.lane.filter(|_| *holds_lane);
+                self.error = Some(error.clone());
+            }
+            Fate::Untried => {
+                self.attempts = self.attempts.saturating_sub(1);
+                self.status = if self.attempts == 0 { Status::Pending } else { Status::Failed };
+                self.due_at = Some(now);
+            }
+        }
+    }
+
+    fn apply(&mut self, verb: &Verb, now: Timestamp) {
+        self.token = None;
+        match verb {
+            Verb::Redrive | Verb::Republish => {
+                (self.status, self.attempts) = (Status::Pending, 0);
+                (self.due_at, self.published_at) = (Some(now), None);
+                self.lane = Lane::of(&self.envelope);
+            }
+            Verb::Discard { reason } => {
+                (self.status, self.due_at, self.lane) = (Status::Dead, None, None);
+                self.error = Some(ErrorText::new(&format!("discarded: {reason}")));
+            }
+        }
+    }
+
+    fn shown(&self, sequence: u64) -> Row {
+        Row {
+            sequence,
+            status: self.status,
+            envelope: Ok(self.envelope.clone()),
+            attempts: self.attempts,
+            error: self.error.clone(),
+            created_at: self.created_at,
+            due_at: self.due_at,
+            published_at: self.published_at,
+        }
+    }
+}
+
+impl Selection {
+    /// Whether a row matches, for outboxes that select in this process.
+    pub fn matches(&self, envelope: &Envelope, status: Status) -> bool {
+        (self.ids.is_empty() || self.ids.contains(&envelope.id()))
+            && self.tenant.as_deref().is_none_or(|tenant| envelope.tenant() == tenant)
+            && self.kind.as_deref().is_none_or(|kind| envelope.kind() == kind)
+            && self.status.is_none_or(|wanted| wanted == status)
+    }
+}
+
+impl Verb {
+    /// Whether the verb changes rows in this status.
+    pub const fn applies(&self, status: Status) -> bool {
+        match self {
+            Verb::Redrive => matches!(status, Status::Failed | Status::Dead),
+            Verb::Discard { .. } => {
+                matches!(status, Status::Pending | Status::Failed | Status::Dead)
+            }
+            Verb::Republish => matches!(status, Status::Published),
+        }
+    }
+}
+
+impl Outbox for MemoryOutbox {
+    type Connection = Self;
+
+    async fn append(&self, connection: &mut Self, events: &[Envelope]) -> Result<()> {
+        let now = connection.0.clock.now();
+        let mut rows = connection.rows();
+        for event in events {
+            rows.append(event, now);
+        }
+        drop(rows);
+        connection.0.bell.ring();
+        Ok(())
+    }
+
+    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+        let now = self.0.clock.now();
+        let mut rows = self.rows();
+        let chosen = rows.choose(ask.limit as usize, now);
+        let lease = |sequence: u64| {
+            let row = rows.by_sequence.get_mut(&sequence).expect("just chosen");
+            let token = AttemptId::generate();
+            row.status = Status::Leased;
+            row.attempts += 1;
+            row.token = Some(token);
+            row.due_at = Some(now.after(ask.lease));
+            let age = now.remaining(row.created_at).unwrap_or_default();
+            let envelope = Ok(row.envelope.clone());
+            Leased { ticket: Ticket { sequence, token }, envelope, attempt: row.attempts, age }
+        };
+        Ok(chosen.into_iter().map(lease).collect())
+    }
+
+    async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
+        let now = self.0.clock.now();
+        let mut rows = self.rows();
+        let mark =
+            |(ticket, fate): &(Ticket, Fate)| match rows.by_sequence.get_mut(&ticket.sequence) {
+                Some(row) if row.token == Some(ticket.token) => {
+                    row.mark(fate, now);
+                    Marked::Done
+                }
+                Some(_) | None => Marked::Lost,
+            };
+        Ok(marks.iter().map(mark).collect())
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        let now = self.0.clock.now();
+        let rows = self.rows();
+        let mut backlog = Backlog::default();
+        for row in rows.by_sequence.values() {
+            match row.status {
+                Status::Pending | Status::Leased | Status::Failed => {
+                    backlog.waiting += 1;
+                    let age = now.remaining(row.created_at).unwrap_or_default();
+                    backlog.oldest = backlog.oldest.max(Some(age));
+                }
+                Status::Dead => backlog.dead += 1,
+                Status::Published => {}
+            }
+        }
+        let Backlog { waiting, dead, .. } = backlog;
+        let (waiting, dead) = (waiting.min(Backlog::MOST), dead.min(Backlog::MOST));
+        Ok(Backlog { waiting, dead, ..backlog })
+    }
+
+    async fn list(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        let rows = self.rows();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let later = rows.by_sequence.range((from, Bound::Unbounded));
+        let matching = later.filter(|(_, row)| selection.matches(&row.envelope, row.status));
+        Ok(matching.take(limit as usize).map(|(sequence, row)| row.shown(*sequence)).collect())
+    }
+
+    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+        let rows = self.rows();
+        let applies =
+            |row: &&Kept| verb.applies(row.status) && selection.matches(&row.envelope, row.status);
+        let count = rows.by_sequence.values().filter(applies).count() as u64;
+        Ok(count.min(Backlog::MOST))
+    }
+
+    async fn apply(&self, selection: &Selection, verb: &Verb, limit: u32) -> Result<u32> {
+        let now = self.0.clock.now();
+        let mut rows = self.rows();
+        let mut changed = 0;
+        for row in rows.by_sequence.values_mut() {
+            if changed == limit {
+                break;
+            }
+            if verb.applies(row.status) && selection.matches(&row.envelope, row.status) {
+                row.apply(verb, now);
+                changed += 1;
+            }
+        }
+        drop(rows);
+        self.0.bell.ring();
+        Ok(changed)
+    }
+
+    async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
+        let now = self.0.clock.now();
+        let mut rows = self.rows();
+        let old = |row: &Kept| row.published_at.is_some_and(|at| at.after(keep) <= now);
+        let gone: Vec<(u64, Box<str>, EventId)> = rows
+            .by_sequence
+            .iter()
+            .filter(|(_, row)| old(row))
+            .map(|(sequence, row)| (*sequence, row.envelope.tenant().into(), row.envelope.id()))
+            .take(limit as usize)
+            .collect();
+        for (sequence, tenant, id) in &gone {
+            rows.by_sequence.remove(sequence);
+            rows.ids.remove(&(tenant.clone(), *id));
+        }
+        Ok(u32::try_from(gone.len()).unwrap_or(u32::MAX))
+    }
+
+    fn bell(&self) -> &Bell {
+        &self.0.bell
+    }
+}

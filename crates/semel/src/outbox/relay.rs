@@ -1,0 +1,352 @@
+//! The relay: carries rows from the outbox to a broker, and decides what becomes of each.
+//!
+//! Several relays share the work by leases. A row that no broker will ever take is buried with its
+//! reason and stops nobody; a broker that is away costs no row a try. Within a lane nothing is
+//! published before its predecessor was confirmed.
+
+mod pass;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use pass::Pass;
+
+use super::{Outbox, Publisher};
+use crate::clock::monotonic;
+use crate::measure;
+use crate::policy::{InvalidPolicy, OnFailure, Policy};
+use crate::store::Result;
+
+/// How long a relay rests after the broker was away, at first and at most.
+const REST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Batches that one round of cleaning takes away at most.
+const CLEANING: u32 = 100;
+
+/// Carries events from an outbox to a publisher. Cheap to clone; clones share everything.
+pub struct Relay<O: Outbox, P: Publisher>(Arc<Inner<O, P>>);
+
+impl<O: Outbox, P: Publisher> Clone for Relay<O, P> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<O: Outbox, P: Publisher> std::fmt::Debug for Relay<O, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Relay").field("settings", &self.0.settings).finish_non_exhaustive()
+    }
+}
+
+struct Inner<O, P> {
+    outbox: Arc<O>,
+    publisher: P,
+    settings: Settings,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    batch: u32,
+    lease: Duration,
+    lanes: usize,
+    max_attempts: u32,
+    backoff: OnFailure,
+    dead_hold_lane: bool,
+    idle: (Duration, Duration),
+    keep: Duration,
+    clean_every: Duration,
+}
+
+/// Settings of a [`Relay`].
+#[derive(Debug)]
+#[must_use]
+pub struct RelayBuilder<O, P> {
+    outbox: Arc<O>,
+    publisher: P,
+    settings: Settings,
+}
+
+impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
+    /// Rows in one claim. Default 100.
+    pub fn batch(mut self, rows: u32) -> Self {
+        self.settings.batch = rows.clamp(1, 10_000);
+        self
+    }
+
+    /// How long a claimed row is this relay's. It must publish within that time, so it should be
+    /// many times what the broker takes for a batch. Default 30 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// Batches under way at once. Default 2: one is claimed or marked while the other is published.
+    pub fn at_once(mut self, batches: usize) -> Self {
+        self.settings.lanes = batches.clamp(1, 64);
+        self
+    }
+
+    /// Tries before a row is dead. Default 20. A broker that is away does not count.
+    pub fn max_attempts(mut self, tries: u32) -> Self {
+        self.settings.max_attempts = tries;
+        self
+    }
+
+    /// How long a failed row rests: `min(cap, base * 2^(n - 1))`. Default 1 s to 5 min.
+    pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
+        self.settings.backoff = OnFailure::Backoff { base, cap };
+        self
+    }
+
+    /// Whether the later events of a lane wait behind a dead one until somebody has dealt with it.
+    /// Default: they go on.
+    pub fn dead_hold_their_lane(mut self, hold: bool) -> Self {
+        self.settings.dead_hold_lane = hold;
+        self
+    }
+
+    /// How long the relay waits between looks when there is nothing to do: at first, and at most. A
+    /// commit in this process wakes it at once. Default 10 ms doubling to 500 ms.
+    pub fn idle(mut self, first: Duration, most: Duration) -> Self {
+        let first = first.max(Duration::from_millis(1));
+        self.settings.idle = (first, most.max(first));
+        self
+    }
+
+    /// How long published rows stay. Default 7 days: long enough to publish again what a broker
+    /// lost after confirming it. `Duration::MAX` keeps them for ever.
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.settings.keep = keep;
+        self
+    }
+
+    /// How often published rows are cleaned away. Default 60 s.
+    pub fn clean_every(mut self, span: Duration) -> Self {
+        self.settings.clean_every = span.max(Duration::from_millis(10));
+        self
+    }
+
+    /// The relay. It does nothing until [`start`](Relay::start) or [`pass`](Relay::pass).
+    ///
+    /// # Errors
+    /// [`InvalidPolicy`] if a setting cannot work.
+    pub fn build(self) -> std::result::Result<Relay<O, P>, InvalidPolicy> {
+        let lease = self.settings.lease;
+        let max_attempts = Some(self.settings.max_attempts);
+        Policy { lease, max_attempts, ..Policy::default() }.check()?;
+        let Self { outbox, publisher, settings } = self;
+        Ok(Relay(Arc::new(Inner { outbox, publisher, settings })))
+    }
+}
+
+impl<O: Outbox, P: Publisher> Relay<O, P> {
+    /// A relay with every default.
+    pub fn new(outbox: impl Into<Arc<O>>, publisher: P) -> Self {
+        Self::builder(outbox, publisher).build().expect("the defaults are valid")
+    }
+
+    /// Settings, beginning with the defaults.
+    pub fn builder(outbox: impl Into<Arc<O>>, publisher: P) -> RelayBuilder<O, P> {
+        let settings = Settings {
+            batch: 100,
+            lease: Duration::from_secs(30),
+            lanes: 2,
+            max_attempts: 20,
+            backoff: OnFailure::backoff(),
+            dead_hold_lane: false,
+            idle: (Duration::from_millis(10), Duration::from_millis(500)),
+            keep: Duration::from_secs(7 * 24 * 60 * 60),
+            clean_every: Duration::from_secs(60),
+        };
+        RelayBuilder { outbox: outbox.into(), publisher, settings }
+    }
+
+    /// The outbox.
+    pub fn outbox(&self) -> &Arc<O> {
+        &self.0.outbox
+    }
+
+    /// Claims one batch, publishes it and marks what became of it.
+    ///
+    /// # Errors
+    /// The outbox failed. What was leased is claimable again when its lease is over.
+    pub async fn pass(&self) -> Result<Pass> {
+        self.0.pass(&CancellationToken::new()).await
+    }
+
+    /// Passes until nothing is due, or the broker is away. For tests, and for a last run by hand.
+    ///
+    /// # Errors
+    /// As [`pass`](Self::pass).
+    pub async fn drain(&self) -> Result<Pass> {
+        let mut all = Pass::default();
+        loop {
+            let pass = self.pass().await?;
+            all += pass;
+            if pass.claimed == 0 || pass.away {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Relays in the background until it is [stopped](Relaying::stop).
+    pub fn start(&self) -> Relaying {
+        let relaying = Relaying {
+            stopping: CancellationToken::new(),
+            paused: watch::channel(false).0,
+            tasks: TaskTracker::new(),
+            standing: Arc::default(),
+        };
+        for _ in 0..self.0.settings.lanes {
+            let (inner, relaying) = (Arc::clone(&self.0), relaying.clone());
+            relaying.tasks.clone().spawn(async move { inner.relay(relaying).await });
+        }
+        let (inner, stopping) = (Arc::clone(&self.0), relaying.stopping.clone());
+        relaying.tasks.spawn(async move { inner.clean(stopping).await });
+        relaying.tasks.close();
+        relaying
+    }
+}
+
+impl<O: Outbox, P: Publisher> Inner<O, P> {
+    /// One of the relay's batches: pass after pass, resting where there is nothing to do.
+    async fn relay(self: Arc<Self>, relaying: Relaying) {
+        let (mut idle, mut rest) = (self.settings.idle.0, REST.0);
+        let mut paused = relaying.paused.subscribe();
+        while !relaying.stopping.is_cancelled() {
+            tokio::select! {
+                running = paused.wait_for(|paused| !paused) => if running.is_err() { return },
+                () = relaying.stopping.cancelled() => return,
+            }
+            let away = match self.pass(&relaying.stopping).await {
+                Ok(pass) => {
+                    relaying.standing.add(&pass);
+                    if pass.claimed > 0 && !pass.away {
+                        (idle, rest) = (self.settings.idle.0, REST.0);
+                        // There may be more than one batch can carry.
+                        self.outbox.bell().ring();
+                        continue;
+                    }
+                    pass.away
+                }
+                Err(error) => {
+                    measure::store_failed(&error);
+                    tracing::warn!(%error, "the outbox could not be read; trying again");
+                    true
+                }
+            };
+            // While the broker is away nothing that is appended makes it come back.
+            let span = if away { &mut rest } else { &mut idle };
+            let pause = span.mul_f64(0.75 + 0.5 * fastrand::f64());
+            *span = (*span * 2).min(if away { REST.1 } else { self.settings.idle.1 });
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.outbox.bell().rung(), if !away => idle = self.settings.idle.0,
+                () = relaying.stopping.cancelled() => return,
+            }
+        }
+    }
+
+    /// Takes published rows away when their time is over, and looks how much there is to do.
+    async fn clean(self: Arc<Self>, stopping: CancellationToken) {
+        loop {
+            let every = self.settings.clean_every.mul_f64(0.9 + 0.2 * fastrand::f64());
+            tokio::select! {
+                () = tokio::time::sleep(every) => {}
+                () = stopping.cancelled() => return,
+            }
+            for _ in 0..CLEANING {
+                let since = monotonic();
+                let cleaned = self.outbox.clean(self.settings.keep, 1_000).await;
+                let more = cleaned.as_ref().is_ok_and(|rows| *rows == 1_000);
+                if let Err(error) = cleaned {
+                    measure::store_failed(&error);
+                }
+                // Beside the others, not before them.
+                let rest = (since.elapsed() * 4).min(Duration::from_secs(1));
+                tokio::select! {
+                    () = tokio::time::sleep(rest) => {}
+                    () = stopping.cancelled() => return,
+                }
+                if !more {
+                    break;
+                }
+            }
+            if let Ok(backlog) = self.outbox.backlog().await {
+                measure::outbox(&backlog);
+            }
+        }
+    }
+}
+
+/// A relay at work. Cheap to clone. Dropping it changes nothing.
+#[derive(Clone, Debug)]
+pub struct Relaying {
+    stopping: CancellationToken,
+    paused: watch::Sender<bool>,
+    tasks: TaskTracker,
+    standing: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    published: AtomicU64,
+    failed: AtomicU64,
+    dead: AtomicU64,
+}
+
+impl Counts {
+    fn add(&self, pass: &Pass) {
+        for (count, more) in [
+            (&self.published, pass.published),
+            (&self.failed, pass.retried),
+            (&self.dead, pass.buried),
+        ] {
+            count.fetch_add(u64::from(more), Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a relay has done since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Rows that the broker confirmed.
+    pub published: u64,
+    /// Tries that failed and will be repeated.
+    pub failed: u64,
+    /// Rows that were given up.
+    pub dead: u64,
+    /// Whether it is paused.
+    pub paused: bool,
+}
+
+impl Relaying {
+    /// Claims nothing new until [`resume`](Self::resume); batches under way are finished.
+    pub fn pause(&self) {
+        self.paused.send_replace(true);
+    }
+
+    /// Goes on.
+    pub fn resume(&self) {
+        self.paused.send_replace(false);
+    }
+
+    /// What it has done so far.
+    pub fn standing(&self) -> Standing {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { published, failed, dead } = &*self.standing;
+        let paused = *self.paused.borrow();
+        Standing { published: read(published), failed: read(failed), dead: read(dead), paused }
+    }
+
+    /// Publishes what is being published, gives the rest back, and ends.
+    pub async fn stop(&self) -> Standing {
+        self.stopping.cancel();
+        self.tasks.wait().await;
+        self.standing()
+    }
+}

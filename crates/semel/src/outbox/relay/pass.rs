@@ -1,0 +1,292 @@
+//! One batch: claim, publish in waves, mark.
+//!
+//! A wave holds at most one event of each lane, so that an event leaves only after its predecessor
+//! was confirmed. Where one of a lane fails, its followers are given back untried.
+
+use std::collections::HashSet;
+use std::ops::AddAssign;
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use super::Inner;
+use crate::clock::monotonic;
+use crate::event::Envelope;
+use crate::executor::failpoint;
+use crate::judge::exceeded;
+use crate::measure;
+use crate::outbox::{Ask, Fate, Lane, Leased, Marked, Outbox, PublishError, Publisher, Ticket};
+use crate::outcome::ErrorText;
+use crate::store::{ErrorKind, Result};
+
+/// What one batch came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pass {
+    /// Rows leased.
+    pub claimed: u32,
+    /// Rows that the broker confirmed.
+    pub published: u32,
+    /// Rows that failed and will be tried again.
+    pub retried: u32,
+    /// Rows that were given up.
+    pub buried: u32,
+    /// Rows given back untried.
+    pub untried: u32,
+    /// Rows that were somebody else's by the time they were marked.
+    pub lost: u32,
+    /// Whether the broker could not be reached.
+    pub away: bool,
+}
+
+impl AddAssign for Pass {
+    fn add_assign(&mut self, other: Self) {
+        self.claimed += other.claimed;
+        self.published += other.published;
+        self.retried += other.retried;
+        self.buried += other.buried;
+        self.untried += other.untried;
+        self.lost += other.lost;
+        self.away |= other.away;
+    }
+}
+
+/// What a publisher says of one event.
+type Answer = std::result::Result<(), PublishError>;
+
+/// An event that is to be published.
+struct Outgoing {
+    ticket: Ticket,
+    envelope: Envelope,
+    lane: Option<Lane>,
+    attempt: u32,
+}
+
+impl<O: Outbox, P: Publisher> Inner<O, P> {
+    pub(super) async fn pass(&self, stopping: &CancellationToken) -> Result<Pass> {
+        let since = monotonic();
+        let ask = Ask { limit: self.settings.batch, lease: self.settings.lease };
+        let leased = self.outbox.claim(ask).await?;
+        let mut pass = Pass { claimed: count(&leased), ..Pass::default() };
+        if leased.is_empty() {
+            return Ok(pass);
+        }
+        failpoint("relay.claimed");
+        #[cfg(feature = "testing")]
+        if crate::testing::sabotaged(crate::testing::Guard::PublishBeforeMark) {
+            let early: Vec<_> = leased.iter().map(|row| (row.ticket, Fate::Published)).collect();
+            let _ = self.outbox.mark(&early).await?;
+            failpoint("relay.marked-early");
+        }
+        let (outgoing, mut marks) = self.sort(leased);
+        self.publish(outgoing, &mut marks, &mut pass, since, stopping).await;
+        failpoint("relay.confirmed");
+        self.mark(&marks, &mut pass, since).await?;
+        failpoint("relay.marked");
+        Ok(pass)
+    }
+
+    /// Sets aside what need not be tried: rows that cannot be read, or were tried too often.
+    fn sort(&self, leased: Vec<Leased>) -> (Vec<Outgoing>, Vec<(Ticket, Fate)>) {
+        let mut marks = Vec::with_capacity(leased.len());
+        let mut outgoing = Vec::with_capacity(leased.len());
+        for Leased { ticket, envelope, attempt, age } in leased {
+            measure::outbox_waited(age);
+            // What was set aside may be of the same lane, and hold it: the next claim knows.
+            let behind = self.settings.dead_hold_lane && !marks.is_empty();
+            match envelope {
+                Ok(envelope) if behind && Lane::of(&envelope).is_some() => {
+                    marks.push((ticket, Fate::Untried));
+                }
+                Err(reason) => marks.push((ticket, self.buried(&format!("unreadable: {reason}")))),
+                Ok(envelope) if attempt > self.settings.max_attempts => {
+                    let last = ErrorText::new("the relay ended without an answer");
+                    let error = exceeded(self.settings.max_attempts, &last);
+                    tracing::warn!(event = %envelope.id(), %error, "an event was given up");
+                    marks.push((ticket, self.buried(error.as_str())));
+                }
+                Ok(envelope) => {
+                    let lane = Lane::of(&envelope);
+                    outgoing.push(Outgoing { ticket, envelope, lane, attempt });
+                }
+            }
+        }
+        (outgoing, marks)
+    }
+
+    async fn publish(
+        &self,
+        mut outgoing: Vec<Outgoing>,
+        marks: &mut Vec<(Ticket, Fate)>,
+        pass: &mut Pass,
+        since: Instant,
+        stopping: &CancellationToken,
+    ) {
+        // What failed, or must wait for what failed.
+        let mut held: HashSet<Lane> = HashSet::new();
+        while !outgoing.is_empty() {
+            // Another relay may have the rest by now, or soon.
+            let late = since.elapsed() >= self.settings.lease / 2;
+            if late || pass.away || stopping.is_cancelled() {
+                marks.extend(outgoing.drain(..).map(|one| (one.ticket, Fate::Untried)));
+                return;
+            }
+            let (wave, rest) = next_wave(outgoing, &held, marks);
+            outgoing = rest;
+            let events: Vec<Envelope> = wave.iter().map(|one| one.envelope.clone()).collect();
+            // With time left to write down what became of it.
+            let limit = (self.settings.lease * 3 / 4).saturating_sub(since.elapsed());
+            let answers = self.ask_broker(&events, limit).await;
+            for (one, answer) in wave.into_iter().zip(answers) {
+                let fate = self.decide(&one, answer, pass);
+                if fate != Fate::Published
+                    && let Some(lane) = one.lane
+                {
+                    held.insert(lane);
+                }
+                marks.push((one.ticket, fate));
+            }
+        }
+    }
+
+    async fn ask_broker(&self, events: &[Envelope], limit: Duration) -> Vec<Answer> {
+        if events.is_empty() {
+            return Vec::new();
+        }
+        let span = tracing::debug_span!(
+            "publish",
+            otel.kind = "producer",
+            messaging.operation.name = "send",
+            messaging.batch.message_count = events.len(),
+        );
+        for trace in events.iter().filter_map(Envelope::trace) {
+            // Linked, not continued: a batch belongs to many traces and to none.
+            tracing::trace!(parent: &span, link.traceparent = trace.parent(), "link");
+        }
+        self.ask_in_time(events, limit).instrument(span).await
+    }
+
+    /// A publisher that panics must not end the relay; and the events beside the one that it panics
+    /// about must not pay for that one, so each is tried alone.
+    async fn ask_in_time(&self, events: &[Envelope], limit: Duration) -> Vec<Answer> {
+        let since = monotonic();
+        if let Some(answers) = self.ask_once(events, limit).await {
+            return answers;
+        }
+        let mut answers = Vec::with_capacity(events.len());
+        for event in events {
+            let left = limit.saturating_sub(since.elapsed());
+            let alone = match events.len() {
+                1 => None,
+                _ => self.ask_once(std::slice::from_ref(event), left).await,
+            };
+            let panicked = || vec![Err(PublishError::Failed("the publisher panicked".to_owned()))];
+            answers.append(&mut alone.unwrap_or_else(panicked));
+        }
+        answers
+    }
+
+    /// One answer per event; `None` if the publisher panicked.
+    async fn ask_once(&self, events: &[Envelope], limit: Duration) -> Option<Vec<Answer>> {
+        // Made inside, because a publisher may panic before there is a future.
+        let publishing = AssertUnwindSafe(async { self.publisher.publish(events).await });
+        let mut answers = match tokio::time::timeout(limit, publishing.catch_unwind()).await {
+            Ok(Ok(answers)) => answers,
+            Ok(Err(_)) => return None,
+            Err(_) => vec![Err(PublishError::Unavailable(slow(limit))); events.len()],
+        };
+        let short = || Err(PublishError::Failed("the publisher gave no answer".to_owned()));
+        answers.resize_with(events.len(), short);
+        Some(answers)
+    }
+
+    fn decide(&self, one: &Outgoing, answer: Answer, pass: &mut Pass) -> Fate {
+        let id = one.envelope.id();
+        match answer {
+            Ok(()) => Fate::Published,
+            Err(error @ PublishError::Unavailable(_)) => {
+                tracing::debug!(event = %id, %error, "not published");
+                pass.away = true;
+                Fate::Untried
+            }
+            Err(error @ PublishError::Refused(_)) => {
+                tracing::warn!(event = %id, %error, "an event was given up");
+                self.buried(&error.to_string())
+            }
+            Err(error @ PublishError::Failed(_)) if one.attempt >= self.settings.max_attempts => {
+                let last = ErrorText::new(&error.to_string());
+                let error = exceeded(self.settings.max_attempts, &last);
+                tracing::warn!(event = %id, %error, "an event was given up");
+                self.buried(error.as_str())
+            }
+            Err(error @ PublishError::Failed(_)) => {
+                tracing::debug!(event = %id, %error, attempt = one.attempt, "not published");
+                let after = self.settings.backoff.delay(one.attempt).unwrap_or_default();
+                Fate::Retry { after, error: ErrorText::new(&error.to_string()) }
+            }
+        }
+    }
+
+    fn buried(&self, reason: &str) -> Fate {
+        let holds_lane = self.settings.dead_hold_lane;
+        Fate::Dead { error: ErrorText::new(reason), holds_lane }
+    }
+
+    /// Writes down what became of the rows. Asked again while the lease runs: what was confirmed and
+    /// is not written down is published once more.
+    async fn mark(&self, marks: &[(Ticket, Fate)], pass: &mut Pass, since: Instant) -> Result<()> {
+        let marked = loop {
+            match self.outbox.mark(marks).await {
+                Ok(marked) => break marked,
+                Err(error) => {
+                    measure::store_failed(&error);
+                    let over = since.elapsed() >= self.settings.lease;
+                    if over || error.kind() == ErrorKind::Corrupt {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        };
+        for ((_, fate), marked) in marks.iter().zip(marked) {
+            let (count, result) = match (fate, marked) {
+                (_, Marked::Lost) => (&mut pass.lost, "lost"),
+                (Fate::Published, Marked::Done) => (&mut pass.published, "published"),
+                (Fate::Retry { .. }, Marked::Done) => (&mut pass.retried, "failed"),
+                (Fate::Dead { .. }, Marked::Done) => (&mut pass.buried, "dead"),
+                (Fate::Untried, Marked::Done) => (&mut pass.untried, "untried"),
+            };
+            *count += 1;
+            measure::outbox_published(result);
+        }
+        Ok(())
+    }
+}
+
+/// The first event of every lane that nothing holds up; followers of what failed are given back.
+fn next_wave(
+    outgoing: Vec<Outgoing>,
+    held: &HashSet<Lane>,
+    marks: &mut Vec<(Ticket, Fate)>,
+) -> (Vec<Outgoing>, Vec<Outgoing>) {
+    let mut taken: HashSet<Lane> = HashSet::new();
+    let (mut wave, mut rest) = (Vec::new(), Vec::new());
+    for one in outgoing {
+        match one.lane {
+            Some(lane) if held.contains(&lane) => marks.push((one.ticket, Fate::Untried)),
+            Some(lane) if !taken.insert(lane) => rest.push(one),
+            Some(_) | None => wave.push(one),
+        }
+    }
+    (wave, rest)
+}
+
+fn count(leased: &[Leased]) -> u32 {
+    u32::try_from(leased.len()).unwrap_or(u32::MAX)
+}
+
+fn slow(limit: Duration) -> String {
+    format!("no answer within {limit:?}")
+}
