@@ -1,4 +1,5 @@
-//! Measuring the ledger beside the raw limit of each store, and the HTTP layer beside none.
+//! Measuring the ledger beside the raw limit of each store, the HTTP layer beside none, and events
+//! beside bare brokers and bare transactions.
 //!
 //! A figure is worth something only beside its reference, so both run in turns (the ledger's in one
 //! process, HTTP servers each in its own), and every operation checks its own answer: a measured
@@ -8,6 +9,7 @@
 mod arguments;
 mod business;
 mod counted;
+mod events;
 mod http;
 mod large;
 mod memory;
@@ -74,12 +76,15 @@ pub async fn run(arguments: &[String]) -> Result<(), Trouble> {
     }
     let arguments = Arguments::parse(arguments)?;
     let mut report = Report::default();
-    if arguments.what != What::Http {
+    if arguments.wants(What::Ledger) {
         ledger(&arguments, &mut report).await?;
     }
-    if arguments.what != What::Ledger {
+    if arguments.wants(What::Http) {
         eprintln!("http …");
         http::bench(&arguments, &mut report).await.map_err(|trouble| format!("http: {trouble}"))?;
+    }
+    if arguments.wants(What::Events) {
+        events::bench(&arguments, &mut report).await?;
     }
     if let Some(path) = &arguments.json {
         std::fs::write(path, report.json()?)

@@ -152,22 +152,83 @@ pub(crate) fn again(properties: &BasicProperties, millis: u64) -> BasicPropertie
     if let Some(timestamp) = properties.timestamp() {
         copy = copy.with_timestamp(*timestamp);
     }
-    type With = fn(BasicProperties, ShortString) -> BasicProperties;
-    let texts: [(&Option<ShortString>, With); 7] = [
-        (properties.content_type(), BasicProperties::with_content_type),
-        (properties.content_encoding(), BasicProperties::with_content_encoding),
-        (properties.correlation_id(), BasicProperties::with_correlation_id),
-        (properties.reply_to(), BasicProperties::with_reply_to),
-        (properties.message_id(), BasicProperties::with_message_id),
-        (properties.kind(), BasicProperties::with_type),
-        (properties.app_id(), BasicProperties::with_app_id),
-    ];
-    for (value, with) in texts {
+    for (_, value, with) in texts(properties) {
         if let Some(value) = value {
             copy = with(copy, value.clone());
         }
     }
     copy
+}
+
+type With = fn(BasicProperties, ShortString) -> BasicProperties;
+
+/// The properties that are text and the sender's, as AMQP names them.
+fn texts(of: &BasicProperties) -> [(&'static str, &Option<ShortString>, With); 7] {
+    [
+        ("content-type", of.content_type(), BasicProperties::with_content_type),
+        ("content-encoding", of.content_encoding(), BasicProperties::with_content_encoding),
+        ("correlation-id", of.correlation_id(), BasicProperties::with_correlation_id),
+        ("reply-to", of.reply_to(), BasicProperties::with_reply_to),
+        ("message-id", of.message_id(), BasicProperties::with_message_id),
+        ("type", of.kind(), BasicProperties::with_type),
+        ("app-id", of.app_id(), BasicProperties::with_app_id),
+    ]
+}
+
+/// A message as its sender made it: a line `name: value` for each property and header, an empty
+/// line, the payload. The same however often it comes, so without what the broker adds, and without
+/// what a copy that was put aside does not have.
+pub(crate) fn raw(properties: &BasicProperties, payload: &Bytes) -> Bytes {
+    let mut lines = String::new();
+    let mut line = |name: &str, value: &str| {
+        lines.extend([&*shown(name.as_bytes()), ": ", value, "\n"]);
+    };
+    for (name, value, _) in texts(properties) {
+        if let Some(value) = value {
+            line(name, &shown(value.as_str().as_bytes()));
+        }
+    }
+    if let Some(seconds) = properties.timestamp() {
+        line("timestamp", &seconds.to_string());
+    }
+    for (name, value) in properties.headers().iter().flatten() {
+        if is_brokers_own(name.as_str()) {
+            continue;
+        }
+        let value = match (value, text(value)) {
+            (AMQPValue::LongString(bytes), _) => shown(bytes.as_bytes()),
+            (AMQPValue::ByteArray(bytes), _) => shown(bytes.as_slice()),
+            (_, Some(text)) => shown(text.as_bytes()),
+            (other, None) => shown(format!("{other:?}").as_bytes()),
+        };
+        line(name.as_str(), &value);
+    }
+    lines.push('\n');
+    [lines.as_bytes(), payload].concat().into()
+}
+
+/// On one line, and never the same for two: what is no text, and what would end the line, escaped.
+fn shown(bytes: &[u8]) -> String {
+    let mut shown = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' => shown.push_str("\\\\"),
+                '\n' => shown.push_str("\\n"),
+                '\r' => shown.push_str("\\r"),
+                other => shown.push(other),
+            }
+        }
+        shown.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    shown
+}
+
+/// Whether a quorum queue has counted an earlier delivery of it.
+pub(crate) fn came_before(properties: &BasicProperties) -> bool {
+    let headers = properties.headers().as_ref();
+    let count = headers.and_then(|all| all.inner().get("x-delivery-count")).and_then(text);
+    count.is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count > 0))
 }
 
 fn is_brokers_own(name: &str) -> bool {

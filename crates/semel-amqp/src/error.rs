@@ -64,7 +64,8 @@ impl SetupError {
     }
 }
 
-const ACCESS_REFUSED: u16 = 403;
+pub(crate) const ACCESS_REFUSED: u16 = 403;
+pub(crate) const NOT_FOUND: u16 = 404;
 pub(crate) const PRECONDITION_FAILED: u16 = 406;
 
 /// The broker's own code and text, where it was the broker that refused.

@@ -35,13 +35,15 @@
 //! |---|---|---|
 //! | topic exchange | `semel.events` | publisher and source |
 //! | the group's queue | `semel.events.billing` | source |
-//! | …of an ordered group, one per partition | `semel.events.billing.p0` … `.p15` | source |
+//! | …of an ordered group, as many as it says | `semel.events.billing.p0` … `.p7` | source |
 //! | what the broker gave up | `semel.events.billing.dead` | source |
 //! | what comes again later | `semel.events.billing.retry.1s` … | source, when first needed |
 //!
 //! All are durable, and every queue is a quorum queue: RabbitMQ 3.10 or newer is needed. What is
 //! missing is declared; what is there and differs is a [`SetupError::Differs`], never a guess.
-//! Events travel as CloudEvents in binary mode under the routing key `{partition}.{type}`.
+//! Events travel as CloudEvents in binary mode under the routing key `{bucket}.{type}`, where the
+//! bucket is one of [`BUCKETS`] and the same for all events of a lane. An unordered group's queue is
+//! bound to all of them; an ordered group of n queues has bucket b in queue b modulo n.
 //!
 //! # What is promised
 //!
@@ -61,4 +63,4 @@ mod topology;
 pub use error::SetupError;
 pub use publisher::{AmqpPublisher, PublisherBuilder};
 pub use source::{AmqpMessage, AmqpSource, SourceBuilder};
-pub use topology::EXCHANGE;
+pub use topology::{BUCKETS, EXCHANGE};

@@ -20,15 +20,15 @@ pub use builder::PublisherBuilder;
 use verdict::Heard;
 
 use crate::carrier;
-use crate::error::{PRECONDITION_FAILED, SetupError, code, within};
+use crate::error::{ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, SetupError, code, within};
 use crate::link::Link;
-use crate::topology;
+use crate::topology::{self, BUCKETS};
 
 /// A channel is kept for the next batch up to this many.
 const IDLE: usize = 8;
 
-/// Publishes events to a topic exchange of RabbitMQ, under `{partition}.{type}`. Cheap to clone;
-/// clones share the connection.
+/// Publishes events to a topic exchange of RabbitMQ, under `{bucket}.{type}`, where the bucket is
+/// its lane's, one of [`BUCKETS`]. Cheap to clone; clones share the connection.
 ///
 /// Every message is persistent, `mandatory` and confirmed. A batch is sent at once and then waited
 /// for. What its answers mean:
@@ -37,9 +37,14 @@ const IDLE: usize = 8;
 /// |---|---|
 /// | confirmed, and a queue has it | `Ok` |
 /// | returned it: no queue is bound for it | [`Refused`](PublishError::Refused) |
-/// | finds it too large | [`Refused`](PublishError::Refused) |
+/// | closes the channel: too large, not permitted, no such exchange | [`Refused`](PublishError::Refused) |
+/// | closes the channel for another reason | [`Failed`](PublishError::Failed) |
 /// | nack: a queue could not take it | [`Failed`](PublishError::Failed) |
 /// | gone, silent, or blocked by an alarm | [`Unavailable`](PublishError::Unavailable) |
+///
+/// A channel is closed for a whole batch, without saying which event was meant. So what was not
+/// confirmed by then is sent again one by one, and that an event closes its channel again is its
+/// own doing.
 ///
 /// The client library logs a returned message as a whole at level `WARN`, payload included; where
 /// payloads must not be in logs, set its target `lapin` to `error`.
@@ -49,7 +54,6 @@ pub struct AmqpPublisher(Arc<Inner>);
 struct Inner {
     link: Link,
     exchange: ShortString,
-    partitions: u16,
     declare: bool,
     /// Channels on which everything has been answered. One that is in use belongs to its user, so
     /// a batch that is given up takes its confirms with it.
@@ -75,7 +79,6 @@ impl fmt::Debug for AmqpPublisher {
         f.debug_struct("AmqpPublisher")
             .field("link", &self.0.link)
             .field("exchange", &self.0.exchange.as_str())
-            .field("partitions", &self.0.partitions)
             .finish_non_exhaustive()
     }
 }
@@ -87,16 +90,17 @@ impl Publisher for AmqpPublisher {
         let verdicts = self.0.batch(&events.iter().collect::<Vec<_>>()).await;
         for (event, verdict) in events.iter().zip(verdicts) {
             let verdict = match verdict {
-                // One of several ended the channel for all. Sent alone, each speaks for itself.
-                Verdict::TooLarge(_) if events.len() > 1 && !away => self.0.alone(event).await,
-                Verdict::TooLarge(reason) if away => {
-                    Verdict::Known(Err(PublishError::Unavailable(reason)))
+                // Any of them may have ended the channel for all; or none, where something was
+                // missing that a new channel declares. Sent alone, each speaks for itself.
+                Verdict::Closed(_) if !away => self.0.alone(event).await,
+                Verdict::Closed(close) => {
+                    Verdict::Known(Err(PublishError::Unavailable(close.reason)))
                 }
-                other @ (Verdict::Known(_) | Verdict::TooLarge(_)) => other,
+                known @ Verdict::Known(_) => known,
             };
             let answer = match verdict {
                 Verdict::Known(answer) => answer,
-                Verdict::TooLarge(reason) => Err(PublishError::Refused(reason)),
+                Verdict::Closed(close) => Err(close.of_one()),
             };
             away |= matches!(answer, Err(PublishError::Unavailable(_)));
             answers.push(answer);
@@ -108,13 +112,38 @@ impl Publisher for AmqpPublisher {
 /// What is known about one event.
 enum Verdict {
     Known(Result<(), PublishError>),
-    /// The channel was ended because an event is too large: this one, or another of its batch.
-    TooLarge(String),
+    /// The broker closed the channel because of an event: this one, or another of its batch.
+    Closed(Close),
+}
+
+/// Why the broker closed a channel.
+#[derive(Clone)]
+struct Close {
+    code: u16,
+    reason: String,
+}
+
+impl Close {
+    /// If it was the channel that was closed, and not with its connection.
+    fn of(error: &lapin::Error, connection: &Connection) -> Option<Self> {
+        if !error.is_amqp_soft_error() || !connection.status().connected() {
+            return None;
+        }
+        code(error).map(|(code, reason)| Self { code, reason })
+    }
+
+    /// What it means for an event that was alone on the channel.
+    fn of_one(self) -> PublishError {
+        match self.code {
+            ACCESS_REFUSED | NOT_FOUND | PRECONDITION_FAILED => PublishError::Refused(self.reason),
+            _ => PublishError::Failed(self.reason),
+        }
+    }
 }
 
 impl Inner {
-    fn routing_key(&self, event: &Envelope) -> ShortString {
-        format!("{}.{}", partition(event, self.partitions), event.kind()).into()
+    fn routing_key(event: &Envelope) -> ShortString {
+        format!("{}.{}", partition(event, BUCKETS), event.kind()).into()
     }
 
     async fn alone(&self, event: &Envelope) -> Verdict {
@@ -126,8 +155,8 @@ impl Inner {
         let limit = self.link.timeout();
         let silence = || Heard::Lost(format!("no confirm within {limit:?}"));
         let mut heard: Vec<Heard> = events.iter().map(|_| silence()).collect();
-        let mut too_large = None;
-        let work = self.converse(events, &mut heard, &mut too_large);
+        let mut closed = None;
+        let work = self.converse(events, &mut heard, &mut closed);
         let ended = tokio::time::timeout(limit, work).await;
         if let Ok(Err(error)) = &ended {
             let lost = error.to_string();
@@ -135,13 +164,13 @@ impl Inner {
         }
         let marks: Vec<_> = events.iter().map(|event| carrier::mark(event)).collect();
         let unrouted = |at: usize| {
-            let key = self.routing_key(events[at]);
+            let key = Self::routing_key(events[at]);
             format!("no queue is bound to the exchange {} for the key {key}", self.exchange)
         };
         let answers = verdict::of(&marks, &heard, unrouted);
-        let lost = |answer: Result<(), PublishError>| match (&too_large, answer) {
-            (Some(reason), Err(PublishError::Unavailable(_))) => {
-                Verdict::TooLarge(String::clone(reason))
+        let lost = |answer: Result<(), PublishError>| match (&closed, answer) {
+            (Some(close), Err(PublishError::Unavailable(_))) => {
+                Verdict::Closed(Close::clone(close))
             }
             (_, answer) => Verdict::Known(answer),
         };
@@ -153,7 +182,7 @@ impl Inner {
         &self,
         events: &[&Envelope],
         heard: &mut [Heard],
-        too_large: &mut Option<String>,
+        closed: &mut Option<Close>,
     ) -> Result<(), SetupError> {
         let desk = self.desk().await?;
         let most = usize::try_from(desk.connection.configuration().frame_max()).unwrap_or(0);
@@ -168,7 +197,7 @@ impl Inner {
             }
             let mut publish = Box::pin(desk.channel.basic_publish(
                 self.exchange.clone(),
-                self.routing_key(event),
+                Self::routing_key(event),
                 mandatory,
                 event.payload(),
                 carrier::properties(event),
@@ -195,9 +224,7 @@ impl Inner {
                 Ok(confirmation) => in_words(confirmation),
                 Err(error) => {
                     clean = false;
-                    if let Some((PRECONDITION_FAILED, reason)) = code(&error) {
-                        too_large.get_or_insert(reason);
-                    }
+                    *closed = closed.take().or_else(|| Close::of(&error, &desk.connection));
                     Heard::Lost(error.to_string())
                 }
             };
@@ -205,6 +232,9 @@ impl Inner {
         drop(confirms);
         if clean {
             self.give_back(desk);
+        } else if closed.is_some() {
+            // Whoever sends again does so on a channel that was opened, and declared, since.
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         Ok(())
     }

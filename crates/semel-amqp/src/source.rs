@@ -1,4 +1,4 @@
-//! Brings the messages of a consumer group, from one queue or from one per partition.
+//! Brings the messages of a consumer group, from one queue or, in order, from several.
 //!
 //! What becomes of a message is its own business (`message`); where it waits when it is to come
 //! later is `aside`.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel::inbox::{Source, SourceError};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
 pub use builder::SourceBuilder;
@@ -41,11 +41,11 @@ use crate::topology::Topology;
 ///
 /// # Ordered groups
 ///
-/// [Ordered](SourceBuilder::ordered), there is one queue per partition with a single active
-/// consumer and one message in hands, and nothing is ever put aside: `Later` keeps the message for
+/// [Ordered](SourceBuilder::ordered), there are several queues, each with a single active consumer
+/// and one message in hands, and nothing is ever put aside: `Later` keeps the message for
 /// that long (5 min at most, then it comes early) and gives it back to the head of its queue. So the
 /// events of a lane stay in order whoever crashes. The first process of a group gets all
-/// partitions; another takes over what it leaves.
+/// queues; another takes over what it leaves. A source that is dropped gives back what it keeps.
 ///
 /// # Long handlers
 ///
@@ -55,6 +55,8 @@ use crate::topology::Topology;
 pub struct AmqpSource {
     shared: Arc<Shared>,
     state: Mutex<State>,
+    /// Dropped with the source, it ends the waiting of those that keep a message for later.
+    _here: watch::Sender<()>,
 }
 
 /// What every connection of a source is made from.
@@ -67,6 +69,8 @@ struct Shared {
     patience: Duration,
     tenant: Option<Box<str>>,
     declare: bool,
+    /// Says that the source is gone.
+    gone: watch::Receiver<()>,
 }
 
 /// A counter is opened by a task of its own: callers come and go, and a slow broker must not have
@@ -126,6 +130,10 @@ impl Source for AmqpSource {
                 Err(error)
             }
         }
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.shared.topology.ordered.is_some()
     }
 }
 

@@ -14,8 +14,9 @@ use crate::error::{SetupError, within};
 
 /// The exchange of events, unless somebody says otherwise.
 pub const EXCHANGE: &str = "semel.events";
-/// Partitions, unless somebody says otherwise.
-pub(crate) const PARTITIONS: u16 = 16;
+/// Into how many buckets every publisher divides the lanes. The same for all and for ever: an
+/// ordered source binds all of them to its queues, however many those are, and misses none.
+pub const BUCKETS: u16 = 64;
 /// Leaves room for the group and what follows it: a quorum queue's name has at most 255 bytes, and
 /// the broker puts the virtual host in front.
 const MAX_EXCHANGE: usize = 100;
@@ -38,7 +39,7 @@ pub(crate) struct Topology {
     pub(crate) group: String,
     /// Types, or patterns of types; none means all.
     pub(crate) kinds: Vec<String>,
-    /// One queue per partition, if order is kept.
+    /// Over how many queues the buckets are spread, if order is kept.
     pub(crate) ordered: Option<u16>,
     pub(crate) delivery_limit: u32,
 }
@@ -59,8 +60,10 @@ impl Topology {
         if self.kinds.iter().any(|kind| kind.is_empty() || kind.len() > semel::event::MAX_TYPE) {
             return Err(SetupError::setting("kinds", "one of them is no event type"));
         }
-        if self.ordered == Some(0) {
-            return Err(SetupError::setting("ordered", "there is at least one partition"));
+        if self.ordered.is_some_and(|queues| !(1..=BUCKETS).contains(&queues)) {
+            let reason =
+                format!("there are 1 to {BUCKETS} queues, since there are so many buckets");
+            return Err(SetupError::setting("ordered", reason));
         }
         if self.delivery_limit == 0 {
             let reason = "a message that was delivered once may have to come again";
@@ -79,10 +82,13 @@ impl Topology {
         };
         match self.ordered {
             None => vec![Supply { queue: self.named(""), bindings: bound("*") }],
-            Some(partitions) => (0..partitions)
+            Some(queues) => (0..queues)
                 .map(|it| Supply {
                     queue: self.named(&format!(".p{it}")),
-                    bindings: bound(&it.to_string()),
+                    bindings: (it..BUCKETS)
+                        .step_by(queues.into())
+                        .flat_map(|bucket| bound(&bucket.to_string()))
+                        .collect(),
                 })
                 .collect(),
         }

@@ -39,6 +39,7 @@ const FOR_EVER: i64 = -1;
 pub struct NatsSource {
     shelf: Arc<Shelf>,
     group: String,
+    ordered: bool,
     /// Ends the pumps with the source.
     _working: DropGuard,
 }
@@ -72,6 +73,10 @@ impl Source for NatsSource {
 
     async fn next(&self) -> Result<NatsMessage, SourceError> {
         self.shelf.take().await
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.ordered
     }
 }
 
@@ -181,7 +186,8 @@ impl SourceBuilder {
             tokio::spawn(pump.run(stopping.clone()));
         }
         tokio::spawn(pump::keep(terms, Arc::clone(&shelf), stopping.clone()));
-        Ok(NatsSource { shelf, group: self.group, _working: stopping.drop_guard() })
+        let (group, ordered) = (self.group, self.ordered);
+        Ok(NatsSource { shelf, group, ordered, _working: stopping.drop_guard() })
     }
 
     fn check(&self) -> Result<(), InvalidSetting> {

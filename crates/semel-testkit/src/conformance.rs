@@ -344,6 +344,7 @@ macro_rules! transactions {
                 an_effect_and_its_mark_are_one_commit,
                 a_failure_outlives_its_rollback,
                 a_retry_from_the_ledger_is_one_commit,
+                a_retry_is_counted_before_it_begins,
                 a_rival_of_a_transaction_is_told,
             }
             transacting {

@@ -69,7 +69,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 
 #[tokio::test]
 async fn every_consumer_gives_one_result() {
-    let (bus, inbox, diary) = (Bus::new(), inbox(), Diary::default());
+    let (bus, inbox, diary) = (Bus::new().retry_every(Duration::MAX), inbox(), Diary::default());
     bus.register(noting(noting(inbox.group("MAIL"), "to-buyer", &diary), "to-seller", &diary))
         .unwrap();
     bus.register(noting(inbox.group("INVENTORY"), "", &diary)).unwrap();
@@ -90,7 +90,7 @@ async fn every_consumer_gives_one_result() {
 
 #[tokio::test]
 async fn a_group_that_fails_stops_nobody() {
-    let (bus, inbox, diary) = (Bus::new(), inbox(), Diary::default());
+    let (bus, inbox, diary) = (Bus::new().retry_every(Duration::MAX), inbox(), Diary::default());
     let broken = failing(inbox.group("BROKEN"));
     bus.register(broken.clone()).unwrap();
     bus.register(inbox.group("PANICS").on(KIND, |_, _| async {
@@ -113,7 +113,7 @@ async fn a_group_that_fails_stops_nobody() {
 
 #[tokio::test]
 async fn without_a_handler_nobody_answers() {
-    let bus: Bus<MemoryStore> = Bus::new();
+    let bus: Bus<MemoryStore> = Bus::new().retry_every(Duration::MAX);
     assert!(bus.publish(placed()).await.is_empty());
     let refused = Publisher::publish(&bus, &[placed()]).await;
     let [Err(PublishError::Refused(text))] = &refused[..] else { panic!("{refused:?}") };
@@ -124,7 +124,7 @@ async fn without_a_handler_nobody_answers() {
 
 #[tokio::test]
 async fn two_handlers_of_one_name_are_refused() {
-    let (bus, diary) = (Bus::new(), Diary::default());
+    let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
     let twice = noting(noting(inbox().group("MAIL"), "to-buyer", &diary), "to-buyer", &diary);
     let refused = bus.register(twice).unwrap_err();
     assert!(matches!(refused, InvalidGroup::Twice { .. }), "{refused}");
@@ -133,7 +133,7 @@ async fn two_handlers_of_one_name_are_refused() {
 
 #[tokio::test]
 async fn as_a_publisher_it_gives_one_answer_per_event() {
-    let (bus, diary) = (Bus::new(), Diary::default());
+    let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
     bus.register(noting(inbox().group("MAIL"), "", &diary)).unwrap();
     let strange = Envelope::builder("acme", "order.unheard-of", "/orders").build().unwrap();
     let answers = Publisher::publish(&bus, &[placed(), strange, placed()]).await;
@@ -143,7 +143,7 @@ async fn as_a_publisher_it_gives_one_answer_per_event() {
 
 #[tokio::test]
 async fn a_failure_that_is_stored_is_published() {
-    let bus = Bus::new();
+    let bus = Bus::new().retry_every(Duration::MAX);
     let group = failing(inbox().group("BROKEN"));
     bus.register(group.clone()).unwrap();
     assert_eq!(Publisher::publish(&bus, &[placed()]).await, [Ok(())]);
@@ -170,7 +170,7 @@ async fn settled(outbox: &MemoryOutbox, ends: &[Status]) {
 
 #[tokio::test]
 async fn through_a_relay_every_group_handles_every_event_once() {
-    let (bus, inbox, diary) = (Bus::new(), inbox(), Diary::default());
+    let (bus, inbox, diary) = (Bus::new().retry_every(Duration::MAX), inbox(), Diary::default());
     for group in ["INVENTORY", "BILLING", "MAIL"] {
         bus.register(noting(inbox.group(group), "", &diary)).unwrap();
     }
@@ -194,7 +194,7 @@ async fn through_a_relay_every_group_handles_every_event_once() {
 #[tokio::test]
 async fn through_a_relay_what_nobody_handles_is_buried_or_dropped() {
     for (drops, status) in [(false, Status::Dead), (true, Status::Published)] {
-        let (bus, diary) = (Bus::new(), Diary::default());
+        let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
         let bus = if drops { bus.drop_unhandled() } else { bus };
         bus.register(noting(inbox().group("MAIL"), "", &diary)).unwrap();
         let outbox = MemoryOutbox::new();
@@ -216,7 +216,7 @@ async fn through_a_relay_what_nobody_handles_is_buried_or_dropped() {
 
 #[tokio::test]
 async fn through_a_relay_a_failure_is_retried_from_the_ledger() {
-    let (bus, diary) = (Bus::new(), Diary::default());
+    let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
     let group = {
         let (diary, tries) = (diary.clone(), Arc::new(Mutex::new(0)));
         inbox().group("MAIL").on(KIND, move |event, _| {
@@ -245,4 +245,29 @@ async fn through_a_relay_a_failure_is_retried_from_the_ledger() {
     within(handled).await;
     within(retrying.stop()).await;
     assert_eq!(diary.count(), 1);
+}
+
+#[tokio::test]
+async fn what_failed_on_the_bus_is_handled_again_by_itself() {
+    let backoff =
+        OnFailure::Backoff { base: Duration::from_millis(5), cap: Duration::from_secs(1) };
+    let policy = Policy { on_failure: backoff, ..Inbox::<MemoryStore>::default_policy() };
+    let runs = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&runs);
+    let group = inbox().policy(policy).group("MAIL").on(KIND, move |_, _| {
+        let mut runs = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        *runs += 1;
+        let first = *runs == 1;
+        async move { if first { Err("not yet") } else { Ok(()) } }
+    });
+    let bus = Bus::new().retry_every(Duration::from_millis(5));
+    bus.register(group).unwrap();
+    let event = Envelope::builder("acme", KIND, "/orders").build().unwrap();
+    assert!(bus.publish(event).await[0].1.is_err());
+    let again = async {
+        while *runs.lock().unwrap_or_else(PoisonError::into_inner) < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), again).await.expect("it is handled again");
 }

@@ -5,29 +5,44 @@
 //! handled it or stored its failure.
 
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use crate::event::Envelope;
-use crate::inbox::{Answer, Group, HandleError, Handled, InvalidGroup};
+use crate::inbox::{Answer, Group, HandleError, Handled, InvalidGroup, Retrying};
 use crate::outbox::{PublishError, Publisher};
-use crate::store::Store;
+use crate::store::{Inspect, Store};
 
 /// The bus. Cheap to clone; clones share everything.
 pub struct Bus<S: Store> {
-    groups: Arc<RwLock<Vec<Group<S>>>>,
+    groups: Arc<RwLock<Vec<Registered<S>>>>,
     drop_unhandled: bool,
+    retry_every: Duration,
+}
+
+/// A group, and what handles its failures again.
+struct Registered<S: Store> {
+    group: Group<S>,
+    retrying: Retrying,
+}
+
+impl<S: Store> Drop for Registered<S> {
+    fn drop(&mut self) {
+        self.retrying.leave();
+    }
 }
 
 impl<S: Store> Clone for Bus<S> {
     fn clone(&self) -> Self {
-        Self { groups: Arc::clone(&self.groups), drop_unhandled: self.drop_unhandled }
+        Self { groups: Arc::clone(&self.groups), ..*self }
     }
 }
 
 impl<S: Store> Default for Bus<S> {
     fn default() -> Self {
-        Self { groups: Arc::default(), drop_unhandled: false }
+        let retry_every = Duration::from_secs(1);
+        Self { groups: Arc::default(), drop_unhandled: false, retry_every }
     }
 }
 
@@ -54,20 +69,38 @@ impl<S: Store> Bus<S> {
         self
     }
 
-    /// Adds a group.
+    /// How often failures that are due are looked for, for groups that are registered later. Default
+    /// 1 s.
+    #[must_use]
+    pub fn retry_every(mut self, every: Duration) -> Self {
+        self.retry_every = every;
+        self
+    }
+
+    /// Adds a group. What fails in it is handled again from its ledger, by a task of this runtime
+    /// that ends with the bus.
     ///
     /// # Errors
     /// [`InvalidGroup`] if it cannot work.
-    pub fn register(&self, group: Group<S>) -> Result<(), InvalidGroup> {
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn register(&self, group: Group<S>) -> Result<(), InvalidGroup>
+    where
+        S: Inspect,
+    {
         group.check()?;
-        self.groups.write().unwrap_or_else(PoisonError::into_inner).push(group);
+        let retrying = group.keep_retrying(self.retry_every);
+        let registered = Registered { group, retrying };
+        self.groups.write().unwrap_or_else(PoisonError::into_inner).push(registered);
         Ok(())
     }
 
     /// The groups that handle this type.
     fn interested(&self, kind: &str) -> Vec<Group<S>> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
-        groups.iter().filter(|group| group.handles(kind)).cloned().collect()
+        let all = groups.iter().map(|registered| &registered.group);
+        all.filter(|group| group.handles(kind)).cloned().collect()
     }
 
     /// Hands an event to every group that handles its type, and waits for all of them: one result
@@ -87,12 +120,18 @@ impl<S: Store> Bus<S> {
         }
         let event = Arc::new(event.clone());
         let answers = join_all(groups.iter().map(|group| group.receive(&event))).await;
-        let open: Vec<&str> = groups
-            .iter()
-            .zip(answers)
-            .filter(|(_, answer)| *answer != Answer::Ack)
-            .map(|(group, _)| group.name())
-            .collect();
+        let mut open = Vec::new();
+        for (group, answer) in groups.iter().zip(answers) {
+            match answer {
+                Answer::Ack => {}
+                Answer::Later(_) => open.push(group.name()),
+                // Its ledger could write nothing down, which says nothing about the event.
+                Answer::Nothing => {
+                    let away = format!("the ledger of {} has stored nothing", group.name());
+                    return Err(PublishError::Unavailable(away));
+                }
+            }
+        }
         match open[..] {
             [] => Ok(()),
             _ => Err(PublishError::Failed(format!("not handled by {}", open.join(", ")))),

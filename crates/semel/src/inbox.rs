@@ -17,6 +17,7 @@ use std::time::Duration;
 
 pub use consumer::{Consumer, Consuming};
 pub use failure::Failure;
+use group::Care;
 pub use group::{Group, InvalidGroup};
 pub use retry::{Retried, Retrying};
 pub use source::{Message, Source, SourceError};
@@ -204,7 +205,7 @@ impl<S: Store> Inbox<S> {
     }
 
     /// How events are handled unless somebody says otherwise: a lease of 30 s, 20 executions, a
-    /// backoff of 1 s doubling to 5 min, kept for 30 days (longer than any broker redelivers),
+    /// backoff of 1 s doubling to 5 min, kept for 30 days (keep it longer than your broker does),
     /// nobody waits, and whoever waits is told of the holder's failure.
     pub fn default_policy() -> Policy {
         Policy {
@@ -273,11 +274,31 @@ impl<S: Store> Inbox<S> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
-        let command = self.command(group, event)?;
+        self.transact(group, event, Care::First, handler).await
+    }
+
+    async fn transact<F, Fut, E>(
+        &self,
+        scope: &str,
+        event: &Arc<Envelope>,
+        care: Care,
+        handler: F,
+    ) -> Result<Handled, HandleError>
+    where
+        S: TransactionalStore,
+        F: FnOnce(Arc<Envelope>, Unit<S>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Failure>,
+    {
+        let command = self.command(scope, event)?;
+        let command = match care {
+            Care::First => command,
+            Care::Again => command.claim_first(),
+        };
         let given = Arc::clone(event);
         let work = |unit| async move { settlement(handler(given, unit).await) };
         let served = self.executor.serve_transact(command, work).await;
-        self.conclude(group, event, served).await
+        self.conclude(scope, event, served).await
     }
 
     fn command(&self, scope: &str, event: &Arc<Envelope>) -> Result<Command, InvalidKey> {

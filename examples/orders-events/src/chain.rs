@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel::bus::Bus;
 use semel::event::Envelope;
-use semel::inbox::{Consumer, Consuming, Group, Inbox, Retrying};
+use semel::inbox::{Consumer, Consuming, Group, Inbox};
 use semel::outbox::{Relay, Relaying};
 use semel::store::TransactionalStore;
 use semel::{Command, Executor, Key};
@@ -38,7 +38,6 @@ pub struct Shop<S: Tables> {
     letters: Letters,
     relaying: Relaying,
     consuming: Vec<Consuming>,
-    retrying: Vec<Retrying>,
 }
 
 /// Letters that were sent.
@@ -94,12 +93,11 @@ impl<S: Tables> Shop<S> {
         TransactionalStore::commit(&store, transaction).await?;
 
         let (executor, letters) = (Executor::new(store.clone()), Letters::default());
-        let (mut consuming, mut retrying) = (Vec::new(), Vec::new());
+        let mut consuming = Vec::new();
         let relaying = match broker {
             Broker::Bus => {
                 let bus = Bus::new();
                 for group in groups(&executor, &letters) {
-                    retrying.push(group.keep_retrying(Duration::from_secs(1)));
                     bus.register(group)?;
                 }
                 Relay::new(store, bus).start()
@@ -116,7 +114,7 @@ impl<S: Tables> Shop<S> {
                 Relay::new(store, NatsPublisher::new(client, topology)?).start()
             }
         };
-        Ok(Self { executor, letters, relaying, consuming, retrying })
+        Ok(Self { executor, letters, relaying, consuming })
     }
 
     /// Places an order, once for each key.
@@ -153,9 +151,6 @@ impl<S: Tables> Shop<S> {
         self.relaying.stop().await;
         for consuming in &self.consuming {
             consuming.stop().await;
-        }
-        for retrying in &self.retrying {
-            retrying.stop().await;
         }
         self.executor.shutdown(Duration::from_secs(5)).await;
     }

@@ -9,6 +9,8 @@ use super::{Pace, Trouble};
 pub(crate) struct Arguments {
     pub(crate) what: What,
     pub(crate) stores: Vec<Which>,
+    /// Three minutes are enough.
+    pub(crate) quick: bool,
     pub(crate) pace: Pace,
     /// Also with many records in the table, this many.
     pub(crate) large: Option<u32>,
@@ -26,6 +28,7 @@ pub(crate) struct Arguments {
 pub(crate) enum What {
     Ledger,
     Http,
+    Events,
     All,
 }
 
@@ -39,7 +42,7 @@ pub(crate) enum Which {
     Redis,
 }
 
-const USAGE: &str = "usage: bench ledger|http|all [--quick] [--json FILE] \
+const USAGE: &str = "usage: bench ledger|http|events|all [--quick] [--json FILE] \
                      [--store memory|sqlite|postgres|mysql|redis]… [--large] [--full] \
                      [--connections N] [--lanes N] [--against PROGRAM]";
 
@@ -66,11 +69,17 @@ impl Which {
 }
 
 impl Arguments {
+    /// Whether this benchmark was asked for.
+    pub(crate) fn wants(&self, what: What) -> bool {
+        self.what == what || self.what == What::All
+    }
+
     pub(crate) fn parse(words: &[String]) -> Result<Self, Trouble> {
         let mut words = words.iter().map(String::as_str);
         let what = match words.next() {
             Some("ledger") => What::Ledger,
             Some("http") => What::Http,
+            Some("events") => What::Events,
             Some("all") => What::All,
             Some(other) => return Err(format!("there is no benchmark {other:?}; {USAGE}").into()),
             None => return Err(USAGE.into()),
@@ -104,6 +113,7 @@ impl Arguments {
         Ok(Self {
             what,
             stores,
+            quick,
             pace: if quick { Pace::QUICK } else { Pace::FULL },
             large: (large || full).then_some(many),
             json,

@@ -39,8 +39,8 @@ const COMPLETE: &str =
 const OPEN: &str = concat!(
     "SET STATEMENT innodb_lock_wait_timeout = 0 FOR INSERT INTO semel_record (digest, kind, \
      tenant, scope, principal, id, number, fingerprint, state, operation_id, attempt_id, attempt, \
-     fence, owner, lease_until, on_crash, keep_us, created_at, updated_at) \
-     VALUES (?, 1, ?, ?, ?, ?, 1, ?, 0, ?, ?, 1, ",
+     fence, owner, lease_until, on_crash, keep_us, created_at, updated_at, body, content_type, \
+     reference) VALUES (?, 1, ?, ?, ?, ?, 1, ?, 0, ?, ?, 1, ",
     clock!(),
     ", ?, ",
     clock!(),
@@ -48,7 +48,7 @@ const OPEN: &str = concat!(
     clock!(),
     ", ",
     clock!(),
-    ") ON DUPLICATE KEY UPDATE number = number RETURNING digest, ",
+    ", ?, ?, ?) ON DUPLICATE KEY UPDATE number = number RETURNING digest, ",
     clock!(),
     ", number, fingerprint, state, operation_id, attempt_id, attempt, fence, owner, lease_until, \
      retry_at, on_crash, keep_us, body, content_type, reference, omitted_bytes, error, created_at, \
@@ -171,6 +171,10 @@ impl Own {
             .bind(micros(draft.lease))
             .bind(draft.on_crash.code())
             .bind(micros(draft.keep))
+            // No parcel: a command has none.
+            .bind(None::<&[u8]>)
+            .bind(None::<&str>)
+            .bind(None::<&str>)
             .fetch_one(connection)
             .await?;
         let attempt = draft.attempt_id.to_bytes();

@@ -142,6 +142,10 @@ impl Own {
             .bind(keep)
             .bind(lease + keep)
             .bind(i64::from_be_bytes([a, b, c, d, e, f, g, h]))
+            // No parcel: a command has none.
+            .bind(None::<&[u8]>)
+            .bind(None::<&str>)
+            .bind(None::<&str>)
             .fetch_one(connection)
             .await?;
         let fence: Option<i64> = row.try_get(1)?;

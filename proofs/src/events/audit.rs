@@ -8,7 +8,7 @@ use semel::store::{Filter, Inspect};
 use semel::{Executor, Kind, State};
 use tokio::time::Instant;
 
-use super::child::GROUPS;
+use super::child::{GROUPS, ORDERED};
 use super::producer::Book;
 use super::table::{self, EventDatabase, HandledRow};
 use crate::crash::Trouble;
@@ -102,11 +102,11 @@ pub(super) async fn audit(
         .zero("outbox dead", usize::try_from(left.dead).unwrap_or(usize::MAX)))
 }
 
-/// Effects that came after a later one of their lane, for the same group.
+/// Effects of the ordered group that came after a later one of their lane.
 fn disorder(rows: &[HandledRow]) -> usize {
     let mut last: HashMap<(&str, &str), i64> = HashMap::new();
     let mut late = 0;
-    for row in rows {
+    for row in rows.iter().filter(|row| row.consumer == ORDERED) {
         let before = last.entry((&row.consumer, &row.lane)).or_insert(0);
         late += usize::from(row.number <= *before);
         *before = row.number.max(*before);

@@ -16,7 +16,7 @@ use semel_redis::stream::Streams;
 use semel_testkit::proxy::FaultProxy;
 use semel_testkit::servers::{Nats, Options, RabbitMq, Redis, Server};
 
-use super::child::{GROUPS, Role};
+use super::child::{GROUPS, ORDERED, Role};
 use super::table::EventDatabase;
 use crate::crash::Trouble;
 
@@ -108,8 +108,8 @@ impl Broker {
                 drive.drive(NatsPublisher::new(client.await?, topology())?).await
             }
             Broker::RabbitMq(port) => {
-                let publisher = AmqpPublisher::builder(&amqp(*port)).partitions(PARTITIONS);
-                drive.drive(publisher.timeout(PATIENCE * 2).build()?).await
+                let publisher = AmqpPublisher::builder(&amqp(*port)).timeout(PATIENCE * 2);
+                drive.drive(publisher.build()?).await
             }
             Broker::Streams(port) => {
                 let streams = patiently(|| async { Ok(streams(*port).await?) }).await?;
@@ -136,8 +136,8 @@ impl Broker {
                 Broker::RabbitMq(port) => start(group, amqp_source(*port, &name)?)?,
                 Broker::Streams(port) => {
                     let source = patiently(|| async {
-                        let streams = streams(*port).await?;
-                        Ok(streams.source(&name).ordered().patience(PATIENCE).open().await?)
+                        let source = stream_source(&streams(*port).await?, &name);
+                        Ok(source.open().await?)
                     });
                     start(group, source.await?)?
                 }
@@ -162,7 +162,7 @@ impl Broker {
             }
             Broker::Streams(port) => {
                 for group in GROUPS {
-                    drop(streams(*port).await?.source(group).ordered().open().await?);
+                    drop(stream_source(&streams(*port).await?, group).open().await?);
                 }
             }
         }
@@ -192,19 +192,21 @@ fn topology() -> Topology {
 
 fn nats_source(client: semel_nats::async_nats::Client, group: &str) -> Result<NatsSource, Trouble> {
     let source = NatsSource::builder(client, topology(), group);
-    Ok(source.ordered(true).ack_wait(PATIENCE).build()?)
+    Ok(source.ordered(group == ORDERED).ack_wait(PATIENCE).build()?)
 }
 
 fn amqp_builder(port: u16, group: &str) -> semel_amqp::SourceBuilder {
-    // Deaths of consumers count as deliveries, and there will be many.
-    AmqpSource::builder(&amqp(port), group)
-        .ordered(PARTITIONS)
-        .patience(PATIENCE)
-        .delivery_limit(1_000_000)
+    let source = AmqpSource::builder(&amqp(port), group).patience(PATIENCE);
+    if group == ORDERED { source.ordered(PARTITIONS) } else { source }
 }
 
 fn amqp_source(port: u16, group: &str) -> Result<AmqpSource, Trouble> {
     Ok(amqp_builder(port, group).build()?)
+}
+
+fn stream_source(streams: &Streams, group: &str) -> semel_redis::stream::SourceBuilder {
+    let source = streams.source(group).patience(PATIENCE);
+    if group == ORDERED { source.ordered() } else { source }
 }
 
 async fn streams(port: u16) -> semel::store::Result<Streams> {
@@ -274,8 +276,13 @@ impl Running {
             return Ok(());
         };
         for group in GROUPS {
-            for partition in 0..PARTITIONS {
-                let queue = format!("{}.{group}.p{partition}", semel_amqp::EXCHANGE);
+            let ordered =
+                (0..PARTITIONS).map(|at| format!("{}.{group}.p{at}", semel_amqp::EXCHANGE));
+            let queues: Vec<String> = match group == ORDERED {
+                true => ordered.collect(),
+                false => vec![format!("{}.{group}", semel_amqp::EXCHANGE)],
+            };
+            for queue in queues {
                 for _ in 0..200 {
                     if RabbitMq::has_stored(server, &queue) {
                         break;

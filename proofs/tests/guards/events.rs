@@ -143,6 +143,10 @@ struct Brought {
 impl Source for Queue {
     type Message = Brought;
 
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
     async fn next(&self) -> Result<Brought, SourceError> {
         loop {
             let next = locked(&self.waiting).pop_front();
@@ -162,6 +166,10 @@ impl Message for Brought {
 
     fn raw(&self) -> Bytes {
         self.event.payload().clone()
+    }
+
+    fn redelivered(&self) -> bool {
+        false
     }
 
     async fn answer(&self, answer: Answer) -> Result<(), SourceError> {

@@ -59,6 +59,46 @@ fn a_copy_says_the_same_and_nothing_that_the_broker_obeys() {
 }
 
 #[test]
+fn a_message_is_shown_with_all_that_its_sender_said() {
+    let mut headers = FieldTable::default();
+    headers.insert("cloudEvents:id".into(), AMQPValue::LongString(vec![b'7', 0xff].into()));
+    headers.insert("count".into(), AMQPValue::LongInt(-3));
+    headers.insert("note".into(), AMQPValue::LongString("two\nlines, a \\ and a 🦀".into()));
+    let came = BasicProperties::default()
+        .with_content_type("text/plain".into())
+        .with_app_id("them".into())
+        .with_timestamp(1_700_000_000)
+        .with_headers(headers);
+    let body = Bytes::from_static(b"\xff\nbody");
+    let wanted = "content-type: text/plain\napp-id: them\ntimestamp: 1700000000\n\
+        cloudEvents:id: 7\\xff\ncount: -3\nnote: two\\nlines, a \\\\ and a 🦀\n\n";
+    assert_eq!(raw(&came, &body), [wanted.as_bytes(), &body].concat());
+    assert_eq!(raw(&BasicProperties::default(), &body), &b"\n\xff\nbody"[..]);
+}
+
+#[test]
+fn what_is_shown_is_the_same_however_often_it_comes() {
+    let event = event();
+    let mut headers = properties(&event).headers().clone().expect("there are headers");
+    headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(3));
+    let later = properties(&event).with_headers(headers);
+    let first = raw(&properties(&event), event.payload());
+    assert_eq!(raw(&later, event.payload()), first);
+    assert_eq!(raw(&again(&later, 250), event.payload()), first);
+}
+
+#[test]
+fn a_counted_delivery_was_one_before() {
+    let counted = |count| {
+        let mut headers = FieldTable::default();
+        headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(count));
+        came_before(&BasicProperties::default().with_headers(headers))
+    };
+    assert!(!came_before(&BasicProperties::default()));
+    assert_eq!([0, 1, 300].map(counted), [false, true, true]);
+}
+
+#[test]
 fn the_frame_of_the_properties_is_not_underestimated() {
     let event = event();
     let table = properties(&event).headers().clone().expect("there are headers");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{AmqpPublisher, Inner, TIMEOUT};
 use crate::error::SetupError;
 use crate::link::Link;
-use crate::topology::{self, EXCHANGE, PARTITIONS};
+use crate::topology::{self, EXCHANGE};
 
 /// A publisher in the making.
 #[derive(Clone)]
@@ -14,7 +14,6 @@ use crate::topology::{self, EXCHANGE, PARTITIONS};
 pub struct PublisherBuilder {
     url: String,
     exchange: String,
-    partitions: u16,
     timeout: Duration,
     declare: bool,
 }
@@ -27,25 +26,12 @@ impl std::fmt::Debug for PublisherBuilder {
 
 impl PublisherBuilder {
     pub(super) fn new(url: &str) -> Self {
-        Self {
-            url: url.to_owned(),
-            exchange: EXCHANGE.to_owned(),
-            partitions: PARTITIONS,
-            timeout: TIMEOUT,
-            declare: true,
-        }
+        Self { url: url.to_owned(), exchange: EXCHANGE.to_owned(), timeout: TIMEOUT, declare: true }
     }
 
     /// The topic exchange. Default [`EXCHANGE`].
     pub fn exchange(mut self, name: &str) -> Self {
         self.exchange = name.to_owned();
-        self
-    }
-
-    /// Into how many partitions lanes are divided. Must be what ordered sources have; changing it
-    /// changes the order of what is under way. Default 16.
-    pub fn partitions(mut self, count: u16) -> Self {
-        self.partitions = count;
         self
     }
 
@@ -67,15 +53,11 @@ impl PublisherBuilder {
     /// # Errors
     /// [`SetupError::Setting`] names the setting that cannot be used.
     pub fn build(self) -> Result<AmqpPublisher, SetupError> {
-        if self.partitions == 0 {
-            return Err(SetupError::setting("partitions", "there is at least one"));
-        }
         let exchange = topology::exchange(&self.exchange)?;
         let link = Link::new(&self.url, format!("semel publisher {exchange}"), self.timeout)?;
         Ok(AmqpPublisher(Arc::new(Inner {
             link,
             exchange,
-            partitions: self.partitions,
             declare: self.declare,
             idle: Mutex::default(),
         })))

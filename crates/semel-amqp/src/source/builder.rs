@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use super::{AmqpSource, Shared, State};
 use crate::error::SetupError;
@@ -67,17 +67,20 @@ impl SourceBuilder {
         self
     }
 
-    /// Keeps the order of each lane: one queue for each of this many partitions, which must be what
-    /// the publisher has. A group that becomes ordered, or ceases to be, leaves its old queues
-    /// behind: delete them when they are empty, for they are still bound.
-    pub fn ordered(mut self, partitions: u16) -> Self {
-        self.ordered = Some(partitions);
+    /// Keeps the order of each lane: the lanes are spread over this many queues (1 to
+    /// [`BUCKETS`](crate::BUCKETS)), each of which has one message in hands at a time.
+    ///
+    /// A group that becomes ordered, ceases to be, or changes the number leaves its old queues
+    /// behind, still bound: what they get is in the new ones as well. To change it, stop whoever
+    /// publishes, wait until the old queues are empty, delete them and start again.
+    pub fn ordered(mut self, queues: u16) -> Self {
+        self.ordered = Some(queues);
         self
     }
 
     /// Messages that the broker sends ahead of answers, at most: how many are in hands or wait in
     /// this process. At least what the consumer handles at once. Default 64; an ordered source has
-    /// one per partition.
+    /// one per queue.
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages;
         self
@@ -138,6 +141,7 @@ impl SourceBuilder {
             let name = format!("semel {role} {}.{}", topology.exchange, topology.group);
             Link::new(&self.url, name, self.timeout)
         };
+        let (here, gone) = watch::channel(());
         let shared = Arc::new(Shared {
             link: linked("source")?,
             aside: linked("retries")?,
@@ -146,8 +150,9 @@ impl SourceBuilder {
             patience: self.patience,
             tenant: self.tenant,
             declare: self.declare,
+            gone,
         });
-        Ok(AmqpSource { shared, state: Mutex::default() })
+        Ok(AmqpSource { shared, state: Mutex::default(), _here: here })
     }
 
     /// The source, connected and consuming, its queue declared and bound: what is published from

@@ -25,6 +25,7 @@ const HELD_AT_MOST: Duration = Duration::from_secs(300);
 pub struct AmqpMessage {
     properties: BasicProperties,
     body: Bytes,
+    redelivered: bool,
     acker: Acker,
     counter: Arc<Counter>,
     answered: AtomicBool,
@@ -32,8 +33,10 @@ pub struct AmqpMessage {
 
 impl AmqpMessage {
     pub(super) fn new(delivery: Delivery, counter: Arc<Counter>) -> Self {
-        let Delivery { properties, data, acker, .. } = delivery;
-        Self { properties, body: data.into(), acker, counter, answered: AtomicBool::new(false) }
+        let Delivery { properties, data, acker, redelivered, .. } = delivery;
+        let redelivered = redelivered || carrier::came_before(&properties);
+        let answered = AtomicBool::new(false);
+        Self { properties, body: data.into(), redelivered, acker, counter, answered }
     }
 
     pub(super) fn properties(&self) -> &BasicProperties {
@@ -68,14 +71,18 @@ impl AmqpMessage {
         self.ack().await
     }
 
-    /// Once. Ordered, nothing of its queue is delivered to anybody before that.
+    /// Once, and without waiting any longer when the source is gone: what waits keeps the channel
+    /// open, and with it the consumers whom others stand by for. Ordered, nothing of its queue is
+    /// delivered to anybody before that.
     fn give_back_after(&self, delay: Duration) {
         if self.answered.swap(true, Ordering::Relaxed) {
             return;
         }
         let (acker, counter) = (self.acker.clone(), Arc::clone(&self.counter));
         self.counter.runtime.spawn(async move {
-            tokio::time::sleep(delay).await;
+            let mut gone = counter.shared.gone.clone();
+            // Nothing is ever sent: it ends when the time is over or the source is gone.
+            let _ = tokio::time::timeout(delay, gone.changed()).await;
             let back = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
             let limit = counter.shared.link.timeout();
             if let Err(error) = within(limit, "giving a message back", acker.nack(back)).await {
@@ -93,7 +100,11 @@ impl Message for AmqpMessage {
     }
 
     fn raw(&self) -> Bytes {
-        self.body.clone()
+        carrier::raw(&self.properties, &self.body)
+    }
+
+    fn redelivered(&self) -> bool {
+        self.redelivered
     }
 
     async fn answer(&self, answer: Answer) -> Result<(), SourceError> {

@@ -22,7 +22,7 @@ fn refused(change: impl FnOnce(&mut Topology)) -> &'static str {
 }
 
 #[test]
-fn an_unordered_group_reads_all_partitions_through_one_queue() {
+fn an_unordered_group_reads_all_buckets_through_one_queue() {
     let supplies = topology().supplies();
     assert_eq!(supplies.len(), 1);
     assert_eq!(supplies[0].queue.as_str(), "semel.events.billing");
@@ -30,16 +30,27 @@ fn an_unordered_group_reads_all_partitions_through_one_queue() {
 }
 
 #[test]
-fn an_ordered_group_has_a_queue_per_partition() {
+fn an_ordered_group_spreads_the_buckets_over_its_queues() {
     let kinds = vec!["order.placed".to_owned(), "order.paid".to_owned()];
-    let supplies = Topology { ordered: Some(3), kinds, ..topology() }.supplies();
-    let names: Vec<_> = supplies.iter().map(|it| it.queue.as_str()).collect();
-    assert_eq!(
-        names,
-        ["semel.events.billing.p0", "semel.events.billing.p1", "semel.events.billing.p2"]
-    );
-    let bound: Vec<_> = supplies[2].bindings.iter().map(ShortString::as_str).collect();
-    assert_eq!(bound, ["2.order.placed", "2.order.paid"]);
+    let supplies = Topology { ordered: Some(24), kinds, ..topology() }.supplies();
+    assert_eq!(supplies.len(), 24);
+    assert_eq!(supplies[0].queue.as_str(), "semel.events.billing.p0");
+    assert_eq!(supplies[23].queue.as_str(), "semel.events.billing.p23");
+    let bound: Vec<_> = supplies[23].bindings.iter().map(ShortString::as_str).collect();
+    assert_eq!(bound, ["23.order.placed", "23.order.paid", "47.order.placed", "47.order.paid"]);
+}
+
+#[test]
+fn however_many_queues_an_ordered_group_has_each_bucket_is_bound_to_one() {
+    for queues in 1..=BUCKETS {
+        let supplies = Topology { ordered: Some(queues), ..topology() }.supplies();
+        assert_eq!(supplies.len(), usize::from(queues));
+        let mut bound: Vec<_> = supplies.iter().flat_map(|it| &it.bindings).collect();
+        bound.sort();
+        let mut wanted: Vec<_> = (0..BUCKETS).map(|it| format!("{it}.#").into()).collect();
+        wanted.sort();
+        assert_eq!(bound, wanted.iter().collect::<Vec<&ShortString>>(), "{queues} queues");
+    }
 }
 
 #[test]
@@ -61,6 +72,7 @@ fn names_that_would_meet_another_groups_queues_are_refused() {
 #[test]
 fn settings_that_cannot_work_are_refused() {
     assert_eq!(refused(|it| it.ordered = Some(0)), "ordered");
+    assert_eq!(refused(|it| it.ordered = Some(BUCKETS + 1)), "ordered");
     assert_eq!(refused(|it| it.delivery_limit = 0), "delivery_limit");
     assert_eq!(refused(|it| it.kinds = vec![String::new()]), "kinds");
     for name in ["", "amq.topic", "with space", &"x".repeat(MAX_EXCHANGE + 1)] {

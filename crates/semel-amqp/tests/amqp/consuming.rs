@@ -145,3 +145,53 @@ async fn a_group_takes_only_its_kinds() {
     assert_eq!(take(&source).await, sent[0]);
     assert_eq!(take(&source).await, sent[3]);
 }
+
+/// That one group has an event satisfies the broker: it would not say that the other misses it.
+#[tokio::test]
+async fn groups_of_any_number_of_queues_get_every_event() {
+    let place = Place::new().await;
+    let three = place.source(GROUP, true).connect().await.expect("the broker is there");
+    let all = place.source("audit", false).connect().await.expect("the broker is there");
+    assert!(three.is_ordered() && !all.is_ordered());
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let sent: Vec<_> = (0..200).map(|it| about(&format!("ord_{it}"))).collect();
+    assert_eq!(publisher.publish(&sent).await, vec![Ok(()); sent.len()]);
+    for source in [&three, &all] {
+        let mut missing: Vec<_> = sent.iter().map(semel::event::Envelope::id).collect();
+        while !missing.is_empty() {
+            let id = take(source).await.id();
+            missing.retain(|other| *other != id);
+        }
+    }
+}
+
+/// Otherwise its consumers stay the active ones until the time is over, which is minutes here.
+#[tokio::test]
+async fn what_an_ordered_source_keeps_for_later_is_given_back_when_it_goes() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, true).connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let sent = about("ord_1");
+    assert_eq!(publisher.publish(std::slice::from_ref(&sent)).await, [Ok(())]);
+    let message = next(&source).await;
+    assert!(!message.redelivered());
+    message.answer(Answer::Later(Duration::from_secs(3_600))).await.expect("it is kept");
+    drop((message, source));
+    let heir = place.source(GROUP, true).connect().await.expect("the broker is there");
+    assert_eq!(take(&heir).await, sent);
+}
+
+#[tokio::test]
+async fn a_message_that_was_in_hands_before_says_so() {
+    let place = Place::new().await;
+    let source = place.source(GROUP, false).patience(Duration::ZERO);
+    let source = source.connect().await.expect("the broker is there");
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    assert_eq!(publisher.publish(&[about("ord_1")]).await, [Ok(())]);
+    let message = next(&source).await;
+    assert!(!message.redelivered());
+    drop(message);
+    let message = next(&source).await;
+    assert!(message.redelivered());
+    message.answer(Answer::Ack).await.expect("the broker is there");
+}

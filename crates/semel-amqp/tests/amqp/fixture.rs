@@ -16,14 +16,17 @@ use semel::AttemptId;
 use semel::event::Envelope;
 use semel::inbox::{Answer, Message as _, Source as _};
 use semel::outbox::{PublishError, Publisher as _};
-use semel_amqp::{AmqpMessage, AmqpPublisher, AmqpSource, PublisherBuilder, SourceBuilder};
+use semel_amqp::{
+    AmqpMessage, AmqpPublisher, AmqpSource, BUCKETS, PublisherBuilder, SourceBuilder,
+};
 use semel_testkit::BrokerFixture;
 use semel_testkit::servers::{Options, RabbitMq, Server};
 
 /// So long that only what never happens takes it.
 const LIMIT: Duration = Duration::from_secs(90);
 const PATIENCE: Duration = Duration::from_secs(2);
-const PARTITIONS: u16 = 3;
+/// Of an ordered group.
+const QUEUES: u16 = 3;
 pub(crate) const GROUP: &str = "billing";
 
 /// An exchange and what hangs on it. Dropped, it is deleted.
@@ -62,7 +65,7 @@ impl Place {
     }
 
     pub(crate) fn publisher(&self) -> PublisherBuilder {
-        AmqpPublisher::builder(&self.url).exchange(&self.exchange).partitions(PARTITIONS)
+        AmqpPublisher::builder(&self.url).exchange(&self.exchange)
     }
 
     pub(crate) fn source(&self, group: &str, ordered: bool) -> SourceBuilder {
@@ -73,8 +76,8 @@ impl Place {
         let mut queues = self.queues.lock().expect("no panic");
         queues.insert(self.queue(group, ".dead"));
         if ordered {
-            queues.extend((0..PARTITIONS).map(|it| self.queue(group, &format!(".p{it}"))));
-            return builder.ordered(PARTITIONS);
+            queues.extend((0..QUEUES).map(|it| self.queue(group, &format!(".p{it}"))));
+            return builder.ordered(QUEUES);
         }
         queues.extend([self.queue(group, ""), self.queue(group, ".retry.1s")]);
         builder
@@ -171,8 +174,9 @@ impl BrokerFixture for Place {
         PATIENCE
     }
 
+    /// Lanes of two buckets may still share a queue; those that the behaviours choose do not.
     fn partitions(&self) -> u16 {
-        PARTITIONS
+        BUCKETS
     }
 
     async fn put_raw(&self, bytes: Bytes) {

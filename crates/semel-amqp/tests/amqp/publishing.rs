@@ -1,5 +1,7 @@
 //! What a publisher says about events that the broker does not take.
 
+use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions};
+use lapin::types::FieldTable;
 use semel::event::Envelope;
 use semel::outbox::{PublishError, Publisher as _};
 use semel_testkit::servers::Options;
@@ -73,6 +75,47 @@ async fn an_event_that_the_broker_finds_too_large_is_refused_and_its_neighbours_
         let id = take(&source).await.id();
         expected.retain(|wanted| *wanted != id);
     }
+}
+
+/// Nothing that waiting changes: it must not hold up the outbox as a broker that is away does.
+#[tokio::test]
+async fn events_for_an_exchange_that_is_not_there_are_refused() {
+    let place = Place::new().await;
+    let publisher = place.publisher().declare(false).connect().await.expect("the broker is there");
+    let answers = publisher.publish(&[about("ord_1"), about("ord_2")]).await;
+    assert!(answers.iter().all(|answer| is_refused(answer, "NOT_FOUND")), "{answers:?}");
+}
+
+/// Nobody may publish to an internal exchange, whatever his permissions.
+#[tokio::test]
+async fn events_that_may_not_be_published_are_refused() {
+    let place = Place::new().await;
+    let internal = ExchangeDeclareOptions {
+        durable: true,
+        internal: true,
+        ..ExchangeDeclareOptions::default()
+    };
+    let client = place.client().await;
+    let name = place.exchange.as_str().into();
+    let topic = lapin::ExchangeKind::Topic;
+    let declared = client.channel.exchange_declare(name, topic, internal, FieldTable::default());
+    declared.await.expect("the broker is there");
+    let publisher = place.publisher().declare(false).connect().await.expect("the broker is there");
+    let answers = publisher.publish(&[about("ord_1"), about("ord_2")]).await;
+    assert!(answers.iter().all(|answer| is_refused(answer, "ACCESS_REFUSED")), "{answers:?}");
+}
+
+/// The channel that is closed for it was opened before; a new one declares the exchange.
+#[tokio::test]
+async fn an_exchange_that_was_deleted_is_made_again() {
+    let place = Place::new().await;
+    let publisher = place.publisher().connect().await.expect("the broker is there");
+    let client = place.client().await;
+    let name = place.exchange.as_str().into();
+    let gone = client.channel.exchange_delete(name, ExchangeDeleteOptions::default());
+    gone.await.expect("the broker is there");
+    let answers = publisher.publish(&[about("ord_1")]).await;
+    assert!(is_refused(&answers[0], "no queue is bound"), "{answers:?}");
 }
 
 /// A frame cannot be split: sent all the same, it would end the connection for everybody.

@@ -70,6 +70,7 @@ fn settings_that_cannot_work_are_refused_before_anything_is_connected() {
     assert_eq!(refused(AmqpSource::builder(url, "a.b")), "group");
     assert_eq!(refused(AmqpSource::builder(url, GROUP).prefetch(0)), "prefetch");
     assert_eq!(refused(AmqpSource::builder(url, GROUP).exchange("")), "exchange");
+    assert_eq!(refused(AmqpSource::builder(url, GROUP).ordered(65)), "ordered");
     assert_eq!(
         refused(AmqpSource::builder(url, GROUP).timeout(std::time::Duration::ZERO)),
         "timeout"

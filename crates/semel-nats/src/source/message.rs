@@ -92,6 +92,14 @@ impl NatsMessage {
     }
 }
 
+/// How often a message was delivered, by the subject for its answers:
+/// `$JS.ACK.stream.consumer.delivered.…`, with domain and account before the stream on newer servers.
+fn deliveries(reply: &str) -> u64 {
+    let words: Vec<&str> = reply.split('.').collect();
+    let at = if words.len() >= 11 { 6 } else { 4 };
+    words.get(at).and_then(|word| word.parse().ok()).unwrap_or(1)
+}
+
 /// Shows where it was sent to and how large it is, never what it says.
 impl fmt::Debug for NatsMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,7 +117,19 @@ impl Message for NatsMessage {
     }
 
     fn raw(&self) -> Bytes {
-        self.carrier.payload.clone()
+        let mut raw = Vec::with_capacity(self.carrier.payload.len() + 256);
+        for (name, values) in self.carrier.headers.iter().flat_map(|headers| headers.iter()) {
+            for value in values {
+                raw.extend_from_slice(format!("{name}: {value}\n").as_bytes());
+            }
+        }
+        raw.push(b'\n');
+        raw.extend_from_slice(&self.carrier.payload);
+        raw.into()
+    }
+
+    fn redelivered(&self) -> bool {
+        deliveries(&self.reply) > 1
     }
 
     fn keep_every(&self) -> Option<Duration> {
@@ -128,5 +148,18 @@ impl Message for NatsMessage {
             Answer::Later(after) => AckKind::Nak(Some(after)),
         };
         self.terms.settle(self.reply.clone(), kind).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::deliveries;
+
+    #[test]
+    fn deliveries_are_read_from_either_form_of_the_answers_subject() {
+        assert_eq!(deliveries("$JS.ACK.S.C.1.7.7.1700000000000000000.0"), 1);
+        assert_eq!(deliveries("$JS.ACK.S.C.3.7.7.1700000000000000000.0"), 3);
+        assert_eq!(deliveries("$JS.ACK.hub.acc.S.C.2.7.7.1700000000000000000.0.x"), 2);
+        assert_eq!(deliveries("nonsense"), 1);
     }
 }

@@ -37,11 +37,13 @@ pub(super) struct Entry {
     /// The event, or all fields of an entry that has none.
     body: Bytes,
     whole: bool,
+    /// Whether it was in hands before.
+    again: bool,
 }
 
 impl Entry {
     /// Reads `[id, [field, value, …]]`.
-    pub(super) fn read(partition: u16, value: &Value) -> Option<Self> {
+    pub(super) fn read(partition: u16, value: &Value, again: bool) -> Option<Self> {
         let [id, fields] = reply::array(value)? else { return None };
         let fields: Vec<&[u8]> =
             reply::array(fields)?.iter().map(reply::bytes).collect::<Option<_>>()?;
@@ -50,7 +52,7 @@ impl Entry {
             Some(event) => (Bytes::copy_from_slice(event), true),
             None => (fields.join(&b'\n').into(), false),
         };
-        Some(Self { partition, id: reply::bytes(id)?.to_vec(), body, whole })
+        Some(Self { partition, id: reply::bytes(id)?.to_vec(), body, whole, again })
     }
 }
 
@@ -64,6 +66,10 @@ impl Message for StreamMessage {
 
     fn raw(&self) -> Bytes {
         self.entry.body.clone()
+    }
+
+    fn redelivered(&self) -> bool {
+        self.entry.again
     }
 
     fn keep_every(&self) -> Option<Duration> {

@@ -226,10 +226,13 @@ impl Reader {
                 }
             };
             let read = || {
-                let [cursor, entries] = reply::array(&value)? else { return None };
-                let entries = reply::array(entries)?.iter();
-                let entries: Option<Vec<Entry>> =
-                    entries.map(|entry| Entry::read(partition, entry)).collect();
+                let [cursor, entries, Value::Int(again)] = reply::array(&value)? else {
+                    return None;
+                };
+                let entries = (0..).zip(reply::array(entries)?);
+                let entries: Option<Vec<Entry>> = entries
+                    .map(|(at, entry): (i64, _)| Entry::read(partition, entry, at < *again))
+                    .collect();
                 Some((reply::bytes(cursor)?.to_vec(), entries?))
             };
             let Some((cursor, entries)) = read() else {

@@ -45,4 +45,8 @@ impl Source for StreamSource {
         let entry = self.reader.next().await?;
         Ok(StreamMessage { reader: Arc::clone(&self.reader), entry })
     }
+
+    fn is_ordered(&self) -> bool {
+        self.reader.settings.ordered
+    }
 }

@@ -17,7 +17,7 @@ pub async fn a_message_that_is_no_event_is_shown_as_it_came<F: BrokerFixture>(fi
         fixture.put_raw(Bytes::copy_from_slice(bytes)).await;
         let message = next(&source).await;
         assert!(message.envelope().is_err(), "{bytes:?} is no event");
-        assert_eq!(message.raw(), bytes);
+        assert!(message.raw().ends_with(bytes), "{:?}", message.raw());
         answer(&message, Answer::Ack).await;
     }
     nothing(&source, fixture.patience() * 2).await;

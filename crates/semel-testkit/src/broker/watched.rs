@@ -56,6 +56,10 @@ impl<S: Source> Source for Watched<S> {
         self.log.note(|(deliveries, _)| *deliveries += 1);
         Ok(WatchedMessage { message, log: self.log.clone() })
     }
+
+    fn is_ordered(&self) -> bool {
+        self.source.is_ordered()
+    }
 }
 
 impl<M: Message> Message for WatchedMessage<M> {
@@ -65,6 +69,10 @@ impl<M: Message> Message for WatchedMessage<M> {
 
     fn raw(&self) -> Bytes {
         self.message.raw()
+    }
+
+    fn redelivered(&self) -> bool {
+        self.message.redelivered()
     }
 
     fn keep_every(&self) -> Option<Duration> {

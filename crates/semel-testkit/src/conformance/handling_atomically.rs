@@ -1,6 +1,6 @@
 //! Events whose handler writes in the transaction that records its success.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel::executor::Unit;
@@ -72,6 +72,36 @@ pub async fn a_retry_from_the_ledger_is_one_commit<F: TransactionFixture>(fixtur
     }
     assert_eq!((fixture.effects("shelf").await, work.runs()), (1, 3));
     assert_eq!(one::<F>(&group).await.expect("an answer").retry_count(), Some(2));
+}
+
+/// An event that was in hands before may be what kills them: its next attempt is on record before
+/// it begins, so that attempts end.
+pub async fn a_retry_is_counted_before_it_begins<F: TransactionFixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let seen = Arc::new(Mutex::new(None));
+    let (looking, noted) = (executor.clone(), Arc::clone(&seen));
+    let runs = work.clone();
+    let group = Inbox::new(executor.clone()).group("INVENTORY").on_atomic(
+        "order.placed",
+        move |_: Arc<Envelope>, unit: Unit<F::Store>| {
+            let (run, executor, noted) = (runs.start(), looking.clone(), Arc::clone(&noted));
+            async move {
+                if run == 1 {
+                    return Err("no stock".to_owned());
+                }
+                let found = executor.peek(&key("INVENTORY")).await.map_err(|e| e.to_string())?;
+                let found = found.map(|found| (found.record.state, found.record.attempt));
+                *noted.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                drop(unit);
+                Ok(())
+            }
+        },
+    );
+    one::<F>(&group).await.expect_err("a failure");
+    fixture.advance(Duration::from_secs(1)).await;
+    assert_eq!(group.retry_due().await.expect("a look").handled, 1);
+    let seen = *seen.lock().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(seen, Some((State::Running, 2)), "on record while it runs");
 }
 
 /// While a handler's transaction is open, a rival is told, and does not run.

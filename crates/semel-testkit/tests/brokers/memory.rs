@@ -232,6 +232,10 @@ impl Bringing {
 impl Source for Bringing {
     type Message = Brought;
 
+    fn is_ordered(&self) -> bool {
+        self.ordered
+    }
+
     async fn next(&self) -> Result<Brought, SourceError> {
         loop {
             let news = self.broker.news.notified();
@@ -281,6 +285,10 @@ impl Message for Brought {
 
     fn raw(&self) -> Bytes {
         self.body.clone()
+    }
+
+    fn redelivered(&self) -> bool {
+        false
     }
 
     fn keep_every(&self) -> Option<Duration> {

@@ -34,6 +34,8 @@ pub(super) enum Failure<E> {
     Panicked(String),
     TimedOut(Duration),
     Escaped,
+    /// An append failed or was cut off, and the work went on.
+    HalfTold,
     Aborted,
     Lost,
     Result(Error),
@@ -45,7 +47,12 @@ impl<E: Fault> Failure<E> {
     /// end, the store is the one in trouble, or the escaped unit still holds what recording needs.
     pub(super) fn blame(&self, order: &Order, grant: &Grant) -> Option<Ending> {
         match self {
-            Failure::Work(_) | Failure::Panicked(_) | Failure::TimedOut(_) => {
+            Failure::Work(_) | Failure::Panicked(_) | Failure::TimedOut(_) | Failure::HalfTold => {
+                Some(failed(order, grant, self))
+            }
+            // The work left its transaction in a state that cannot be committed, and said that all
+            // is well. An event must be counted for that, or it comes again for ever.
+            Failure::Store(error) if order.parcel.is_some() && !is_away(error) => {
                 Some(failed(order, grant, self))
             }
             Failure::Escaped
@@ -64,11 +71,26 @@ impl<E: Fault> Fault for Failure<E> {
             Failure::Panicked(message) => format!("the work panicked: {message}"),
             Failure::TimedOut(limit) => format!("the work took longer than {limit:?}"),
             Failure::Escaped => "the transaction's unit escaped the work".to_owned(),
+            Failure::HalfTold => HALF_TOLD.to_owned(),
             Failure::Aborted => "the attempt was stopped by a shutdown".to_owned(),
             Failure::Lost => "the claim was lost".to_owned(),
             Failure::Result(error) => error.to_string(),
             Failure::Store(error) => error.to_string(),
         })
+    }
+}
+
+const HALF_TOLD: &str =
+    "an append failed or was cut off, so nothing is committed; hand its error on";
+
+/// Whether the store, rather than what was done in it, is in trouble.
+fn is_away(error: &store::Error) -> bool {
+    match error.kind() {
+        ErrorKind::Unavailable
+        | ErrorKind::Ambiguous
+        | ErrorKind::Capacity
+        | ErrorKind::RetryTransaction => true,
+        ErrorKind::Misconfigured | ErrorKind::Corrupt => false,
     }
 }
 
@@ -79,6 +101,9 @@ impl<E> From<Failure<E>> for Error<E> {
             Failure::Panicked(message) => Error::Panicked { message },
             Failure::TimedOut(limit) => Error::WorkTimeout { limit },
             Failure::Escaped => Error::Escaped,
+            Failure::HalfTold => {
+                store::Error::new(ErrorKind::Misconfigured, "append", HALF_TOLD).into()
+            }
             Failure::Aborted => Error::Closed,
             Failure::Lost => Error::ClaimLost,
             Failure::Result(error) => error.widen(),

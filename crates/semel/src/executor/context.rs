@@ -31,6 +31,8 @@ pub(super) struct Notes {
     reference: Mutex<Option<Reference>>,
     /// Whether somebody else may know this operation by a key of ours.
     known_outside: AtomicBool,
+    /// Whether events are half written.
+    appending: AtomicBool,
     /// Rung when the work's transaction has committed.
     bell: Mutex<Option<Bell>>,
 }
@@ -98,6 +100,15 @@ impl Context {
 
     pub(super) fn take_reference(&self) -> Option<Reference> {
         self.notes.reference.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(super) fn appending(&self, begun: bool) {
+        self.notes.appending.store(begun, Ordering::Release);
+    }
+
+    /// Whether an append failed or was cut off.
+    pub(super) fn is_half_told(&self) -> bool {
+        self.notes.appending.load(Ordering::Acquire)
     }
 
     pub(super) fn ring_after_commit(&self, bell: &Bell) {

@@ -229,6 +229,9 @@ impl<S: TransactionalStore> Inner<S> {
         failpoint("work.after");
         let back = home.lock().unwrap_or_else(PoisonError::into_inner).take();
         let value = match (ran, back) {
+            (Ran::Finished(Ok(_)), back @ Some(_)) if context.is_half_told() => {
+                Err((Failure::HalfTold, back))
+            }
             (Ran::Finished(Ok(value)), Some(transaction)) => Ok((value, transaction)),
             (Ran::Finished(Ok(_)), None) => Err((Failure::Escaped, None)),
             (Ran::Finished(Err(error)), back) => Err((Failure::Work(error), back)),

@@ -1,12 +1,13 @@
 //! What the work of a transaction holds.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Context;
 use crate::event::Envelope;
 use crate::outbox::Outbox;
-use crate::store::{self, TransactionalStore};
+use crate::store::{self, ErrorKind, TransactionalStore};
 
 /// The work's hold on its transaction. It goes back to the executor when the work ends; a unit that
 /// outlives the work makes the call fail with [`Error::Escaped`](super::Error::Escaped), and nothing is committed.
@@ -50,8 +51,16 @@ where
     ) -> store::Result<()> {
         let operation = self.context.operation_id();
         let events: Vec<_> = events.into_iter().map(|event| event.caused_by(operation)).collect();
+        let names = events.iter().map(|event| (event.tenant(), event.id()));
+        if names.collect::<HashSet<_>>().len() < events.len() {
+            let twice = "two of the events have one id; derive one for each, or leave it out";
+            return Err(store::Error::new(ErrorKind::Misconfigured, "append", twice));
+        }
         let store = Arc::clone(&self.store);
+        // Should it fail, or be dropped halfway, a part may be written: then nothing is committed.
+        self.context.appending(true);
         store.append(self.conn(), &events).await?;
+        self.context.appending(false);
         self.context.ring_after_commit(store.bell());
         Ok(())
     }

@@ -12,6 +12,7 @@ use tokio::sync::{Mutex as Turn, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::group::Care;
 use super::{Answer, Group, InvalidGroup, Message, Retrying, Source};
 use crate::event::Envelope;
 use crate::executor::failpoint;
@@ -42,6 +43,9 @@ impl<S: Inspect, B: Source> Consumer<S, B> {
     /// [`InvalidGroup`] if the group cannot work.
     pub fn new(group: Group<S>, source: B) -> Result<Self, InvalidGroup> {
         group.check()?;
+        if group.is_ordered() != source.is_ordered() {
+            return Err(InvalidGroup::Order);
+        }
         let (source, retry_every) = (Arc::new(source), Duration::from_secs(1));
         Ok(Self { group, source, at_once: 16, retry_every })
     }
@@ -135,7 +139,8 @@ impl<S: Store, B: Source> Work<S, B> {
         let answer = match message.envelope() {
             Ok(event) => {
                 let event = Arc::new(event);
-                while_kept(&message, self.in_turn(&event)).await
+                let care = if message.redelivered() { Care::Again } else { Care::First };
+                while_kept(&message, self.in_turn(&event, care)).await
             }
             Err(why) => self.group.unreadable(&message.raw(), &why).await,
         };
@@ -150,14 +155,12 @@ impl<S: Store, B: Source> Work<S, B> {
     }
 
     /// Handles an event after the ones of its lane that came before it.
-    async fn in_turn(&self, event: &Arc<Envelope>) -> Answer {
-        if !self.group.is_ordered() {
-            return self.group.receive(event).await;
-        }
-        let Some(lane) = Lane::of(event) else { return self.group.receive(event).await };
+    async fn in_turn(&self, event: &Arc<Envelope>, care: Care) -> Answer {
+        let ordered = Lane::of(event).filter(|_| self.group.is_ordered());
+        let Some(lane) = ordered else { return self.group.receive_with(event, care).await };
         let turn = self.lanes.of(lane);
         let held = turn.lock().await;
-        let answer = self.group.receive(event).await;
+        let answer = self.group.receive_with(event, care).await;
         drop(held);
         self.lanes.leave(lane, turn);
         answer

@@ -6,18 +6,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use super::{Answer, Failure, HandleError, Handled, Inbox};
-use crate::event::{Envelope, EventId, Unreadable};
+use crate::event::{Envelope, EventId, MAX_PAYLOAD, Unreadable};
 use crate::executor::{Context, Unit};
 use crate::key::{InvalidKey, Key};
+use crate::policy::OnFailure;
 use crate::store::{BoxFuture, Store, TransactionalStore};
 
 type Outcome = Result<Handled, HandleError>;
-type Work<S> =
-    Arc<dyn Fn(Inbox<S>, String, Arc<Envelope>) -> BoxFuture<'static, Outcome> + Send + Sync>;
+type Work<S> = Arc<dyn Fn(Inbox<S>, Task) -> BoxFuture<'static, Outcome> + Send + Sync>;
+
+/// An event for one consumer.
+struct Task {
+    scope: String,
+    event: Arc<Envelope>,
+    care: Care,
+}
+
+/// Whether the attempt is counted before it begins, at the price of one commit more. What was in
+/// hands before may be what kills them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Care {
+    First,
+    Again,
+}
 
 /// A handler under its own name.
 type Named<S> = (Box<str>, Work<S>);
@@ -116,7 +132,7 @@ impl<S: Store> Group<S> {
         E: Into<Failure>,
     {
         let handler = Arc::new(handler);
-        self.add(name, kind, move |inbox, scope, event| {
+        self.add(name, kind, move |inbox, Task { scope, event, .. }| {
             let handler = Arc::clone(&handler);
             Box::pin(async move {
                 inbox.handle(&scope, &event, move |event, claim| handler(event, claim)).await
@@ -146,11 +162,10 @@ impl<S: Store> Group<S> {
         E: Into<Failure>,
     {
         let handler = Arc::new(handler);
-        self.add(name, kind, move |inbox, scope, event| {
+        self.add(name, kind, move |inbox, Task { scope, event, care }| {
             let handler = Arc::clone(&handler);
-            Box::pin(async move {
-                inbox.handle_atomic(&scope, &event, move |event, unit| handler(event, unit)).await
-            })
+            let work = move |event, unit| handler(event, unit);
+            Box::pin(async move { inbox.transact(&scope, &event, care, work).await })
         })
     }
 
@@ -158,10 +173,7 @@ impl<S: Store> Group<S> {
         mut self,
         name: &str,
         kind: &str,
-        work: impl Fn(Inbox<S>, String, Arc<Envelope>) -> BoxFuture<'static, Outcome>
-        + Send
-        + Sync
-        + 'static,
+        work: impl Fn(Inbox<S>, Task) -> BoxFuture<'static, Outcome> + Send + Sync + 'static,
     ) -> Self {
         let mut handlers = (*self.handlers).clone();
         let of_kind = handlers.entry(kind.into()).or_default();
@@ -221,11 +233,26 @@ impl<S: Store> Group<S> {
         if let Some(kind) = &self.twice {
             return Err(InvalidGroup::Twice { kind: kind.clone() });
         }
+        let names = self.handlers.values().flatten().map(|(name, _)| &**name);
+        for name in names.chain([&*self.name]) {
+            if name.contains('/') {
+                return Err(InvalidGroup::Slash { name: name.into() });
+            }
+        }
         for scope in self.scopes() {
             Key::message(NOBODY, &scope, "id")?;
         }
-        self.inbox.policy.check()?;
-        Ok(())
+        let policy = &self.inbox.policy;
+        policy.check()?;
+        match policy.on_failure {
+            OnFailure::Keep | OnFailure::Release => Err(InvalidGroup::Forgets),
+            // A failure that expires before it is due again is lost: the broker was told that it is
+            // ours.
+            OnFailure::Backoff { cap, .. } if policy.keep <= cap.saturating_mul(2) => {
+                Err(InvalidGroup::KeepsTooShort { keep: policy.keep, cap })
+            }
+            OnFailure::Backoff { .. } | OnFailure::Retry => Ok(()),
+        }
     }
 
     /// The scopes under which its consumers' records are.
@@ -243,12 +270,17 @@ impl<S: Store> Group<S> {
 
     /// Hands an event to every handler of its type: one result each, under the consumer's scope.
     pub async fn handle(&self, event: &Arc<Envelope>) -> Vec<(String, Outcome)> {
+        self.handle_with(event, Care::First).await
+    }
+
+    async fn handle_with(&self, event: &Arc<Envelope>, care: Care) -> Vec<(String, Outcome)> {
         let Some(handlers) = self.handlers.get(event.kind()) else {
             return self.unknown(event).await;
         };
         let run = |(name, work): &Named<S>| {
             let scope = self.scope(name);
-            let working = work(self.inbox.clone(), scope.clone(), Arc::clone(event));
+            let task = Task { scope: scope.clone(), event: Arc::clone(event), care };
+            let working = work(self.inbox.clone(), task);
             async move { (scope, working.await) }
         };
         join_all(handlers.iter().map(run)).await
@@ -258,7 +290,8 @@ impl<S: Store> Group<S> {
     pub(super) async fn handle_in(&self, scope: &str, event: &Arc<Envelope>) -> Option<Outcome> {
         let handlers = self.handlers.get(event.kind())?;
         let (_, work) = handlers.iter().find(|(name, _)| self.scope(name) == scope)?;
-        Some(work(self.inbox.clone(), scope.to_owned(), Arc::clone(event)).await)
+        let task = Task { scope: scope.to_owned(), event: Arc::clone(event), care: Care::Again };
+        Some(work(self.inbox.clone(), task).await)
     }
 
     async fn unknown(&self, event: &Arc<Envelope>) -> Vec<(String, Outcome)> {
@@ -274,7 +307,11 @@ impl<S: Store> Group<S> {
     /// Handles an event and says what its broker is to be told: an ack only where every handler is
     /// done with it or has its envelope stored.
     pub async fn receive(&self, event: &Arc<Envelope>) -> Answer {
-        let results = self.handle(event).await;
+        self.receive_with(event, Care::First).await
+    }
+
+    pub(super) async fn receive_with(&self, event: &Arc<Envelope>, care: Care) -> Answer {
+        let results = self.handle_with(event, care).await;
         let answers = results.iter().map(|(_, result)| Answer::to(result, self.ordered));
         answers.fold(Answer::Ack, |all, one| match (all, one) {
             (Answer::Nothing, _) | (_, Answer::Nothing) => Answer::Nothing,
@@ -290,7 +327,7 @@ impl<S: Store> Group<S> {
         tracing::warn!(group = &*self.name, %why, "a message that is no event was given up");
         let event = Envelope::builder(NOBODY, "unreadable", "unknown")
             .id(EventId::foreign("unreadable", &digest))
-            .payload("application/octet-stream", raw.clone())
+            .payload("application/octet-stream", raw.slice(..raw.len().min(MAX_PAYLOAD)))
             .build();
         let Ok(event) = event else { return Answer::Ack };
         let reason = format!("unreadable: {why}");
@@ -310,6 +347,26 @@ pub enum InvalidGroup {
         /// The type.
         kind: Box<str>,
     },
+    /// A name holds what separates a group from its handlers.
+    #[error("{name:?} holds a slash, which separates a group from its handlers; use another name")]
+    Slash {
+        /// The name.
+        name: Box<str>,
+    },
+    /// A failure would not be kept for its retry.
+    #[error("on_failure is Keep or Release, so a failed event would never be tried again")]
+    Forgets,
+    /// A failure could expire before it is due.
+    #[error("failures are kept for {keep:?} and may be due only after {cap:?}; keep them longer")]
+    KeepsTooShort {
+        /// How long they are kept.
+        keep: Duration,
+        /// The longest backoff.
+        cap: Duration,
+    },
+    /// The source brings events in order and the group does not ask for it, or the other way round.
+    #[error("order must be asked for on the group and on its source, or on neither")]
+    Order,
     /// The group's or a handler's name is no scope.
     #[error(transparent)]
     Name(#[from] InvalidKey),

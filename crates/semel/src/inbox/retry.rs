@@ -12,7 +12,7 @@ use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Group, HandleError, Handled};
+use super::{Answer, Group, HandleError, Handled};
 use crate::event::{Envelope, EventId};
 use crate::key::{Key, Kind, Principal};
 use crate::measure;
@@ -57,6 +57,10 @@ impl<S: Inspect> Group<S> {
     /// # Errors
     /// The ledger could not be read.
     pub async fn retry_due(&self) -> Result<Retried> {
+        self.retry_until(&CancellationToken::new()).await
+    }
+
+    async fn retry_until(&self, stopping: &CancellationToken) -> Result<Retried> {
         let mut retried = Retried::default();
         for scope in self.scopes() {
             let mut after = None;
@@ -79,7 +83,7 @@ impl<S: Inspect> Group<S> {
                     retried.add(result);
                 }
                 after = page.next;
-                if after.is_none() {
+                if after.is_none() || stopping.is_cancelled() {
                     break;
                 }
             }
@@ -92,8 +96,20 @@ impl<S: Inspect> Group<S> {
         scope: &str,
         entry: Entry,
     ) -> Option<std::result::Result<Handled, HandleError>> {
-        let event = envelope(&entry)?;
-        self.handle_in(scope, &Arc::new(event)).await
+        let event = Arc::new(envelope(&entry)?);
+        if let Some(result) = self.handle_in(scope, &event).await {
+            return Some(result);
+        }
+        // Kept when nobody handled its type; by now somebody does, under a name of its own.
+        if scope != self.name() || !self.handles(event.kind()) {
+            return None;
+        }
+        let results = self.handle(&event).await;
+        if results.iter().all(|(_, result)| Answer::to(result, false) == Answer::Ack) {
+            let purged = self.inbox().executor().purge(&entry.key).await;
+            tracing::debug!(key = ?entry.key, ?purged, "handled under another name");
+        }
+        results.into_iter().next().map(|(_, result)| result)
     }
 
     /// Retries in the background: a look every `every`, and another at once where one found much.
@@ -108,7 +124,7 @@ impl<S: Inspect> Group<S> {
                     () = tokio::time::sleep(pause) => {}
                     () = stopping.cancelled() => return,
                 }
-                if let Err(error) = group.retry_due().await {
+                if let Err(error) = group.retry_until(&stopping).await {
                     measure::store_failed(&error);
                     tracing::warn!(group = group.name(), %error, "due events could not be listed");
                 }
@@ -190,6 +206,11 @@ pub struct Retrying {
 }
 
 impl Retrying {
+    /// Ends when it can, and nobody waits for it.
+    pub(crate) fn leave(&self) {
+        self.stopping.cancel();
+    }
+
     /// Finishes what is being handled, and ends.
     pub async fn stop(&self) {
         self.stopping.cancel();

@@ -22,6 +22,9 @@ pub trait Source: Send + Sync + 'static {
     /// # Errors
     /// The broker is away. The caller rests a while and asks again.
     fn next(&self) -> impl Future<Output = Result<Self::Message, SourceError>> + Send;
+
+    /// Whether messages of one lane come one after another: the next when the last was acked.
+    fn is_ordered(&self) -> bool;
 }
 
 /// A message that the broker waits for an answer to. Dropping it is no answer.
@@ -32,8 +35,12 @@ pub trait Message: Send + Sync + 'static {
     /// [`Unreadable`]: it is no event.
     fn envelope(&self) -> Result<Envelope, Unreadable>;
 
-    /// Its bytes as they came, for the grave of what cannot be read.
+    /// All of it as it came, headers and payload, for the grave of what cannot be read.
     fn raw(&self) -> Bytes;
+
+    /// Whether the broker has brought it before. Whoever had it in hand may have died of it, so
+    /// its next attempt is counted before it begins.
+    fn redelivered(&self) -> bool;
 
     /// How often the broker wants to hear that the message is still being handled; `None` if it
     /// does not.

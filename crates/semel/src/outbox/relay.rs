@@ -6,8 +6,9 @@
 
 mod pass;
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -46,6 +47,8 @@ struct Inner<O, P> {
     outbox: Arc<O>,
     publisher: P,
     settings: Settings,
+    /// Rows that a broker passed over while it took others, and how often in a row.
+    suspects: Mutex<HashMap<u64, u8>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +129,8 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
 
     /// How often published rows are cleaned away. Default 60 s.
     pub fn clean_every(mut self, span: Duration) -> Self {
-        self.settings.clean_every = span.max(Duration::from_millis(10));
+        let longest = Duration::from_secs(24 * 60 * 60);
+        self.settings.clean_every = span.clamp(Duration::from_millis(10), longest);
         self
     }
 
@@ -139,7 +143,8 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
         let max_attempts = Some(self.settings.max_attempts);
         Policy { lease, max_attempts, ..Policy::default() }.check()?;
         let Self { outbox, publisher, settings } = self;
-        Ok(Relay(Arc::new(Inner { outbox, publisher, settings })))
+        let suspects = Mutex::default();
+        Ok(Relay(Arc::new(Inner { outbox, publisher, settings, suspects })))
     }
 }
 
@@ -239,6 +244,9 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     true
                 }
             };
+            if away && rest == REST.0 {
+                tracing::warn!("the broker or the outbox is away; nothing is lost, trying again");
+            }
             // While the broker is away nothing that is appended makes it come back.
             let span = if away { &mut rest } else { &mut idle };
             let pause = span.mul_f64(0.75 + 0.5 * fastrand::f64());

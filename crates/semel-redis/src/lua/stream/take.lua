@@ -1,8 +1,10 @@
 -- What others left too long, and then what is new.
 -- KEYS[1] the stream; ARGV the group, the consumer, the patience in ms, how many, where the search
--- for what was left goes on. Answers where it goes on next, and the entries.
+-- for what was left goes on. Answers where it goes on next, the entries, and how many of them were
+-- in hands before.
 local claimed = redis.call('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[5], 'COUNT', ARGV[4])
 local taken = claimed[2]
+local again = #taken
 local room = tonumber(ARGV[4]) - #taken
 if room > 0 then
   local read = redis.call(
@@ -13,4 +15,4 @@ if room > 0 then
     end
   end
 end
-return { claimed[1], taken }
+return { claimed[1], taken, again }

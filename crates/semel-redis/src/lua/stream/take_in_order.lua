@@ -4,15 +4,15 @@
 local head = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1)[1]
 if head then
   if head[3] < tonumber(ARGV[3]) then
-    return { '0-0', {} }
+    return { '0-0', {}, 0 }
   end
   local claimed = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], head[1])
   if claimed[1] then
-    return { '0-0', claimed }
+    return { '0-0', claimed, 1 }
   end
   -- It was deleted from the stream, and claiming it has struck it off. The next look finds the next.
   redis.call('XACK', KEYS[1], ARGV[1], head[1])
-  return { '0-0', {} }
+  return { '0-0', {}, 0 }
 end
 local read = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', 1, 'STREAMS', KEYS[1], '>')
-return { '0-0', read and read[1][2] or {} }
+return { '0-0', read and read[1][2] or {}, 0 }

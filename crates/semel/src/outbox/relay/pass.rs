@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::ops::AddAssign;
 use std::panic::AssertUnwindSafe;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
@@ -21,6 +22,11 @@ use crate::measure;
 use crate::outbox::{Ask, Fate, Lane, Leased, Marked, Outbox, PublishError, Publisher, Ticket};
 use crate::outcome::ErrorText;
 use crate::store::{ErrorKind, Result};
+
+/// Events that are watched at most.
+const SUSPECTS: usize = 10_000;
+/// So often an event is passed over beside others before that counts.
+const CERTAIN: u8 = 3;
 
 /// What one batch came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,15 +144,46 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             let events: Vec<Envelope> = wave.iter().map(|one| one.envelope.clone()).collect();
             // With time left to write down what became of it.
             let limit = (self.settings.lease * 3 / 4).saturating_sub(since.elapsed());
-            let answers = self.ask_broker(&events, limit).await;
+            let mut answers = self.ask_broker(&events, limit).await;
+            self.suspect(&wave, &mut answers);
+            let silent = |answer: &Answer| matches!(answer, Err(PublishError::Unavailable(_)));
+            pass.away |= answers.iter().any(silent) && !answers.iter().any(Answer::is_ok);
             for (one, answer) in wave.into_iter().zip(answers) {
-                let fate = self.decide(&one, answer, pass);
+                let fate = self.decide(&one, answer);
                 if fate != Fate::Published
                     && let Some(lane) = one.lane
                 {
                     held.insert(lane);
                 }
                 marks.push((one.ticket, fate));
+            }
+        }
+    }
+
+    /// A broker that takes some events of a wave and says nothing to another is not away: it may
+    /// have lost its link just then, or it does not want that event. Said three times, with others
+    /// taken beside it, it is the event, and that counts.
+    fn suspect(&self, wave: &[Outgoing], answers: &mut [Answer]) {
+        let taken = answers.iter().any(Answer::is_ok);
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        for (one, answer) in wave.iter().zip(answers) {
+            let sequence = one.ticket.sequence;
+            match answer {
+                Err(PublishError::Unavailable(reason)) if taken => {
+                    if suspects.len() >= SUSPECTS {
+                        suspects.clear();
+                    }
+                    let times = suspects.entry(sequence).or_insert(0_u8);
+                    *times = times.saturating_add(1);
+                    if *times >= CERTAIN {
+                        let reason = format!("others were taken, this one was not: {reason}");
+                        *answer = Err(PublishError::Failed(reason));
+                    }
+                }
+                Err(PublishError::Unavailable(_)) => {}
+                Ok(()) | Err(PublishError::Failed(_) | PublishError::Refused(_)) => {
+                    suspects.remove(&sequence);
+                }
             }
         }
     }
@@ -202,13 +239,12 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         Some(answers)
     }
 
-    fn decide(&self, one: &Outgoing, answer: Answer, pass: &mut Pass) -> Fate {
+    fn decide(&self, one: &Outgoing, answer: Answer) -> Fate {
         let id = one.envelope.id();
         match answer {
             Ok(()) => Fate::Published,
             Err(error @ PublishError::Unavailable(_)) => {
                 tracing::debug!(event = %id, %error, "not published");
-                pass.away = true;
                 Fate::Untried
             }
             Err(error @ PublishError::Refused(_)) => {

@@ -1,0 +1,41 @@
+//! What a relay makes of a broker that says nothing about one event and takes the others.
+
+use semel::Envelope;
+use semel::outbox::memory::MemoryOutbox;
+use semel::outbox::{Outbox, PublishError, Publisher, Relay, Selection, Status};
+
+/// Takes everything but the events of one type, about which it says nothing.
+struct Deaf;
+
+impl Publisher for Deaf {
+    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+        let answer = |event: &Envelope| match event.kind() {
+            "unheard" => Err(PublishError::Unavailable("no answer".to_owned())),
+            _ => Ok(()),
+        };
+        events.iter().map(answer).collect()
+    }
+}
+
+fn event(kind: &str) -> Envelope {
+    Envelope::builder("acme", kind, "/s").build().expect("an event")
+}
+
+#[tokio::test]
+async fn an_event_that_is_passed_over_beside_others_is_counted_in_the_end() {
+    let outbox = MemoryOutbox::new();
+    let relay = Relay::new(outbox.clone(), Deaf);
+    outbox.append(&mut outbox.clone(), &[event("unheard")]).await.expect("appended");
+    let alone = relay.pass().await.expect("a pass");
+    assert!(alone.away && alone.untried == 1, "alone it may be the broker: {alone:?}");
+    for round in 1..=3 {
+        outbox.append(&mut outbox.clone(), &[event("heard")]).await.expect("appended");
+        let pass = relay.pass().await.expect("a pass");
+        assert_eq!((pass.published, pass.away), (1, false), "round {round}");
+        assert_eq!((pass.untried, pass.retried), if round < 3 { (1, 0) } else { (0, 1) });
+    }
+    let selection = Selection { kind: Some("unheard".to_owned()), ..Selection::default() };
+    let row = outbox.list(&selection, None, 1).await.expect("a list").remove(0);
+    assert_eq!((row.status, row.attempts), (Status::Failed, 1));
+    assert!(row.error.is_some_and(|error| error.as_str().contains("others were taken")));
+}
