@@ -41,7 +41,6 @@ fn an_outbox_that_forgets_lanes_is_found() {
             "ordering::a_limit_cuts_a_lane_without_a_gap",
             "ordering::a_follower_waits_for_its_predecessor",
             "ordering::a_failed_head_holds_its_lane_and_nobody_else",
-            "racing::claimers_keep_lanes_in_order",
         ],
     );
 }
@@ -79,10 +78,7 @@ fn an_outbox_that_leases_lapsed_rows_together_is_found() {
 
 #[test]
 fn an_outbox_that_leases_nothing_is_found() {
-    assert_found(
-        Wrong::NoLease,
-        &["claiming::a_leased_row_is_not_claimable", "racing::claimers_never_share_a_row"],
-    );
+    assert_found(Wrong::NoLease, &["claiming::a_leased_row_is_not_claimable"]);
 }
 
 #[test]
