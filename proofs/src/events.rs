@@ -45,8 +45,8 @@ pub struct Settings {
 
 /// A failpoint that was not reached within this long is given up for a `kill -9`.
 const GIVE_UP: Duration = Duration::from_secs(3);
-/// After faults end, everything must be handled within this.
-const GRACE: Duration = Duration::from_secs(180);
+/// After faults end, everything must be handled within this, and so much more for each event.
+const GRACE: (Duration, Duration) = (Duration::from_secs(120), Duration::from_millis(20));
 
 /// Runs it, in a place of its own.
 ///
@@ -101,7 +101,9 @@ pub async fn run(place: &Place, broker: Broker, settings: &Settings) -> Result<L
     for role in running.roles() {
         children.push(start(&ChildSettings { role: *role, ..healthy.clone() }, settings, None)?);
     }
-    let left = audit::wait(place.backend(), &book, Instant::now() + GRACE).await?;
+    let events = u32::try_from(book.committed.len()).unwrap_or(u32::MAX);
+    let deadline = Instant::now() + GRACE.0 + GRACE.1 * events;
+    let left = audit::wait(place.backend(), &book, deadline).await?;
     drop(children);
     let line = Line::new()
         .column("store", place.backend().name())
@@ -139,6 +141,9 @@ async fn keep(
             Some(_) => GIVE_UP,
             None => Duration::from_millis(fastrand::u64(50..1_500)),
         };
+        // Enough have died: the rest of the events need somebody to carry them.
+        let calmer = if deaths.kills() >= settings.kills { 5 } else { 1 };
+        let patience = patience * calmer;
         let death = match tokio::time::timeout(patience, process.wait()).await {
             Ok(status) => Death::from(status?),
             Err(_) => {
