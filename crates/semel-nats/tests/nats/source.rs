@@ -170,6 +170,6 @@ async fn bytes_that_are_no_event_come_with_the_reason_and_as_they_were() {
     place.put_raw("\u{0}no event".into()).await;
     let message = next(&source).await;
     assert!(message.envelope().is_err());
-    assert_eq!(message.raw(), "\u{0}no event");
+    assert_eq!(message.raw(), "\n\u{0}no event", "no header, an empty line, the payload");
     assert!(message.subject().ends_with(".0.raw"), "{}", message.subject());
 }
