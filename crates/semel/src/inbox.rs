@@ -24,7 +24,7 @@ pub use source::{Message, Source, SourceError};
 
 use crate::event::{Envelope, STRUCTURED};
 use crate::executor::{Command, Context, Error, Executor, Served, Settlement, Unit};
-use crate::key::InvalidKey;
+use crate::key::{InvalidKey, Key, Principal};
 use crate::measure;
 use crate::outcome::{ErrorText, Outcome, Recorded, Reference};
 use crate::policy::{OnFailure, Policy, Woken};
@@ -302,11 +302,13 @@ impl<S: Store> Inbox<S> {
     }
 
     fn command(&self, scope: &str, event: &Arc<Envelope>) -> Result<Command, InvalidKey> {
+        Ok(self.carrying(event.key(scope)?, event).fingerprint(event.fingerprint()))
+    }
+
+    /// The command of `key`, with the event as its parcel.
+    fn carrying(&self, key: Key, event: &Arc<Envelope>) -> Command {
         let packed = Arc::clone(event);
-        Ok(Command::new(event.key(scope)?)
-            .policy(&self.policy)
-            .fingerprint(event.fingerprint())
-            .parcel(move || parcel(&packed)))
+        Command::new(key).policy(&self.policy).parcel(move || parcel(&packed))
     }
 
     async fn conclude(
@@ -377,8 +379,9 @@ impl<S: Store> Inbox<S> {
     async fn conflict(&self, scope: &str, event: &Arc<Envelope>) -> Result<Handled, HandleError> {
         tracing::warn!(event = %event.id(), group = scope, kind = event.kind(), "conflicting id");
         let aside = format!("conflict\0{}\0{}", event.kind(), event.source());
+        let key = event.key(scope)?.principal(Principal::of(aside));
         let reason = "conflict: this id was used before for an event of another type or source";
-        self.bury(scope, event, &aside, reason).await?;
+        self.end_dead(self.carrying(key, event), reason).await?;
         Err(HandleError::Conflict)
     }
 
@@ -387,16 +390,12 @@ impl<S: Store> Inbox<S> {
         &self,
         scope: &str,
         event: &Arc<Envelope>,
-        aside: &str,
         reason: &str,
     ) -> Result<(), HandleError> {
-        use crate::key::Principal;
-        let mut command = self.command(scope, event)?;
-        if !aside.is_empty() {
-            let key = event.key(scope)?.principal(Principal::of(aside));
-            let packed = Arc::clone(event);
-            command = Command::new(key).policy(&self.policy).parcel(move || parcel(&packed));
-        }
+        self.end_dead(self.command(scope, event)?, reason).await
+    }
+
+    async fn end_dead(&self, command: Command, reason: &str) -> Result<(), HandleError> {
         let reason = reason.to_owned();
         let work = |_| async move { Settlement::Bury { answer: (), error: reason } };
         match self.executor.serve(command, work).await {

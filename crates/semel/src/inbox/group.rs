@@ -299,7 +299,7 @@ impl<S: Store> Group<S> {
             return Vec::new();
         }
         let reason = format!("no-handler: nobody in this group handles {:?}", event.kind());
-        let buried = self.inbox.bury(&self.name, event, "", &reason).await;
+        let buried = self.inbox.bury(&self.name, event, &reason).await;
         let error = crate::outcome::ErrorText::new(&reason);
         vec![(self.name.to_string(), buried.map(|()| Handled::Dead { error }))]
     }
@@ -331,7 +331,7 @@ impl<S: Store> Group<S> {
             .build();
         let Ok(event) = event else { return Answer::Ack };
         let reason = format!("unreadable: {why}");
-        match self.inbox.bury(&self.name, &Arc::new(event), "", &reason).await {
+        match self.inbox.bury(&self.name, &Arc::new(event), &reason).await {
             Ok(()) => Answer::Ack,
             Err(_) => Answer::Nothing,
         }
