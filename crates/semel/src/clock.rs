@@ -81,6 +81,13 @@ impl Clock {
             moment.fetch_add(micros(span), Ordering::SeqCst);
         }
     }
+
+    /// Sets a manual clock, forward or back; the machine's clock stays as it is.
+    pub fn set(&self, to: Timestamp) {
+        if let Some(moment) = &self.manual {
+            moment.store(to.0, Ordering::SeqCst);
+        }
+    }
 }
 
 /// The machine's wall clock, which only embedded stores and id generation may use.

@@ -320,6 +320,14 @@ pub enum InvalidKey {
     },
 }
 
+/// Whether `tenant` can be one: not blank, at most [`MAX_TENANT`] bytes, no control characters.
+///
+/// # Errors
+/// [`InvalidKey`] says what is wrong.
+pub fn check_tenant(tenant: &str) -> Result<(), InvalidKey> {
+    check(Part::Tenant, tenant, MAX_TENANT)
+}
+
 fn check(part: Part, text: &str, max: usize) -> Result<(), InvalidKey> {
     if text.trim().is_empty() {
         return Err(InvalidKey::Blank(part));

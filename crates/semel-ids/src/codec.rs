@@ -1,0 +1,240 @@
+//! Public ids as text: `{prefix}_{payload}[_{cc}]`, one spelling per id.
+//!
+//! A codec accepts exactly what it emits. Caches, unique keys and logs compare texts, so a second
+//! spelling of an id would be a second identity.
+
+mod base32;
+mod base62;
+mod crc8;
+mod hidden;
+
+use std::fmt;
+use std::sync::Arc;
+
+use ulid::Ulid;
+
+use crate::prefix::Prefix;
+pub use hidden::{HidingKey, InvalidHidingKey};
+
+/// The longest public id: prefix, payload and checksum with their separators.
+pub const MAX_PUBLIC_ID: usize = 10 + 1 + base32::LEN + 1 + crc8::LEN;
+
+/// How ids are written.
+///
+/// ```
+/// use semel_ids::{Codec, Prefix};
+/// use ulid::Ulid;
+///
+/// const ORDER: Prefix = match Prefix::new("ord") {
+///     Ok(prefix) => prefix,
+///     Err(_) => panic!("not a prefix"),
+/// };
+/// let id = Ulid::from_parts(1_469_922_850_259, 0xd676_4c61_efb9_9302_bd5b);
+/// let codec = Codec::new().checksum();
+/// let text = codec.encode(ORDER, id);
+/// assert_eq!(text.as_str(), "ord_01arz3ndektsv4rrffq69g5fav_2X");
+/// assert_eq!(codec.decode(text.as_str())?, (ORDER, id));
+/// assert!(codec.decode("ord_01ARZ3NDEKTSV4RRFFQ69G5FAV_2X").is_err());
+/// # Ok::<(), semel_ids::InvalidPublicId>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Codec {
+    payload: Payload,
+    checksum: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Payload {
+    /// 26 characters, which sort by time and show it.
+    Base32,
+    /// 22 characters.
+    Base62,
+    /// 22 characters of an encrypted id, which tell nothing.
+    Hidden(Arc<[HidingKey]>),
+}
+
+impl Default for Codec {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Codec {
+    /// ULIDs in lower-case Crockford base32, without a checksum.
+    pub const fn new() -> Self {
+        Self { payload: Payload::Base32, checksum: false }
+    }
+
+    /// Four characters shorter, in both cases: `0-9A-Za-z`.
+    pub fn base62(mut self) -> Self {
+        self.payload = Payload::Base62;
+        self
+    }
+
+    /// Hides when an id was made: one AES-128 block over the id, in base62. The first key writes;
+    /// all of them read, so that keys can be changed. An empty list is [`base62`](Self::base62).
+    ///
+    /// With several keys a text decodes under the first; whether it is an id at all is the map's or
+    /// the checksum's to say.
+    pub fn hiding_time(mut self, keys: impl IntoIterator<Item = HidingKey>) -> Self {
+        let keys: Arc<[HidingKey]> = keys.into_iter().collect();
+        self.payload = if keys.is_empty() { Payload::Base62 } else { Payload::Hidden(keys) };
+        self
+    }
+
+    /// Two characters more, which tell a mistyped id from an unknown one without asking anybody.
+    pub fn checksum(mut self) -> Self {
+        self.checksum = true;
+        self
+    }
+
+    /// The public id of `id`.
+    pub fn encode(&self, prefix: Prefix, id: Ulid) -> PublicId {
+        let mut public = PublicId::empty();
+        public.push(prefix.as_str().as_bytes());
+        public.push(b"_");
+        match &self.payload {
+            Payload::Base32 => public.push(&base32::encode(id.0)),
+            Payload::Base62 => public.push(&base62::encode(id.0)),
+            Payload::Hidden(keys) => public.push(&base62::encode(keys[0].hide(id.0))),
+        }
+        if self.checksum {
+            let sum = crc8::of(public.as_str().as_bytes());
+            public.push(b"_");
+            public.push(&sum);
+        }
+        public
+    }
+
+    /// The prefix and the id in `text`. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`InvalidPublicId`] for everything that this codec does not write.
+    pub fn decode(&self, text: &str) -> Result<(Prefix, Ulid), InvalidPublicId> {
+        let (prefix, payload) = self.parts(text)?;
+        let id = match &self.payload {
+            Payload::Base32 => base32::decode(payload),
+            Payload::Base62 => base62::decode(payload),
+            Payload::Hidden(keys) => base62::decode(payload).map(|hidden| keys[0].show(hidden)),
+        };
+        id.map(|id| (prefix, Ulid(id))).ok_or(InvalidPublicId)
+    }
+
+    /// The prefix of `text`, the same text as a public id, and every id that it may stand for.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn read(&self, text: &str) -> Result<(Prefix, PublicId, Candidates<'_>), InvalidPublicId> {
+        let (prefix, payload) = self.parts(text)?;
+        let (first, others) = match &self.payload {
+            Payload::Base32 => (base32::decode(payload).ok_or(InvalidPublicId)?, None),
+            Payload::Base62 => (base62::decode(payload).ok_or(InvalidPublicId)?, None),
+            Payload::Hidden(keys) => {
+                let hidden = base62::decode(payload).ok_or(InvalidPublicId)?;
+                (keys[0].show(hidden), Some((&keys[1..], hidden)))
+            }
+        };
+        let mut public = PublicId::empty();
+        public.push(text.as_bytes());
+        Ok((prefix, public, Candidates { first: Ulid(first), others }))
+    }
+
+    /// Prefix and payload, with the checksum seen to be right.
+    fn parts<'t>(&self, text: &'t str) -> Result<(Prefix, &'t str), InvalidPublicId> {
+        if text.len() > MAX_PUBLIC_ID {
+            return Err(InvalidPublicId);
+        }
+        let text = match (self.checksum, text.rsplit_once('_')) {
+            (false, _) => text,
+            (true, Some((before, sum))) if crc8::of(before.as_bytes())[..] == *sum.as_bytes() => {
+                before
+            }
+            (true, _) => return Err(InvalidPublicId),
+        };
+        let (prefix, payload) = text.split_once('_').ok_or(InvalidPublicId)?;
+        Ok((Prefix::new(prefix).map_err(|_| InvalidPublicId)?, payload))
+    }
+}
+
+/// The ids that a text may stand for: one, or one for each hiding key.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidates<'c> {
+    first: Ulid,
+    others: Option<(&'c [HidingKey], u128)>,
+}
+
+impl Candidates<'_> {
+    /// The id, where there is only one key: what [`Codec::decode`] gives.
+    pub fn first(&self) -> Ulid {
+        self.first
+    }
+
+    /// Whether `id` is one of them.
+    pub fn contains(&self, id: Ulid) -> bool {
+        let other =
+            |(keys, hidden): (&[HidingKey], u128)| keys.iter().any(|key| key.show(hidden) == id.0);
+        self.first == id || self.others.is_some_and(other)
+    }
+}
+
+/// A public id. Lives on the stack; show it, store it, compare it byte for byte.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicId {
+    text: [u8; MAX_PUBLIC_ID],
+    len: u8,
+}
+
+impl PublicId {
+    const fn empty() -> Self {
+        Self { text: [0; MAX_PUBLIC_ID], len: 0 }
+    }
+
+    fn push(&mut self, part: &[u8]) {
+        let at = self.len as usize;
+        self.text[at..at + part.len()].copy_from_slice(part);
+        self.len += u8::try_from(part.len()).expect("parts of a public id are short");
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.text[..self.len as usize]).expect("a public id is ASCII")
+    }
+}
+
+impl AsRef<str> for PublicId {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl std::ops::Deref for PublicId {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl fmt::Display for PublicId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for PublicId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicId({self})")
+    }
+}
+
+impl serde::Serialize for PublicId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self)
+    }
+}
+
+/// A text that is not a public id of its codec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a public id; copy it again as it was given, with nothing added or changed")]
+pub struct InvalidPublicId;

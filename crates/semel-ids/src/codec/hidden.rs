@@ -1,0 +1,53 @@
+//! Ids that do not tell when they were made: one AES-128 block is a permutation of all of them.
+
+use std::fmt;
+
+use aes::Aes128;
+use aes::cipher::{BlockDecrypt as _, BlockEncrypt as _, KeyInit as _};
+
+/// A secret of 16 bytes. Whoever has it can read the time in an id.
+#[derive(Clone)]
+pub struct HidingKey(Aes128);
+
+impl HidingKey {
+    /// A key of 16 random bytes that somebody keeps.
+    pub fn new(secret: [u8; 16]) -> Self {
+        Self(Aes128::new(&secret.into()))
+    }
+
+    /// 32 hex digits of either case.
+    ///
+    /// # Errors
+    /// [`InvalidHidingKey`] if it is not.
+    pub fn from_hex(text: &str) -> Result<Self, InvalidHidingKey> {
+        let digits = text.as_bytes();
+        if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(InvalidHidingKey);
+        }
+        let secret = u128::from_str_radix(text, 16).map_err(|_| InvalidHidingKey)?;
+        Ok(Self::new(secret.to_be_bytes()))
+    }
+
+    pub(super) fn hide(&self, id: u128) -> u128 {
+        let mut block = id.to_be_bytes().into();
+        self.0.encrypt_block(&mut block);
+        u128::from_be_bytes(block.into())
+    }
+
+    pub(super) fn show(&self, hidden: u128) -> u128 {
+        let mut block = hidden.to_be_bytes().into();
+        self.0.decrypt_block(&mut block);
+        u128::from_be_bytes(block.into())
+    }
+}
+
+impl fmt::Debug for HidingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HidingKey(…)")
+    }
+}
+
+/// A text that is not a hiding key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a hiding key is 32 hex digits (16 bytes)")]
+pub struct InvalidHidingKey;

@@ -1,0 +1,176 @@
+//! New ids: time first, then chance; never the same twice, never backwards.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use semel::Clock;
+use ulid::Ulid;
+
+/// Random bits of a ULID.
+const RANDOM_BITS: u32 = 80;
+const RANDOM: u128 = (1 << RANDOM_BITS) - 1;
+/// The last millisecond that fits a ULID, in the year 10889.
+const MAX_MILLIS: u64 = (1 << 48) - 1;
+/// More stripes would leave too little chance in an id.
+const MAX_STRIPES: usize = 1 << 10;
+
+/// What to do when the clock has gone back since the last id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnRollback {
+    /// Go on from the last id as if no time had passed. The default: ids stay in order, and nobody
+    /// waits; their time is a little ahead until the clock has caught up.
+    UseLast,
+    /// Wait until the clock has caught up, at most so long in all; then it is an error. Blocks the
+    /// thread.
+    Wait(Duration),
+    /// It is an error.
+    Fail,
+}
+
+/// The clock went back and the policy does not allow for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the clock is {behind:?} behind the last id; fix the clock, or allow `OnRollback::UseLast`"
+)]
+pub struct ClockRolledBack {
+    /// How far.
+    pub behind: Duration,
+}
+
+/// Makes ULIDs. Each is larger than all that the same stripe made before; with one stripe (the
+/// default) larger than all before.
+///
+/// ```
+/// use semel_ids::Generator;
+///
+/// let generator = Generator::new();
+/// let (one, two) = (generator.generate()?, generator.generate()?);
+/// assert!(one < two);
+/// # Ok::<(), semel_ids::ClockRolledBack>(())
+/// ```
+pub struct Generator {
+    stripes: Box<[Stripe]>,
+    /// Low random bits that hold a stripe's number, so that no two stripes can make one id.
+    bits: u32,
+    on_rollback: OnRollback,
+    clock: Clock,
+}
+
+/// Kept apart in memory: a neighbour's lock must not slow this one down.
+#[repr(align(128))]
+#[derive(Default)]
+struct Stripe(Mutex<u128>);
+
+impl Default for Generator {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Generator {
+    /// One stripe: every id is larger than the one before, whoever asks.
+    pub fn new() -> Self {
+        Self::striped(1)
+    }
+
+    /// As many stripes as threads that make ids at once, at most 1,024: no waiting for each other.
+    /// Ids of one thread are in order; those of different threads are in order by the millisecond.
+    pub fn striped(stripes: usize) -> Self {
+        let count = stripes.clamp(1, MAX_STRIPES).next_power_of_two();
+        let stripes = (0..count).map(|_| Stripe::default()).collect();
+        let (on_rollback, clock) = (OnRollback::UseLast, Clock::system());
+        Self { stripes, bits: count.trailing_zeros(), on_rollback, clock }
+    }
+
+    /// What to do when the clock goes back. Default [`OnRollback::UseLast`].
+    #[must_use]
+    pub fn on_rollback(mut self, policy: OnRollback) -> Self {
+        self.on_rollback = policy;
+        self
+    }
+
+    /// The clock. Default the machine's.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// A new id.
+    ///
+    /// # Errors
+    /// [`ClockRolledBack`], and never under [`OnRollback::UseLast`].
+    pub fn generate(&self) -> Result<Ulid, ClockRolledBack> {
+        let number = if self.bits == 0 { 0 } else { seat() & (self.stripes.len() - 1) };
+        let mut last = self.stripes[number].0.lock().unwrap_or_else(PoisonError::into_inner);
+        let millis = self.millis(*last)?;
+        let before = *last >> RANDOM_BITS;
+        let next = if u128::from(millis) > before {
+            let chance = random() >> self.bits << self.bits | number as u128;
+            u128::from(millis) << RANDOM_BITS | chance
+        } else {
+            // The next of the same millisecond. Running out of chance carries into the time.
+            *last + (1 << self.bits)
+        };
+        *last = next;
+        Ok(Ulid(next))
+    }
+
+    /// The time for the next id, by the policy.
+    fn millis(&self, last: u128) -> Result<u64, ClockRolledBack> {
+        let last = u64::try_from(last >> RANDOM_BITS).unwrap_or(MAX_MILLIS);
+        let now = || {
+            let micros = self.clock.now().as_micros().max(0).unsigned_abs();
+            (micros / 1_000).min(MAX_MILLIS)
+        };
+        let mut read = now();
+        if read >= last {
+            return Ok(read);
+        }
+        metrics::counter!("semel_ids_rollback_total").increment(1);
+        let mut left = match self.on_rollback {
+            OnRollback::UseLast => return Ok(last),
+            OnRollback::Wait(limit) => limit,
+            OnRollback::Fail => Duration::ZERO,
+        };
+        loop {
+            let behind = Duration::from_millis(last.saturating_sub(read));
+            if behind.is_zero() {
+                return Ok(read);
+            }
+            if left.is_zero() {
+                return Err(ClockRolledBack { behind });
+            }
+            let pause = behind.min(left).min(Duration::from_millis(5));
+            std::thread::sleep(pause);
+            left = left.saturating_sub(pause);
+            read = now();
+        }
+    }
+}
+
+/// A number of this thread's own.
+fn seat() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static SEAT: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    SEAT.with(|seat| *seat)
+}
+
+fn random() -> u128 {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    u128::from_be_bytes(bytes) & RANDOM
+}
+
+impl fmt::Debug for Generator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generator")
+            .field("stripes", &self.stripes.len())
+            .field("on_rollback", &self.on_rollback)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,124 @@
+//! A map in this process, for tests and development.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use semel::store::Result;
+use ulid::Ulid;
+
+use super::{Binding, IdMap, Inserted, Place, Row};
+use crate::codec::PublicId;
+use crate::resource::ResourceType;
+
+type Id = (String, String, String);
+
+/// Clones share their rows. "In the caller's transaction" means at once.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryMap(Arc<Mutex<BTreeMap<Id, (Ulid, bool)>>>);
+
+impl MemoryMap {
+    /// Empty.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn rows(&self) -> MutexGuard<'_, BTreeMap<Id, (Ulid, bool)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn id(tenant: &str, kind: ResourceType, public: &str) -> Id {
+    (kind.name().to_owned(), tenant.to_owned(), public.to_owned())
+}
+
+fn insert(rows: &mut BTreeMap<Id, (Ulid, bool)>, binding: &Binding) -> Inserted {
+    let id = id(binding.tenant(), binding.kind(), binding.public());
+    match rows.get(&id) {
+        Some((internal, _)) if *internal != binding.internal() => return Inserted::Conflict,
+        Some((_, true)) => return Inserted::Already,
+        Some((_, false)) => return Inserted::Revoked,
+        None => {}
+    }
+    let rival = |(other, (internal, _)): (&Id, &(Ulid, bool))| {
+        (&other.0, &other.1) == (&id.0, &id.1) && *internal == binding.internal()
+    };
+    if rows.iter().any(rival) {
+        return Inserted::Conflict;
+    }
+    rows.insert(id, (binding.internal(), true));
+    Inserted::New
+}
+
+fn row((id, (internal, live)): (&Id, &(Ulid, bool))) -> Row {
+    Row { tenant: id.1.clone(), public: id.2.clone(), internal: *internal, live: *live }
+}
+
+impl IdMap for MemoryMap {
+    type Connection = Self;
+
+    async fn insert(&self, connection: &mut Self, binding: &Binding) -> Result<Inserted> {
+        Ok(insert(&mut connection.rows(), binding))
+    }
+
+    async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
+        let mut rows = self.rows();
+        Ok(bindings.iter().map(|binding| insert(&mut rows, binding)).collect())
+    }
+
+    async fn find(
+        &self,
+        tenant: &str,
+        kind: ResourceType,
+        publics: &[PublicId],
+    ) -> Result<Vec<Row>> {
+        let rows = self.rows();
+        let found =
+            publics.iter().filter_map(|public| rows.get_key_value(&id(tenant, kind, public)));
+        Ok(found.map(row).collect())
+    }
+
+    async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
+        let mut rows = self.rows();
+        let live = rows.get_mut(&id(tenant, kind, public)).map(|(_, live)| live);
+        Ok(live.is_some_and(std::mem::take))
+    }
+
+    async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
+        let mut rows = self.rows();
+        for binding in bindings {
+            let id = id(binding.tenant(), binding.kind(), binding.public());
+            rows.retain(|other, (internal, _)| {
+                (&other.0, &other.1) != (&id.0, &id.1) || *internal != binding.internal()
+            });
+            rows.insert(id, (binding.internal(), true));
+        }
+        Ok(())
+    }
+
+    async fn revoke_rows(&self, kind: ResourceType, places: &[Place]) -> Result<u32> {
+        let mut rows = self.rows();
+        let mut revoked = 0;
+        for place in places {
+            let live = rows.get_mut(&id(&place.tenant, kind, &place.public)).map(|(_, live)| live);
+            revoked += u32::from(live.is_some_and(std::mem::take));
+        }
+        Ok(revoked)
+    }
+
+    async fn list(
+        &self,
+        kind: ResourceType,
+        tenant: Option<&str>,
+        after: Option<&Place>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        let rows = self.rows();
+        let after = after.map(|place| id(&place.tenant, kind, &place.public));
+        let matching = rows.iter().filter(|(id, _)| {
+            id.0 == kind.name()
+                && tenant.is_none_or(|tenant| id.1 == tenant)
+                && after.as_ref().is_none_or(|after| *id > after)
+        });
+        Ok(matching.take(limit as usize).map(row).collect())
+    }
+}

@@ -1,0 +1,220 @@
+//! What ids are of: resource types, and which prefix belongs to which.
+
+use std::fmt;
+
+use crate::codec::Codec;
+use crate::prefix::{InvalidPrefix, Prefix};
+
+/// Longest name of a resource type.
+pub const MAX_TYPE: usize = 32;
+
+/// A kind of thing that has public ids.
+pub trait Resource: Send + Sync + 'static {
+    /// Its name in the map: `ORDER`.
+    const TYPE: ResourceType;
+
+    /// How its public ids are written. Default [`Codec::new`].
+    fn codec() -> &'static Codec {
+        static PLAIN: Codec = Codec::new();
+        &PLAIN
+    }
+}
+
+/// The name and the prefix of a kind of thing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ResourceType {
+    name: [u8; MAX_TYPE],
+    len: u8,
+    prefix: Prefix,
+}
+
+impl ResourceType {
+    /// `name` is a capital, then at most 31 capitals, digits and underscores. In a constant, a bad
+    /// name or prefix is a compile error.
+    ///
+    /// # Panics
+    /// If either is not what it should be; [`parse`](Self::parse) is for texts from outside.
+    pub const fn new(name: &str, prefix: &str) -> Self {
+        match Self::parse(name, prefix) {
+            Ok(kind) => kind,
+            Err(InvalidResource::Name) => panic!("a resource type is named like WALLET_ACCOUNT"),
+            Err(InvalidResource::Prefix(_)) => {
+                panic!("a prefix is a lower-case letter and 1 to 9 lower-case letters or digits")
+            }
+        }
+    }
+
+    /// The type with this name and prefix, as settings give them.
+    ///
+    /// # Errors
+    /// [`InvalidResource`] says which of the two is not what it should be.
+    pub const fn parse(name: &str, prefix: &str) -> Result<Self, InvalidResource> {
+        let bytes = name.as_bytes();
+        if !is_name(bytes) {
+            return Err(InvalidResource::Name);
+        }
+        let prefix = match Prefix::new(prefix) {
+            Ok(prefix) => prefix,
+            Err(invalid) => return Err(InvalidResource::Prefix(invalid)),
+        };
+        let mut stored = [0; MAX_TYPE];
+        let mut at = 0;
+        while at < bytes.len() {
+            stored[at] = bytes[at];
+            at += 1;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_TYPE")]
+        let len = bytes.len() as u8;
+        Ok(Self { name: stored, len, prefix })
+    }
+
+    /// The name: `ORDER`.
+    pub fn name(&self) -> &str {
+        std::str::from_utf8(&self.name[..self.len as usize]).expect("a type's name is ASCII")
+    }
+
+    /// The prefix: `ord`.
+    pub const fn prefix(&self) -> Prefix {
+        self.prefix
+    }
+}
+
+impl fmt::Debug for ResourceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.prefix)
+    }
+}
+
+/// A name or a prefix that a resource type cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidResource {
+    /// The name.
+    #[error("a resource type is a capital and at most 31 capitals, digits and underscores")]
+    Name,
+    /// The prefix.
+    #[error(transparent)]
+    Prefix(#[from] InvalidPrefix),
+}
+
+const fn is_name(name: &[u8]) -> bool {
+    if name.is_empty() || name.len() > MAX_TYPE || !name[0].is_ascii_uppercase() {
+        return false;
+    }
+    let mut at = 1;
+    while at < name.len() {
+        if !name[at].is_ascii_uppercase() && !name[at].is_ascii_digit() && name[at] != b'_' {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+macro_rules! shipped {
+    ($($name:ident $type:literal $prefix:literal $what:literal)*) => {
+        $(
+            #[doc = concat!($what, ": `", $prefix, "_…`.")]
+            #[derive(Clone, Copy, Debug)]
+            pub enum $name {}
+
+            impl Resource for $name {
+                const TYPE: ResourceType = ResourceType::new($type, $prefix);
+            }
+        )*
+
+        /// The types that come with this crate.
+        pub const SHIPPED: &[ResourceType] = &[$($name::TYPE),*];
+    };
+}
+
+shipped! {
+    Tenant  "TENANT"  "tnt" "A tenant"
+    Store   "STORE"   "sto" "A store"
+    Order   "ORDER"   "ord" "An order"
+    User    "USER"    "usr" "A user"
+    Product "PRODUCT" "prd" "A product"
+    Sku     "SKU"     "sku" "A stock-keeping unit"
+    Payment "PAYMENT" "pay" "A payment"
+}
+
+/// The resource types of a service: no two share a name or a prefix.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    types: Vec<ResourceType>,
+}
+
+impl Registry {
+    /// Nothing in it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With [`SHIPPED`].
+    pub fn shipped() -> Self {
+        let mut registry = Self::new();
+        for kind in SHIPPED {
+            registry.add(*kind).expect("shipped types differ");
+        }
+        registry
+    }
+
+    /// Adds a type; adding it again changes nothing.
+    ///
+    /// # Errors
+    /// [`Taken`] if another type has its name or its prefix.
+    pub fn add(&mut self, kind: ResourceType) -> Result<(), Taken> {
+        let rival = |held: &&ResourceType| held.name() == kind.name() || held.prefix == kind.prefix;
+        match self.types.iter().find(rival) {
+            Some(held) if *held == kind => Ok(()),
+            Some(held) => Err(Taken { wanted: kind, holder: *held }),
+            None => {
+                self.types.push(kind);
+                Ok(())
+            }
+        }
+    }
+
+    /// The type of this name.
+    pub fn named(&self, name: &str) -> Option<ResourceType> {
+        self.types.iter().find(|kind| kind.name() == name).copied()
+    }
+
+    /// The type with this prefix.
+    pub fn prefixed(&self, prefix: Prefix) -> Option<ResourceType> {
+        self.types.iter().find(|kind| kind.prefix == prefix).copied()
+    }
+
+    /// All of them, in the order in which they came.
+    pub fn types(&self) -> &[ResourceType] {
+        &self.types
+    }
+}
+
+/// Two types want one name or prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{wanted:?} cannot be added: {holder:?} is there; choose another name and prefix")]
+pub struct Taken {
+    /// Who came.
+    pub wanted: ResourceType,
+    /// Who is there.
+    pub holder: ResourceType,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_types_cannot_share_a_name_or_a_prefix() {
+        let mut registry = Registry::shipped();
+        assert_eq!(registry.add(ResourceType::new("ORDER", "ord")), Ok(()));
+        let taken = registry.add(ResourceType::new("ORDINANCE", "ord"));
+        assert!(taken.is_err_and(|taken| taken.to_string().contains("ORDER (ord)")));
+        assert!(registry.add(ResourceType::new("ORDER", "odr")).is_err());
+        assert_eq!(registry.add(ResourceType::new("WALLET_ACCOUNT", "wac")), Ok(()));
+        assert_eq!(
+            registry.named("WALLET_ACCOUNT").map(|kind| kind.prefix().to_string()),
+            Some("wac".to_owned())
+        );
+    }
+}

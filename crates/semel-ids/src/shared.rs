@@ -1,0 +1,70 @@
+//! What nodes share besides the map: a cache in the middle (L2), and news of what changed.
+//!
+//! **Readers fill, writers set.** Whoever looked an id up may only fill a gap; whoever registered or
+//! revoked one overwrites what is there. So a reader that was slow cannot undo what a writer said
+//! meanwhile.
+
+use std::time::Duration;
+
+use semel::store::{BoxFuture, Result};
+use ulid::Ulid;
+
+/// What the cache holds under a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Nothing.
+    Empty,
+    /// The id is known and stands for this.
+    Known(Ulid),
+    /// The id is known not to be there.
+    Absent,
+    /// Something that cannot be read. It is cleared away before anything is filled in.
+    Damaged,
+}
+
+/// An entry to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// `tenant:TYPE:publicId`.
+    pub key: String,
+    /// The id it stands for; `None` says that it is not there.
+    pub internal: Option<Ulid>,
+    /// How long this may be believed.
+    pub ttl: Duration,
+}
+
+/// What other nodes say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// These ids (`tenant:TYPE:publicId`) are there now.
+    Registered(Vec<String>),
+    /// These ids count no more.
+    Revoked(Vec<String>),
+    /// Nothing, but the line works.
+    Pulse,
+}
+
+/// A cache that several nodes share, and a line between them.
+pub trait Shared: Send + Sync + 'static {
+    /// Reads: one answer per key, in order, in one round trip.
+    fn get<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<Slot>>>;
+
+    /// Writes where nothing is. For readers.
+    fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>>;
+
+    /// Writes over whatever is there and tells the other nodes. For writers.
+    fn set<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>>;
+
+    /// Clears entries that cannot be read.
+    fn clear<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>>;
+
+    /// Listens to the other nodes.
+    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn News>>>;
+}
+
+/// A line from the other nodes.
+pub trait News: Send {
+    /// What comes next. Says [`Heard::Pulse`] at least every second while the line works, so that
+    /// silence can be told from quiet. After an error it is not used again.
+    fn next(&mut self) -> BoxFuture<'_, Result<Heard>>;
+}

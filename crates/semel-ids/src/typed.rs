@@ -1,0 +1,141 @@
+//! Ids that know what they are of.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::{Serialize, Serializer};
+use ulid::Ulid;
+
+use crate::codec::{InvalidPublicId, PublicId};
+use crate::prefix::Prefix;
+use crate::resource::Resource;
+
+/// The id of a `R`: shown, parsed and serialised as its public id, stored as 16 bytes.
+///
+/// ```
+/// use semel_ids::{TypedId, resource};
+///
+/// type OrderId = TypedId<resource::Order>;
+/// let id: OrderId = "ord_01arz3ndektsv4rrffq69g5fav".parse()?;
+/// assert_eq!(id.to_string(), "ord_01arz3ndektsv4rrffq69g5fav");
+/// assert!("usr_01arz3ndektsv4rrffq69g5fav".parse::<OrderId>().is_err());
+/// # Ok::<(), semel_ids::InvalidId>(())
+/// ```
+pub struct TypedId<R> {
+    id: Ulid,
+    of: PhantomData<fn() -> R>,
+}
+
+impl<R: Resource> TypedId<R> {
+    /// The `R` with this internal id.
+    pub const fn new(id: Ulid) -> Self {
+        Self { id, of: PhantomData }
+    }
+
+    /// The internal id.
+    pub const fn ulid(self) -> Ulid {
+        self.id
+    }
+
+    /// The internal id as it is stored: 16 bytes, big endian.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.id.to_bytes()
+    }
+
+    /// The public id.
+    pub fn public(self) -> PublicId {
+        R::codec().encode(R::TYPE.prefix(), self.id)
+    }
+}
+
+/// A text that is not the public id of the type that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidId {
+    /// It is no public id.
+    #[error(transparent)]
+    Format(#[from] InvalidPublicId),
+    /// It is the id of something else.
+    #[error("this is the id of another kind of thing: it begins with `{found}_`, not `{wanted}_`")]
+    Prefix {
+        /// What it begins with.
+        found: Prefix,
+        /// What it should begin with.
+        wanted: Prefix,
+    },
+}
+
+impl<R: Resource> FromStr for TypedId<R> {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let (found, id) = R::codec().decode(text)?;
+        let wanted = R::TYPE.prefix();
+        if found != wanted {
+            return Err(InvalidId::Prefix { found, wanted });
+        }
+        Ok(Self::new(id))
+    }
+}
+
+impl<R: Resource> fmt::Display for TypedId<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.public(), f)
+    }
+}
+
+impl<R: Resource> fmt::Debug for TypedId<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<R: Resource> Serialize for TypedId<R> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.public().serialize(serializer)
+    }
+}
+
+impl<'de, R: Resource> Deserialize<'de> for TypedId<R> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl<R> Clone for TypedId<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for TypedId<R> {}
+
+impl<R> PartialEq for TypedId<R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl<R> Eq for TypedId<R> {}
+
+impl<R> PartialOrd for TypedId<R> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<R> Ord for TypedId<R> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.id.cmp(&other.id)
+    }
+}
+
+impl<R> Hash for TypedId<R> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}

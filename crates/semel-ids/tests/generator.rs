@@ -1,0 +1,96 @@
+//! New ids: in order, without duplicates, whatever the clock does.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use semel::{Clock, clock::Timestamp};
+use semel_ids::{Generator, OnRollback};
+
+#[test]
+fn ids_of_one_millisecond_are_in_order() {
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let generator = Generator::new().clock(clock.clone());
+    let mut last = generator.generate().expect("an id");
+    for n in 0..10_000 {
+        if n % 1_000 == 0 {
+            clock.advance(Duration::from_millis(1));
+        }
+        let next = generator.generate().expect("an id");
+        assert!(next > last);
+        last = next;
+    }
+}
+
+#[test]
+fn ids_of_many_threads_are_all_different_and_each_threads_are_in_order() {
+    for generator in [Generator::new(), Generator::striped(8)] {
+        let made: Vec<Vec<_>> = std::thread::scope(|scope| {
+            let make = || (0..20_000).map(|_| generator.generate().expect("an id")).collect();
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        let all: HashSet<_> = made.iter().flatten().collect();
+        assert_eq!(all.len(), 160_000);
+        for of_one in &made {
+            assert!(of_one.is_sorted());
+        }
+    }
+}
+
+/// A clock that has gone back by ten seconds since the first id.
+fn rolled_back(policy: OnRollback) -> (Generator, Clock, ulid::Ulid) {
+    let start = 1_700_000_000_000_000;
+    let clock = Clock::manual(Timestamp::from_micros(start));
+    let generator = Generator::new().clock(clock.clone()).on_rollback(policy);
+    let first = generator.generate().expect("an id");
+    clock.set(Timestamp::from_micros(start - 10_000_000));
+    (generator, clock, first)
+}
+
+#[test]
+fn a_clock_that_goes_back_leaves_the_ids_in_order() {
+    let (generator, clock, first) = rolled_back(OnRollback::UseLast);
+    let second = generator.generate().expect("an id");
+    assert!(second > first);
+    assert_eq!(second.timestamp_ms(), first.timestamp_ms());
+    clock.advance(Duration::from_secs(11));
+    let third = generator.generate().expect("an id");
+    assert_eq!(third.timestamp_ms(), first.timestamp_ms() + 1_000);
+}
+
+#[test]
+fn a_clock_that_goes_back_is_an_error_where_the_policy_says_so() {
+    let (generator, clock, first) = rolled_back(OnRollback::Fail);
+    let error = generator.generate().expect_err("the clock went back");
+    assert_eq!(error.behind, Duration::from_secs(10));
+    clock.advance(Duration::from_secs(10));
+    assert!(generator.generate().expect("the clock caught up") > first);
+}
+
+#[test]
+fn waiting_for_a_clock_that_went_back_has_an_end() {
+    let (generator, _, _) = rolled_back(OnRollback::Wait(Duration::from_millis(20)));
+    assert!(generator.generate().is_err());
+}
+
+#[test]
+fn waiting_ends_when_the_clock_has_caught_up() {
+    let (generator, clock, first) = rolled_back(OnRollback::Wait(Duration::from_secs(60)));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| generator.generate());
+        clock.advance(Duration::from_secs(10));
+        assert!(waiting.join().expect("no panic").expect("caught up") > first);
+    });
+}
+
+#[test]
+fn a_stripe_keeps_its_number_in_its_ids() {
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let generator = Generator::striped(8).clock(clock.clone());
+    let mut numbers = HashSet::new();
+    for _ in 0..100 {
+        clock.advance(Duration::from_millis(1));
+        numbers.insert(generator.generate().expect("an id").random() & 7);
+    }
+    assert_eq!(numbers.len(), 1, "this thread has one stripe");
+}
