@@ -125,14 +125,15 @@ impl Codec {
     ///
     /// # Errors
     /// As [`decode`](Self::decode).
-    pub fn read(&self, text: &str) -> Result<(Prefix, PublicId, Candidates<'_>), InvalidPublicId> {
+    pub fn read(&self, text: &str) -> Result<(Prefix, PublicId, Candidates), InvalidPublicId> {
         let (prefix, payload) = self.parts(text)?;
         let (first, others) = match &self.payload {
-            Payload::Base32 => (base32::decode(payload).ok_or(InvalidPublicId)?, None),
-            Payload::Base62 => (base62::decode(payload).ok_or(InvalidPublicId)?, None),
+            Payload::Base32 => (base32::decode(payload).ok_or(InvalidPublicId)?, Vec::new()),
+            Payload::Base62 => (base62::decode(payload).ok_or(InvalidPublicId)?, Vec::new()),
             Payload::Hidden(keys) => {
                 let hidden = base62::decode(payload).ok_or(InvalidPublicId)?;
-                (keys[0].show(hidden), Some((&keys[1..], hidden)))
+                let others = keys[1..].iter().map(|key| Ulid(key.show(hidden))).collect();
+                (keys[0].show(hidden), others)
             }
         };
         let mut public = PublicId::empty();
@@ -158,13 +159,13 @@ impl Codec {
 }
 
 /// The ids that a text may stand for: one, or one for each hiding key.
-#[derive(Clone, Copy, Debug)]
-pub struct Candidates<'c> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidates {
     first: Ulid,
-    others: Option<(&'c [HidingKey], u128)>,
+    others: Vec<Ulid>,
 }
 
-impl Candidates<'_> {
+impl Candidates {
     /// The id, where there is only one key: what [`Codec::decode`] gives.
     pub fn first(&self) -> Ulid {
         self.first
@@ -172,9 +173,7 @@ impl Candidates<'_> {
 
     /// Whether `id` is one of them.
     pub fn contains(&self, id: Ulid) -> bool {
-        let other =
-            |(keys, hidden): (&[HidingKey], u128)| keys.iter().any(|key| key.show(hidden) == id.0);
-        self.first == id || self.others.is_some_and(other)
+        self.first == id || self.others.contains(&id)
     }
 }
 
@@ -188,6 +187,16 @@ pub struct PublicId {
 impl PublicId {
     const fn empty() -> Self {
         Self { text: [0; MAX_PUBLIC_ID], len: 0 }
+    }
+
+    /// A text that some codec once wrote, as a cache or a map has it; `None` if none can have.
+    pub(crate) fn stored(text: &str) -> Option<Self> {
+        let fits = text.len() <= MAX_PUBLIC_ID && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let mut public = Self::empty();
+        fits.then(|| {
+            public.push(text.as_bytes());
+            public
+        })
     }
 
     fn push(&mut self, part: &[u8]) {

@@ -1,5 +1,6 @@
 //! What the work knows about the claim that it runs under.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::claim::{Fence, OperationId, Origin};
 use crate::key::{Key, hex};
-use crate::outbox::Bell;
 use crate::outcome::Reference;
 
 /// Handed to the work. Cheap to clone.
@@ -33,8 +33,16 @@ pub(super) struct Notes {
     known_outside: AtomicBool,
     /// Whether events are half written.
     appending: AtomicBool,
-    /// Rung when the work's transaction has committed.
-    bell: Mutex<Option<Bell>>,
+    /// Done when the work's transaction has committed.
+    afterwards: Mutex<Vec<Afterwards>>,
+}
+
+struct Afterwards(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Afterwards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
 }
 
 impl Context {
@@ -111,13 +119,20 @@ impl Context {
         self.notes.appending.load(Ordering::Acquire)
     }
 
-    pub(super) fn ring_after_commit(&self, bell: &Bell) {
-        *self.notes.bell.lock().unwrap_or_else(PoisonError::into_inner) = Some(bell.clone());
+    /// Does this when the work's transaction is known to have committed, whether or not its caller
+    /// is still there; if it does not commit, `then` is dropped. It must be quick. Outside
+    /// transactions it is never done.
+    pub fn after_commit(&self, then: impl FnOnce() + Send + 'static) {
+        let mut afterwards = self.notes.afterwards.lock().unwrap_or_else(PoisonError::into_inner);
+        afterwards.push(Afterwards(Box::new(then)));
     }
 
     pub(super) fn committed(&self) {
-        if let Some(bell) = self.notes.bell.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            bell.ring();
+        let mut held = self.notes.afterwards.lock().unwrap_or_else(PoisonError::into_inner);
+        let afterwards = std::mem::take(&mut *held);
+        drop(held);
+        for Afterwards(then) in afterwards {
+            then();
         }
     }
 

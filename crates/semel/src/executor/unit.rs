@@ -61,7 +61,8 @@ where
         self.context.appending(true);
         store.append(self.conn(), &events).await?;
         self.context.appending(false);
-        self.context.ring_after_commit(store.bell());
+        let bell = store.bell().clone();
+        self.context.after_commit(move || bell.ring());
         Ok(())
     }
 }

@@ -1,0 +1,249 @@
+//! Making a thing once: claim, business rows, mapping, events and outcome in one commit.
+//!
+//! Ids are not drawn but derived from the operation, which the ledger keeps: a retry after a failure
+//! and a takeover after a crash make the same thing under the same ids, and a replay knows them.
+
+use std::fmt::{self, Display};
+use std::future::Future;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use semel::executor::{Command, Error, Execution, Executor, Unit};
+use semel::store::TransactionalStore;
+use semel::{OperationId, Reference};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+use ulid::Ulid;
+
+use crate::map::{self, Binding, IdMap, RegisterError};
+use crate::resolver::Resolver;
+use crate::resource::{Resource, ResourceType};
+use crate::typed::TypedId;
+
+/// A store that keeps the ledger and the id map in one database.
+pub trait CreatingStore:
+    TransactionalStore + IdMap<Connection = <Self as TransactionalStore>::Connection>
+{
+}
+
+impl<S> CreatingStore for S where
+    S: TransactionalStore + IdMap<Connection = <S as TransactionalStore>::Connection>
+{
+}
+
+/// Adds [`create`](Self::create) to executors.
+pub trait CreateExt<S: CreatingStore> {
+    /// Makes an `R`, once. Finish with [`Creation::run`].
+    fn create<R: Resource>(&self, command: Command) -> Creation<S, R>;
+}
+
+impl<S: CreatingStore> CreateExt<S> for Executor<S> {
+    fn create<R: Resource>(&self, command: Command) -> Creation<S, R> {
+        Creation { executor: self.clone(), command, resolver: None, of: PhantomData }
+    }
+}
+
+/// An `R` to be made.
+#[must_use = "nothing happens until `run` is awaited"]
+pub struct Creation<S: CreatingStore, R> {
+    executor: Executor<S>,
+    command: Command,
+    resolver: Option<Resolver>,
+    of: PhantomData<fn() -> R>,
+}
+
+impl<S: CreatingStore, R: Resource> Creation<S, R> {
+    /// Who is told of the new id, so that it can be resolved at once. Default nobody: where ids are
+    /// looked up through a resolver, it should be said.
+    pub fn resolver(mut self, resolver: &Resolver) -> Self {
+        self.resolver = Some(resolver.clone());
+        self
+    }
+
+    /// Does `work` exactly once: its writes, the mapping of the id, its events, the claim and the
+    /// outcome are one commit. The outcome's reference is the public id.
+    ///
+    /// # Errors
+    /// As [`Executor::transact`]; [`CreateError`] has the work's own error.
+    pub async fn run<T, E, F, Fut>(self, work: F) -> Result<Created<R, T>, Error<CreateError<E>>>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        E: Display + Send + 'static,
+        F: FnOnce(Making<S, R>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let Self { executor, command, resolver, .. } = self;
+        let registrar = Registrar { executor: executor.clone(), resolver };
+        let execution = executor
+            .transact(command, move |mut unit| async move {
+                let id = registrar.register::<R>(&mut unit, 0).await?;
+                let public = id.public();
+                let reference = Reference::new(&public).expect("a public id is a reference");
+                unit.context().refer_to(reference);
+                work(Making { unit, id, registrar: Arc::new(registrar), next: 1 })
+                    .await
+                    .map_err(CreateError::Work)
+            })
+            .await?;
+        Ok(Created::new(execution))
+    }
+}
+
+impl<S: CreatingStore, R> fmt::Debug for Creation<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Creation").field("command", &self.command).finish_non_exhaustive()
+    }
+}
+
+struct Registrar<S: CreatingStore> {
+    executor: Executor<S>,
+    resolver: Option<Resolver>,
+}
+
+impl<S: CreatingStore> Registrar<S> {
+    /// Maps the operation's id number `number` of this type, in its transaction.
+    async fn register<R: Resource>(
+        &self,
+        unit: &mut Unit<S>,
+        number: u32,
+    ) -> Result<TypedId<R>, RegisterError> {
+        let id = TypedId::<R>::new(derive(unit.context().operation_id(), R::TYPE, number));
+        let binding = Binding::of(unit.context().key().tenant(), id)
+            .expect("the tenant of a key is a tenant");
+        let store = self.executor.store();
+        match &self.resolver {
+            Some(resolver) => {
+                let registration = resolver.register(store, unit.conn(), &binding).await?;
+                unit.context().after_commit(move || registration.committed());
+            }
+            None => {
+                map::register(store, unit.conn(), &binding).await?;
+            }
+        }
+        Ok(id)
+    }
+}
+
+/// What the work of a creation holds: the new id, and the transaction ([`Unit`]) it is made in.
+pub struct Making<S: CreatingStore, R> {
+    unit: Unit<S>,
+    id: TypedId<R>,
+    registrar: Arc<Registrar<S>>,
+    next: u32,
+}
+
+impl<S: CreatingStore, R: Resource> Making<S, R> {
+    /// The id of what is made: mapped already, and the same in every attempt.
+    pub fn id(&self) -> TypedId<R> {
+        self.id
+    }
+
+    /// One more thing that is made in the same transaction, such as a line of an order. The ids of
+    /// an attempt depend on their types and on the order in which they are asked for.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; nothing can be committed then.
+    pub async fn another<Q: Resource>(&mut self) -> Result<TypedId<Q>, RegisterError> {
+        let number = self.next;
+        self.next += 1;
+        let registrar = Arc::clone(&self.registrar);
+        registrar.register::<Q>(&mut self.unit, number).await
+    }
+}
+
+impl<S: CreatingStore, R> Deref for Making<S, R> {
+    type Target = Unit<S>;
+
+    fn deref(&self) -> &Unit<S> {
+        &self.unit
+    }
+}
+
+impl<S: CreatingStore, R> DerefMut for Making<S, R> {
+    fn deref_mut(&mut self) -> &mut Unit<S> {
+        &mut self.unit
+    }
+}
+
+impl<S: CreatingStore, R: Resource> fmt::Debug for Making<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Making").field("id", &self.id).field("unit", &self.unit).finish()
+    }
+}
+
+/// What came of a creation.
+#[derive(Clone, Debug)]
+pub struct Created<R, T> {
+    execution: Execution<T>,
+    of: PhantomData<fn() -> R>,
+}
+
+impl<R: Resource, T> Created<R, T> {
+    fn new(execution: Execution<T>) -> Self {
+        Self { execution, of: PhantomData }
+    }
+
+    /// The id of what was made, now or by an earlier call; `None` while somebody else is at it.
+    pub fn id(&self) -> Option<TypedId<R>> {
+        match &self.execution {
+            Execution::Executed { receipt, .. } | Execution::Replayed { receipt, .. } => {
+                Some(TypedId::new(derive(receipt.operation_id, R::TYPE, 0)))
+            }
+            Execution::InProgress { .. } => None,
+        }
+    }
+
+    /// How it went, and the work's result.
+    pub fn execution(&self) -> &Execution<T> {
+        &self.execution
+    }
+
+    /// The same by value.
+    pub fn into_execution(self) -> Execution<T> {
+        self.execution
+    }
+}
+
+/// Why a creation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError<E> {
+    /// The id could not be mapped.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The work's own error.
+    #[error("{0}")]
+    Work(E),
+}
+
+/// The operation's time, and eighty bits that depend on operation, type and number.
+fn derive(operation: OperationId, kind: ResourceType, number: u32) -> Ulid {
+    let mut hash = Sha256::new();
+    hash.update(b"semel/id/1\0");
+    hash.update(operation.to_bytes());
+    hash.update(number.to_be_bytes());
+    hash.update(kind.name());
+    let mut id = operation.to_bytes();
+    id[6..].copy_from_slice(&hash.finalize()[..10]);
+    Ulid::from_bytes(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::{Order, Payment};
+
+    #[test]
+    fn derived_ids_differ_by_operation_type_and_number_and_are_stable() {
+        let operation: OperationId = "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().expect("an operation id");
+        let id = derive(operation, Order::TYPE, 0);
+        assert_eq!(id, derive(operation, Order::TYPE, 0));
+        assert_eq!(id.timestamp_ms(), 1_469_922_850_259);
+        assert_ne!(id, derive(operation, Order::TYPE, 1));
+        assert_ne!(id, derive(operation, Payment::TYPE, 0));
+        assert_ne!(id, derive(OperationId::generate(), Order::TYPE, 0));
+        // A promise: what a takeover makes must have the id that the first attempt had.
+        assert_eq!(id.to_string(), "01ARZ3NDEK");
+    }
+}

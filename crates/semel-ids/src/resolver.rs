@@ -1,0 +1,469 @@
+//! From public ids to what they stand for, quickly and without being fooled.
+//!
+//! Texts are judged first: what is no public id of its type touches neither cache nor database. Then
+//! come this process's memory (L1), the shared cache (L2), the map, and business tables if they are
+//! allowed to stand in for it. What is written to the map is not here; whoever writes it tells the
+//! resolver, through a [`Registration`].
+
+mod answer;
+mod flight;
+mod load;
+mod middle;
+mod near;
+mod registration;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use semel::key::check_tenant;
+use semel::store;
+use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
+use ulid::Ulid;
+
+pub use answer::{Reason, Resolution, ResolveError};
+pub use registration::Registration;
+
+use crate::codec::{Codec, PublicId};
+use crate::fallback::Fallback;
+use crate::map::{self, Binding, IdMap, RegisterError};
+use crate::resource::{Resource, ResourceType};
+use crate::settings::Settings;
+use crate::shared::{Note, Shared};
+use crate::typed::TypedId;
+use flight::{Flights, Seat};
+use load::{Landed, Loader, Wanted};
+use middle::Middle;
+use near::{Asked, Name, Near};
+
+/// Ids in one batch at most.
+pub const MAX_BATCH: usize = 1_000;
+
+/// How long answers are remembered while other nodes are not heard.
+const UNHEARD: Duration = Duration::from_secs(5);
+
+/// Resolves public ids. Clones share everything.
+///
+/// ```
+/// use semel_ids::map::memory::MemoryMap;
+/// use semel_ids::resource::Order;
+/// use semel_ids::{Binding, Generator, Reason, Resolver, TypedId};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let map = MemoryMap::new();
+/// let resolver = Resolver::builder(map.clone()).build();
+///
+/// let id = TypedId::<Order>::new(Generator::new().generate()?);
+/// let binding = Binding::of("acme", id)?;
+/// let mut transaction = map.clone();
+/// let registration = resolver.register(&map, &mut transaction, &binding).await?;
+/// // … the caller's own writes, and the commit …
+/// registration.committed();
+///
+/// let text = id.to_string();
+/// let answer = resolver.resolve::<Order>("acme", &text).await?;
+/// assert_eq!((answer.internal_id, answer.reason), (Some(id.ulid()), Reason::HitL1));
+/// assert!(!resolver.resolve::<Order>("another", &text).await?.exists());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Resolver(Arc<Inner>);
+
+struct Inner {
+    loader: Arc<Loader>,
+    near: Arc<Near>,
+    flights: Arc<Flights<Landed>>,
+    middle: Option<Arc<Middle>>,
+    runtime: Handle,
+    counts: OnceLock<Counts>,
+    _listening: Option<AbortOnDropHandle<()>>,
+}
+
+/// Sets a resolver up.
+#[must_use]
+pub struct Builder {
+    map: Box<dyn load::Rows>,
+    shared: Option<Arc<dyn Shared>>,
+    fallbacks: Vec<Box<dyn Fallback>>,
+    settings: Settings,
+}
+
+impl Builder {
+    /// What nodes share besides the map. Default nothing: every node learns of revocations by the
+    /// end of [`l1_ttl`](crate::CacheSettings::l1_ttl).
+    pub fn shared(mut self, shared: impl Shared) -> Self {
+        self.shared = Some(Arc::new(shared));
+        self
+    }
+
+    /// A business table that may stand in for the map; see
+    /// [`fallback_to_biz_table`](Settings::fallback_to_biz_table).
+    pub fn fallback(mut self, fallback: impl Fallback) -> Self {
+        self.fallbacks.push(Box::new(fallback));
+        self
+    }
+
+    /// Settings. Default [`Settings::default`].
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// The resolver. With a shared cache it begins to listen to other nodes.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime.
+    pub fn build(self) -> Resolver {
+        let Self { map, shared, fallbacks, settings } = self;
+        let runtime = Handle::current();
+        let near = Arc::new(Near::new(&settings.cache));
+        let flights = Arc::new(Flights::new());
+        let shared = shared.filter(|_| settings.enabled && settings.cache.l2_enabled);
+        let middle = shared.map(|shared| Arc::new(Middle::new(shared, runtime.clone())));
+        let listening = middle.clone().map(|middle| {
+            let (near, flights) = (Arc::clone(&near), Arc::clone(&flights));
+            let listening = async move { middle.listen(&near, &flights).await };
+            AbortOnDropHandle::new(runtime.spawn(listening))
+        });
+        let loader =
+            Loader { map, middle: middle.clone(), fallbacks, near: Arc::clone(&near), settings };
+        Resolver(Arc::new(Inner {
+            loader: Arc::new(loader),
+            near,
+            flights,
+            middle,
+            runtime,
+            counts: OnceLock::new(),
+            _listening: listening,
+        }))
+    }
+}
+
+impl Resolver {
+    /// A resolver over a map.
+    pub fn builder(map: impl IdMap) -> Builder {
+        let map = Box::new(Arc::new(map));
+        Builder { map, shared: None, fallbacks: Vec::new(), settings: Settings::default() }
+    }
+
+    /// What a text stands for.
+    ///
+    /// # Errors
+    /// [`ResolveError`]. Texts that are no ids are answers, not errors.
+    pub async fn resolve<'t, R: Resource>(
+        &self,
+        tenant: &str,
+        text: &'t str,
+    ) -> Result<Resolution<'t>, ResolveError> {
+        self.resolve_as(R::TYPE, R::codec(), tenant, text).await
+    }
+
+    /// [`resolve`](Self::resolve) for a type that only settings know.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn resolve_as<'t>(
+        &self,
+        kind: ResourceType,
+        codec: &Codec,
+        tenant: &str,
+        text: &'t str,
+    ) -> Result<Resolution<'t>, ResolveError> {
+        let resolution = match self.0.near(kind, codec, tenant, text) {
+            Look::Answered(resolution) => resolution,
+            Look::Cold(wanted) => Box::pin(self.0.far(tenant, text, wanted)).await?,
+        };
+        self.0.count(&resolution);
+        Ok(resolution)
+    }
+
+    /// What texts stand for: one answer each, in order. One trip to the shared cache, and a query of
+    /// the map for every [`batch_max_in`](Settings::batch_max_in) ids.
+    ///
+    /// # Errors
+    /// [`ResolveError`]; more than [`MAX_BATCH`] texts are refused.
+    pub async fn resolve_batch<'t, R: Resource>(
+        &self,
+        tenant: &str,
+        texts: &[&'t str],
+    ) -> Result<Vec<Resolution<'t>>, ResolveError> {
+        self.resolve_batch_as(R::TYPE, R::codec(), tenant, texts).await
+    }
+
+    /// [`resolve_batch`](Self::resolve_batch) for a type that only settings know.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn resolve_batch_as<'t>(
+        &self,
+        kind: ResourceType,
+        codec: &Codec,
+        tenant: &str,
+        texts: &[&'t str],
+    ) -> Result<Vec<Resolution<'t>>, ResolveError> {
+        if texts.len() > MAX_BATCH {
+            return Err(ResolveError::TooMany { asked: texts.len(), max: MAX_BATCH });
+        }
+        let looked = texts.iter().map(|text| self.0.near(kind, codec, tenant, text)).collect();
+        let resolutions = Box::pin(self.0.far_batch(tenant, texts, looked)).await?;
+        for resolution in &resolutions {
+            self.0.count(resolution);
+        }
+        Ok(resolutions)
+    }
+
+    /// Writes a binding in the caller's transaction. From here on this node believes in no absence
+    /// of the id. Call [`Registration::committed`] after the commit.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; the caller should roll back.
+    pub async fn register<M: IdMap>(
+        &self,
+        map: &M,
+        connection: &mut M::Connection,
+        binding: &Binding,
+    ) -> Result<Registration, RegisterError> {
+        let begun = Registration::begin(self, binding);
+        match map::register(map, connection, binding).await {
+            Ok(registered) => Ok(begun.found(registered)),
+            Err(error) => {
+                begun.rolled_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes an id count no more: at once on this node; elsewhere as soon as it is told, and within
+    /// ten seconds on nodes that cannot be told because they do not hear. Gives whether it counted
+    /// until now.
+    ///
+    /// # Errors
+    /// The map did not answer: it may or may not count any more.
+    pub async fn revoke<R: Resource>(
+        &self,
+        tenant: &str,
+        id: TypedId<R>,
+    ) -> Result<Revoked, RevokeError> {
+        let binding = Binding::of(tenant, id).map_err(RevokeError::Tenant)?;
+        self.0.revoke(&Name::of(&binding)).await.map_err(RevokeError::Store)
+    }
+
+    /// Takes note of what happened to an id behind its back, in a repair of the map, say, and tells
+    /// the other nodes: it stands for `internal` now, or counts no more.
+    pub fn changed(&self, kind: ResourceType, tenant: &str, public: &str, internal: Option<Ulid>) {
+        let Some(public) = PublicId::stored(public) else { return };
+        let name = Name { tenant: tenant.into(), kind, public };
+        self.0.forget(&name);
+        if let Some(middle) = &self.0.middle {
+            let cache = &self.0.loader.settings.cache;
+            let ttl = if internal.is_some() { cache.l2_ttl } else { cache.negative_ttl };
+            middle.tell_later(Note { key: name.to_text(), internal, ttl });
+        }
+    }
+}
+
+/// What revoking did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Revoked {
+    /// Whether it counted until now.
+    pub was_live: bool,
+    /// Whether the other nodes were told. If not, it is tried again for a while; they know at the
+    /// latest when their caches forget.
+    pub told: bool,
+}
+
+/// A revocation that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RevokeError {
+    /// The tenant cannot be one.
+    #[error(transparent)]
+    Tenant(semel::InvalidKey),
+    /// The map did not answer.
+    #[error(transparent)]
+    Store(store::Error),
+}
+
+/// What this process knows of a text.
+enum Look<'t> {
+    Answered(Resolution<'t>),
+    Cold(Wanted),
+}
+
+impl Inner {
+    /// Judges a text and looks it up here. Nobody else is asked.
+    fn near<'t>(&self, kind: ResourceType, codec: &Codec, tenant: &str, text: &'t str) -> Look<'t> {
+        let without =
+            |reason| Look::Answered(Resolution { public_id: text, internal_id: None, reason });
+        if !self.loader.settings.enabled {
+            return without(Reason::Disabled);
+        }
+        let Ok((prefix, public, candidates)) = codec.read(text) else {
+            return without(Reason::InvalidFormat);
+        };
+        if prefix != kind.prefix() {
+            return without(Reason::PrefixMismatch);
+        }
+        let asked = Asked { tenant, kind, public };
+        match self.near.get(&asked, self.limit()) {
+            Some(Some(id)) => Look::Answered(Resolution {
+                public_id: text,
+                internal_id: Some(id),
+                reason: Reason::HitL1,
+            }),
+            Some(None) => without(Reason::NotFound),
+            None => Look::Cold(Wanted { name: asked.name(), candidates }),
+        }
+    }
+
+    /// How old an answer may be, if that matters now.
+    fn limit(&self) -> Option<Duration> {
+        let deaf = self.middle.as_ref().is_some_and(|middle| !middle.hears());
+        deaf.then_some(UNHEARD)
+    }
+
+    async fn far<'t>(
+        &self,
+        tenant: &str,
+        text: &'t str,
+        wanted: Wanted,
+    ) -> Result<Resolution<'t>, ResolveError> {
+        let answers = self.far_batch(tenant, &[text], vec![Look::Cold(wanted)]).await?;
+        answers.into_iter().next().ok_or(ResolveError::CutOff)
+    }
+
+    async fn far_batch<'t>(
+        &self,
+        tenant: &str,
+        texts: &[&'t str],
+        looked: Vec<Look<'t>>,
+    ) -> Result<Vec<Resolution<'t>>, ResolveError> {
+        let mut answers = Vec::with_capacity(texts.len());
+        let (mut cold, mut places) = (Vec::new(), Vec::new());
+        for (place, one) in looked.into_iter().enumerate() {
+            match one {
+                Look::Answered(resolution) => answers.push(Some(resolution)),
+                Look::Cold(wanted) => {
+                    answers.push(None);
+                    cold.push(wanted);
+                    places.push(place);
+                }
+            }
+        }
+        if !cold.is_empty() {
+            check_tenant(tenant)?;
+        }
+        let names: Vec<Name> = cold.iter().map(|one| one.name.clone()).collect();
+        for ((place, name), seat) in places.into_iter().zip(&names).zip(self.take_off(&names, cold))
+        {
+            let (internal_id, reason) = match seat {
+                Seat::Aboard(landing) => {
+                    let landed = landing.await.ok_or(ResolveError::CutOff)?;
+                    landed.get(name).cloned().ok_or(ResolveError::CutOff)??
+                }
+                Seat::Arrived(Some(id)) => (Some(id), Reason::HitL1),
+                Seat::Arrived(None) => (None, Reason::NotFound),
+            };
+            answers[place] = Some(Resolution { public_id: texts[place], internal_id, reason });
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Starts or joins the loads of these ids.
+    fn take_off(&self, names: &[Name], cold: Vec<Wanted>) -> Vec<Seat<Landed, Option<Ulid>>> {
+        let loader = Arc::clone(&self.loader);
+        let arrived = |name: &Name| self.near.get(&name.asked(), self.limit());
+        self.flights.board(&self.runtime, names, arrived, move |own| {
+            let mut cold: Vec<Option<Wanted>> = cold.into_iter().map(Some).collect();
+            loader.load(own.into_iter().filter_map(|at| cold[at].take()).collect())
+        })
+    }
+
+    async fn revoke(&self, name: &Name) -> store::Result<Revoked> {
+        // Said before and after: whatever is looked up in between is not remembered, and should
+        // this process die in between, nobody is left with an id that counts no more.
+        let ttl = self.loader.settings.cache.negative_ttl;
+        let note = Note { key: name.to_text(), internal: None, ttl };
+        self.forget(name);
+        if let Some(middle) = &self.middle {
+            middle.tell(&note).await;
+        }
+        let was_live = self.loader.map.revoke(name).await?;
+        self.forget(name);
+        let told = match &self.middle {
+            None => true,
+            Some(middle) => {
+                let told = middle.tell(&note).await;
+                if !told {
+                    middle.tell_later(note);
+                }
+                told
+            }
+        };
+        Ok(Revoked { was_live, told })
+    }
+
+    fn forget(&self, name: &Name) {
+        self.near.revoked(name);
+        self.flights.forget(name);
+    }
+
+    fn count(&self, resolution: &Resolution<'_>) {
+        self.counts.get_or_init(Counts::new).of(resolution.reason).increment(1);
+    }
+}
+
+/// Made once: a hit should not have to look its counter up.
+struct Counts {
+    hit_l1: metrics::Counter,
+    hit_l2: metrics::Counter,
+    hit_db: metrics::Counter,
+    hit_fallback: metrics::Counter,
+    miss: metrics::Counter,
+    invalid: metrics::Counter,
+    disabled: metrics::Counter,
+}
+
+impl Counts {
+    fn new() -> Self {
+        let of =
+            |result: &'static str| metrics::counter!("semel_idresolve_total", "result" => result);
+        Self {
+            hit_l1: of("hit_l1"),
+            hit_l2: of("hit_l2"),
+            hit_db: of("hit_db"),
+            hit_fallback: of("hit_fallback"),
+            miss: of("miss"),
+            invalid: of("invalid"),
+            disabled: of("disabled"),
+        }
+    }
+
+    const fn of(&self, reason: Reason) -> &metrics::Counter {
+        match reason {
+            Reason::HitL1 => &self.hit_l1,
+            Reason::HitL2 => &self.hit_l2,
+            Reason::HitDb => &self.hit_db,
+            Reason::HitFallback => &self.hit_fallback,
+            Reason::NotFound => &self.miss,
+            Reason::InvalidFormat | Reason::PrefixMismatch => &self.invalid,
+            Reason::Disabled => &self.disabled,
+        }
+    }
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver")
+            .field("settings", &self.0.loader.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,177 @@
+//! The shared cache as a resolver uses it: never in the way, whatever state it is in.
+//!
+//! Its failures are counted and cost a lookup in the map, no more. After one it is left alone for a
+//! moment, so that a slow cache does not make every lookup slow.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel::store;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::flight::Flights;
+use super::load::Landed;
+use super::near::{Name, Near, jittered};
+use crate::shared::{Heard, Note, Shared, Slot};
+
+/// How long it is left alone after a failure.
+const REST: Duration = Duration::from_secs(1);
+/// Writes in the background at most; what is beyond that is not written.
+const WRITES: usize = 64;
+/// Longest silence of a line that works.
+pub(super) const SILENCE: Duration = Duration::from_secs(3);
+/// How often a writer tries to tell the others.
+const TELLINGS: u32 = 5;
+
+pub(super) struct Middle {
+    shared: Arc<dyn Shared>,
+    runtime: Handle,
+    writes: Arc<Semaphore>,
+    rests_until: Mutex<Option<Instant>>,
+    /// Whether other nodes are heard.
+    hears: AtomicBool,
+}
+
+impl Middle {
+    pub(super) fn new(shared: Arc<dyn Shared>, runtime: Handle) -> Self {
+        let writes = Arc::new(Semaphore::new(WRITES));
+        let (rests_until, hears) = (Mutex::new(None), AtomicBool::new(false));
+        Self { shared, runtime, writes, rests_until, hears }
+    }
+
+    /// One answer per key; `None` if it cannot be had.
+    pub(super) async fn get(&self, keys: &[String]) -> Option<Vec<Slot>> {
+        if keys.is_empty() || self.rests() {
+            return None;
+        }
+        let slots = self.see("get", self.shared.get(keys).await)?;
+        (slots.len() == keys.len()).then_some(slots)
+    }
+
+    /// Fills gaps, in the background.
+    pub(super) fn fill(self: &Arc<Self>, mut notes: Vec<Note>) {
+        for note in &mut notes {
+            note.ttl = jittered(note.ttl);
+        }
+        if !notes.is_empty() {
+            self.write(move |middle| async move {
+                let filled = middle.shared.fill(&notes).await;
+                middle.see("fill", filled);
+            });
+        }
+    }
+
+    /// Clears what cannot be read, in the background.
+    pub(super) fn clear(self: &Arc<Self>, keys: Vec<String>) {
+        if keys.is_empty() {
+            return;
+        }
+        metrics::counter!("semel_idresolve_l2_damaged_total").increment(keys.len() as u64);
+        self.write(move |middle| async move {
+            let cleared = middle.shared.clear(&keys).await;
+            middle.see("clear", cleared);
+        });
+    }
+
+    fn write<F>(self: &Arc<Self>, write: impl FnOnce(Arc<Self>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        if self.rests() {
+            return;
+        }
+        let Ok(permit) = Arc::clone(&self.writes).try_acquire_owned() else {
+            metrics::counter!("semel_idresolve_l2_skipped_total").increment(1);
+            return;
+        };
+        let writing = write(Arc::clone(self));
+        self.runtime.spawn(async move {
+            writing.await;
+            drop(permit);
+        });
+    }
+
+    /// Tells all nodes what a writer did. Says whether it reached them.
+    pub(super) async fn tell(&self, note: &Note) -> bool {
+        self.see("set", self.shared.set(std::slice::from_ref(note)).await).is_some()
+    }
+
+    /// The same in the background, tried a few times.
+    pub(super) fn tell_later(self: &Arc<Self>, note: Note) {
+        let middle = Arc::clone(self);
+        self.runtime.spawn(async move {
+            for tried in 0..TELLINGS {
+                if middle.tell(&note).await {
+                    return;
+                }
+                sleep(jittered(REST * 2_u32.pow(tried))).await;
+            }
+        });
+    }
+
+    /// Whether other nodes are heard.
+    pub(super) fn hears(&self) -> bool {
+        self.hears.load(Ordering::Acquire)
+    }
+
+    /// Listens to the other nodes, for ever.
+    pub(super) async fn listen(&self, near: &Near, flights: &Flights<Landed>) {
+        let mut failures = 0_u32;
+        loop {
+            let line = timeout(SILENCE, self.shared.listen()).await;
+            if let Ok(Some(mut line)) = line.map(|line| self.see("listen", line)) {
+                // What was told while nobody listened is not known: begin anew.
+                near.clear();
+                self.hears.store(true, Ordering::Release);
+                failures = 0;
+                while let Ok(Ok(heard)) = timeout(SILENCE, line.next()).await {
+                    take_in(&heard, near, flights);
+                }
+                self.hears.store(false, Ordering::Release);
+                tracing::warn!(
+                    "other nodes are not heard; until they are, answers are remembered only briefly"
+                );
+            }
+            failures = (failures + 1).min(5);
+            sleep(jittered(Duration::from_millis(100) * 2_u32.pow(failures))).await;
+        }
+    }
+
+    fn rests(&self) -> bool {
+        let until = *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Counts a failure and gives the cache a rest.
+    fn see<T>(&self, operation: &'static str, result: store::Result<T>) -> Option<T> {
+        let failed = result.as_ref().err().map(ToString::to_string);
+        let until = failed.is_some().then(|| Instant::now() + REST);
+        *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        if let Some(error) = failed {
+            metrics::counter!("semel_idresolve_l2_errors_total", "operation" => operation)
+                .increment(1);
+            tracing::debug!(operation, %error, "the shared cache of ids did not answer");
+        }
+        result.ok()
+    }
+}
+
+fn take_in(heard: &Heard, near: &Near, flights: &Flights<Landed>) {
+    let names = |keys: &[String]| keys.iter().filter_map(|key| Name::from_text(key)).collect();
+    let (names, revoked): (Vec<Name>, bool) = match heard {
+        Heard::Registered(keys) => (names(keys), false),
+        Heard::Revoked(keys) => (names(keys), true),
+        Heard::Pulse => return,
+    };
+    for name in &names {
+        if revoked {
+            near.revoked(name);
+        } else {
+            near.appeared(name);
+        }
+        flights.forget(name);
+    }
+}

@@ -1,0 +1,73 @@
+//! A binding on its way into the map.
+
+use super::Resolver;
+use super::near::Name;
+use crate::map::{Binding, Registered};
+use crate::shared::Note;
+
+/// A binding that was written in a transaction which has not ended. Say how it ended.
+///
+/// Until then this node believes in no absence of the id. If nobody says, it goes on doubting for
+/// [`negative_ttl`](crate::CacheSettings::negative_ttl); other nodes are then not told, and know
+/// within [`absence_bound`](crate::CacheSettings::absence_bound).
+#[must_use = "call `committed` after the commit, so that all nodes know the id at once"]
+#[derive(Debug)]
+pub struct Registration {
+    resolver: Resolver,
+    binding: Binding,
+    registered: Registered,
+    ended: bool,
+}
+
+impl Registration {
+    pub(super) fn begin(resolver: &Resolver, binding: &Binding) -> Self {
+        resolver.0.near.open(&Name::of(binding));
+        let (resolver, binding) = (resolver.clone(), binding.clone());
+        Self { resolver, binding, registered: Registered::New, ended: false }
+    }
+
+    pub(super) fn found(mut self, registered: Registered) -> Self {
+        self.registered = registered;
+        self
+    }
+
+    /// Whether the binding was there before.
+    pub fn registered(&self) -> Registered {
+        self.registered
+    }
+
+    /// The transaction has committed: this node knows the id now, and the others are told.
+    pub fn committed(mut self) {
+        self.ended = true;
+        let inner = &self.resolver.0;
+        let name = Name::of(&self.binding);
+        inner.near.registered(&name, self.binding.internal());
+        inner.flights.forget(&name);
+        if let Some(middle) = &inner.middle {
+            let ttl = inner.loader.settings.cache.l2_ttl;
+            let internal = Some(self.binding.internal());
+            middle.tell_later(Note { key: name.to_text(), internal, ttl });
+        }
+    }
+
+    /// The transaction was rolled back, for certain.
+    pub fn rolled_back(mut self) {
+        self.ended = true;
+        self.resolver.0.near.dropped(&Name::of(&self.binding));
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.resolver.0.near.unclear(&Name::of(&self.binding));
+        }
+    }
+}
+
+impl Name {
+    pub(super) fn of(binding: &Binding) -> Self {
+        let (kind, public) = (binding.kind(), *binding.public());
+        Self { tenant: binding.tenant().into(), kind, public }
+    }
+}

@@ -1,0 +1,100 @@
+//! How a resolver behaves. Names and defaults are those that services of this kind have in their
+//! files already, in snake case or camel case.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+/// Settings of a [`Resolver`](crate::Resolver).
+///
+/// ```
+/// use std::time::Duration;
+/// use semel_ids::Settings;
+///
+/// let settings: Settings =
+///     serde_json::from_str(r#"{ "batchMaxIn": 100, "cache": { "negativeTtl": "PT10S" } }"#)?;
+/// assert_eq!(settings.batch_max_in, 100);
+/// assert_eq!(settings.cache.negative_ttl, Duration::from_secs(10));
+/// assert_eq!(settings.cache.l1_ttl, Duration::from_secs(600));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Whether anything is resolved at all; if not, every answer is
+    /// [`Disabled`](crate::Reason::Disabled). Default yes.
+    pub enabled: bool,
+    /// Whether business tables are asked for what the map does not know. Default no: while it is on,
+    /// there are two sources of truth.
+    #[serde(alias = "fallbackToBizTable")]
+    pub fallback_to_biz_table: bool,
+    /// Ids in one query of the map. Default 200.
+    #[serde(alias = "batchMaxIn")]
+    pub batch_max_in: usize,
+    /// What is remembered, and for how long.
+    pub cache: CacheSettings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            fallback_to_biz_table: false,
+            batch_max_in: 200,
+            cache: CacheSettings::default(),
+        }
+    }
+}
+
+/// What a resolver remembers, and for how long. Every time is an upper limit: up to a tenth is taken
+/// off by chance, so that what was learned together is not forgotten together.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheSettings {
+    /// Known ids, in this process. Default 10 minutes.
+    #[serde(alias = "l1Ttl", deserialize_with = "duration")]
+    pub l1_ttl: Duration,
+    /// Ids that are not there, in this process and in the shared cache. Default 30 seconds.
+    #[serde(alias = "negativeTtl", deserialize_with = "duration")]
+    pub negative_ttl: Duration,
+    /// Known ids in this process at most; a tenth of that, and 1,000 at least, of those that are not
+    /// there, in a space of their own. Default 100,000.
+    #[serde(alias = "l1MaxSize")]
+    pub l1_max_size: u64,
+    /// Whether the shared cache is used, where there is one. Default yes.
+    #[serde(alias = "l2Enabled")]
+    pub l2_enabled: bool,
+    /// Known ids, in the shared cache. Default 30 minutes.
+    #[serde(alias = "l2Ttl", deserialize_with = "duration")]
+    pub l2_ttl: Duration,
+}
+
+impl Default for CacheSettings {
+    fn default() -> Self {
+        Self {
+            l1_ttl: Duration::from_secs(600),
+            negative_ttl: Duration::from_secs(30),
+            l1_max_size: 100_000,
+            l2_enabled: true,
+            l2_ttl: Duration::from_secs(1_800),
+        }
+    }
+}
+
+impl CacheSettings {
+    /// How long after a registration's commit another node may still say that the id is not there,
+    /// if every message between them is lost: an absence may have been learned just before the
+    /// commit, written to the shared cache, and copied from there just before it ran out.
+    ///
+    /// The registering node knows at once; others do as soon as they are told.
+    pub fn absence_bound(&self) -> Duration {
+        if self.l2_enabled { self.negative_ttl * 2 } else { self.negative_ttl }
+    }
+}
+
+/// `30s`, `10m`, `PT30S`.
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let span: jiff::SignedDuration = text.parse().map_err(serde::de::Error::custom)?;
+    Duration::try_from(span).map_err(serde::de::Error::custom)
+}
