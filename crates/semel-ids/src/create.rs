@@ -244,6 +244,6 @@ mod tests {
         assert_ne!(id, derive(operation, Payment::TYPE, 0));
         assert_ne!(id, derive(OperationId::generate(), Order::TYPE, 0));
         // A promise: what a takeover makes must have the id that the first attempt had.
-        assert_eq!(id.to_string(), "01ARZ3NDEK");
+        assert_eq!(id.to_string(), "01ARZ3NDEKYRNNYRS69199WXHN");
     }
 }

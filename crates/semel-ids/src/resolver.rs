@@ -237,8 +237,10 @@ impl Resolver {
     }
 
     /// Makes an id count no more: at once on this node; elsewhere as soon as it is told, and within
-    /// ten seconds on nodes that cannot be told because they do not hear. Gives whether it counted
-    /// until now.
+    /// ten seconds on nodes that do not hear. If the shared cache cannot be reached
+    /// ([`Revoked::told`]), it may keep its entry for
+    /// [`l2_ttl`](crate::CacheSettings::l2_ttl), and whoever reads it there for
+    /// [`l1_ttl`](crate::CacheSettings::l1_ttl) more.
     ///
     /// # Errors
     /// The map did not answer: it may or may not count any more.

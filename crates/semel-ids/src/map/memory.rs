@@ -22,6 +22,12 @@ impl MemoryMap {
         Self::default()
     }
 
+    /// Puts a row there that no [`Binding`] could make, as an accident or a foreign tool would.
+    pub fn plant_raw(&self, tenant: &str, kind: &str, public: &str, internal: Ulid) {
+        let id = (kind.to_owned(), tenant.to_owned(), public.to_owned());
+        self.rows().insert(id, (internal, true));
+    }
+
     fn rows(&self) -> MutexGuard<'_, BTreeMap<Id, (Ulid, bool)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

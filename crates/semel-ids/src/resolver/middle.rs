@@ -122,7 +122,7 @@ impl Middle {
         let mut failures = 0_u32;
         loop {
             let line = timeout(SILENCE, self.shared.listen()).await;
-            if let Ok(Some(mut line)) = line.map(|line| self.see("listen", line)) {
+            if let Ok(Some(mut line)) = line.map(|line| counted("listen", line)) {
                 // What was told while nobody listened is not known: begin anew.
                 near.clear();
                 self.hears.store(true, Ordering::Release);
@@ -147,16 +147,19 @@ impl Middle {
 
     /// Counts a failure and gives the cache a rest.
     fn see<T>(&self, operation: &'static str, result: store::Result<T>) -> Option<T> {
-        let failed = result.as_ref().err().map(ToString::to_string);
-        let until = failed.is_some().then(|| Instant::now() + REST);
+        let result = counted(operation, result);
+        let until = result.is_none().then(|| Instant::now() + REST);
         *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner) = until;
-        if let Some(error) = failed {
-            metrics::counter!("semel_idresolve_l2_errors_total", "operation" => operation)
-                .increment(1);
-            tracing::debug!(operation, %error, "the shared cache of ids did not answer");
-        }
-        result.ok()
+        result
     }
+}
+
+fn counted<T>(operation: &'static str, result: store::Result<T>) -> Option<T> {
+    if let Err(error) = &result {
+        metrics::counter!("semel_idresolve_l2_errors_total", "operation" => operation).increment(1);
+        tracing::debug!(operation, %error, "the shared cache of ids did not answer");
+    }
+    result.ok()
 }
 
 fn take_in(heard: &Heard, near: &Near, flights: &Flights<Landed>) {

@@ -1,0 +1,206 @@
+//! Writers and readers at the same time.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use semel_ids::resource::Order;
+use semel_ids::{CacheSettings, Reason, Resolver, TypedId};
+
+use crate::scene::{ACME, Hub, Spy, new_id, node};
+
+async fn reason(resolver: &Resolver, id: TypedId<Order>) -> Reason {
+    resolver.resolve::<Order>(ACME, &id.to_string()).await.expect("an answer").reason
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_id_is_known_at_once_after_it_was_asked_for_in_vain() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let resolver = node(&map, &hub).await;
+    let id = new_id();
+    assert_eq!(reason(&resolver, id).await, Reason::NotFound);
+    hub.filled(id).await;
+    map.register(&resolver, id).await.committed();
+    assert_eq!(reason(&resolver, id).await, Reason::HitL1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_nodes_know_a_new_id_as_soon_as_they_are_told() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+    let id = new_id();
+    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    hub.filled(id).await;
+    map.register(&one, id).await.committed();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(reason(&two, id).await, Reason::HitL2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_nodes_know_a_new_id_within_the_bound_if_nothing_can_be_told() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+    let third = node(&map, &hub).await;
+    let id = new_id();
+    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    hub.filled(id).await;
+    // Copied from the shared cache just before it runs out there.
+    tokio::time::sleep(Duration::from_secs(26)).await;
+    assert_eq!(reason(&third, id).await, Reason::NotFound);
+    // A process that dies between its commit and telling of it.
+    drop(map.register(&one, id).await);
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert_eq!(reason(&third, id).await, Reason::NotFound, "the bound is not idle talk");
+    let bound = CacheSettings::default().absence_bound();
+    tokio::time::sleep(bound - Duration::from_secs(15)).await;
+    for node in [&one, &two, &third] {
+        assert!(matches!(reason(node, id).await, Reason::HitDb | Reason::HitL2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lookup_that_missed_before_the_commit_leaves_no_absence() {
+    for told in [true, false] {
+        let (map, hub) = (Spy::new(), Hub::new());
+        let held = map.holding();
+        let resolver = node(&held, &hub).await;
+        let id = new_id();
+        let early = tokio::spawn({
+            let resolver = resolver.clone();
+            async move { reason(&resolver, id).await }
+        });
+        held.looked(1).await;
+        let registration = map.register(&resolver, id).await;
+        if told {
+            registration.committed();
+        } else {
+            drop(registration);
+        }
+        held.let_go();
+        assert_eq!(early.await.expect("no panic"), Reason::NotFound, "it asked before");
+        assert!(matches!(reason(&resolver, id).await, Reason::HitL1 | Reason::HitDb), "{told}");
+        let (value, _) = hub.filled(id).await;
+        assert_eq!(value, id.to_bytes(), "and none in the shared cache");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lookup_during_the_transaction_leaves_no_absence() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let held = map.holding();
+    let resolver = node(&held, &hub).await;
+    let id = new_id();
+    // The row is not there yet: its transaction is open.
+    let binding = semel_ids::Binding::of(ACME, id).expect("a tenant");
+    let mut elsewhere = Spy::new().rows;
+    let open = resolver.register(&Spy::new(), &mut elsewhere, &binding).await.expect("begun");
+    let during = tokio::spawn({
+        let resolver = resolver.clone();
+        async move { reason(&resolver, id).await }
+    });
+    held.looked(1).await;
+    held.let_go();
+    assert_eq!(during.await.expect("no panic"), Reason::NotFound);
+    assert!(hub.peek(id).is_none(), "nobody else is told of an absence that may end at any moment");
+    map.plant(id).await;
+    assert_eq!(reason(&resolver, id).await, Reason::HitDb, "before anybody said committed");
+    open.committed();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lookup_on_another_node_that_missed_before_the_commit_leaves_no_absence() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let held = map.holding();
+    let (one, two) = (node(&map, &hub).await, node(&held, &hub).await);
+    let id = new_id();
+    let early = tokio::spawn({
+        let two = two.clone();
+        async move { reason(&two, id).await }
+    });
+    held.looked(1).await;
+    map.register(&one, id).await.committed();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    held.let_go();
+    early.await.expect("no panic");
+    assert_eq!(hub.filled(id).await.0, id.to_bytes(), "a reader fills gaps only");
+    assert_eq!(reason(&two, id).await, Reason::HitL2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rolled_back_registration_leaves_nothing_behind() {
+    let map = Spy::new();
+    let resolver = Resolver::builder(map.clone()).build();
+    let id = new_id();
+    let binding = semel_ids::Binding::of(ACME, id).expect("a tenant");
+    let mut transaction = Spy::new().rows;
+    let begun = resolver.register(&map, &mut transaction, &binding).await.expect("begun");
+    begun.rolled_back();
+    assert_eq!(reason(&resolver, id).await, Reason::NotFound);
+    assert_eq!(reason(&resolver, id).await, Reason::NotFound);
+    assert_eq!(map.count(), 1, "absences are remembered again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_id_is_gone_at_once_here_and_where_it_is_told() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+    let id = new_id();
+    map.plant(id).await;
+    for node in [&one, &two] {
+        assert!(matches!(reason(node, id).await, Reason::HitDb | Reason::HitL2));
+        assert_eq!(reason(node, id).await, Reason::HitL1);
+    }
+    let revoked = one.revoke(ACME, id).await.expect("revoked");
+    assert!(revoked.was_live && revoked.told);
+    assert_eq!(reason(&one, id).await, Reason::NotFound);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    assert!(!one.revoke(ACME, id).await.expect("an answer").was_live);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lookup_that_hit_before_the_revocation_is_not_remembered() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let held = map.holding();
+    let (one, two) = (node(&map, &hub).await, node(&held, &hub).await);
+    let id = new_id();
+    map.plant(id).await;
+    let early = tokio::spawn({
+        let two = two.clone();
+        async move { reason(&two, id).await }
+    });
+    held.looked(1).await;
+    one.revoke(ACME, id).await.expect("revoked");
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    held.let_go();
+    assert_eq!(early.await.expect("no panic"), Reason::HitDb, "it asked before");
+    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    assert_eq!(hub.filled(id).await.0, b"NULL", "a reader fills gaps only");
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert_eq!(reason(&two, id).await, Reason::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_hears_nothing_knows_of_a_revocation_within_ten_seconds() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+    let id = new_id();
+    map.plant(id).await;
+    reason(&two, id).await;
+    hub.cut.store(true, Ordering::SeqCst);
+    one.revoke(ACME, id).await.expect("revoked");
+    assert_eq!(reason(&two, id).await, Reason::HitL1, "nobody told it");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    // While it hears nothing, it does not believe itself for long.
+    let other = new_id();
+    map.plant(other).await;
+    assert_eq!(reason(&two, other).await, Reason::HitDb);
+    assert_eq!(reason(&two, other).await, Reason::HitL1);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(reason(&two, other).await, Reason::HitL2);
+    hub.cut.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    reason(&two, other).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(reason(&two, other).await, Reason::HitL1, "it hears again");
+}

@@ -1,0 +1,325 @@
+//! What the tests play on: a map and a shared cache that do as they are told.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel::store::{BoxFuture, Error, ErrorKind, Result};
+use semel_ids::map::memory::MemoryMap;
+use semel_ids::map::{Inserted, Place, Row};
+use semel_ids::resource::Order;
+use semel_ids::shared::{Heard, News, Note, Shared, Slot};
+use semel_ids::{
+    Binding, Fallback, Generator, IdMap, PublicId, Registration, Resolver, ResourceType, TypedId,
+};
+use tokio::sync::{Semaphore, broadcast};
+use tokio::time::Instant;
+use ulid::Ulid;
+
+pub(crate) const ACME: &str = "acme";
+
+pub(crate) fn new_id() -> TypedId<Order> {
+    TypedId::new(Generator::new().generate().expect("the clock goes on"))
+}
+
+/// A map that counts its lookups, can hold their answers back, and can fail.
+#[derive(Clone)]
+pub(crate) struct Spy {
+    pub(crate) rows: MemoryMap,
+    pub(crate) lookups: Arc<AtomicUsize>,
+    pub(crate) asked: Arc<AtomicUsize>,
+    pub(crate) down: Arc<AtomicBool>,
+    /// Answers that may go out.
+    gate: Option<Arc<Semaphore>>,
+}
+
+impl Spy {
+    pub(crate) fn new() -> Self {
+        Self {
+            rows: MemoryMap::new(),
+            lookups: Arc::default(),
+            asked: Arc::default(),
+            down: Arc::default(),
+            gate: None,
+        }
+    }
+
+    /// Looks up at once, and holds its answers until [`let_go`](Self::let_go).
+    pub(crate) fn holding(&self) -> Self {
+        Self { gate: Some(Arc::new(Semaphore::new(0))), ..self.clone() }
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.gate.as_ref().expect("it holds answers").add_permits(1_000);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.lookups.load(Ordering::SeqCst)
+    }
+
+    /// Ends when `count` lookups have begun in all.
+    pub(crate) async fn looked(&self, count: usize) {
+        while self.count() < count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Binds behind everybody's back.
+    pub(crate) async fn plant(&self, id: TypedId<Order>) {
+        let binding = Binding::of(ACME, id).expect("a tenant");
+        let planted = self.rows.insert_many(&[binding]).await.expect("memory");
+        assert_eq!(planted, [Inserted::New]);
+    }
+
+    /// What a service does: its transaction, then the resolver is told.
+    pub(crate) async fn register(&self, resolver: &Resolver, id: TypedId<Order>) -> Registration {
+        let binding = Binding::of(ACME, id).expect("a tenant");
+        let mut transaction = self.rows.clone();
+        resolver.register(self, &mut transaction, &binding).await.expect("a new id")
+    }
+}
+
+impl IdMap for Spy {
+    type Connection = MemoryMap;
+
+    async fn insert(&self, connection: &mut MemoryMap, binding: &Binding) -> Result<Inserted> {
+        self.rows.insert(connection, binding).await
+    }
+
+    async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
+        self.rows.insert_many(bindings).await
+    }
+
+    async fn find(
+        &self,
+        tenant: &str,
+        kind: ResourceType,
+        publics: &[PublicId],
+    ) -> Result<Vec<Row>> {
+        if self.down.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "find", "down"));
+        }
+        let rows = self.rows.find(tenant, kind, publics).await;
+        self.asked.fetch_add(publics.len(), Ordering::SeqCst);
+        self.lookups.fetch_add(1, Ordering::SeqCst);
+        if let Some(gate) = &self.gate {
+            gate.acquire().await.expect("never closed").forget();
+        }
+        rows
+    }
+
+    async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
+        self.rows.revoke(tenant, kind, public).await
+    }
+
+    async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
+        self.rows.overwrite(bindings).await
+    }
+
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[Place]) -> Result<u32> {
+        self.rows.revoke_rows(kind, rows).await
+    }
+
+    async fn list(
+        &self,
+        kind: ResourceType,
+        tenant: Option<&str>,
+        after: Option<&Place>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        self.rows.list(kind, tenant, after, limit).await
+    }
+}
+
+/// A shared cache in this process, with a line between those who have it.
+#[derive(Clone)]
+pub(crate) struct Hub {
+    entries: Arc<Mutex<HashMap<String, (Vec<u8>, Instant)>>>,
+    line: broadcast::Sender<Heard>,
+    pub(crate) reads: Arc<AtomicUsize>,
+    pub(crate) down: Arc<AtomicBool>,
+    /// Whether messages arrive; a line that is cut is silent.
+    pub(crate) cut: Arc<AtomicBool>,
+    pub(crate) slow: Arc<AtomicBool>,
+}
+
+impl Hub {
+    pub(crate) fn new() -> Self {
+        let (line, _) = broadcast::channel(1_024);
+        let entries = Arc::default();
+        let (reads, down, cut, slow) = Default::default();
+        Self { entries, line, reads, down, cut, slow }
+    }
+
+    pub(crate) fn put(&self, id: TypedId<Order>, value: &[u8]) {
+        let key = format!("{ACME}:ORDER:{id}");
+        let until = Instant::now() + Duration::from_secs(60);
+        self.lock().insert(key, (value.to_vec(), until));
+    }
+
+    /// The value, and how long it is kept.
+    pub(crate) fn peek(&self, id: TypedId<Order>) -> Option<(Vec<u8>, Duration)> {
+        let entries = self.lock();
+        let (value, until) = entries.get(&format!("{ACME}:ORDER:{id}"))?;
+        Some((value.clone(), until.checked_duration_since(Instant::now())?))
+    }
+
+    /// Ends when the cache holds something under this id.
+    pub(crate) async fn filled(&self, id: TypedId<Order>) -> (Vec<u8>, Duration) {
+        loop {
+            if let Some(found) = self.peek(id) {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Vec<u8>, Instant)>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn up(&self) -> Result<()> {
+        if self.slow.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            return Err(Error::new(ErrorKind::Unavailable, "get", "no answer in time"));
+        }
+        if self.down.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "get", "connection refused"));
+        }
+        Ok(())
+    }
+}
+
+fn value(internal: Option<Ulid>) -> Vec<u8> {
+    internal.map_or_else(|| b"NULL".to_vec(), |id| id.to_bytes().to_vec())
+}
+
+impl Shared for Hub {
+    fn get<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<Slot>>> {
+        Box::pin(async move {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            self.up().await?;
+            let (entries, now) = (self.lock(), Instant::now());
+            let slot = |key: &String| match entries.get(key).filter(|(_, until)| now < *until) {
+                None => Slot::Empty,
+                Some((value, _)) if value == b"NULL" => Slot::Absent,
+                Some((value, _)) => match <[u8; 16]>::try_from(value.as_slice()) {
+                    Ok(bytes) => Slot::Known(Ulid::from_bytes(bytes)),
+                    Err(_) => Slot::Damaged,
+                },
+            };
+            Ok(keys.iter().map(slot).collect())
+        })
+    }
+
+    fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.up().await?;
+            let (mut entries, now) = (self.lock(), Instant::now());
+            for note in notes {
+                let held = entries.get(&note.key).is_some_and(|(_, until)| now < *until);
+                if !held {
+                    entries.insert(note.key.clone(), (value(note.internal), now + note.ttl));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn set<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.up().await?;
+            let (mut entries, now) = (self.lock(), Instant::now());
+            for note in notes {
+                entries.insert(note.key.clone(), (value(note.internal), now + note.ttl));
+                let keys = vec![note.key.clone()];
+                let told = match note.internal {
+                    Some(_) => Heard::Registered(keys),
+                    None => Heard::Revoked(keys),
+                };
+                if !self.cut.load(Ordering::SeqCst) {
+                    let _ = self.line.send(told);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn clear<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.up().await?;
+            self.lock().retain(|key, _| !keys.contains(key));
+            Ok(())
+        })
+    }
+
+    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn News>>> {
+        Box::pin(async {
+            self.up().await?;
+            if self.cut.load(Ordering::SeqCst) {
+                return Err(Error::new(ErrorKind::Unavailable, "listen", "cut"));
+            }
+            let line = Line { line: self.line.subscribe(), hub: self.clone() };
+            Ok(Box::new(line) as Box<dyn News>)
+        })
+    }
+}
+
+struct Line {
+    line: broadcast::Receiver<Heard>,
+    hub: Hub,
+}
+
+impl News for Line {
+    fn next(&mut self) -> BoxFuture<'_, Result<Heard>> {
+        Box::pin(async {
+            match tokio::time::timeout(Duration::from_secs(1), self.line.recv()).await {
+                Ok(Ok(heard)) => Ok(heard),
+                Ok(Err(_)) => Err(Error::new(ErrorKind::Unavailable, "listen", "fell behind")),
+                Err(_) if self.hub.cut.load(Ordering::SeqCst) => std::future::pending().await,
+                Err(_) => Ok(Heard::Pulse),
+            }
+        })
+    }
+}
+
+/// A business table that knows some ids.
+#[derive(Clone, Default)]
+pub(crate) struct Table {
+    pub(crate) rows: Arc<Mutex<HashMap<PublicId, Ulid>>>,
+    pub(crate) lookups: Arc<AtomicUsize>,
+}
+
+impl Table {
+    pub(crate) fn plant(&self, id: TypedId<Order>) {
+        self.rows.lock().expect("not poisoned").insert(id.public(), id.ulid());
+    }
+}
+
+impl Fallback for Table {
+    fn supports(&self, kind: ResourceType) -> bool {
+        kind.name() == "ORDER"
+    }
+
+    fn find<'a>(
+        &'a self,
+        _: &'a str,
+        _: ResourceType,
+        publics: &'a [PublicId],
+    ) -> BoxFuture<'a, Result<Vec<(PublicId, Ulid)>>> {
+        Box::pin(async move {
+            self.lookups.fetch_add(1, Ordering::SeqCst);
+            let rows = self.rows.lock().expect("not poisoned");
+            Ok(publics.iter().filter_map(|one| Some((*one, *rows.get(one)?))).collect())
+        })
+    }
+}
+
+/// A node that has begun to listen.
+pub(crate) async fn node(map: &Spy, hub: &Hub) -> Resolver {
+    let resolver = Resolver::builder(map.clone()).shared(hub.clone()).build();
+    // Listening begins in a task; an idle runtime means that it has.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    resolver
+}
