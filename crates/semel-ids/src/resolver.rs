@@ -30,11 +30,11 @@ use crate::fallback::Fallback;
 use crate::map::{self, Binding, IdMap, RegisterError};
 use crate::resource::{Resource, ResourceType};
 use crate::settings::Settings;
-use crate::shared::{Note, Shared};
+use crate::shared::Shared;
 use crate::typed::TypedId;
 use flight::{Flights, Seat};
 use load::{Landed, Loader, Wanted};
-use middle::Middle;
+use middle::{Middle, Word};
 use near::{Asked, Name, Near};
 
 /// Ids in one batch at most.
@@ -254,15 +254,17 @@ impl Resolver {
     }
 
     /// Takes note of what happened to an id behind its back, in a repair of the map, say, and tells
-    /// the other nodes: it stands for `internal` now, or counts no more.
-    pub fn changed(&self, kind: ResourceType, tenant: &str, public: &str, internal: Option<Ulid>) {
+    /// the other nodes: whether it is there now.
+    pub fn changed(&self, kind: ResourceType, tenant: &str, public: &str, there: bool) {
         let Some(public) = PublicId::stored(public) else { return };
         let name = Name { tenant: tenant.into(), kind, public };
         self.0.forget(&name);
         if let Some(middle) = &self.0.middle {
-            let cache = &self.0.loader.settings.cache;
-            let ttl = if internal.is_some() { cache.l2_ttl } else { cache.negative_ttl };
-            middle.tell_later(Note { key: name.to_text(), internal, ttl });
+            let word = match there {
+                true => Word::Registered(name.to_text()),
+                false => self.0.revoked(&name),
+            };
+            middle.tell_later(word);
         }
     }
 }
@@ -386,25 +388,28 @@ impl Inner {
     async fn revoke(&self, name: &Name) -> store::Result<Revoked> {
         // Said before and after: whatever is looked up in between is not remembered, and should
         // this process die in between, nobody is left with an id that counts no more.
-        let ttl = self.loader.settings.cache.negative_ttl;
-        let note = Note { key: name.to_text(), internal: None, ttl };
+        let word = self.revoked(name);
         self.forget(name);
         if let Some(middle) = &self.middle {
-            middle.tell(&note).await;
+            middle.tell(&word).await;
         }
         let was_live = self.loader.map.revoke(name).await?;
         self.forget(name);
         let told = match &self.middle {
             None => true,
             Some(middle) => {
-                let told = middle.tell(&note).await;
+                let told = middle.tell(&word).await;
                 if !told {
-                    middle.tell_later(note);
+                    middle.tell_later(word);
                 }
                 told
             }
         };
         Ok(Revoked { was_live, told })
+    }
+
+    fn revoked(&self, name: &Name) -> Word {
+        Word::Revoked(name.to_text(), self.loader.settings.cache.negative_ttl)
     }
 
     fn forget(&self, name: &Name) {

@@ -1,8 +1,10 @@
 //! What nodes share besides the map: a cache in the middle (L2), and news of what changed.
 //!
-//! **Readers fill, writers set.** Whoever looked an id up may only fill a gap; whoever registered or
-//! revoked one overwrites what is there. So a reader that was slow cannot undo what a writer said
-//! meanwhile.
+//! **Readers fill gaps, writers take away.** Whoever looked an id up may only write where nothing is.
+//! Whoever registered one takes its absence away; whoever revoked one writes that it is absent, over
+//! whatever is there. Nobody but a reader, who has just seen it in the map, ever writes that an id is
+//! there. So neither a slow reader nor a writer whose word comes late can bring back what another
+//! took away.
 
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ pub enum Slot {
     Damaged,
 }
 
-/// An entry to be written.
+/// What a reader found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// `tenant:TYPE:publicId`.
@@ -49,11 +51,14 @@ pub trait Shared: Send + Sync + 'static {
     /// Reads: one answer per key, in order, in one round trip.
     fn get<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<Slot>>>;
 
-    /// Writes where nothing is. For readers.
+    /// Writes what was found, where nothing is.
     fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>>;
 
-    /// Writes over whatever is there and tells the other nodes. For writers.
-    fn set<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>>;
+    /// These ids are there now: takes their absences away, and tells the other nodes.
+    fn registered<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>>;
+
+    /// These ids count no more: says so for `ttl`, over whatever is there, and tells the other nodes.
+    fn revoked<'a>(&'a self, keys: &'a [String], ttl: Duration) -> BoxFuture<'a, Result<()>>;
 
     /// Clears entries that cannot be read.
     fn clear<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>>;

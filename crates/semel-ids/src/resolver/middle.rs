@@ -26,6 +26,15 @@ pub(super) const SILENCE: Duration = Duration::from_secs(3);
 /// How often a writer tries to tell the others.
 const TELLINGS: u32 = 5;
 
+/// What a writer has to say of an id.
+#[derive(Clone, Debug)]
+pub(super) enum Word {
+    /// It is there.
+    Registered(String),
+    /// It counts no more, and this may be believed for a while.
+    Revoked(String, Duration),
+}
+
 pub(super) struct Middle {
     shared: Arc<dyn Shared>,
     runtime: Handle,
@@ -95,16 +104,20 @@ impl Middle {
     }
 
     /// Tells all nodes what a writer did. Says whether it reached them.
-    pub(super) async fn tell(&self, note: &Note) -> bool {
-        self.see("set", self.shared.set(std::slice::from_ref(note)).await).is_some()
+    pub(super) async fn tell(&self, word: &Word) -> bool {
+        let told = match word {
+            Word::Registered(key) => self.shared.registered(std::slice::from_ref(key)).await,
+            Word::Revoked(key, ttl) => self.shared.revoked(std::slice::from_ref(key), *ttl).await,
+        };
+        self.see("tell", told).is_some()
     }
 
     /// The same in the background, tried a few times.
-    pub(super) fn tell_later(self: &Arc<Self>, note: Note) {
+    pub(super) fn tell_later(self: &Arc<Self>, word: Word) {
         let middle = Arc::clone(self);
         self.runtime.spawn(async move {
             for tried in 0..TELLINGS {
-                if middle.tell(&note).await {
+                if middle.tell(&word).await {
                     return;
                 }
                 sleep(jittered(REST * 2_u32.pow(tried))).await;

@@ -1,9 +1,9 @@
 //! A binding on its way into the map.
 
 use super::Resolver;
+use super::middle::Word;
 use super::near::Name;
 use crate::map::{Binding, Registered};
-use crate::shared::Note;
 
 /// A binding that was written in a transaction which has not ended. Say how it ended.
 ///
@@ -44,9 +44,7 @@ impl Registration {
         inner.near.registered(&name, self.binding.internal());
         inner.flights.forget(&name);
         if let Some(middle) = &inner.middle {
-            let ttl = inner.loader.settings.cache.l2_ttl;
-            let internal = Some(self.binding.internal());
-            middle.tell_later(Note { key: name.to_text(), internal, ttl });
+            middle.tell_later(Word::Registered(name.to_text()));
         }
     }
 

@@ -72,7 +72,7 @@ impl History {
 
     fn now_true(&mut self, id: usize, exists: bool, by: usize, said: bool) {
         let said = said && !self.hub.down.load(Ordering::SeqCst);
-        let whole = !self.hub.cut.load(Ordering::SeqCst) && !self.hub.down.load(Ordering::SeqCst);
+        let whole = !self.hub.is_cut() && !self.hub.down.load(Ordering::SeqCst);
         let heard = said && whole && self.whole.elapsed() > DEAF;
         self.truths[id] = Some(Truth { exists, since: Instant::now(), by, said, heard });
     }
@@ -112,7 +112,7 @@ impl History {
             }
             Step::Sleep { millis } => tokio::time::sleep(Duration::from_millis(millis)).await,
             Step::Cut(cut) => {
-                self.hub.cut.store(cut, Ordering::SeqCst);
+                self.hub.cut(cut);
                 self.whole = Instant::now();
             }
             Step::Down(down) => {

@@ -132,15 +132,19 @@ impl IdMap for Spy {
     }
 }
 
+type Entries = HashMap<String, (Vec<u8>, Instant)>;
+
 /// A shared cache in this process, with a line between those who have it.
 #[derive(Clone)]
 pub(crate) struct Hub {
-    entries: Arc<Mutex<HashMap<String, (Vec<u8>, Instant)>>>,
+    entries: Arc<Mutex<Entries>>,
     line: broadcast::Sender<Heard>,
     pub(crate) reads: Arc<AtomicUsize>,
     pub(crate) down: Arc<AtomicBool>,
-    /// Whether messages arrive; a line that is cut is silent.
-    pub(crate) cut: Arc<AtomicBool>,
+    /// Whether messages arrive.
+    cut: Arc<AtomicBool>,
+    /// How often lines were cut. One that was stays silent for ever.
+    cuts: Arc<AtomicUsize>,
     pub(crate) slow: Arc<AtomicBool>,
 }
 
@@ -148,8 +152,17 @@ impl Hub {
     pub(crate) fn new() -> Self {
         let (line, _) = broadcast::channel(1_024);
         let entries = Arc::default();
-        let (reads, down, cut, slow) = Default::default();
-        Self { entries, line, reads, down, cut, slow }
+        let (reads, down, cut, cuts, slow) = Default::default();
+        Self { entries, line, reads, down, cut, cuts, slow }
+    }
+
+    pub(crate) fn cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::SeqCst);
+        self.cuts.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::SeqCst)
     }
 
     pub(crate) fn put(&self, id: TypedId<Order>, value: &[u8]) {
@@ -175,7 +188,13 @@ impl Hub {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Vec<u8>, Instant)>> {
+    fn say(&self, heard: Heard) {
+        if !self.is_cut() {
+            let _ = self.line.send(heard);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -227,21 +246,21 @@ impl Shared for Hub {
         })
     }
 
-    fn set<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>> {
+    fn registered<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.up().await?;
-            let (mut entries, now) = (self.lock(), Instant::now());
-            for note in notes {
-                entries.insert(note.key.clone(), (value(note.internal), now + note.ttl));
-                let keys = vec![note.key.clone()];
-                let told = match note.internal {
-                    Some(_) => Heard::Registered(keys),
-                    None => Heard::Revoked(keys),
-                };
-                if !self.cut.load(Ordering::SeqCst) {
-                    let _ = self.line.send(told);
-                }
-            }
+            self.lock().retain(|key, (value, _)| !keys.contains(key) || value != b"NULL");
+            self.say(Heard::Registered(keys.to_vec()));
+            Ok(())
+        })
+    }
+
+    fn revoked<'a>(&'a self, keys: &'a [String], ttl: Duration) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.up().await?;
+            let absence = (value(None), Instant::now() + ttl);
+            self.lock().extend(keys.iter().map(|key| (key.clone(), absence.clone())));
+            self.say(Heard::Revoked(keys.to_vec()));
             Ok(())
         })
     }
@@ -260,7 +279,8 @@ impl Shared for Hub {
             if self.cut.load(Ordering::SeqCst) {
                 return Err(Error::new(ErrorKind::Unavailable, "listen", "cut"));
             }
-            let line = Line { line: self.line.subscribe(), hub: self.clone() };
+            let cuts = self.cuts.load(Ordering::SeqCst);
+            let line = Line { line: self.line.subscribe(), hub: self.clone(), cuts };
             Ok(Box::new(line) as Box<dyn News>)
         })
     }
@@ -269,15 +289,19 @@ impl Shared for Hub {
 struct Line {
     line: broadcast::Receiver<Heard>,
     hub: Hub,
+    cuts: usize,
 }
 
 impl News for Line {
     fn next(&mut self) -> BoxFuture<'_, Result<Heard>> {
         Box::pin(async {
-            match tokio::time::timeout(Duration::from_secs(1), self.line.recv()).await {
+            let heard = tokio::time::timeout(Duration::from_secs(1), self.line.recv()).await;
+            if self.hub.cuts.load(Ordering::SeqCst) != self.cuts {
+                std::future::pending::<()>().await;
+            }
+            match heard {
                 Ok(Ok(heard)) => Ok(heard),
                 Ok(Err(_)) => Err(Error::new(ErrorKind::Unavailable, "listen", "fell behind")),
-                Err(_) if self.hub.cut.load(Ordering::SeqCst) => std::future::pending().await,
                 Err(_) => Ok(Heard::Pulse),
             }
         })
