@@ -54,13 +54,21 @@ pub(crate) fn timed_out(
 
 /// A stored value that cannot be what we wrote. Names the column, never the key or the value.
 pub(crate) fn corrupt(operation: &'static str, column: &'static str) -> Error {
-    let text = format!("column {column} of semel_record holds what no version of this crate wrote");
-    Error::new(ErrorKind::Corrupt, operation, text)
+    damaged("semel_record", operation, column)
 }
 
 /// As [`corrupt`], of an event's row.
 pub(crate) fn corrupt_outbox(operation: &'static str, column: &'static str) -> Error {
-    let text = format!("column {column} of semel_outbox holds what no version of this crate wrote");
+    damaged("semel_outbox", operation, column)
+}
+
+/// As [`corrupt`], of a public id's row.
+pub(crate) fn corrupt_map(operation: &'static str, column: &'static str) -> Error {
+    damaged("semel_id_map", operation, column)
+}
+
+fn damaged(table: &str, operation: &'static str, column: &'static str) -> Error {
+    let text = format!("column {column} of {table} holds what no version of this crate wrote");
     Error::new(ErrorKind::Corrupt, operation, text)
 }
 

@@ -1,6 +1,6 @@
-//! Semel's ledger and outbox in a SQL database: SQLite, PostgreSQL, MySQL and MariaDB.
+//! Semel's ledger, outbox and id map in a SQL database: SQLite, PostgreSQL, MySQL and MariaDB.
 //!
-//! The dialects share how rows are read (`row`, `outbox`), how failures are named (`error`), how the schema
+//! The dialects share how rows are read (`row`, `outbox`, `idmap`), how failures are named (`error`), how the schema
 //! comes about ([`migrate`]) and how concurrent steps share statements (`lanes`); each has its own
 //! statements. Nothing here decides anything: the judge of `semel` does.
 
@@ -12,6 +12,7 @@
 )]
 
 mod error;
+mod idmap;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod lanes;
 pub mod migrate;

@@ -44,6 +44,8 @@ pub(crate) struct Shape {
     pub(crate) table: &'static str,
     pub(crate) columns: &'static [&'static str],
     pub(crate) indexes: &'static [&'static str],
+    /// What must be unique, each by an index over exactly these columns: all correctness rests on it.
+    pub(crate) keys: &'static [&'static [&'static str]],
 }
 
 /// The ledger's table, the same in every dialect.
@@ -80,6 +82,7 @@ pub(crate) const RECORD: Shape = Shape {
         "sweep_at",
     ],
     indexes: &["semel_record_sweep", "semel_record_open", "semel_record_reference"],
+    keys: &[&["digest"]],
 };
 
 /// A database under construction, for as long as one `apply` takes.

@@ -1,8 +1,8 @@
-//! MySQL 8 and MariaDB 10.6: the ledger and the outbox in InnoDB.
+//! MySQL 8 and MariaDB 10.6: the ledger, the outbox and the id map in InnoDB.
 //!
 //! A [`MySqlStore`] has connections of its own: a few lanes on which concurrent steps travel
 //! together, some for transactions, one aside for sweeping and listing, one per renewer, and up to four
-//! where a relay claims from it. It does
+//! where a relay claims from it or the id map is asked. It does
 //! not borrow from the caller's pool, and nothing in it waits for a row that somebody's open
 //! transaction holds.
 //!
@@ -24,11 +24,13 @@ mod aside;
 mod batch;
 mod check;
 mod columns;
+mod idmap;
 mod inspect;
 mod ledger;
 mod many;
 mod outbox;
 mod schema;
+mod seat;
 mod session;
 mod statement;
 mod sweep;
@@ -58,6 +60,7 @@ use self::transaction::Bays;
 use crate::error::{Stage, timed_out};
 use crate::lanes::{Lanes, Settlement};
 use crate::migrate::{self, Migration};
+use crate::outbox::Seats;
 
 /// The ledger in a MySQL or MariaDB database. Cheap to clone: clones share the connections.
 #[derive(Clone)]
@@ -67,6 +70,7 @@ pub struct MySqlStore {
     bays: Arc<Bays>,
     aside: Arc<Aside>,
     hatch: Arc<outbox::Hatch>,
+    desk: Arc<Seats<MySqlConnection>>,
 }
 
 impl MySqlStore {
@@ -183,6 +187,7 @@ impl Builder {
             bays: Arc::new(Bays::new(Arc::clone(&ledger), self.transactions)),
             aside: Arc::new(Aside::new(Arc::clone(&ledger))),
             hatch: Arc::default(),
+            desk: Arc::new(Seats::new()),
             ledger,
         })
     }

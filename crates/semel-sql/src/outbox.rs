@@ -54,6 +54,7 @@ pub(crate) const OUTBOX: Shape = Shape {
         "semel_outbox_published",
         "semel_outbox_dead",
     ],
+    keys: &[&["sequence"], &["id", "tenant"]],
 };
 
 /// The attributes of a CloudEvent that have a column, or that the row's number is; the others are

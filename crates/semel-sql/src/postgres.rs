@@ -1,4 +1,4 @@
-//! The ledger and the outbox in PostgreSQL 13 or later.
+//! The ledger, the outbox and the id map in PostgreSQL 13 or later.
 //!
 //! One step is one statement and one trip; steps that come at the same time share statements (see
 //! `lanes`). Work in the caller's database joins one transaction with its claim. Rivals never wait
@@ -16,6 +16,7 @@
 //! ```
 
 mod busy;
+mod idmap;
 mod inspect;
 mod ledger;
 mod options;
@@ -67,6 +68,7 @@ struct Inner {
     /// For sweeping and operators, who must not take a lane from the callers.
     aside: Mutex<Option<PgConnection>>,
     hatch: outbox::Hatch,
+    desk: idmap::Desk,
     plain: PgConnectOptions,
     renewing: PgConnectOptions,
     /// Closing it ends the task that sends them.
@@ -103,6 +105,7 @@ impl PgStore {
             transactions: Home::new(plain.clone(), settings),
             aside: Mutex::new(Some(first)),
             hatch: outbox::Hatch::new(ours.clone()),
+            desk: idmap::Desk::new(ours.clone(), limit),
             hints: wake::announcer(plain.clone(), limit),
             plain,
             renewing: ours,

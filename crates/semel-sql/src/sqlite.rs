@@ -1,4 +1,5 @@
-//! The ledger and the outbox in a SQLite file: the embedded default, with nothing to run beside the program.
+//! The ledger, the outbox and the id map in a SQLite file: the embedded default, with nothing to run
+//! beside the program.
 //!
 //! [`SqliteStore::open`] creates the file and its schema. One thread writes for the whole process
 //! and commits what waits together, so many callers share one flush to the disk; replays, waiters
@@ -11,6 +12,7 @@
 
 mod failure;
 mod group;
+mod idmap;
 mod inspect;
 mod outbox;
 mod queue;

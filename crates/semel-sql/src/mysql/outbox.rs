@@ -19,13 +19,11 @@ use semel::outbox::{
 use semel::store::{Error, ErrorKind, Result};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
-use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
 use super::MySqlStore;
 use super::columns::Bound;
 use super::ledger::failed;
-use super::session::deadlock;
 use super::statement::{CLOCK, repeat};
 use crate::error::{Stage, timed_out};
 use crate::outbox::{Cursor, EventRow, Marks, Seats, Stored, chunks};
@@ -37,8 +35,6 @@ const CHUNK: usize = 32;
 const BYTES: usize = 4 << 20;
 /// What a statement has beside its rows, generously.
 const OVERHEAD: usize = 16 << 10;
-/// How often a transaction of ours that lost a deadlock is run again before its caller learns of it.
-const DEADLOCKS: usize = 5;
 
 /// What the outbox has of its own.
 #[derive(Debug)]
@@ -54,62 +50,7 @@ impl Default for Hatch {
     }
 }
 
-/// One of the outbox's connections. Dropping it closes the connection, which rolls back.
-struct Seat<'h> {
-    hatch: &'h Hatch,
-    connection: MySqlConnection,
-    operation: &'static str,
-    limit: Duration,
-    deadlocks: usize,
-    _permit: SemaphorePermit<'h>,
-}
-
-impl Seat<'_> {
-    /// Waits for what was sent, but not for ever. `None` if it lost a deadlock, and with it nothing
-    /// but time: it is to be sent again.
-    async fn settled<T>(
-        &mut self,
-        sent: impl AsyncFnOnce(&mut MySqlConnection) -> sqlx::Result<T>,
-    ) -> Result<Option<T>> {
-        let done = timeout(self.limit, sent(&mut self.connection)).await;
-        match done.map_err(|_| timed_out(Stage::Running, self.operation, self.limit))? {
-            Ok(done) => Ok(Some(done)),
-            Err(error) if deadlock(&error) && self.deadlocks < DEADLOCKS => {
-                self.deadlocks += 1;
-                Ok(None)
-            }
-            Err(error) => Err(alone(failed(self.operation, error))),
-        }
-    }
-
-    /// Gives the connection back. Only after a clean use.
-    fn leave(self) {
-        self.hatch.seats.rest(self.connection);
-    }
-}
-
-/// There is no transaction of the caller's to run again: our own failed.
-fn alone(error: Error) -> Error {
-    if error.kind() == ErrorKind::RetryTransaction {
-        return error.with_kind(ErrorKind::Unavailable);
-    }
-    error
-}
-
 impl MySqlStore {
-    async fn seat(&self, operation: &'static str) -> Result<Seat<'_>> {
-        let limit = self.ledger.limit;
-        let (permit, rested) = self.hatch.seats.take().await;
-        let connection = match rested {
-            Some(connection) => connection,
-            None => timeout(limit, self.ledger.session())
-                .await
-                .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, operation, limit)))?,
-        };
-        let hatch = &*self.hatch;
-        Ok(Seat { hatch, connection, operation, limit, deadlocks: 0, _permit: permit })
-    }
-
     /// Whether the server takes an event at all; an answer beforehand, because its own is to hang up.
     fn takes(&self, row: &EventRow<'_>) -> Result<()> {
         let (size, packet) = (row.size() + OVERHEAD, self.ledger.server.packet);
@@ -154,7 +95,7 @@ impl Outbox for MySqlStore {
     async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
         let token = AttemptId::generate();
         let after = self.hatch.cursor.after();
-        let mut seat = self.seat("claim").await?;
+        let mut seat = self.seat(&self.hatch.seats, "claim").await;
         let leased = loop {
             let claiming = async |connection: &mut MySqlConnection| {
                 claim::claim(connection, ask, token, after).await
@@ -163,7 +104,6 @@ impl Outbox for MySqlStore {
                 break leased;
             }
         };
-        seat.leave();
         self.hatch.cursor.passed(&leased);
         Ok(leased)
     }
@@ -171,7 +111,7 @@ impl Outbox for MySqlStore {
     async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
         let marks = Marks::of(marks);
         let mut written = Vec::with_capacity(marks.rows.len());
-        let mut seat = self.seat("mark").await?;
+        let mut seat = self.seat(&self.hatch.seats, "mark").await;
         for (part, rows) in marks.rows.chunks(mark::CHUNK).enumerate() {
             let held = loop {
                 let marking =
@@ -182,18 +122,16 @@ impl Outbox for MySqlStore {
             };
             written.extend(held.into_iter().map(|place| part * mark::CHUNK + place));
         }
-        seat.leave();
         Ok(marks.answers(written))
     }
 
     async fn backlog(&self) -> Result<Backlog> {
-        let mut seat = self.seat("backlog").await?;
+        let mut seat = self.seat(&self.hatch.seats, "backlog").await;
         let backlog = loop {
             if let Some(backlog) = seat.settled(operators::backlog).await? {
                 break backlog;
             }
         };
-        seat.leave();
         Ok(backlog)
     }
 
@@ -219,7 +157,7 @@ impl Outbox for MySqlStore {
     }
 
     async fn apply(&self, selection: &Selection, verb: &Verb, limit: u32) -> Result<u32> {
-        let mut seat = self.seat("apply").await?;
+        let mut seat = self.seat(&self.hatch.seats, "apply").await;
         let changed = loop {
             let applying = async |connection: &mut MySqlConnection| {
                 operators::apply(connection, selection, verb, limit).await
@@ -228,13 +166,12 @@ impl Outbox for MySqlStore {
                 break changed;
             }
         };
-        seat.leave();
         self.hatch.bell.ring();
         Ok(changed)
     }
 
     async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
-        let mut seat = self.seat("clean").await?;
+        let mut seat = self.seat(&self.hatch.seats, "clean").await;
         let cleaned = loop {
             let cleaning = async |connection: &mut MySqlConnection| {
                 operators::clean(connection, keep, limit).await
@@ -243,7 +180,6 @@ impl Outbox for MySqlStore {
                 break cleaned;
             }
         };
-        seat.leave();
         Ok(cleaned)
     }
 

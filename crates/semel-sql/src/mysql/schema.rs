@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::ledger::failed;
 use super::statement::CLOCK;
+use crate::idmap::{ID_MAP, IDENTITY};
 use crate::migrate::{self, Applied, Ground, Migration, RECORD, Shape};
 use crate::outbox::OUTBOX;
 
@@ -22,6 +23,11 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         version: 2,
         name: "outbox",
         sql: include_str!("../../migrations/mysql/0002_outbox.sql"),
+    },
+    Migration {
+        version: 3,
+        name: "id map",
+        sql: include_str!("../../migrations/mysql/0003_idmap.sql"),
     },
 ];
 
@@ -71,6 +77,7 @@ impl Ground for Site {
         match migration.version {
             1 => refuse_a_stranger(&RECORD, ledger_table(&mut self.0).await?)?,
             2 => refuse_a_stranger(&OUTBOX, outbox_table(&mut self.0).await?)?,
+            3 => refuse_a_stranger(&ID_MAP, map_table(&mut self.0).await?)?,
             _ => {}
         }
         sqlx::raw_sql(migration.sql).execute(&mut self.0).await.map_err(migrating)?;
@@ -124,6 +131,7 @@ pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Findi
     let mut findings = migrate::history(MIGRATIONS, &done);
     findings.extend(ledger_table(connection).await?);
     findings.extend(outbox_table(connection).await?);
+    findings.extend(map_table(connection).await?);
     Ok(findings)
 }
 
@@ -203,6 +211,39 @@ async fn outbox_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> 
     if names(connection, counted, OUTBOX.table).await? != ["sequence"] {
         let found = "column sequence of semel_outbox is not AUTO_INCREMENT: events have no order";
         findings.push(wrong("mysql-not-counted", found.into()));
+    }
+    Ok(findings)
+}
+
+/// What the map's table lacks. Its two keys are what it is for, and must tell apart whatever differs
+/// in one byte.
+async fn map_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
+    let mut findings = shape(connection, &ID_MAP).await?;
+    if findings.iter().any(|finding| finding.code == "sql-table-missing") {
+        return Ok(findings);
+    }
+    // With the length of a prefix, by which two ids could be one.
+    let unique = "SELECT CAST(GROUP_CONCAT(CONCAT(column_name, COALESCE(CONCAT('(', sub_part, ')'), \
+                  '')) ORDER BY seq_in_index SEPARATOR ', ') AS BINARY) \
+                  FROM information_schema.statistics WHERE table_schema = DATABASE() \
+                  AND table_name = ? AND non_unique = 0 GROUP BY index_name";
+    let unique = names(connection, unique, ID_MAP.table).await?;
+    for key in ID_MAP.keys.iter().map(|key| key.join(", ")) {
+        if !unique.contains(&key) {
+            let found = format!("table semel_id_map does not keep ({key}) unique");
+            findings.push(wrong("mysql-unique-key", found));
+        }
+    }
+    let collated = "SELECT CAST(column_name AS BINARY) FROM information_schema.columns \
+                    WHERE table_schema = DATABASE() AND table_name = ? \
+                    AND collation_name IS NOT NULL";
+    for column in names(connection, collated, ID_MAP.table).await? {
+        if IDENTITY.contains(&column.as_str()) {
+            let found = format!(
+                "column {column} of semel_id_map has a collation: ids that differ are taken for one"
+            );
+            findings.push(wrong("mysql-collation", found));
+        }
     }
     Ok(findings)
 }

@@ -6,6 +6,7 @@ use sqlx::{Acquire, ConnectOptions, PgConnection, Row};
 
 use super::PgStore;
 use super::statement::{failed, unconnected};
+use crate::idmap::{ID_MAP, IDENTITY};
 use crate::migrate::{self, Applied, Ground, Migration, RECORD, Shape};
 use crate::outbox::OUTBOX;
 
@@ -21,10 +22,15 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "outbox",
         sql: include_str!("../../migrations/postgres/2-outbox.sql"),
     },
+    Migration {
+        version: 3,
+        name: "id map",
+        sql: include_str!("../../migrations/postgres/3-idmap.sql"),
+    },
 ];
 
 /// Every table that our statements need.
-const SHAPES: &[Shape] = &[RECORD, OUTBOX];
+const SHAPES: &[Shape] = &[RECORD, OUTBOX, ID_MAP];
 
 /// Any number will do, as long as every version of this crate uses the same: the advisory lock
 /// under which one instance migrates. These are the letters `semel`.
@@ -160,35 +166,67 @@ async fn verify(connection: &mut PgConnection) -> Result<Vec<Finding>> {
         .await
         .map_err(&fail)?;
         findings.extend(migrate::shape(shape, &columns, &indexes));
-        findings.extend(primary_key(&mut transaction, shape).await?);
+        findings.extend(keys(&mut transaction, shape).await?);
     }
+    findings.extend(collations(&mut transaction).await?);
     transaction.commit().await.map_err(&fail)?;
     Ok(findings)
 }
 
-/// Everything rests on the primary key, so a table that somebody copied without it is no ledger.
-async fn primary_key(connection: &mut PgConnection, shape: &Shape) -> Result<Option<Finding>> {
-    let Shape { table, columns, .. } = shape;
-    let first = columns.first().copied().unwrap_or_default();
-    let unique: Option<bool> = sqlx::query_scalar(
-        "select exists (
-            select from pg_index i
-                join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
-            where i.indrelid = to_regclass($1) and i.indisunique and i.indisvalid
-                and i.indnatts = 1 and i.indpred is null and a.attname = $2)
-        where to_regclass($1) is not null",
+/// Everything rests on what is unique, so a table that somebody copied without its keys is not ours.
+async fn keys(connection: &mut PgConnection, shape: &Shape) -> Result<Vec<Finding>> {
+    let Shape { table, keys, .. } = shape;
+    let mut findings = Vec::new();
+    for key in *keys {
+        let unique: Option<bool> = sqlx::query_scalar(
+            "select exists (
+                select from pg_index i
+                where i.indrelid = to_regclass($1) and i.indisunique and i.indisvalid
+                    and i.indpred is null and i.indnatts = cardinality($2::text[])
+                    and $2::text[] @> array(
+                        select a.attname::text from pg_attribute a
+                        where a.attrelid = i.indrelid and a.attnum = any (i.indkey)))
+            where to_regclass($1) is not null",
+        )
+        .bind(table)
+        .bind(key.to_vec())
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(failed("verify"))?;
+        if unique == Some(false) {
+            let key = key.join(", ");
+            findings.push(Finding {
+                severity: Severity::Error,
+                code: "sql-key-missing",
+                found: format!("table {table} does not keep {key} unique"),
+                fix: format!("make ({key}) unique; without it a thing can happen twice"),
+            });
+        }
+    }
+    Ok(findings)
+}
+
+/// Where text is identity, it is compared and ordered byte by byte.
+async fn collations(connection: &mut PgConnection) -> Result<Vec<Finding>> {
+    let others: Vec<(String, String)> = sqlx::query_as(
+        "select a.attname::text, c.collname::text
+        from pg_attribute a join pg_collation c on c.oid = a.attcollation
+        where a.attrelid = to_regclass($1) and a.attname = any ($2) and not a.attisdropped
+            and c.collname not in ('C', 'POSIX')
+        order by a.attnum",
     )
-    .bind(table)
-    .bind(first)
-    .fetch_optional(connection)
+    .bind(ID_MAP.table)
+    .bind(IDENTITY.to_vec())
+    .fetch_all(connection)
     .await
     .map_err(failed("verify"))?;
-    Ok((unique == Some(false)).then(|| Finding {
+    let finding = |(column, collation): (String, String)| Finding {
         severity: Severity::Error,
-        code: "sql-key-missing",
-        found: format!("table {table} does not keep {first} unique"),
-        fix: format!("add `primary key ({first})`; without it a thing can happen twice"),
-    }))
+        code: "postgres-collation",
+        found: format!("column {column} of semel_id_map is compared by the collation {collation}"),
+        fix: format!("alter it to `{column} text collate \"C\"`, as in the printed script"),
+    };
+    Ok(others.into_iter().map(finding).collect())
 }
 
 const SETTINGS: &str = "select current_setting('fsync'), current_setting('full_page_writes'),

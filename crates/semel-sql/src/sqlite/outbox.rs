@@ -197,7 +197,8 @@ async fn apply(
     Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes as the statements want them.
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         use std::fmt::Write as _;
         let _ = write!(text, "{byte:02X}");

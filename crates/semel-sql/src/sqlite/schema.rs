@@ -10,7 +10,8 @@ use sqlx::{ConnectOptions, Executor, Row};
 use super::failure;
 use super::settings::{Builder, Synchronous};
 use super::statements::BEGIN;
-use crate::migrate::{self, Applied, Ground, Migration, RECORD};
+use crate::idmap::ID_MAP;
+use crate::migrate::{self, Applied, Ground, Migration, RECORD, Shape};
 use crate::outbox::OUTBOX;
 
 /// The migrations, in order.
@@ -24,6 +25,11 @@ pub const MIGRATIONS: &[Migration] = &[
         version: 2,
         name: "outbox",
         sql: include_str!("../../migrations/sqlite/0002_outbox.sql"),
+    },
+    Migration {
+        version: 3,
+        name: "id map",
+        sql: include_str!("../../migrations/sqlite/0003_idmap.sql"),
     },
 ];
 
@@ -95,27 +101,56 @@ async fn patient(
 
 /// What is wrong with the schema, in words.
 pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Finding>> {
-    let names = |rows: Vec<sqlx::sqlite::SqliteRow>| -> sqlx::Result<Vec<String>> {
-        rows.iter().map(|row| row.try_get(0)).collect()
-    };
-    let columns = "SELECT name FROM pragma_table_info('semel_record')";
-    let columns = names(connection.fetch_all(columns).await?)?;
-    let key = "SELECT name FROM pragma_table_info('semel_record') WHERE pk > 0 ORDER BY pk";
-    let key = names(connection.fetch_all(key).await?)?;
-    let indexes = "SELECT name FROM pragma_index_list('semel_record')";
-    let indexes = names(connection.fetch_all(indexes).await?)?;
-    let mut findings = migrate::shape(&RECORD, &columns, &indexes);
-    if !columns.is_empty() {
-        findings.extend(primary_key(&key));
-        let columns = "SELECT name FROM pragma_table_info('semel_outbox')";
-        let columns = names(connection.fetch_all(columns).await?)?;
-        let indexes = "SELECT name FROM pragma_index_list('semel_outbox')";
-        let indexes = names(connection.fetch_all(indexes).await?)?;
-        findings.extend(migrate::shape(&OUTBOX, &columns, &indexes));
-        let history = applied(connection).await.unwrap_or_default();
-        findings.extend(migrate::history(MIGRATIONS, &history));
+    let mut findings = Vec::new();
+    for shape in [RECORD, OUTBOX, ID_MAP] {
+        let columns = "SELECT name FROM pragma_table_info(?)";
+        let columns = names(connection, columns, shape.table).await?;
+        let indexes = "SELECT name FROM pragma_index_list(?)";
+        let indexes = names(connection, indexes, shape.table).await?;
+        findings.extend(migrate::shape(&shape, &columns, &indexes));
+        if shape.table == RECORD.table {
+            if columns.is_empty() {
+                // Nothing else need be said of a file that is no ledger.
+                return Ok(findings);
+            }
+            let key = "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk";
+            findings.extend(primary_key(&names(connection, key, shape.table).await?));
+        } else if !columns.is_empty() {
+            findings.extend(keys(connection, &shape).await?);
+        }
     }
+    let history = applied(connection).await.unwrap_or_default();
+    findings.extend(migrate::history(MIGRATIONS, &history));
     Ok(findings)
+}
+
+async fn names(
+    connection: &mut SqliteConnection,
+    text: &'static str,
+    table: &'static str,
+) -> sqlx::Result<Vec<String>> {
+    let rows = connection.fetch_all(sqlx::query(text).bind(table)).await?;
+    rows.iter().map(|row| row.try_get(0)).collect()
+}
+
+/// What must be unique, and byte by byte, has a whole index over just that; a rowid is one by nature.
+async fn keys(connection: &mut SqliteConnection, shape: &Shape) -> sqlx::Result<Vec<Finding>> {
+    let unique = "SELECT group_concat(name, ', ' ORDER BY seqno) FROM (\
+        SELECT l.name AS list, i.seqno, i.name FROM pragma_index_list(?) AS l, \
+        pragma_index_xinfo(l.name) AS i WHERE l.\"unique\" AND NOT l.partial AND i.key \
+        AND i.coll = 'BINARY') GROUP BY list";
+    let mut unique = names(connection, unique, shape.table).await?;
+    let rowid = "SELECT name FROM pragma_table_info(?) WHERE pk = 1 AND type = 'INTEGER'";
+    unique.extend(names(connection, rowid, shape.table).await?);
+    let lacking = shape.keys.iter().map(|key| key.join(", ")).filter(|key| !unique.contains(key));
+    let table = shape.table;
+    let finding = |key: String| Finding {
+        severity: Severity::Error,
+        code: "sql-key-missing",
+        found: format!("table {table} does not keep ({key}) unique, byte by byte"),
+        fix: "create the table as in the printed script and copy the rows into it".into(),
+    };
+    Ok(lacking.map(finding).collect())
 }
 
 /// Everything rests on the primary key: a table that was copied without it grants a key twice.

@@ -12,8 +12,9 @@ use semel::store::Result;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
+use super::super::seat::alone;
 use super::super::statement::CLOCK;
-use super::{COLUMNS, alone, failed, hex, numbers, stored};
+use super::{COLUMNS, failed, hex, numbers, stored};
 use crate::outbox::{Listed, discarded, lane, statuses};
 
 /// Rows that one statement removes.

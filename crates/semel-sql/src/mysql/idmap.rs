@@ -1,0 +1,357 @@
+//! The id map in MySQL and MariaDB: registering in a caller's transaction, finding, repairing.
+//!
+//! What is not in a caller's transaction runs on connections of its own at READ COMMITTED, so that
+//! finding an id waits neither for the ledger nor for a relay. Texts travel as bytes, or in hex where
+//! many rows travel as one JSON parameter.
+
+use std::fmt::Write as _;
+
+use semel::store::{ErrorKind, Result};
+use semel_ids::PublicId;
+use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
+use semel_ids::resource::ResourceType;
+use sqlx::mysql::MySqlRow;
+use sqlx::{AssertSqlSafe, MySql, MySqlConnection, QueryBuilder, Row as _};
+use tokio::time::timeout;
+
+use super::MySqlStore;
+use super::ledger::failed;
+use super::statement::{CLOCK, repeat};
+use crate::error::{Stage, corrupt_map, timed_out};
+use crate::idmap::{Raw, Rounds, Standing, Twins, Window, judged};
+use crate::row::undecodable;
+
+/// Many rows as one parameter: JSON of type, tenant, public id and internal id, in hex.
+const ASKED: &str = "JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, k VARCHAR(64) PATH '$[0]', \
+     t VARCHAR(128) PATH '$[1]', p VARCHAR(128) PATH '$[2]', i VARCHAR(32) PATH '$[3]')) q";
+
+/// Bytes that a text may have to be in the table.
+const LONGEST: usize = 64;
+
+/// The largest list of a find; also the sizes below it are powers of two, so that each is prepared
+/// once.
+const LIST: usize = 1024;
+
+/// The row by its public id.
+const BY_PUBLIC: &str = "m.resource_type = UNHEX(q.k) AND m.tenant = UNHEX(q.t) \
+     AND m.public_id = UNHEX(q.p)";
+
+/// A row that has the internal id and another public one.
+const BY_INTERNAL: &str = "m.resource_type = UNHEX(q.k) AND m.tenant = UNHEX(q.t) \
+     AND m.internal_id = UNHEX(q.i) AND m.public_id <> UNHEX(q.p)";
+
+impl IdMap for MySqlStore {
+    type Connection = MySqlConnection;
+
+    /// One statement, whose answer is that of the current row at every isolation level. Whoever is in
+    /// the way stays as they are, and is locked until the transaction ends.
+    async fn insert(
+        &self,
+        connection: &mut MySqlConnection,
+        binding: &Binding,
+    ) -> Result<Inserted> {
+        let limit = self.ledger.limit;
+        let done = match timeout(limit, put(connection, binding)).await {
+            Ok(done) => done.map_err(|error| failed("insert", error)),
+            Err(_) => Err(timed_out(Stage::Running, "insert", limit)),
+        };
+        // Whatever failed, the caller's transaction did not commit.
+        done.map_err(|error| {
+            let lost = error.kind() == ErrorKind::Ambiguous;
+            if lost { error.with_kind(ErrorKind::Unavailable) } else { error }
+        })
+    }
+
+    async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
+        let rounds = Rounds::of(bindings, Twins::Follow);
+        let mut seat = self.seat(&self.desk, "insert").await;
+        loop {
+            let writing =
+                async |connection: &mut MySqlConnection| put_all(connection, &rounds).await;
+            if let Some(told) = seat.settled(writing).await? {
+                return Ok(rounds.answers(told));
+            }
+        }
+    }
+
+    async fn find(
+        &self,
+        tenant: &str,
+        kind: ResourceType,
+        publics: &[PublicId],
+    ) -> Result<Vec<Row>> {
+        let mut seat = self.seat(&self.desk, "find").await;
+        let mut found = Vec::with_capacity(publics.len());
+        for publics in publics.chunks(LIST) {
+            let rows = loop {
+                let reading = async |connection: &mut MySqlConnection| {
+                    find(connection, tenant, kind, publics).await
+                };
+                if let Some(rows) = seat.read(reading).await? {
+                    break rows;
+                }
+            };
+            for row in &rows {
+                found.push(read(row, "find", 0, tenant.to_owned())?);
+            }
+        }
+        Ok(found)
+    }
+
+    async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
+        let place = Place { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
+        Ok(self.revoke_rows(kind, &[place]).await? > 0)
+    }
+
+    async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
+        let rounds = Rounds::of(bindings, Twins::Repeat);
+        let mut seat = self.seat(&self.desk, "overwrite").await;
+        loop {
+            let writing =
+                async |connection: &mut MySqlConnection| overwrite(connection, &rounds).await;
+            if let Some(()) = seat.settled(writing).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[Place]) -> Result<u32> {
+        let storable = |row: &&Place| row.tenant.len() <= LONGEST && row.public.len() <= LONGEST;
+        let mut rows: Vec<&Place> = rows.iter().filter(storable).collect();
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        rows.sort_unstable_by_key(|row| (&row.tenant, &row.public));
+        rows.dedup();
+        let texts = rows.iter().map(|row| [kind.name(), &row.tenant, &row.public].map(hex));
+        let texts = serde_json::to_string(&texts.collect::<Vec<_>>()).expect("texts");
+        let text = format!(
+            "UPDATE {ASKED} STRAIGHT_JOIN semel_id_map m FORCE INDEX (PRIMARY) ON {BY_PUBLIC} \
+             SET m.status = 0, m.updated_at = {CLOCK} WHERE m.status = 1"
+        );
+        let mut seat = self.seat(&self.desk, "revoke").await;
+        loop {
+            let writing = async |connection: &mut MySqlConnection| {
+                let query = sqlx::query(AssertSqlSafe(text.as_str())).bind(&texts);
+                query.execute(connection).await
+            };
+            if let Some(done) = seat.settled(writing).await? {
+                return Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX));
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        kind: ResourceType,
+        tenant: Option<&str>,
+        after: Option<&Place>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        let Some(window) = Window::of(tenant, after) else { return Ok(Vec::new()) };
+        let mut seat = self.seat(&self.desk, "list").await;
+        let rows = loop {
+            let reading = async |connection: &mut MySqlConnection| {
+                list(kind, window, limit).build().fetch_all(connection).await
+            };
+            if let Some(rows) = seat.read(reading).await? {
+                break rows;
+            }
+        };
+        rows.iter().map(|row| read(row, "list", 1, text(row, 0, "list", "tenant")?)).collect()
+    }
+}
+
+/// The answers of the statement below: who is in the way, if anybody, by the id that it gives back.
+async fn put(connection: &mut MySqlConnection, binding: &Binding) -> sqlx::Result<Inserted> {
+    // The row that is in the way is updated to what it is, which only locks it, and is looked at
+    // meanwhile. It is found by its public id first.
+    let text = format!(
+        "INSERT INTO semel_id_map (resource_type, tenant, public_id, internal_id, status, \
+         created_at, updated_at) VALUES (?, ?, ?, ?, 1, {CLOCK}, {CLOCK}) \
+         ON DUPLICATE KEY UPDATE created_at = created_at + 0 * LAST_INSERT_ID(\
+         IF(public_id = ? AND internal_id = ?, IF(status = 1, 1, 2), 3))"
+    );
+    let (kind, internal) = (binding.kind(), binding.internal().to_bytes());
+    let public = binding.public().as_bytes();
+    let done = sqlx::query(AssertSqlSafe(text))
+        .bind(kind.name().as_bytes())
+        .bind(binding.tenant().as_bytes())
+        .bind(public)
+        .bind(internal.as_slice())
+        .bind(public)
+        .bind(internal.as_slice())
+        .execute(connection)
+        .await?;
+    Ok(match done.last_insert_id() {
+        0 => Inserted::New,
+        1 => Inserted::Already,
+        2 => Inserted::Revoked,
+        _ => Inserted::Conflict,
+    })
+}
+
+/// Looks who is there, then writes what is missing. Whoever comes in between makes the write fail, and
+/// all of it is run again.
+async fn put_all(
+    connection: &mut MySqlConnection,
+    rounds: &Rounds<'_>,
+) -> sqlx::Result<Vec<Vec<Inserted>>> {
+    let look = format!(
+        "SELECT CAST(q.place AS SIGNED), CAST(m.internal_id = UNHEX(q.i) AS SIGNED), m.status \
+         FROM {ASKED} STRAIGHT_JOIN semel_id_map m FORCE INDEX (PRIMARY) ON {BY_PUBLIC} \
+         UNION ALL SELECT CAST(q.place AS SIGNED), 0, m.status FROM {ASKED} \
+         STRAIGHT_JOIN semel_id_map m FORCE INDEX (semel_id_map_internal) ON {BY_INTERNAL}"
+    );
+    let write = format!("{WRITE} {ASKED} ORDER BY q.place").replace("{CLOCK}", CLOCK);
+    let mut told = Vec::new();
+    sqlx::raw_sql("START TRANSACTION").execute(&mut *connection).await?;
+    for round in rounds.each() {
+        let all = asked(&round);
+        let query = sqlx::query(AssertSqlSafe(look.as_str())).bind(&all).bind(&all);
+        let rows = query.fetch_all(&mut *connection).await?;
+        let standing = rows.iter().map(standing).collect::<sqlx::Result<Vec<_>>>()?;
+        let judged = judged(round.len(), &standing);
+        let missing = round.iter().zip(&judged).filter(|(_, told)| told.is_none());
+        let missing: Vec<&Binding> = missing.map(|(binding, _)| *binding).collect();
+        if !missing.is_empty() {
+            let query = sqlx::query(AssertSqlSafe(write.as_str())).bind(asked(&missing));
+            query.execute(&mut *connection).await?;
+        }
+        told.push(judged.into_iter().map(|told| told.unwrap_or(Inserted::New)).collect());
+    }
+    sqlx::raw_sql("COMMIT").execute(connection).await?;
+    Ok(told)
+}
+
+/// Writes live rows; what follows says where from.
+const WRITE: &str = "INSERT INTO semel_id_map (resource_type, tenant, public_id, internal_id, status, \
+     created_at, updated_at) SELECT UNHEX(q.k), UNHEX(q.t), UNHEX(q.p), UNHEX(q.i), 1, {CLOCK}, \
+     {CLOCK} FROM";
+
+/// Rivals are not kept out, but noticed: a key that was free and is taken fails the statement.
+async fn overwrite(connection: &mut MySqlConnection, rounds: &Rounds<'_>) -> sqlx::Result<()> {
+    let evict = format!(
+        "DELETE m FROM {ASKED} STRAIGHT_JOIN semel_id_map m FORCE INDEX (semel_id_map_internal) \
+         ON {BY_INTERNAL}"
+    );
+    let correct = format!(
+        "UPDATE {ASKED} STRAIGHT_JOIN semel_id_map m FORCE INDEX (PRIMARY) ON {BY_PUBLIC} \
+         SET m.internal_id = UNHEX(q.i), m.status = 1, m.updated_at = {CLOCK} \
+         WHERE m.internal_id <> UNHEX(q.i) OR m.status <> 1"
+    );
+    let write = format!(
+        "{WRITE} {ASKED} LEFT JOIN semel_id_map m ON {BY_PUBLIC} WHERE m.public_id IS NULL"
+    );
+    let write = write.replace("{CLOCK}", CLOCK);
+    sqlx::raw_sql("START TRANSACTION").execute(&mut *connection).await?;
+    for round in rounds.each() {
+        let all = asked(&round);
+        for text in [&evict, &correct, &write] {
+            let query = sqlx::query(AssertSqlSafe(text.as_str())).bind(&all);
+            query.execute(&mut *connection).await?;
+        }
+    }
+    sqlx::raw_sql("COMMIT").execute(connection).await?;
+    Ok(())
+}
+
+/// Looks up at most [`LIST`] ids, the last of them several times to make the list a power of two long.
+async fn find(
+    connection: &mut MySqlConnection,
+    tenant: &str,
+    kind: ResourceType,
+    publics: &[PublicId],
+) -> sqlx::Result<Vec<MySqlRow>> {
+    let Some(last) = publics.last() else { return Ok(Vec::new()) };
+    let places = publics.len().next_power_of_two();
+    let text = format!(
+        "SELECT m.public_id, m.internal_id, m.status FROM semel_id_map m FORCE INDEX (PRIMARY) \
+         WHERE m.resource_type = ? AND m.tenant = ? AND m.public_id IN ({})",
+        repeat("?", places, ",")
+    );
+    let query = sqlx::query(AssertSqlSafe(text));
+    let query = query.bind(kind.name().as_bytes()).bind(tenant.as_bytes());
+    let padding = std::iter::repeat(last);
+    let ids = publics.iter().chain(padding).take(places);
+    ids.fold(query, |query, public| query.bind(public.as_bytes())).fetch_all(connection).await
+}
+
+fn list(kind: ResourceType, window: Window<'_>, limit: u32) -> QueryBuilder<MySql> {
+    let mut query = QueryBuilder::<MySql>::new(
+        "SELECT m.tenant, m.public_id, m.internal_id, m.status FROM semel_id_map m \
+         FORCE INDEX (PRIMARY) WHERE m.resource_type = ",
+    );
+    let bytes = |text: &str| text.as_bytes().to_vec();
+    query.push_bind(bytes(kind.name()));
+    match window {
+        Window::All => {}
+        // A comparison of pairs would walk the table.
+        Window::After(tenant, public) => {
+            query.push(" AND (m.tenant > ").push_bind(bytes(tenant));
+            query.push(" OR m.tenant = ").push_bind(bytes(tenant));
+            query.push(" AND m.public_id > ").push_bind(bytes(public)).push(")");
+        }
+        Window::Of(tenant) => {
+            query.push(" AND m.tenant = ").push_bind(bytes(tenant));
+        }
+        Window::OfAfter(tenant, public) => {
+            query.push(" AND m.tenant = ").push_bind(bytes(tenant));
+            query.push(" AND m.public_id > ").push_bind(bytes(public));
+        }
+    }
+    query.push(" ORDER BY m.tenant, m.public_id LIMIT ").push_bind(limit);
+    query
+}
+
+/// Bindings as the statements want them.
+fn asked(bindings: &[&Binding]) -> String {
+    let rows = bindings.iter().map(|binding| {
+        let kind = binding.kind();
+        let texts = [kind.name(), binding.tenant(), binding.public().as_str()];
+        let [kind, tenant, public] = texts.map(hex);
+        [kind, tenant, public, hex_of(&binding.internal().to_bytes())]
+    });
+    serde_json::to_string(&rows.collect::<Vec<_>>()).expect("texts")
+}
+
+fn hex(text: &str) -> String {
+    hex_of(text.as_bytes())
+}
+
+fn hex_of(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn standing(row: &MySqlRow) -> sqlx::Result<Standing> {
+    // Counted from 1.
+    let place: i64 = row.try_get(0)?;
+    let same: i64 = row.try_get(1)?;
+    let place = usize::try_from(place - 1).unwrap_or(usize::MAX);
+    Ok(Standing { place, same: same != 0, status: row.try_get(2)? })
+}
+
+/// A row of the map, from its public id on.
+fn read(row: &MySqlRow, operation: &'static str, at: usize, tenant: String) -> Result<Row> {
+    let bad = |error| undecodable(operation, error);
+    let raw = Raw {
+        tenant,
+        public: text(row, at, operation, "public_id")?,
+        internal: row.try_get(at + 1).map_err(bad)?,
+        status: row.try_get(at + 2).map_err(bad)?,
+    };
+    raw.row(operation)
+}
+
+fn text(
+    row: &MySqlRow,
+    at: usize,
+    operation: &'static str,
+    column: &'static str,
+) -> Result<String> {
+    let bytes: Vec<u8> = row.try_get(at).map_err(|error| undecodable(operation, error))?;
+    String::from_utf8(bytes).map_err(|_| corrupt_map(operation, column))
+}

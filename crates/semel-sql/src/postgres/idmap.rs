@@ -1,0 +1,283 @@
+//! The id map in PostgreSQL: registering in a caller's transaction, finding, repairing.
+//!
+//! What is not in a caller's transaction runs on connections of its own, so that finding an id waits
+//! neither for the ledger nor for a relay. The statements and why they are right are under `queries/`.
+
+mod desk;
+
+use std::collections::HashSet;
+
+use semel::store::{Error, ErrorKind, Result};
+use semel_ids::PublicId;
+use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
+use semel_ids::resource::ResourceType;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
+use tokio::time::timeout;
+
+pub(super) use self::desk::Desk;
+use super::PgStore;
+use super::statement::{failed, failed_in, text};
+use crate::error::{Stage, timed_out};
+use crate::idmap::{RIVALS, Raw, Rounds, Standing, Twins, Window, judged};
+
+const PUT: &str = include_str!("queries/idmap_put.sql");
+const LOOK: &str = include_str!("queries/idmap_look.sql");
+const FIND: &str = include_str!("queries/idmap_find.sql");
+const REVOKE: &str = include_str!("queries/idmap_revoke.sql");
+const EVICT: &str = include_str!("queries/idmap_evict.sql");
+const OVERWRITE: &str = include_str!("queries/idmap_overwrite.sql");
+
+/// In a transaction of its own.
+const BEGIN: &str = "begin isolation level read committed";
+
+impl IdMap for PgStore {
+    type Connection = PgConnection;
+
+    async fn insert(&self, connection: &mut PgConnection, binding: &Binding) -> Result<Inserted> {
+        let inserted = timeout(self.0.limit, put(connection, &[binding])).await;
+        let inserted = inserted.map_err(|_| {
+            // Whatever failed, the caller's transaction did not commit.
+            let late = timed_out(Stage::Running, "insert", self.0.limit);
+            late.with_kind(ErrorKind::Unavailable)
+        })?;
+        match inserted.map_err(failed_in("insert"))?.as_slice() {
+            [Some(inserted)] => Ok(*inserted),
+            _ => Err(Error::new(ErrorKind::RetryTransaction, "insert", VANISHED)),
+        }
+    }
+
+    async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
+        let rounds = Rounds::of(bindings, Twins::Follow);
+        let mut seat = self.0.desk.seat("insert").await;
+        let told = loop {
+            let writing = async |connection: &mut PgConnection| put_all(connection, &rounds).await;
+            if let Some(told) = seat.write(writing).await? {
+                break told;
+            }
+        };
+        let told = told.into_iter().map(|round| round.into_iter().collect::<Option<Vec<_>>>());
+        let vanished = || Error::new(ErrorKind::Unavailable, "insert", VANISHED);
+        Ok(rounds.answers(told.collect::<Option<Vec<_>>>().ok_or_else(vanished)?))
+    }
+
+    async fn find(
+        &self,
+        tenant: &str,
+        kind: ResourceType,
+        publics: &[PublicId],
+    ) -> Result<Vec<Row>> {
+        if publics.is_empty() || tenant.contains('\0') {
+            return Ok(Vec::new());
+        }
+        let publics: Vec<&str> = publics.iter().map(PublicId::as_str).collect();
+        let mut seat = self.0.desk.seat("find").await;
+        let rows = loop {
+            let reading = async |connection: &mut PgConnection| {
+                let query = sqlx::query(text(FIND)).bind(kind.name()).bind(tenant).bind(&publics);
+                query.fetch_all(connection).await
+            };
+            if let Some(rows) = seat.read(reading).await? {
+                break rows;
+            }
+        };
+        rows.iter().map(|row| found(row, tenant)).collect()
+    }
+
+    async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
+        let place = Place { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
+        Ok(self.revoke_rows(kind, &[place]).await? > 0)
+    }
+
+    async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
+        let rounds = Rounds::of(bindings, Twins::Repeat);
+        let mut seat = self.0.desk.seat("overwrite").await;
+        loop {
+            let writing =
+                async |connection: &mut PgConnection| overwrite(connection, &rounds).await;
+            if let Some(()) = seat.write(writing).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[Place]) -> Result<u32> {
+        // No stored text holds a NUL, and the server would refuse to look for one.
+        let storable = |row: &&Place| !row.tenant.contains('\0') && !row.public.contains('\0');
+        let mut rows: Vec<&Place> = rows.iter().filter(storable).collect();
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        rows.sort_unstable_by_key(|row| (&row.tenant, &row.public));
+        let tenants: Vec<&str> = rows.iter().map(|row| row.tenant.as_str()).collect();
+        let publics: Vec<&str> = rows.iter().map(|row| row.public.as_str()).collect();
+        let mut seat = self.0.desk.seat("revoke").await;
+        loop {
+            let writing = async |connection: &mut PgConnection| {
+                let query = sqlx::query(text(REVOKE)).bind(kind.name());
+                query.bind(&tenants).bind(&publics).execute(connection).await
+            };
+            if let Some(done) = seat.write(writing).await? {
+                return Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX));
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        kind: ResourceType,
+        tenant: Option<&str>,
+        after: Option<&Place>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        let Some(window) = Window::of(tenant, after).filter(|window| !window.holds_nul()) else {
+            return Ok(Vec::new());
+        };
+        let mut seat = self.0.desk.seat("list").await;
+        let rows = loop {
+            let reading = async |connection: &mut PgConnection| {
+                list(kind, window, limit).build().fetch_all(connection).await
+            };
+            if let Some(rows) = seat.read(reading).await? {
+                break rows;
+            }
+        };
+        rows.iter().map(listed).collect()
+    }
+}
+
+async fn put_all(
+    connection: &mut PgConnection,
+    rounds: &Rounds<'_>,
+) -> sqlx::Result<Vec<Vec<Option<Inserted>>>> {
+    let mut told = Vec::new();
+    sqlx::raw_sql(BEGIN).execute(&mut *connection).await?;
+    for round in rounds.each() {
+        told.push(put(connection, &round).await?);
+    }
+    sqlx::raw_sql("commit").execute(connection).await?;
+    Ok(told)
+}
+
+async fn overwrite(connection: &mut PgConnection, rounds: &Rounds<'_>) -> sqlx::Result<()> {
+    sqlx::raw_sql(BEGIN).execute(&mut *connection).await?;
+    for round in rounds.each() {
+        for sql in [EVICT, OVERWRITE] {
+            bound(sqlx::query(text(sql)), &round).execute(&mut *connection).await?;
+        }
+    }
+    sqlx::raw_sql("commit").execute(connection).await?;
+    Ok(())
+}
+
+const VANISHED: &str = "a row that was in the way is gone whenever it is looked at";
+
+/// Writes bindings that have nothing in common; one answer each, `None` where whoever was in the way
+/// is gone by the time that they are looked for.
+async fn put(
+    connection: &mut PgConnection,
+    bindings: &[&Binding],
+) -> sqlx::Result<Vec<Option<Inserted>>> {
+    let mut answers: Vec<Option<Inserted>> = vec![None; bindings.len()];
+    for _ in 0..=RIVALS {
+        let open: Vec<usize> = (0..bindings.len()).filter(|at| answers[*at].is_none()).collect();
+        if open.is_empty() {
+            break;
+        }
+        let asked: Vec<&Binding> = open.iter().map(|at| bindings[*at]).collect();
+        let written = bound(sqlx::query(text(PUT)), &asked).fetch_all(&mut *connection).await?;
+        let name = |row: &PgRow| -> sqlx::Result<(String, String, String)> {
+            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+        };
+        let written = written.iter().map(name).collect::<sqlx::Result<HashSet<_>>>()?;
+        let named = |binding: &Binding| {
+            let kind = binding.kind().name().to_owned();
+            (kind, binding.tenant().to_owned(), binding.public().as_str().to_owned())
+        };
+        let is_new = |at: &usize| written.contains(&named(bindings[*at]));
+        let (new, old): (Vec<usize>, Vec<usize>) = open.into_iter().partition(is_new);
+        for at in new {
+            answers[at] = Some(Inserted::New);
+        }
+        if old.is_empty() {
+            break;
+        }
+        let asked: Vec<&Binding> = old.iter().map(|at| bindings[*at]).collect();
+        let rows = bound(sqlx::query(text(LOOK)), &asked).fetch_all(&mut *connection).await?;
+        let standing = rows.iter().map(standing).collect::<sqlx::Result<Vec<_>>>()?;
+        for (at, answer) in old.iter().zip(judged(old.len(), &standing)) {
+            answers[*at] = answer;
+        }
+    }
+    Ok(answers)
+}
+
+fn bound<'q>(
+    query: Query<'q, Postgres, PgArguments>,
+    bindings: &[&Binding],
+) -> Query<'q, Postgres, PgArguments> {
+    fn column<C>(bindings: &[&Binding], cell: impl Fn(&Binding) -> C) -> Vec<C> {
+        bindings.iter().map(|binding| cell(binding)).collect()
+    }
+    query
+        .bind(column(bindings, |binding| binding.kind().name().to_owned()))
+        .bind(column(bindings, |binding| binding.tenant().to_owned()))
+        .bind(column(bindings, |binding| binding.public().as_str().to_owned()))
+        .bind(column(bindings, |binding| binding.internal().to_bytes().to_vec()))
+}
+
+fn standing(row: &PgRow) -> sqlx::Result<Standing> {
+    // Counted from 1.
+    let place: i64 = row.try_get(0)?;
+    let place = usize::try_from(place - 1).unwrap_or(usize::MAX);
+    Ok(Standing { place, same: row.try_get(1)?, status: row.try_get(2)? })
+}
+
+fn found(row: &PgRow, tenant: &str) -> Result<Row> {
+    let read = || -> sqlx::Result<Raw> {
+        Ok(Raw {
+            tenant: tenant.to_owned(),
+            public: row.try_get(0)?,
+            internal: row.try_get(1)?,
+            status: row.try_get(2)?,
+        })
+    };
+    read().map_err(failed("find"))?.row("find")
+}
+
+fn list(kind: ResourceType, window: Window<'_>, limit: u32) -> QueryBuilder<Postgres> {
+    let mut query = QueryBuilder::<Postgres>::new(
+        "select m.tenant, m.public_id, m.internal_id, m.status from semel_id_map m \
+         where m.resource_type = ",
+    );
+    query.push_bind(kind.name().to_owned());
+    match window {
+        Window::All => {}
+        Window::After(tenant, public) => {
+            query.push(" and (m.tenant, m.public_id) > (").push_bind(tenant.to_owned());
+            query.push(", ").push_bind(public.to_owned()).push(")");
+        }
+        Window::Of(tenant) => {
+            query.push(" and m.tenant = ").push_bind(tenant.to_owned());
+        }
+        Window::OfAfter(tenant, public) => {
+            query.push(" and m.tenant = ").push_bind(tenant.to_owned());
+            query.push(" and m.public_id > ").push_bind(public.to_owned());
+        }
+    }
+    query.push(" order by m.tenant, m.public_id limit ").push_bind(i64::from(limit));
+    query
+}
+
+fn listed(row: &PgRow) -> Result<Row> {
+    let read = || -> sqlx::Result<Raw> {
+        Ok(Raw {
+            tenant: row.try_get(0)?,
+            public: row.try_get(1)?,
+            internal: row.try_get(2)?,
+            status: row.try_get(3)?,
+        })
+    };
+    read().map_err(failed("list"))?.row("list")
+}

@@ -1,0 +1,6 @@
+-- Invariant: a row that was live counts no more, and stays; one that was not is not touched. The texts
+-- come in the order of the primary key, in which everybody locks rows.
+update semel_id_map m
+set status = 0, updated_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint
+from unnest($2::text[], $3::text[]) as q (tenant, public_id)
+where m.resource_type = $1 and m.tenant = q.tenant and m.public_id = q.public_id and m.status = 1

@@ -1,0 +1,278 @@
+//! The id map in SQLite: registering in a caller's transaction, finding on the readers' connections.
+//!
+//! What moves many rows borrows the writer for a transaction, as an application does: that is rare, and
+//! between two of them everybody else has a turn.
+
+use std::collections::HashSet;
+
+use semel::store::{Error, ErrorKind, Result, TransactionalStore};
+use semel_ids::PublicId;
+use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
+use semel_ids::resource::ResourceType;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{Executor, QueryBuilder, Row as _, Sqlite};
+
+use super::{SqliteStore, SqliteTransaction, failure};
+use crate::idmap::{Raw, Rounds, Standing, Twins, Window, judged};
+use crate::row::undecodable;
+
+/// Bindings as rows: ?1 is JSON of type, tenant, public id and internal id, all in hex, because JSON
+/// ends a text at its first NUL.
+macro_rules! asked {
+    () => {
+        "(SELECT q.key AS place, CAST(unhex(q.value ->> 0) AS TEXT) AS resource_type, \
+         CAST(unhex(q.value ->> 1) AS TEXT) AS tenant, \
+         CAST(unhex(q.value ->> 2) AS TEXT) AS public_id, \
+         unhex(q.value ->> 3) AS internal_id FROM json_each(?1) AS q)"
+    };
+}
+
+/// Writes what is in nobody's way: ?1 the bindings, ?2 now. `WHERE true` is for the parser alone.
+const PUT: &str = concat!(
+    "INSERT INTO semel_id_map (resource_type, tenant, public_id, internal_id, status, created_at, \
+     updated_at) SELECT q.resource_type, q.tenant, q.public_id, q.internal_id, 1, ?2, ?2 FROM ",
+    asked!(),
+    " AS q WHERE true ON CONFLICT DO NOTHING RETURNING resource_type, tenant, public_id"
+);
+
+/// Who is in the way of the bindings ?1: at most two rows each.
+const LOOK: &str = concat!(
+    "WITH q AS MATERIALIZED ",
+    asked!(),
+    " SELECT q.place, m.internal_id = q.internal_id, m.status FROM q CROSS JOIN semel_id_map AS m \
+     ON m.resource_type = q.resource_type AND m.tenant = q.tenant AND m.public_id = q.public_id \
+     UNION ALL \
+     SELECT q.place, 0, m.status FROM q CROSS JOIN semel_id_map AS m \
+     INDEXED BY semel_id_map_internal \
+     ON m.resource_type = q.resource_type AND m.tenant = q.tenant \
+     AND m.internal_id = q.internal_id WHERE m.public_id <> q.public_id"
+);
+
+/// ?1 the type, ?2 the tenant, ?3 JSON of public ids, which are ASCII.
+const FIND: &str = "SELECT public_id, internal_id, status FROM semel_id_map WHERE resource_type = ?1 \
+     AND tenant = ?2 AND public_id IN (SELECT value FROM json_each(?3))";
+
+/// Those of the rows ?1 that are live; ?2 is now.
+const REVOKE: &str = concat!(
+    "UPDATE semel_id_map SET status = 0, updated_at = ?2 FROM ",
+    asked!(),
+    " AS q WHERE semel_id_map.resource_type = q.resource_type AND semel_id_map.tenant = q.tenant \
+     AND semel_id_map.public_id = q.public_id AND semel_id_map.status = 1"
+);
+
+/// Of the rows that have the internal id of a binding in ?1, those with another public id go.
+const EVICT: &str = concat!(
+    "DELETE FROM semel_id_map WHERE (resource_type, tenant, public_id) IN (\
+     SELECT m.resource_type, m.tenant, m.public_id FROM ",
+    asked!(),
+    " AS q CROSS JOIN semel_id_map AS m INDEXED BY semel_id_map_internal \
+     ON m.resource_type = q.resource_type AND m.tenant = q.tenant \
+     AND m.internal_id = q.internal_id WHERE m.public_id <> q.public_id)"
+);
+
+/// Makes the bindings ?1 live, in place of what their public ids stood for; ?2 is now. What is right
+/// already is not touched.
+const OVERWRITE: &str = concat!(
+    "INSERT INTO semel_id_map (resource_type, tenant, public_id, internal_id, status, created_at, \
+     updated_at) SELECT q.resource_type, q.tenant, q.public_id, q.internal_id, 1, ?2, ?2 FROM ",
+    asked!(),
+    " AS q WHERE true ON CONFLICT (resource_type, tenant, public_id) DO UPDATE SET \
+     internal_id = excluded.internal_id, status = 1, updated_at = excluded.updated_at \
+     WHERE semel_id_map.internal_id <> excluded.internal_id OR semel_id_map.status <> 1"
+);
+
+const LIST: &str = "SELECT tenant, public_id, internal_id, status FROM semel_id_map \
+                    WHERE resource_type = ";
+
+impl IdMap for SqliteStore {
+    type Connection = SqliteConnection;
+
+    async fn insert(
+        &self,
+        connection: &mut SqliteConnection,
+        binding: &Binding,
+    ) -> Result<Inserted> {
+        let mut told = self.put(connection, &[binding]).await?;
+        Ok(told.pop().expect("one answer a binding"))
+    }
+
+    async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
+        let rounds = Rounds::of(bindings, Twins::Follow);
+        let mut told = Vec::new();
+        let mut transaction = self.begin().await?;
+        for round in rounds.each() {
+            told.push(self.put(Self::connection(&mut transaction), &round).await?);
+        }
+        self.commit(transaction).await?;
+        Ok(rounds.answers(told))
+    }
+
+    async fn find(
+        &self,
+        tenant: &str,
+        kind: ResourceType,
+        publics: &[PublicId],
+    ) -> Result<Vec<Row>> {
+        if publics.is_empty() {
+            return Ok(Vec::new());
+        }
+        let publics: Vec<&str> = publics.iter().map(PublicId::as_str).collect();
+        let publics = serde_json::to_string(&publics).expect("texts");
+        let query = sqlx::query(FIND).bind(kind.name()).bind(tenant).bind(publics);
+        let mut reader = self.0.readers.reader("find").await?;
+        let rows = match reader.connection().fetch_all(query).await {
+            Ok(rows) => rows,
+            Err(error) => return Err(reader.failed("find", error)),
+        };
+        let found = |row: &SqliteRow| -> sqlx::Result<Raw> {
+            let (public, internal, status) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            Ok(Raw { tenant: tenant.to_owned(), public, internal, status })
+        };
+        rows.iter().map(|row| found(row).map_err(|e| undecodable("find", e))?.row("find")).collect()
+    }
+
+    async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
+        let place = Place { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
+        Ok(self.revoke_rows(kind, &[place]).await? > 0)
+    }
+
+    async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
+        let failed = |error| failure::in_transaction("overwrite", error);
+        let rounds = Rounds::of(bindings, Twins::Repeat);
+        let mut transaction = self.begin().await?;
+        let now = self.0.shared.tick.now().as_micros();
+        for round in rounds.each() {
+            let connection = Self::connection(&mut transaction);
+            let asked = asked(&round);
+            let evict = sqlx::query(EVICT).bind(&asked);
+            connection.execute(evict).await.map_err(failed)?;
+            let overwrite = sqlx::query(OVERWRITE).bind(&asked).bind(now);
+            connection.execute(overwrite).await.map_err(failed)?;
+        }
+        self.commit(transaction).await
+    }
+
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[Place]) -> Result<u32> {
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let texts = rows.iter().map(|row| [kind.name(), &row.tenant, &row.public].map(hex));
+        let texts = serde_json::to_string(&texts.collect::<Vec<_>>()).expect("texts");
+        let mut transaction: SqliteTransaction = self.begin().await?;
+        let now = self.0.shared.tick.now().as_micros();
+        let query = sqlx::query(REVOKE).bind(texts).bind(now);
+        let done = Self::connection(&mut transaction).execute(query).await;
+        let done = done.map_err(|error| failure::in_transaction("revoke", error))?;
+        self.commit(transaction).await?;
+        Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX))
+    }
+
+    async fn list(
+        &self,
+        kind: ResourceType,
+        tenant: Option<&str>,
+        after: Option<&Place>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        let Some(window) = Window::of(tenant, after) else { return Ok(Vec::new()) };
+        let mut query = list(kind, window, limit);
+        let mut reader = self.0.readers.reader("list").await?;
+        let rows = match reader.connection().fetch_all(query.build()).await {
+            Ok(rows) => rows,
+            Err(error) => return Err(reader.failed("list", error)),
+        };
+        let listed = |row: &SqliteRow| -> sqlx::Result<Raw> {
+            Ok(Raw {
+                tenant: row.try_get(0)?,
+                public: row.try_get(1)?,
+                internal: row.try_get(2)?,
+                status: row.try_get(3)?,
+            })
+        };
+        let read = |row| listed(row).map_err(|e| undecodable("list", e))?.row("list");
+        rows.iter().map(read).collect()
+    }
+}
+
+impl SqliteStore {
+    /// Writes bindings that have nothing in common, in the transaction that `connection` is in. Once
+    /// it has written it is the only one who writes, so whoever is in the way stays there.
+    async fn put(
+        &self,
+        connection: &mut SqliteConnection,
+        bindings: &[&Binding],
+    ) -> Result<Vec<Inserted>> {
+        let failed = |error| failure::in_transaction("insert", error);
+        let now = self.0.shared.tick.now().as_micros();
+        let query = sqlx::query(PUT).bind(asked(bindings)).bind(now);
+        let written = connection.fetch_all(query).await.map_err(failed)?;
+        let name = |row: &SqliteRow| -> sqlx::Result<(String, String, String)> {
+            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+        };
+        let written = written.iter().map(name).collect::<sqlx::Result<HashSet<_>>>();
+        let written = written.map_err(failed)?;
+        let is_new = |binding: &Binding| {
+            let kind = binding.kind().name().to_owned();
+            let name = (kind, binding.tenant().to_owned(), binding.public().as_str().to_owned());
+            written.contains(&name)
+        };
+        let mut answers = vec![Inserted::New; bindings.len()];
+        let old: Vec<usize> = (0..bindings.len()).filter(|at| !is_new(bindings[*at])).collect();
+        if old.is_empty() {
+            return Ok(answers);
+        }
+        let query = old.iter().map(|at| bindings[*at]).collect::<Vec<_>>();
+        let query = sqlx::query(LOOK).bind(asked(&query));
+        let rows = connection.fetch_all(query).await.map_err(failed)?;
+        let standing = rows.iter().map(standing).collect::<sqlx::Result<Vec<_>>>();
+        let told = judged(old.len(), &standing.map_err(failed)?);
+        for (at, told) in old.into_iter().zip(told) {
+            let gone = "a row that was in the way is gone when it is looked at";
+            let gone = || Error::new(ErrorKind::RetryTransaction, "insert", gone);
+            answers[at] = told.ok_or_else(gone)?;
+        }
+        Ok(answers)
+    }
+}
+
+/// Bindings as the statements want them.
+fn asked(bindings: &[&Binding]) -> String {
+    let rows = bindings.iter().map(|binding| {
+        let (kind, internal) = (binding.kind(), binding.internal().to_bytes());
+        let texts = [kind.name(), binding.tenant(), binding.public().as_str()];
+        let [kind, tenant, public] = texts.map(hex);
+        [kind, tenant, public, super::outbox::hex(&internal)]
+    });
+    serde_json::to_string(&rows.collect::<Vec<_>>()).expect("texts")
+}
+
+fn hex(text: &str) -> String {
+    super::outbox::hex(text.as_bytes())
+}
+
+fn standing(row: &SqliteRow) -> sqlx::Result<Standing> {
+    let place: i64 = row.try_get(0)?;
+    let place = usize::try_from(place).unwrap_or(usize::MAX);
+    Ok(Standing { place, same: row.try_get(1)?, status: row.try_get(2)? })
+}
+
+fn list(kind: ResourceType, window: Window<'_>, limit: u32) -> QueryBuilder<Sqlite> {
+    let mut query = QueryBuilder::<Sqlite>::new(LIST);
+    query.push_bind(kind.name().to_owned());
+    match window {
+        Window::All => {}
+        Window::After(tenant, public) => {
+            query.push(" AND (tenant, public_id) > (").push_bind(tenant.to_owned());
+            query.push(", ").push_bind(public.to_owned()).push(")");
+        }
+        Window::Of(tenant) => {
+            query.push(" AND tenant = ").push_bind(tenant.to_owned());
+        }
+        Window::OfAfter(tenant, public) => {
+            query.push(" AND tenant = ").push_bind(tenant.to_owned());
+            query.push(" AND public_id > ").push_bind(public.to_owned());
+        }
+    }
+    query.push(" ORDER BY tenant, public_id LIMIT ").push_bind(i64::from(limit));
+    query
+}
