@@ -60,7 +60,7 @@ pub(crate) async fn check(transport: &Transport) -> Result<Vec<Finding>> {
             commands.cmd("INFO").arg(section);
         }
         commands.cmd("CONFIG").arg("GET").arg("appendfsync");
-        let answers = transport.read(&node, commands).await.map_err(read)?;
+        let answers = transport.send_all(&node, commands).await.map_err(read)?;
         let place = match &node {
             Node::Only => String::new(),
             Node::Master { .. } => format!("{}: ", node.address()),

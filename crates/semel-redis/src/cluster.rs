@@ -41,6 +41,15 @@ enum Again {
     Wait,
 }
 
+/// Why a node is given a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The key's slot is its own.
+    Owner,
+    /// The slot is on its way to it.
+    Asked,
+}
+
 impl Cluster {
     pub(crate) async fn connect(nodes: &[ConnectionInfo], limits: Limits) -> RedisResult<Self> {
         let client = ClusterClient::builder(nodes.iter().cloned())
@@ -66,10 +75,25 @@ impl Cluster {
         by: By,
         more: Option<&Cmd>,
     ) -> Result<Vec<Value>, Failure> {
+        // A node that is asked out of turn may never have seen the script: it gets all of it.
+        let command = |turn| match turn {
+            Turn::Owner => call.command(by),
+            Turn::Asked => call.command(By::Source),
+        };
+        self.run_on(call.key, &command, more).await
+    }
+
+    /// Runs a command on the master of its key, and after it `more`, on the same connection.
+    pub(crate) async fn run_on(
+        &self,
+        key: &[u8],
+        command: &(dyn Fn(Turn) -> Cmd + Sync),
+        more: Option<&Cmd>,
+    ) -> Result<Vec<Value>, Failure> {
         let mut wait = FIRST_WAIT;
         let mut asked = None;
         for repeat in 0.. {
-            let sent = self.attempt(call, by, more, asked.take()).await;
+            let sent = self.attempt(key, command, more, asked.take()).await;
             let refusal = match sent.and_then(first_answer) {
                 Ok(values) => return Ok(values),
                 Err(failure) => failure,
@@ -93,29 +117,27 @@ impl Cluster {
 
     async fn attempt(
         &self,
-        call: &Call<'_>,
-        by: By,
+        key: &[u8],
+        command: &(dyn Fn(Turn) -> Cmd + Sync),
         more: Option<&Cmd>,
         asked: Option<(String, u16)>,
     ) -> Result<Vec<Value>, Failure> {
-        let route =
-            SingleNodeRoutingInfo::SpecificNode(Route::with_key(call.key, SlotAddr::Master));
+        let route = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
         let mut connection = self.connection.clone();
         if asked.is_none() && more.is_none() {
-            let command = call.command(by);
-            let sent = connection.route_command(command, RoutingInfo::SingleNode(route)).await;
+            let route = RoutingInfo::SingleNode(route);
+            let sent = connection.route_command(command(Turn::Owner), route).await;
             return sent.map(|value| vec![value]).map_err(after_sending);
         }
         let mut commands = Pipeline::with_capacity(3);
         let (route, skip) = match asked {
-            // ASKING holds for the next command of the same connection, so both go in one write;
-            // the whole script goes along, since this node may never have seen it.
+            // ASKING holds for the next command of the same connection, so both go in one write.
             Some((host, port)) => {
-                commands.add_command(redis::cmd("ASKING")).add_command(call.command(By::Source));
+                commands.add_command(redis::cmd("ASKING")).add_command(command(Turn::Asked));
                 (SingleNodeRoutingInfo::ByAddress { host, port }, 1)
             }
             None => {
-                commands.add_command(call.command(by));
+                commands.add_command(command(Turn::Owner));
                 (route, 0)
             }
         };
@@ -129,8 +151,8 @@ impl Cluster {
         Ok(values)
     }
 
-    /// Sends commands that only read to one master.
-    pub(crate) async fn read(
+    /// Sends commands to one master, once; errors among the answers are left where they are.
+    pub(crate) async fn send_all(
         &self,
         host: &str,
         port: u16,
@@ -154,6 +176,17 @@ impl Cluster {
 
     /// The masters, in the order of their first slots.
     pub(crate) async fn masters(&self) -> Result<Vec<(String, u16)>, Failure> {
+        let mut masters: Vec<(String, u16)> = Vec::new();
+        for (_, host, port) in self.ranges().await? {
+            if !masters.iter().any(|known| *known == (host.clone(), port)) {
+                masters.push((host, port));
+            }
+        }
+        Ok(masters)
+    }
+
+    /// The first slot of every range and its master, in the order of slots.
+    pub(crate) async fn ranges(&self) -> Result<Vec<(i64, String, u16)>, Failure> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let sent = self.connection.clone().route_command(command, RANDOM).await;
@@ -163,13 +196,7 @@ impl Cluster {
             Failure::NotSent(RedisError::from((ErrorKind::UnexpectedReturnType, what)))
         })?;
         ranges.sort_unstable();
-        let mut masters: Vec<(String, u16)> = Vec::new();
-        for (_, host, port) in ranges {
-            if !masters.iter().any(|known| *known == (host.clone(), port)) {
-                masters.push((host, port));
-            }
-        }
-        Ok(masters)
+        Ok(ranges)
     }
 }
 
@@ -183,6 +210,12 @@ fn first_answer(mut values: Vec<Value>) -> Result<Vec<Value>, Failure> {
         }
     }
     Ok(values)
+}
+
+/// Whether the answer proves that the command did not run, and that it may elsewhere or soon.
+#[cfg(feature = "ids")]
+pub(crate) fn did_not_run(failure: &Failure) -> bool {
+    provably_unrun(failure).is_some()
 }
 
 fn provably_unrun(failure: &Failure) -> Option<Again> {

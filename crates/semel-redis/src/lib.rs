@@ -19,6 +19,7 @@
 //! ```
 //!
 //! [`stream`] carries events over Redis Streams: a publisher for relays, a source for consumer groups.
+//! With the feature `ids`, `cache` is what the nodes of a resolver of public ids share.
 //!
 //! # What it promises
 //!
@@ -34,6 +35,8 @@
 //! changed (`Unavailable`, `Misconfigured`, `Capacity` for a full server), and only a reply that
 //! never came is `Ambiguous`. Nothing is ever sent twice after an I/O error.
 
+#[cfg(feature = "ids")]
+pub mod cache;
 mod check;
 mod cluster;
 mod error;
@@ -45,6 +48,8 @@ mod renewer;
 mod reply;
 mod script;
 mod settings;
+#[cfg(feature = "ids")]
+mod spread;
 mod store;
 pub mod stream;
 #[cfg(feature = "testing")]
@@ -52,6 +57,8 @@ mod testing;
 mod transport;
 mod walk;
 
+#[cfg(feature = "ids")]
+pub use cache::RedisCache;
 pub use renewer::RedisRenewer;
 pub use settings::{Builder, CLUSTER_SCHEME};
 pub use store::RedisStore;

@@ -29,20 +29,10 @@ pub(crate) struct Subscription {
 impl Subscription {
     /// Subscribes on the first node that answers.
     pub(crate) async fn open(settings: &Settings) -> Result<Self> {
-        let mut last = RedisError::from((RedisErrorKind::Io, "no node to subscribe on"));
-        for node in &settings.nodes {
-            let subscribing = subscribe(node, settings.keys.channel());
-            match tokio::time::timeout(settings.limits.connect, subscribing).await {
-                Ok(Ok(subscription)) => {
-                    let (sink, messages) = subscription.split();
-                    let patience = settings.limits.response;
-                    return Ok(Self { sink, messages: Box::pin(messages), patience });
-                }
-                Ok(Err(error)) => last = error,
-                Err(_) => last = RedisError::from((RedisErrorKind::Io, "subscribing timed out")),
-            }
-        }
-        Err(Failure::NotSent(last).during("listen", Effect::Reads))
+        let limits = settings.limits;
+        let subscription = subscribe(&settings.nodes, limits.connect, settings.keys.channel());
+        let (sink, messages) = subscription.await?.split();
+        Ok(Self { sink, messages: Box::pin(messages), patience: limits.response })
     }
 
     async fn hint(&mut self) -> Result<Hint> {
@@ -60,12 +50,7 @@ impl Subscription {
     }
 
     async fn still_there(&mut self) -> Result<()> {
-        let pinging = self.sink.ping::<redis::Value>();
-        match tokio::time::timeout(self.patience, pinging).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(Error::new(ErrorKind::Unavailable, "listen", error)),
-            Err(_) => Err(silent("the server does not answer any more")),
-        }
+        ping(&mut self.sink, self.patience).await
     }
 }
 
@@ -75,12 +60,38 @@ impl Listen for Subscription {
     }
 }
 
-async fn subscribe(node: &ConnectionInfo, channel: &str) -> RedisResult<PubSub> {
+/// Subscribes on the first node that answers within `limit`.
+pub(crate) async fn subscribe(
+    nodes: &[ConnectionInfo],
+    limit: Duration,
+    channel: &str,
+) -> Result<PubSub> {
+    let mut last = RedisError::from((RedisErrorKind::Io, "no node to subscribe on"));
+    for node in nodes {
+        match tokio::time::timeout(limit, subscribe_on(node, channel)).await {
+            Ok(Ok(subscription)) => return Ok(subscription),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = RedisError::from((RedisErrorKind::Io, "subscribing timed out")),
+        }
+    }
+    Err(Failure::NotSent(last).during("listen", Effect::Reads))
+}
+
+async fn subscribe_on(node: &ConnectionInfo, channel: &str) -> RedisResult<PubSub> {
     let mut subscription = Client::open(node.clone())?.get_async_pubsub().await?;
     subscription.subscribe(channel).await?;
     Ok(subscription)
 }
 
-fn silent(what: &str) -> Error {
+/// Asks the server whether it is still there, and gives it so long to answer.
+pub(crate) async fn ping(sink: &mut PubSubSink, patience: Duration) -> Result<()> {
+    match tokio::time::timeout(patience, sink.ping::<redis::Value>()).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(Error::new(ErrorKind::Unavailable, "listen", error)),
+        Err(_) => Err(silent("the server does not answer any more")),
+    }
+}
+
+pub(crate) fn silent(what: &'static str) -> Error {
     Error::new(ErrorKind::Unavailable, "listen", what)
 }

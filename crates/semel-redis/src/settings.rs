@@ -129,12 +129,8 @@ impl Builder {
     /// `Misconfigured` for a URL, a password, a version before 7 or a cluster node that was opened
     /// as a single server; `Unavailable` if nobody answers.
     pub async fn connect(self, url: &str) -> Result<RedisStore> {
-        if let Some(nodes) = url.strip_prefix(CLUSTER_SCHEME) {
-            let urls = nodes.split(',').map(|node| format!("redis://{}", node.trim()));
-            return self.connect_cluster(urls).await;
-        }
-        let node = parse(url)?;
-        self.open(vec![node], false).await
+        let (nodes, cluster) = nodes(url)?;
+        self.open(nodes, cluster).await
     }
 
     /// Connects to a cluster by way of the nodes at `urls`; one that answers is enough.
@@ -188,7 +184,7 @@ impl Builder {
             let mut info = redis::Pipeline::new();
             info.cmd("INFO").arg("server").cmd("INFO").arg("cluster");
             info.cmd("INFO").arg("replication");
-            let facts = Facts::read(&transport.read(&node, info).await.map_err(failed)?);
+            let facts = Facts::read(&transport.send_all(&node, info).await.map_err(failed)?);
             admit(&facts, cluster)?;
             replicated |= facts.is_replicated();
         }
@@ -212,6 +208,15 @@ fn admit(facts: &Facts, cluster: bool) -> Result<()> {
     }
 }
 
+/// The servers that a URL names, and whether they are nodes of a cluster.
+pub(crate) fn nodes(url: &str) -> Result<(Vec<ConnectionInfo>, bool)> {
+    let Some(nodes) = url.strip_prefix(CLUSTER_SCHEME) else {
+        return Ok((vec![parse(url)?], false));
+    };
+    let nodes = nodes.split(',').map(|node| parse(&format!("redis://{}", node.trim())));
+    Ok((nodes.collect::<Result<_>>()?, true))
+}
+
 fn not_a_cluster() -> Error {
     misconfigured("the server is not a node of a cluster; connect with connect or redis://")
 }
@@ -225,6 +230,6 @@ fn parse(url: &str) -> Result<ConnectionInfo> {
     })
 }
 
-fn misconfigured(what: &str) -> Error {
+pub(crate) fn misconfigured(what: &str) -> Error {
     Error::new(ErrorKind::Misconfigured, "connect", what)
 }

@@ -152,15 +152,15 @@ impl Transport {
         }
     }
 
-    /// Sends commands that only read to one node; errors among the answers are left where they are.
-    pub(crate) async fn read(
+    /// Sends commands to one node, once; errors among the answers are left where they are.
+    pub(crate) async fn send_all(
         &self,
         node: &Node,
         commands: Pipeline,
     ) -> Result<Vec<Value>, Failure> {
         match (self, node) {
             (Transport::Cluster(cluster), Node::Master { host, port }) => {
-                cluster.read(host, *port, commands).await
+                cluster.send_all(host, *port, commands).await
             }
             (Transport::Single(link), _) => link.send_all(&commands).await,
             (Transport::Cluster(_), Node::Only) => unreachable!("a cluster's nodes have addresses"),

@@ -117,7 +117,7 @@ impl<'a> Walk<'a> {
         }
         let operation = self.operation;
         let read = |failure| read(failure, operation);
-        let answers = self.store.transport.read(node, commands).await.map_err(read)?;
+        let answers = self.store.transport.send_all(node, commands).await.map_err(read)?;
         let mut answers = answers.into_iter().map(|value| answer(value).map_err(read));
         let time = answers.next().transpose()?.unwrap_or_default();
         self.now = reply::moment(&time).ok_or_else(|| unexpected(operation, &time))?;

@@ -1,0 +1,264 @@
+//! The cache that the nodes of a resolver of public ids share (L2), and the news between them.
+//!
+//! A cache is asked before the map and may be away: every call ends within
+//! [`CacheBuilder::timeout`], with an answer or an error, and nothing is repeated. What entries mean
+//! and when they are written is the resolver's to know; here they are read and written.
+//!
+//! ```
+//! use semel_redis::RedisCache;
+//!
+//! let cache = RedisCache::open("redis://127.0.0.1:6379")?;
+//! # Ok::<(), semel::store::Error>(())
+//! ```
+//!
+//! # Clusters
+//!
+//! Every call takes at most one trip to each node that has some of the keys, and all trips
+//! are made at once. News is published on the
+//! node that has the entry, after the entry is written, and the nodes of the cluster pass it on among
+//! themselves. Where they cannot reach each other, a listener misses what is said on the other side
+//! although its own node answers; entries then live as long as their TTL.
+
+mod news;
+mod settings;
+mod value;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use semel::store::{BoxFuture, Error, ErrorKind, Result};
+use semel_ids::shared::{News, Note, Shared, Slot};
+
+pub use settings::CacheBuilder;
+
+use crate::error::{Effect, Failure, unexpected};
+use crate::script::{By, Call, Script};
+use crate::settings::Settings;
+use crate::spread::{Batch, Spread};
+use crate::transport::Transport;
+use crate::{listen, reply};
+
+/// How long subscribing may take on each node. Nobody waits for it but the listener.
+const SUBSCRIBING: Duration = Duration::from_secs(2);
+
+static CLEAR: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/cache/clear.lua")));
+
+/// A cache on Redis. Cheap to clone: clones share the connection.
+#[derive(Clone)]
+pub struct RedisCache(Arc<Inner>);
+
+struct Inner {
+    settings: Settings,
+    prefix: String,
+    channel: String,
+    timeout: Duration,
+    pong_timeout: Duration,
+    /// Dialled by whoever first needs it.
+    transport: tokio::sync::OnceCell<Transport>,
+    spread: Spread,
+    unreadable: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for RedisCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (prefix, cluster) = (&self.0.prefix, self.0.settings.cluster);
+        f.debug_struct("RedisCache")
+            .field("prefix", prefix)
+            .field("cluster", &cluster)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RedisCache {
+    /// Settings to open it with.
+    pub fn builder() -> CacheBuilder {
+        CacheBuilder::new()
+    }
+
+    /// The cache at `url` with the default settings. Nothing is dialled yet.
+    ///
+    /// # Errors
+    /// As [`CacheBuilder::open`].
+    pub fn open(url: &str) -> Result<Self> {
+        Self::builder().open(url)
+    }
+
+    /// How many messages on the channel of news could not be read. They are counted as
+    /// `semel_idresolve_news_unreadable_total` as well.
+    pub fn unreadable_news(&self) -> u64 {
+        self.0.unreadable.load(Ordering::Relaxed)
+    }
+}
+
+impl Inner {
+    fn name(&self, key: &str) -> Vec<u8> {
+        [self.prefix.as_bytes(), key.as_bytes()].concat()
+    }
+
+    async fn transport(&self) -> std::result::Result<&Transport, Failure> {
+        self.transport.get_or_try_init(|| self.settings.dial()).await
+    }
+
+    /// Ends `call` in time.
+    async fn within<T>(
+        &self,
+        operation: &'static str,
+        effect: Effect,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        match tokio::time::timeout(self.timeout, call).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                let kind = match effect {
+                    Effect::Reads => ErrorKind::Unavailable,
+                    Effect::Writes => ErrorKind::Ambiguous,
+                };
+                let what = format!("the cache did not answer within {:?}", self.timeout);
+                Err(Error::new(kind, operation, what))
+            }
+        }
+    }
+
+    async fn get(&self, keys: &[String]) -> Result<Vec<Slot>> {
+        let failed = |failure: Failure| failure.during("get", Effect::Reads);
+        let names: Vec<Vec<u8>> = keys.iter().map(|key| self.name(key)).collect();
+        let transport = self.transport().await.map_err(failed)?;
+        if let Transport::Single(link) = transport {
+            let mut command = redis::cmd("MGET");
+            command.arg(&names);
+            let value = link.send(&command).await.map_err(failed)?;
+            let values = reply::array(&value).filter(|values| values.len() == keys.len());
+            let values = values.ok_or_else(|| unexpected("get", &value))?;
+            return values.iter().map(slot).collect();
+        }
+        let command = |at: usize| {
+            let mut command = redis::cmd("GET");
+            command.arg(&names[at]);
+            command
+        };
+        let batch = Batch { keys: &names, command: &command, after: &|_| Vec::new() };
+        let answers = self.spread.send(transport, &batch).await.into_iter();
+        let slots = answers.map(|answer| match answer {
+            Ok(value) => slot(&value),
+            Err(Failure::Refused(error)) if error.code() == "WRONGTYPE" => Ok(Slot::Damaged),
+            Err(failure) => Err(failed(failure)),
+        });
+        slots.collect()
+    }
+
+    /// Writes entries, and after those of a server what `after` says.
+    async fn write(
+        &self,
+        operation: &'static str,
+        notes: &[Note],
+        only_gaps: bool,
+        after: &(dyn Fn(&[usize]) -> Vec<Cmd> + Sync),
+    ) -> Result<()> {
+        let failed = |failure: Failure| failure.during(operation, Effect::Writes);
+        let names: Vec<Vec<u8>> = notes.iter().map(|note| self.name(&note.key)).collect();
+        let command = |at: usize| {
+            let mut command = redis::cmd("SET");
+            let ttl = u64::try_from(notes[at].ttl.as_millis()).unwrap_or(u64::MAX);
+            // Redis takes spans up to what its clock can hold.
+            let ttl = ttl.clamp(1, 1 << 50);
+            command.arg(&names[at]).arg(value::write(notes[at].internal)).arg("PX").arg(ttl);
+            if only_gaps {
+                command.arg("NX");
+            }
+            command
+        };
+        let transport = self.transport().await.map_err(failed)?;
+        let batch = Batch { keys: &names, command: &command, after };
+        let answers = self.spread.send(transport, &batch).await;
+        answers.into_iter().try_for_each(|answer| answer.map(drop)).map_err(failed)
+    }
+
+    /// What the other nodes are told of these notes.
+    fn announcements(&self, notes: &[Note], members: &[usize]) -> Vec<Cmd> {
+        let of = |there: bool| {
+            let notes = members.iter().map(|at| &notes[*at]);
+            notes.filter(move |note| note.internal.is_some() == there).map(|note| &*note.key)
+        };
+        let messages = [news::registered(of(true)), news::revoked(of(false))];
+        let publish = |message: String| {
+            let mut command = redis::cmd("PUBLISH");
+            command.arg(&self.channel).arg(message);
+            command
+        };
+        messages.into_iter().flatten().map(publish).collect()
+    }
+
+    async fn clear(&self, keys: &[String]) -> Result<()> {
+        let failed = |failure: Failure| failure.during("clear", Effect::Writes);
+        let names: Vec<Vec<u8>> = keys.iter().map(|key| self.name(key)).collect();
+        // By its text, so that a server that has not seen it needs no second trip: it is short, and
+        // seldom needed.
+        let command =
+            |at: usize| Call { script: &CLEAR, key: &names[at], args: &[] }.command(By::Source);
+        let transport = self.transport().await.map_err(failed)?;
+        let batch = Batch { keys: &names, command: &command, after: &|_| Vec::new() };
+        let answers = self.spread.send(transport, &batch).await;
+        answers.into_iter().try_for_each(|answer| answer.map(drop)).map_err(failed)
+    }
+
+    async fn listen(&self) -> Result<Box<dyn News>> {
+        let line = listen::subscribe(&self.settings.nodes, SUBSCRIBING, &self.channel).await?;
+        let unreadable = Arc::clone(&self.unreadable);
+        Ok(Box::new(news::Line::new(line, self.pong_timeout, unreadable)))
+    }
+}
+
+impl Shared for RedisCache {
+    fn get<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<Slot>>> {
+        Box::pin(async move {
+            if keys.is_empty() {
+                return Ok(Vec::new());
+            }
+            self.0.within("get", Effect::Reads, self.0.get(keys)).await
+        })
+    }
+
+    fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if notes.is_empty() {
+                return Ok(());
+            }
+            let writing = self.0.write("fill", notes, true, &|_| Vec::new());
+            self.0.within("fill", Effect::Writes, writing).await
+        })
+    }
+
+    fn set<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if notes.is_empty() {
+                return Ok(());
+            }
+            let after = |members: &[usize]| self.0.announcements(notes, members);
+            let writing = self.0.write("set", notes, false, &after);
+            self.0.within("set", Effect::Writes, writing).await
+        })
+    }
+
+    fn clear<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if keys.is_empty() {
+                return Ok(());
+            }
+            self.0.within("clear", Effect::Writes, self.0.clear(keys)).await
+        })
+    }
+
+    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn News>>> {
+        Box::pin(self.0.listen())
+    }
+}
+
+fn slot(entry: &Value) -> Result<Slot> {
+    if *entry == Value::Nil {
+        return Ok(Slot::Empty);
+    }
+    reply::bytes(entry).map(value::read).ok_or_else(|| unexpected("get", entry))
+}

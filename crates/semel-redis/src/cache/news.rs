@@ -1,0 +1,111 @@
+//! The line between nodes: a channel, and how its messages are written.
+//!
+//! A message is its version, what happened (`+` registered, `-` revoked), and the ids, one a line:
+//! `1+acme:ORDER:ord_01arz3ndektsv4rrffq69g5fav`. One that cannot be read was written by somebody
+//! newer or by somebody else; it is counted and passed over.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use redis::Msg;
+use redis::aio::{PubSub, PubSubSink};
+use semel::store::{BoxFuture, Result};
+use semel_ids::shared::{Heard, News};
+
+use crate::listen;
+
+/// A quiet line is asked this often whether it works. With the longest wait for an answer it stays
+/// below the second in which a listener wants to hear something.
+pub(super) const QUIET: Duration = Duration::from_millis(400);
+
+const VERSION: char = '1';
+const REGISTERED: char = '+';
+const REVOKED: char = '-';
+
+/// A subscription.
+pub(super) struct Line {
+    sink: PubSubSink,
+    messages: Pin<Box<dyn Stream<Item = Msg> + Send>>,
+    patience: Duration,
+    unreadable: Arc<AtomicU64>,
+}
+
+impl Line {
+    pub(super) fn new(line: PubSub, patience: Duration, unreadable: Arc<AtomicU64>) -> Self {
+        let (sink, messages) = line.split();
+        Self { sink, messages: Box::pin(messages), patience, unreadable }
+    }
+
+    async fn hear(&mut self) -> Result<Heard> {
+        match tokio::time::timeout(QUIET, self.messages.next()).await {
+            Ok(Some(message)) => Ok(read(message.get_payload_bytes()).unwrap_or_else(|| {
+                self.unreadable.fetch_add(1, Ordering::Relaxed);
+                metrics::counter!("semel_idresolve_news_unreadable_total").increment(1);
+                Heard::Pulse
+            })),
+            Ok(None) => Err(listen::silent("the connection was closed")),
+            Err(_) => listen::ping(&mut self.sink, self.patience).await.map(|()| Heard::Pulse),
+        }
+    }
+}
+
+impl News for Line {
+    fn next(&mut self) -> BoxFuture<'_, Result<Heard>> {
+        Box::pin(self.hear())
+    }
+}
+
+/// A message that ids are there now.
+pub(super) fn registered<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
+    write(REGISTERED, keys)
+}
+
+/// A message that ids count no more.
+pub(super) fn revoked<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
+    write(REVOKED, keys)
+}
+
+/// `None` if there is nothing to say.
+fn write<'k>(what: char, keys: impl Iterator<Item = &'k str>) -> Option<String> {
+    let keys: Vec<&str> = keys.collect();
+    (!keys.is_empty()).then(|| format!("{VERSION}{what}{}", keys.join("\n")))
+}
+
+fn read(message: &[u8]) -> Option<Heard> {
+    let message = std::str::from_utf8(message).ok()?.strip_prefix(VERSION)?;
+    let list = |keys: &str| -> Option<Vec<String>> {
+        keys.split('\n').map(|key| (!key.is_empty()).then(|| key.to_owned())).collect()
+    };
+    if let Some(keys) = message.strip_prefix(REGISTERED) {
+        return list(keys).map(Heard::Registered);
+    }
+    list(message.strip_prefix(REVOKED)?).map(Heard::Revoked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let keys = ["acme:ORDER:ord_1", "ä b:ORDER:ord_2"];
+        let owned: Vec<String> = keys.map(str::to_owned).to_vec();
+        let message = registered(keys.into_iter()).unwrap();
+        assert_eq!(message, "1+acme:ORDER:ord_1\nä b:ORDER:ord_2");
+        assert_eq!(read(message.as_bytes()), Some(Heard::Registered(owned.clone())));
+        let message = revoked(keys.into_iter()).unwrap();
+        assert_eq!(read(message.as_bytes()), Some(Heard::Revoked(owned)));
+        assert_eq!(registered(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn messages_of_others_are_not_taken_for_news() {
+        for message in ["", "1", "1+", "1-", "2+a", "+a", "1*a", "1+a\n", "1+a\n\nb", "OK"] {
+            assert_eq!(read(message.as_bytes()), None, "{message:?}");
+        }
+        assert_eq!(read(b"1+\xff"), None);
+    }
+}

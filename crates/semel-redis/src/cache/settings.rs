@@ -1,0 +1,101 @@
+//! How to reach the cache: every setting with its default beside it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::store::Result;
+
+use super::{Inner, RedisCache};
+use crate::keys::Keys;
+use crate::link::Limits;
+use crate::settings::{Settings, misconfigured, nodes};
+
+/// Settings of a [`RedisCache`].
+///
+/// ```
+/// use std::time::Duration;
+/// use semel_redis::RedisCache;
+///
+/// let cache = RedisCache::builder()
+///     .prefix("bc:pid:")
+///     .timeout(Duration::from_millis(100))
+///     .open("redis://127.0.0.1:6379")?;
+/// # Ok::<(), semel::store::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct CacheBuilder {
+    prefix: String,
+    timeout: Duration,
+    pong_timeout: Duration,
+}
+
+impl Default for CacheBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CacheBuilder {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self {
+            prefix: "semel:pid:".to_owned(),
+            timeout: Duration::from_millis(250),
+            pong_timeout: Duration::from_millis(600),
+        }
+    }
+
+    /// What every key begins with, and the channel of news. Default `semel:pid:`. Caches with
+    /// different prefixes never meet; with `bc:pid:` one shares the entries of BlueCone's resolver.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long a call may take, dialling included. Default 250 ms: a cache that is slower than the
+    /// map behind it is no help. At least 1 ms.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// How long the line of news may take to answer when it is asked whether it works, which is
+    /// every 400 ms while nothing is said. Default 600 ms: whoever listens hears something in every
+    /// second, or an error.
+    pub fn pong_timeout(mut self, limit: Duration) -> Self {
+        self.pong_timeout = limit;
+        self
+    }
+
+    /// The cache at `url`: `redis://…`, `unix://…`, or a cluster as
+    /// `redis+cluster://host:port,host:port`. Nothing is dialled yet: a service whose cache is away
+    /// starts all the same.
+    ///
+    /// # Errors
+    /// `Misconfigured` for a URL that is none, or a setting that cannot work.
+    pub fn open(self, url: &str) -> Result<RedisCache> {
+        if self.prefix.is_empty() {
+            return Err(misconfigured("the prefix is empty; entries would mix with foreign keys"));
+        }
+        if self.timeout < Duration::from_millis(1) {
+            return Err(misconfigured("a cache needs at least a millisecond to answer"));
+        }
+        let (nodes, cluster) = nodes(url)?;
+        // Ends just before the caller's patience does, so that a silent connection is noticed as
+        // such, and left for a new one, before the call is given up.
+        let inner = self.timeout - self.timeout / 8;
+        let limits = Limits { connect: inner, response: inner };
+        let keys = Keys::new(&self.prefix, "cache");
+        Ok(RedisCache(Arc::new(Inner {
+            channel: format!("{}news", self.prefix),
+            settings: Settings { keys, limits, replicas: None, nodes, cluster },
+            prefix: self.prefix,
+            timeout: self.timeout,
+            pong_timeout: self.pong_timeout,
+            transport: tokio::sync::OnceCell::new(),
+            spread: crate::spread::Spread::default(),
+            unreadable: Arc::default(),
+        })))
+    }
+}

@@ -1,0 +1,163 @@
+//! Entries: what is written is what is read, for as long as it was said.
+
+use std::time::Duration;
+
+use semel_ids::shared::{Note, Shared, Slot};
+use semel_redis::RedisCache;
+use ulid::Ulid;
+
+use crate::fixture::{PLACES, Place, keys, note};
+
+#[tokio::test]
+async fn what_is_written_is_read_back_in_order() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let keys = keys(300);
+        let there = |at: usize| match at % 3 {
+            0 => Some(note(&keys[at], Some(at as u128))),
+            1 => Some(note(&keys[at], None)),
+            _ => None,
+        };
+        let notes: Vec<Note> = (0..keys.len()).filter_map(there).collect();
+        cache.fill(&notes).await.unwrap();
+        let slots = cache.get(&keys).await.unwrap();
+        assert_eq!(slots.len(), keys.len());
+        for (at, slot) in slots.into_iter().enumerate() {
+            let expected = match at % 3 {
+                0 => Slot::Known(Ulid(at as u128)),
+                1 => Slot::Absent,
+                _ => Slot::Empty,
+            };
+            assert_eq!(slot, expected, "{variable}: {}", keys[at]);
+        }
+        assert_eq!(cache.get(&[]).await.unwrap(), []);
+    }
+}
+
+#[tokio::test]
+async fn entries_are_written_as_the_seed_writes_them() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let id = 0x0156_3df3_6481_d676_4c61_efb9_9302_bd5b;
+        cache.set(&[note("a:ORDER:ord_1", Some(id)), note("a:ORDER:ord_2", None)]).await.unwrap();
+        let stored = place.stored("a:ORDER:ord_1").await;
+        assert_eq!(stored.as_deref(), Some("AVY982SB1nZMYe+5kwK9Ww=="), "{variable}");
+        assert_eq!(place.stored("a:ORDER:ord_2").await.as_deref(), Some("NULL"), "{variable}");
+    }
+}
+
+#[tokio::test]
+async fn entries_live_as_long_as_was_said() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let lasting = |key: &str, ttl| Note { ttl, ..note(key, Some(7)) };
+        let hour = Duration::from_secs(3_600);
+        cache.fill(&[lasting("filled", hour)]).await.unwrap();
+        cache.set(&[lasting("set", hour * 2)]).await.unwrap();
+        // Whatever a caller says: no entry is for ever, and none is refused.
+        cache.set(&[lasting("none", Duration::ZERO)]).await.unwrap();
+        cache.set(&[lasting("ever", Duration::MAX)]).await.unwrap();
+        let remaining = place.ttl("filled").await;
+        assert!((3_000_000..=3_600_000).contains(&remaining), "{variable}: {remaining}");
+        let remaining = place.ttl("set").await;
+        assert!((6_600_000..=7_200_000).contains(&remaining), "{variable}: {remaining}");
+        assert!(place.ttl("ever").await > 7_200_000, "{variable}");
+        assert_ne!(place.ttl("none").await, -1, "{variable}");
+    }
+}
+
+#[tokio::test]
+async fn readers_fill_gaps_and_writers_overwrite() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let keys = keys(20);
+        let all = |internal| keys.iter().map(|key| note(key, internal)).collect::<Vec<_>>();
+        cache.fill(&all(None)).await.unwrap();
+        cache.set(&all(Some(1))).await.unwrap();
+        cache.fill(&all(None)).await.unwrap();
+        cache.fill(&all(Some(2))).await.unwrap();
+        assert!(cache.get(&keys).await.unwrap().iter().all(|slot| *slot == Slot::Known(Ulid(1))));
+        cache.set(&all(None)).await.unwrap();
+        cache.fill(&all(Some(1))).await.unwrap();
+        let slots = cache.get(&keys).await.unwrap();
+        assert!(slots.iter().all(|slot| *slot == Slot::Absent), "{variable}");
+    }
+}
+
+#[tokio::test]
+async fn entries_that_cannot_be_read_are_damaged_until_they_are_cleared() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let unreadable: [&[u8]; 6] =
+            [b"", b"null", b"\xff\xfe", b"AVY982SB1nZMYe+5kwK9Ww", &[b'A'; 24], &[b'='; 24]];
+        let keys = keys(6);
+        for (key, value) in keys.iter().zip(unreadable) {
+            place.put(key, value).await;
+        }
+        let damaged = vec![Slot::Damaged; keys.len()];
+        assert_eq!(cache.get(&keys).await.unwrap(), damaged, "{variable}");
+        // A reader cannot write over it, so that it would stay damaged for as long as it lives.
+        let notes: Vec<Note> = keys.iter().map(|key| note(key, Some(1))).collect();
+        cache.fill(&notes).await.unwrap();
+        assert_eq!(cache.get(&keys).await.unwrap(), damaged, "{variable}");
+        cache.clear(&keys).await.unwrap();
+        assert_eq!(cache.get(&keys).await.unwrap(), vec![Slot::Empty; 6], "{variable}");
+    }
+}
+
+#[tokio::test]
+async fn clearing_leaves_what_can_be_read() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let keys = keys(40);
+        let ids = |at: usize| Some(u128::MAX / 41 * at as u128);
+        let notes: Vec<Note> =
+            keys.iter().enumerate().map(|(at, key)| note(key, ids(at))).collect();
+        cache.fill(&notes).await.unwrap();
+        cache.set(&[note(&keys[0], None)]).await.unwrap();
+        let before = cache.get(&keys).await.unwrap();
+        cache.clear(&keys).await.unwrap();
+        assert_eq!(cache.get(&keys).await.unwrap(), before, "{variable}");
+        assert!(!before.contains(&Slot::Empty) && !before.contains(&Slot::Damaged));
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_text_at_all_can_be_cleared_too() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let keys = keys(1);
+        let _: i64 = place.raw(redis::cmd("RPUSH").arg(place.name(&keys[0])).arg("x")).await;
+        assert_ne!(cache.get(&keys).await.unwrap(), [Slot::Absent], "{variable}");
+        cache.clear(&keys).await.unwrap();
+        cache.fill(&[note(&keys[0], Some(3))]).await.unwrap();
+        assert_eq!(cache.get(&keys).await.unwrap(), [Slot::Known(Ulid(3))], "{variable}");
+    }
+}
+
+#[tokio::test]
+async fn caches_of_different_prefixes_never_meet() {
+    for variable in PLACES {
+        let (one, other) = (Place::of(variable), Place::of(variable));
+        let keys = keys(1);
+        one.cache().set(&[note(&keys[0], Some(1))]).await.unwrap();
+        assert_eq!(other.cache().get(&keys).await.unwrap(), [Slot::Empty], "{variable}");
+    }
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_before_anything_is_dialled() {
+    let open = |builder: semel_redis::cache::CacheBuilder, url| builder.open(url).map(drop);
+    let url = "redis://127.0.0.1:1";
+    assert!(open(RedisCache::builder(), url).is_ok());
+    assert!(open(RedisCache::builder(), "http://somewhere").is_err());
+    assert!(open(RedisCache::builder().prefix(""), url).is_err());
+    assert!(open(RedisCache::builder().timeout(Duration::ZERO), url).is_err());
+}

@@ -1,0 +1,251 @@
+//! Servers that hang, die and come back: calls end in time, and work again by themselves.
+
+use std::time::Duration;
+
+use semel::store::ErrorKind;
+use semel_ids::shared::{News, Shared, Slot};
+use semel_redis::RedisCache;
+use semel_testkit::proxy::{Direction, FaultProxy};
+use semel_testkit::servers::{Options, Redis, RedisCluster};
+use ulid::Ulid;
+
+use crate::fixture::{GENEROUS, Place, keys, note, said};
+
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// Waits until the cache answers; time-outs leave it alone for a while.
+async fn recovered(cache: &RedisCache, keys: &[String]) -> Vec<Slot> {
+    let asking = async {
+        loop {
+            if let Ok(slots) = cache.get(keys).await {
+                return slots;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(GENEROUS * 3, asking).await.expect("the cache comes back")
+}
+
+/// Every call ends, and none claims to have worked.
+async fn every_call_fails(cache: &RedisCache) {
+    let keys = keys(30);
+    let notes: Vec<_> = keys.iter().map(|key| note(key, Some(2))).collect();
+    let calls = async {
+        assert_eq!(cache.get(&keys).await.expect_err("away").kind(), ErrorKind::Unavailable);
+        let unwritten = [ErrorKind::Unavailable, ErrorKind::Ambiguous];
+        assert!(unwritten.contains(&cache.fill(&notes).await.expect_err("away").kind()));
+        assert!(unwritten.contains(&cache.set(&notes).await.expect_err("away").kind()));
+        assert!(unwritten.contains(&cache.clear(&keys).await.expect_err("away").kind()));
+    };
+    tokio::time::timeout(GENEROUS, calls).await.expect("calls end in time");
+}
+
+async fn goes_deaf(news: &mut dyn News) {
+    let listening = async {
+        loop {
+            if let Err(error) = news.next().await {
+                return error;
+            }
+        }
+    };
+    let error = tokio::time::timeout(GENEROUS, listening).await.expect("deafness is noticed");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_is_an_error_in_time_and_then_works_again() {
+    let mut server = Redis::start(Options::new()).unwrap();
+    let place = Place::at(server.url().to_owned());
+    let cache = place.impatient(PATIENCE);
+    let mut news = cache.listen().await.unwrap();
+    let keys = keys(2);
+    recovered(&cache, &keys).await;
+    place.cache().set(&[note(&keys[0], Some(1))]).await.unwrap();
+    server.pause().unwrap();
+    every_call_fails(&cache).await;
+    goes_deaf(news.as_mut()).await;
+    server.resume().unwrap();
+    // What hung in the server's queue may have been carried out late: the entry is one of the two.
+    let slots = recovered(&cache, &keys).await;
+    assert!(matches!(slots[0], Slot::Known(Ulid(1 | 2))), "{slots:?}");
+    let mut news = place.cache().listen().await.unwrap();
+    place.cache().set(&[note("x", None)]).await.unwrap();
+    while said(news.as_mut()).await != semel_ids::shared::Heard::Revoked(vec!["x".to_owned()]) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_died_is_an_error_and_then_works_again() {
+    let mut server = Redis::start(Options::new()).unwrap();
+    let place = Place::at(server.url().to_owned());
+    let cache = place.cache();
+    let mut news = cache.listen().await.unwrap();
+    let keys = keys(2);
+    cache.set(&[note(&keys[0], Some(1))]).await.unwrap();
+    server.kill9().unwrap();
+    every_call_fails(&cache).await;
+    goes_deaf(news.as_mut()).await;
+    assert!(cache.listen().await.is_err());
+    server.restart().unwrap();
+    recovered(&cache, &keys).await;
+    cache.set(&[note(&keys[1], Some(9))]).await.unwrap();
+    assert_eq!(cache.get(&keys[1..]).await.unwrap(), [Slot::Known(Ulid(9))]);
+    assert!(cache.listen().await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_that_is_away_at_the_start_is_used_when_it_comes() {
+    let mut server = Redis::start(Options::new()).unwrap();
+    let place = Place::at(server.url().to_owned());
+    server.kill9().unwrap();
+    let cache = place.cache();
+    every_call_fails(&cache).await;
+    server.restart().unwrap();
+    assert_eq!(recovered(&cache, &keys(1)).await, [Slot::Empty]);
+
+    let mut cluster = RedisCluster::start().unwrap();
+    let place = Place::at(cluster.url());
+    for node in cluster.nodes_mut() {
+        node.kill9().unwrap();
+    }
+    let cache = place.cache();
+    every_call_fails(&cache).await;
+    for node in cluster.nodes_mut() {
+        node.restart().unwrap();
+    }
+    cluster.wait_until_whole().unwrap();
+    assert_eq!(recovered(&cache, &keys(50)).await, vec![Slot::Empty; 50]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_went_silent_half_way_is_noticed_by_its_listener_and_left_by_its_callers() {
+    let server = Redis::start(Options::new()).unwrap();
+    let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await.unwrap();
+    let place = Place::at(format!("redis://{}", proxy.addr()));
+    let cache = place.impatient(PATIENCE);
+    let mut news = cache.listen().await.unwrap();
+    let keys = keys(1);
+    recovered(&cache, &keys).await;
+    proxy.blackhole(Direction::Replies);
+    every_call_fails(&cache).await;
+    goes_deaf(news.as_mut()).await;
+    assert!(proxy.faults().held > 0, "the fault has to happen");
+    proxy.heal();
+    recovered(&cache, &keys).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_callers_of_a_hanging_server_share_one_time_out() {
+    let mut server = Redis::start(Options::new()).unwrap();
+    let place = Place::at(server.url().to_owned());
+    let cache = place.impatient(PATIENCE);
+    let keys = keys(1);
+    recovered(&cache, &keys).await;
+    server.pause().unwrap();
+    for _ in 0..2 {
+        let all = futures_util::future::join_all((0..200).map(|_| cache.get(&keys)));
+        let answers = tokio::time::timeout(GENEROUS, all).await.expect("not one after another");
+        assert!(answers.iter().all(Result::is_err));
+    }
+    server.resume().unwrap();
+    recovered(&cache, &keys).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_many_keys_make_one_trip() {
+    let server = Redis::start(Options::new()).unwrap();
+    let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await.unwrap();
+    let place = Place::at(format!("redis://{}", proxy.addr()));
+    let cache = place.cache();
+    let keys = keys(1_000);
+    let notes: Vec<_> = keys.iter().map(|key| note(key, Some(1))).collect();
+    cache.get(&keys).await.unwrap();
+    proxy.latency(Duration::from_millis(100), Duration::ZERO);
+    // One after another they would take more than three minutes each.
+    let calls = async {
+        cache.fill(&notes).await.unwrap();
+        cache.set(&notes).await.unwrap();
+        cache.clear(&keys).await.unwrap();
+        cache.get(&keys).await.unwrap()
+    };
+    let slots = tokio::time::timeout(GENEROUS, calls).await.expect("one trip each");
+    assert!(slots.iter().all(|slot| *slot == Slot::Known(Ulid(1))));
+    let behind = Place::at(server.url().to_owned());
+    let stats: String = behind.raw(redis::cmd("INFO").arg("commandstats")).await;
+    assert!(stats.contains("cmdstat_mget:calls=2,"), "{stats}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_hangs_or_dies_is_an_error_and_then_works_again() {
+    let mut cluster = RedisCluster::start().unwrap();
+    let place = Place::at(cluster.url());
+    let cache = place.impatient(PATIENCE);
+    let keys = keys(60);
+    recovered(&cache, &keys).await;
+    cluster.nodes_mut()[1].pause().unwrap();
+    every_call_fails(&cache).await;
+    cluster.nodes_mut()[1].resume().unwrap();
+    assert_eq!(recovered(&cache, &keys).await.len(), keys.len());
+
+    cluster.nodes_mut()[2].kill9().unwrap();
+    every_call_fails(&cache).await;
+    cluster.nodes_mut()[2].restart().unwrap();
+    cluster.wait_until_whole().unwrap();
+    recovered(&cache, &keys).await;
+    let notes: Vec<_> = keys.iter().map(|key| note(key, Some(7))).collect();
+    while cache.set(&notes).await.is_err() {}
+    let slots = recovered(&cache, &keys).await;
+    assert!(slots.iter().all(|slot| *slot == Slot::Known(Ulid(7))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_move_to_another_master_are_found_there() {
+    let cluster = RedisCluster::start().unwrap();
+    let place = Place::at(cluster.url());
+    let cache = place.cache();
+    // One slot for all of them, by the tag in their tenant.
+    let keys: Vec<String> = (0..8).map(|at| format!("{{acme}}:ORDER:ord_{at}")).collect();
+    let notes: Vec<_> = keys.iter().map(|key| note(key, Some(1))).collect();
+    let (stays, comes) = notes.split_at(4);
+    cache.set(stays).await.unwrap();
+    let mut listener = place.cache().listen().await.unwrap();
+
+    let slot: u16 = place.raw(redis::cmd("CLUSTER").arg("KEYSLOT").arg(place.name(&keys[0]))).await;
+    let owner = (0..3).rfind(|at| usize::from(slot) >= 16_384 * at / 3).unwrap();
+    let target = (owner + 1) % 3;
+    let nodes = [owner, target].map(|at| Place::at(cluster.nodes()[at].url().to_owned()));
+    let mut ids = Vec::new();
+    for node in &nodes {
+        ids.push(node.raw::<String>(redis::cmd("CLUSTER").arg("MYID")).await);
+    }
+    let set_slot = async |node: &Place, how: &str, id: &str| {
+        let mut command = redis::cmd("CLUSTER");
+        let () = node.raw(command.arg("SETSLOT").arg(slot).arg(how).arg(id)).await;
+    };
+    set_slot(&nodes[1], "IMPORTING", &ids[0]).await;
+    set_slot(&nodes[0], "MIGRATING", &ids[1]).await;
+    // What is there is answered by the one, what is not is asked of the other.
+    let mut expected = vec![Slot::Known(Ulid(1)); 4];
+    expected.extend([Slot::Empty; 4]);
+    assert_eq!(cache.get(&keys).await.unwrap(), expected);
+    cache.set(comes).await.unwrap();
+    for note in comes {
+        while said(listener.as_mut()).await
+            != semel_ids::shared::Heard::Registered(vec![note.key.clone()])
+        {}
+    }
+    assert_eq!(cache.get(&keys).await.unwrap(), vec![Slot::Known(Ulid(1)); 8]);
+    let mut migrate = redis::cmd("MIGRATE");
+    migrate.arg("127.0.0.1").arg(cluster.nodes()[target].port()).arg("").arg(0).arg(5_000);
+    migrate.arg("KEYS");
+    for note in stays {
+        migrate.arg(place.name(&note.key));
+    }
+    let _: String = nodes[0].raw(&mut migrate).await;
+    for node in &nodes {
+        set_slot(node, "NODE", &ids[1]).await;
+    }
+    // The cache's map of slots is out of date now, and puts itself right.
+    for _ in 0..2 {
+        assert_eq!(cache.get(&keys).await.unwrap(), vec![Slot::Known(Ulid(1)); 8]);
+    }
+}
