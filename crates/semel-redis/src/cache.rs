@@ -31,6 +31,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use semel::store::{BoxFuture, Error, ErrorKind, Result};
 use semel_ids::shared::{News, Note, Shared, Slot};
+use ulid::Ulid;
 
 pub use settings::CacheBuilder;
 
@@ -44,6 +45,8 @@ use crate::{listen, reply};
 /// How long subscribing may take on each node. Nobody waits for it but the listener.
 const SUBSCRIBING: Duration = Duration::from_secs(2);
 
+static APPEAR: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/cache/appear.lua")));
 static CLEAR: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/cache/clear.lua")));
 
 /// A cache on Redis. Cheap to clone: clones share the connection.
@@ -149,59 +152,67 @@ impl Inner {
         slots.collect()
     }
 
-    /// Writes entries, and after those of a server what `after` says.
-    async fn write(
-        &self,
-        operation: &'static str,
-        notes: &[Note],
-        only_gaps: bool,
-        after: &(dyn Fn(&[usize]) -> Vec<Cmd> + Sync),
-    ) -> Result<()> {
-        let failed = |failure: Failure| failure.during(operation, Effect::Writes);
-        let names: Vec<Vec<u8>> = notes.iter().map(|note| self.name(&note.key)).collect();
+    /// Writes what a reader found, where nothing is.
+    async fn fill(&self, notes: &[Note]) -> Result<()> {
+        let names = self.names(notes.iter().map(|note| &*note.key));
         let command = |at: usize| {
-            let mut command = redis::cmd("SET");
-            let ttl = u64::try_from(notes[at].ttl.as_millis()).unwrap_or(u64::MAX);
-            // Redis takes spans up to what its clock can hold.
-            let ttl = ttl.clamp(1, 1 << 50);
-            command.arg(&names[at]).arg(value::write(notes[at].internal)).arg("PX").arg(ttl);
-            if only_gaps {
-                command.arg("NX");
-            }
+            let mut command = set(&names[at], notes[at].internal, notes[at].ttl);
+            command.arg("NX");
             command
         };
-        let transport = self.transport().await.map_err(failed)?;
-        let batch = Batch { keys: &names, command: &command, after };
-        let answers = self.spread.send(transport, &batch).await;
-        answers.into_iter().try_for_each(|answer| answer.map(drop)).map_err(failed)
+        self.each("fill", &names, &command, &|_| Vec::new()).await
     }
 
-    /// What the other nodes are told of these notes.
-    fn announcements(&self, notes: &[Note], members: &[usize]) -> Vec<Cmd> {
-        let of = |there: bool| {
-            let notes = members.iter().map(|at| &notes[*at]);
-            notes.filter(move |note| note.internal.is_some() == there).map(|note| &*note.key)
-        };
-        let messages = [news::registered(of(true)), news::revoked(of(false))];
+    async fn registered(&self, keys: &[String]) -> Result<()> {
+        let names = self.names(keys.iter().map(String::as_str));
+        let command =
+            |at: usize| Call { script: &APPEAR, key: &names[at], args: &[] }.command(By::Source);
+        let told = |of: &[usize]| self.publish(news::registered(of.iter().map(|at| &*keys[*at])));
+        self.each("tell", &names, &command, &told).await
+    }
+
+    async fn revoked(&self, keys: &[String], ttl: Duration) -> Result<()> {
+        let names = self.names(keys.iter().map(String::as_str));
+        let command = |at: usize| set(&names[at], None, ttl);
+        let told = |of: &[usize]| self.publish(news::revoked(of.iter().map(|at| &*keys[*at])));
+        self.each("tell", &names, &command, &told).await
+    }
+
+    fn names<'k>(&self, keys: impl Iterator<Item = &'k str>) -> Vec<Vec<u8>> {
+        keys.map(|key| self.name(key)).collect()
+    }
+
+    fn publish(&self, message: Option<String>) -> Vec<Cmd> {
         let publish = |message: String| {
             let mut command = redis::cmd("PUBLISH");
             command.arg(&self.channel).arg(message);
             command
         };
-        messages.into_iter().flatten().map(publish).collect()
+        message.into_iter().map(publish).collect()
+    }
+
+    /// One command for each name, and after those of a server what `after` says.
+    async fn each(
+        &self,
+        operation: &'static str,
+        names: &[Vec<u8>],
+        command: &(dyn Fn(usize) -> Cmd + Sync),
+        after: &(dyn Fn(&[usize]) -> Vec<Cmd> + Sync),
+    ) -> Result<()> {
+        let failed = |failure: Failure| failure.during(operation, Effect::Writes);
+        let transport = self.transport().await.map_err(failed)?;
+        let batch = Batch { keys: names, command, after };
+        let answers = self.spread.send(transport, &batch).await;
+        answers.into_iter().try_for_each(|answer| answer.map(drop)).map_err(failed)
     }
 
     async fn clear(&self, keys: &[String]) -> Result<()> {
-        let failed = |failure: Failure| failure.during("clear", Effect::Writes);
-        let names: Vec<Vec<u8>> = keys.iter().map(|key| self.name(key)).collect();
+        let names = self.names(keys.iter().map(String::as_str));
         // By its text, so that a server that has not seen it needs no second trip: it is short, and
         // seldom needed.
         let command =
             |at: usize| Call { script: &CLEAR, key: &names[at], args: &[] }.command(By::Source);
-        let transport = self.transport().await.map_err(failed)?;
-        let batch = Batch { keys: &names, command: &command, after: &|_| Vec::new() };
-        let answers = self.spread.send(transport, &batch).await;
-        answers.into_iter().try_for_each(|answer| answer.map(drop)).map_err(failed)
+        self.each("clear", &names, &command, &|_| Vec::new()).await
     }
 
     async fn listen(&self) -> Result<Box<dyn News>> {
@@ -226,19 +237,25 @@ impl Shared for RedisCache {
             if notes.is_empty() {
                 return Ok(());
             }
-            let writing = self.0.write("fill", notes, true, &|_| Vec::new());
-            self.0.within("fill", Effect::Writes, writing).await
+            self.0.within("fill", Effect::Writes, self.0.fill(notes)).await
         })
     }
 
-    fn set<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>> {
+    fn registered<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            if notes.is_empty() {
+            if keys.is_empty() {
                 return Ok(());
             }
-            let after = |members: &[usize]| self.0.announcements(notes, members);
-            let writing = self.0.write("set", notes, false, &after);
-            self.0.within("set", Effect::Writes, writing).await
+            self.0.within("tell", Effect::Writes, self.0.registered(keys)).await
+        })
+    }
+
+    fn revoked<'a>(&'a self, keys: &'a [String], ttl: Duration) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if keys.is_empty() {
+                return Ok(());
+            }
+            self.0.within("tell", Effect::Writes, self.0.revoked(keys, ttl)).await
         })
     }
 
@@ -254,6 +271,14 @@ impl Shared for RedisCache {
     fn listen(&self) -> BoxFuture<'_, Result<Box<dyn News>>> {
         Box::pin(self.0.listen())
     }
+}
+
+fn set(name: &[u8], internal: Option<Ulid>, ttl: Duration) -> Cmd {
+    // Redis takes spans up to what its clock can hold.
+    let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).clamp(1, 1 << 50);
+    let mut command = redis::cmd("SET");
+    command.arg(name).arg(value::write(internal)).arg("PX").arg(ttl);
+    command
 }
 
 fn slot(entry: &Value) -> Result<Slot> {
