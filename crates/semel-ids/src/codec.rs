@@ -14,6 +14,7 @@ use std::sync::Arc;
 use ulid::Ulid;
 
 use crate::prefix::Prefix;
+use crate::typed::InvalidId;
 pub use hidden::{HidingKey, InvalidHidingKey};
 
 /// The longest public id: prefix, payload and checksum with their separators.
@@ -112,49 +113,88 @@ impl Codec {
     /// # Errors
     /// [`InvalidPublicId`] for everything that this codec does not write.
     pub fn decode(&self, text: &str) -> Result<(Prefix, Ulid), InvalidPublicId> {
-        let (prefix, payload) = self.parts(text)?;
+        let (prefix, payload) = self.parts(text.as_bytes())?;
         let id = match &self.payload {
             Payload::Base32 => base32::decode(payload),
             Payload::Base62 => base62::decode(payload),
             Payload::Hidden(keys) => base62::decode(payload).map(|hidden| keys[0].show(hidden)),
         };
-        id.map(|id| (prefix, Ulid(id))).ok_or(InvalidPublicId)
+        let prefix = Prefix::from_bytes(prefix).map_err(|_| InvalidPublicId)?;
+        Ok((prefix, Ulid(id.ok_or(InvalidPublicId)?)))
     }
 
-    /// The prefix of `text`, the same text as a public id, and every id that it may stand for.
+    /// Every id that `text` may stand for, if it begins with `wanted`.
     ///
     /// # Errors
-    /// As [`decode`](Self::decode).
-    pub fn read(&self, text: &str) -> Result<(Prefix, PublicId, Candidates), InvalidPublicId> {
-        let (prefix, payload) = self.parts(text)?;
+    /// [`InvalidId`] for everything that this codec does not write, and for another prefix.
+    pub fn read(&self, wanted: Prefix, text: &str) -> Result<Candidates, InvalidId> {
+        let (prefix, payload) = self.parts(text.as_bytes())?;
         let (first, others) = match &self.payload {
-            Payload::Base32 => (base32::decode(payload).ok_or(InvalidPublicId)?, Vec::new()),
-            Payload::Base62 => (base62::decode(payload).ok_or(InvalidPublicId)?, Vec::new()),
+            Payload::Base32 => (base32::decode(payload), Vec::new()),
+            Payload::Base62 => (base62::decode(payload), Vec::new()),
             Payload::Hidden(keys) => {
                 let hidden = base62::decode(payload).ok_or(InvalidPublicId)?;
                 let others = keys[1..].iter().map(|key| Ulid(key.show(hidden))).collect();
-                (keys[0].show(hidden), others)
+                (Some(keys[0].show(hidden)), others)
             }
         };
-        let mut public = PublicId::empty();
-        public.push(text.as_bytes());
-        Ok((prefix, public, Candidates { first: Ulid(first), others }))
+        let first = Ulid(first.ok_or(InvalidPublicId)?);
+        expect(wanted, prefix)?;
+        Ok(Candidates { first, others })
     }
 
-    /// Prefix and payload, with the checksum seen to be right.
-    fn parts<'t>(&self, text: &'t str) -> Result<(Prefix, &'t str), InvalidPublicId> {
+    /// Whether [`read`](Self::read) would give something, for those who need no more.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn check(&self, wanted: Prefix, text: &str) -> Result<(), InvalidId> {
+        let (prefix, payload) = self.parts(text.as_bytes())?;
+        let valid = match &self.payload {
+            Payload::Base32 => base32::is_valid(payload),
+            Payload::Base62 | Payload::Hidden(_) => base62::decode(payload).is_some(),
+        };
+        if !valid {
+            return Err(InvalidPublicId.into());
+        }
+        expect(wanted, prefix)
+    }
+
+    /// What stands where the prefix and the payload stand, with the checksum seen to be right. The
+    /// payload has a known length, so nothing is searched for.
+    fn parts<'t>(&self, text: &'t [u8]) -> Result<(&'t [u8], &'t [u8]), InvalidPublicId> {
         if text.len() > MAX_PUBLIC_ID {
             return Err(InvalidPublicId);
         }
-        let text = match (self.checksum, text.rsplit_once('_')) {
-            (false, _) => text,
-            (true, Some((before, sum))) if crc8::of(before.as_bytes())[..] == *sum.as_bytes() => {
-                before
+        let text = if self.checksum {
+            let (text, sum) = split(text, crc8::LEN)?;
+            if crc8::of(text)[..] != *sum {
+                return Err(InvalidPublicId);
             }
-            (true, _) => return Err(InvalidPublicId),
+            text
+        } else {
+            text
         };
-        let (prefix, payload) = text.split_once('_').ok_or(InvalidPublicId)?;
-        Ok((Prefix::new(prefix).map_err(|_| InvalidPublicId)?, payload))
+        match &self.payload {
+            Payload::Base32 => split(text, base32::LEN),
+            Payload::Base62 | Payload::Hidden(_) => split(text, base62::LEN),
+        }
+    }
+}
+
+fn expect(wanted: Prefix, prefix: &[u8]) -> Result<(), InvalidId> {
+    if prefix == wanted.as_bytes() {
+        return Ok(());
+    }
+    let found = Prefix::from_bytes(prefix).map_err(|_| InvalidPublicId)?;
+    Err(InvalidId::Prefix { found, wanted })
+}
+
+/// What is before the separator, and the `len` bytes after it.
+fn split(text: &[u8], len: usize) -> Result<(&[u8], &[u8]), InvalidPublicId> {
+    let at = text.len().checked_sub(len + 1).ok_or(InvalidPublicId)?;
+    match text[at] {
+        b'_' => Ok((&text[..at], &text[at + 1..])),
+        _ => Err(InvalidPublicId),
     }
 }
 
@@ -205,9 +245,13 @@ impl PublicId {
         self.len += u8::try_from(part.len()).expect("parts of a public id are short");
     }
 
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.text[..self.len as usize]
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.text[..self.len as usize]).expect("a public id is ASCII")
+        std::str::from_utf8(self.as_bytes()).expect("a public id is ASCII")
     }
 }
 

@@ -12,10 +12,9 @@ use semel::key::{InvalidKey, check_tenant};
 use semel::store::{self, Result};
 use ulid::Ulid;
 
-use crate::codec::{Codec, InvalidPublicId, PublicId};
-use crate::prefix::Prefix;
+use crate::codec::{Codec, PublicId};
 use crate::resource::{Resource, ResourceType};
-use crate::typed::TypedId;
+use crate::typed::{InvalidId, TypedId};
 
 /// A public id of a tenant and what it stands for. The two belong together: the text decodes to
 /// the id, and begins with its type's prefix.
@@ -50,13 +49,10 @@ impl Binding {
         internal: Ulid,
     ) -> std::result::Result<Self, InvalidBinding> {
         check_tenant(tenant)?;
-        let (found, public, ids) = codec.read(public)?;
-        if found != kind.prefix() {
-            return Err(InvalidBinding::Prefix { found, wanted: kind.prefix() });
-        }
-        if !ids.contains(internal) {
+        if !codec.read(kind.prefix(), public)?.contains(internal) {
             return Err(InvalidBinding::Internal);
         }
+        let public = PublicId::stored(public).expect("a text that a codec reads");
         Ok(Self { tenant: tenant.into(), kind, public, internal })
     }
 
@@ -87,17 +83,9 @@ pub enum InvalidBinding {
     /// The tenant.
     #[error(transparent)]
     Tenant(#[from] InvalidKey),
-    /// The text is no public id.
+    /// The text is no public id of its type.
     #[error(transparent)]
-    Format(#[from] InvalidPublicId),
-    /// The text is the id of another kind of thing.
-    #[error("the public id begins with `{found}_`, and its type with `{wanted}_`")]
-    Prefix {
-        /// What it begins with.
-        found: Prefix,
-        /// What it should begin with.
-        wanted: Prefix,
-    },
+    Public(#[from] InvalidId),
     /// The text stands for another id.
     #[error("the public id stands for another internal id than the one given")]
     Internal,

@@ -18,7 +18,10 @@ impl Prefix {
     /// # Errors
     /// [`InvalidPrefix`] if it is not one.
     pub const fn new(text: &str) -> Result<Self, InvalidPrefix> {
-        let bytes = text.as_bytes();
+        Self::from_bytes(text.as_bytes())
+    }
+
+    pub(crate) const fn from_bytes(bytes: &[u8]) -> Result<Self, InvalidPrefix> {
         if bytes.len() < 2 || bytes.len() > MAX_PREFIX || !bytes[0].is_ascii_lowercase() {
             return Err(InvalidPrefix);
         }
@@ -36,9 +39,13 @@ impl Prefix {
         Ok(Self { text: stored, len })
     }
 
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.text[..self.len as usize]
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.text[..self.len as usize]).expect("a prefix is ASCII")
+        std::str::from_utf8(self.as_bytes()).expect("a prefix is ASCII")
     }
 }
 

@@ -31,7 +31,7 @@ use crate::map::{self, Binding, IdMap, RegisterError};
 use crate::resource::{Resource, ResourceType};
 use crate::settings::Settings;
 use crate::shared::Shared;
-use crate::typed::TypedId;
+use crate::typed::{InvalidId, TypedId};
 use flight::{Flights, Seat};
 use load::{Landed, Loader, Wanted};
 use middle::{Middle, Word};
@@ -158,7 +158,13 @@ impl Resolver {
         tenant: &str,
         text: &'t str,
     ) -> Result<Resolution<'t>, ResolveError> {
-        self.resolve_as(R::TYPE, R::codec(), tenant, text).await
+        // Not through `resolve_as`: what passes through two futures is copied twice.
+        let resolution = match self.0.near(&R::TYPE, R::codec(), tenant, text) {
+            Some(resolution) => resolution,
+            None => Box::pin(self.0.far(&R::TYPE, R::codec(), tenant, text)).await?,
+        };
+        self.0.count(resolution.reason);
+        Ok(resolution)
     }
 
     /// [`resolve`](Self::resolve) for a type that only settings know.
@@ -172,11 +178,11 @@ impl Resolver {
         tenant: &str,
         text: &'t str,
     ) -> Result<Resolution<'t>, ResolveError> {
-        let resolution = match self.0.near(kind, codec, tenant, text) {
-            Look::Answered(resolution) => resolution,
-            Look::Cold(wanted) => Box::pin(self.0.far(tenant, text, wanted)).await?,
+        let resolution = match self.0.near(&kind, codec, tenant, text) {
+            Some(resolution) => resolution,
+            None => Box::pin(self.0.far(&kind, codec, tenant, text)).await?,
         };
-        self.0.count(&resolution);
+        self.0.count(resolution.reason);
         Ok(resolution)
     }
 
@@ -207,12 +213,16 @@ impl Resolver {
         if texts.len() > MAX_BATCH {
             return Err(ResolveError::TooMany { asked: texts.len(), max: MAX_BATCH });
         }
-        let looked = texts.iter().map(|text| self.0.near(kind, codec, tenant, text)).collect();
-        let resolutions = Box::pin(self.0.far_batch(tenant, texts, looked)).await?;
-        for resolution in &resolutions {
-            self.0.count(resolution);
+        let mut answers: Vec<_> =
+            texts.iter().map(|text| self.0.near(&kind, codec, tenant, text)).collect();
+        if answers.contains(&None) {
+            Box::pin(self.0.far_batch(&kind, codec, tenant, texts, &mut answers)).await?;
         }
-        Ok(resolutions)
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
+        for answer in &answers {
+            self.0.count(answer.reason);
+        }
+        Ok(answers)
     }
 
     /// Writes a binding in the caller's transaction. From here on this node believes in no absence
@@ -290,35 +300,28 @@ pub enum RevokeError {
     Store(store::Error),
 }
 
-/// What this process knows of a text.
-enum Look<'t> {
-    Answered(Resolution<'t>),
-    Cold(Wanted),
-}
-
 impl Inner {
     /// Judges a text and looks it up here. Nobody else is asked.
-    fn near<'t>(&self, kind: ResourceType, codec: &Codec, tenant: &str, text: &'t str) -> Look<'t> {
-        let without =
-            |reason| Look::Answered(Resolution { public_id: text, internal_id: None, reason });
+    fn near<'t>(
+        &self,
+        kind: &ResourceType,
+        codec: &Codec,
+        tenant: &str,
+        text: &'t str,
+    ) -> Option<Resolution<'t>> {
+        let answer =
+            |internal_id, reason| Some(Resolution { public_id: text, internal_id, reason });
         if !self.loader.settings.enabled {
-            return without(Reason::Disabled);
+            return answer(None, Reason::Disabled);
         }
-        let Ok((prefix, public, candidates)) = codec.read(text) else {
-            return without(Reason::InvalidFormat);
-        };
-        if prefix != kind.prefix() {
-            return without(Reason::PrefixMismatch);
+        match codec.check(kind.prefix(), text) {
+            Ok(()) => {}
+            Err(InvalidId::Format(_)) => return answer(None, Reason::InvalidFormat),
+            Err(InvalidId::Prefix { .. }) => return answer(None, Reason::PrefixMismatch),
         }
-        let asked = Asked { tenant, kind, public };
-        match self.near.get(&asked, self.limit()) {
-            Some(Some(id)) => Look::Answered(Resolution {
-                public_id: text,
-                internal_id: Some(id),
-                reason: Reason::HitL1,
-            }),
-            Some(None) => without(Reason::NotFound),
-            None => Look::Cold(Wanted { name: asked.name(), candidates }),
+        match self.near.get(&Asked { tenant, kind, public: text.as_bytes() }, self.limit())? {
+            Some(id) => answer(Some(id), Reason::HitL1),
+            None => answer(None, Reason::NotFound),
         }
     }
 
@@ -330,35 +333,30 @@ impl Inner {
 
     async fn far<'t>(
         &self,
+        kind: &ResourceType,
+        codec: &Codec,
         tenant: &str,
         text: &'t str,
-        wanted: Wanted,
     ) -> Result<Resolution<'t>, ResolveError> {
-        let answers = self.far_batch(tenant, &[text], vec![Look::Cold(wanted)]).await?;
-        answers.into_iter().next().ok_or(ResolveError::CutOff)
+        let mut answers = [None];
+        self.far_batch(kind, codec, tenant, &[text], &mut answers).await?;
+        let [answer] = answers;
+        answer.ok_or(ResolveError::CutOff)
     }
 
+    /// Finds the answers that are missing.
     async fn far_batch<'t>(
         &self,
+        kind: &ResourceType,
+        codec: &Codec,
         tenant: &str,
         texts: &[&'t str],
-        looked: Vec<Look<'t>>,
-    ) -> Result<Vec<Resolution<'t>>, ResolveError> {
-        let mut answers = Vec::with_capacity(texts.len());
-        let (mut cold, mut places) = (Vec::new(), Vec::new());
-        for (place, one) in looked.into_iter().enumerate() {
-            match one {
-                Look::Answered(resolution) => answers.push(Some(resolution)),
-                Look::Cold(wanted) => {
-                    answers.push(None);
-                    cold.push(wanted);
-                    places.push(place);
-                }
-            }
-        }
-        if !cold.is_empty() {
-            check_tenant(tenant)?;
-        }
+        answers: &mut [Option<Resolution<'t>>],
+    ) -> Result<(), ResolveError> {
+        check_tenant(tenant)?;
+        let places: Vec<usize> = (0..texts.len()).filter(|at| answers[*at].is_none()).collect();
+        let wanted = |at: &usize| Wanted::new(tenant, *kind, codec, texts[*at]);
+        let cold: Vec<Wanted> = places.iter().filter_map(wanted).collect();
         let names: Vec<Name> = cold.iter().map(|one| one.name.clone()).collect();
         for ((place, name), seat) in places.into_iter().zip(&names).zip(self.take_off(&names, cold))
         {
@@ -372,7 +370,7 @@ impl Inner {
             };
             answers[place] = Some(Resolution { public_id: texts[place], internal_id, reason });
         }
-        Ok(answers.into_iter().flatten().collect())
+        Ok(())
     }
 
     /// Starts or joins the loads of these ids.
@@ -417,8 +415,8 @@ impl Inner {
         self.flights.forget(name);
     }
 
-    fn count(&self, resolution: &Resolution<'_>) {
-        self.counts.get_or_init(Counts::new).of(resolution.reason).increment(1);
+    fn count(&self, reason: Reason) {
+        self.counts.get_or_init(Counts::new).of(reason).increment(1);
     }
 }
 

@@ -70,7 +70,11 @@ impl ResourceType {
 
     /// The name: `ORDER`.
     pub fn name(&self) -> &str {
-        std::str::from_utf8(&self.name[..self.len as usize]).expect("a type's name is ASCII")
+        std::str::from_utf8(self.name_bytes()).expect("a type's name is ASCII")
+    }
+
+    pub(crate) fn name_bytes(&self) -> &[u8] {
+        &self.name[..self.len as usize]
     }
 
     /// The prefix: `ord`.

@@ -72,12 +72,7 @@ impl<R: Resource> FromStr for TypedId<R> {
     type Err = InvalidId;
 
     fn from_str(text: &str) -> Result<Self, InvalidId> {
-        let (found, id) = R::codec().decode(text)?;
-        let wanted = R::TYPE.prefix();
-        if found != wanted {
-            return Err(InvalidId::Prefix { found, wanted });
-        }
-        Ok(Self::new(id))
+        R::codec().read(R::TYPE.prefix(), text).map(|ids| Self::new(ids.first()))
     }
 }
 

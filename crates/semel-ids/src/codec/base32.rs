@@ -18,18 +18,22 @@ pub(super) fn encode(id: u128) -> [u8; LEN] {
 }
 
 /// `None` for aliases (`i`, `l`, `o`, upper case), for another length, and beyond 128 bits.
-pub(super) fn decode(text: &str) -> Option<u128> {
-    let text: &[u8; LEN] = text.as_bytes().try_into().ok()?;
-    if VALUES[text[0] as usize] > 7 {
+pub(super) fn decode(text: &[u8]) -> Option<u128> {
+    if !is_valid(text) {
         return None;
     }
-    let mut id = 0;
-    let mut all = 0;
-    for byte in text {
-        let value = VALUES[*byte as usize];
-        // Valid values have the top bits clear: one check after the loop.
-        all |= value;
-        id = id << 5 | u128::from(value & 31);
-    }
-    (all < 32).then_some(id)
+    // Sixty bits at a time fit a register.
+    let bits = |part: &[u8]| {
+        part.iter().fold(0_u64, |bits, byte| bits << 5 | u64::from(VALUES[*byte as usize]))
+    };
+    let [head, high, low] = [&text[..2], &text[2..14], &text[14..]].map(bits);
+    Some(u128::from(head) << 120 | u128::from(high) << 60 | u128::from(low))
+}
+
+/// Whether [`decode`] gives something.
+pub(super) fn is_valid(text: &[u8]) -> bool {
+    let Ok(text) = <&[u8; LEN]>::try_from(text) else { return false };
+    // Values have the top bits clear: one check for all of them.
+    let all = text.iter().fold(0, |all, byte| all | VALUES[*byte as usize]);
+    all < 32 && text[0] <= b'7'
 }

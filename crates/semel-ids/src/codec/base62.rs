@@ -28,8 +28,8 @@ pub(super) fn encode(id: u128) -> [u8; LEN] {
 }
 
 /// `None` for another alphabet or length, and beyond 128 bits.
-pub(super) fn decode(text: &str) -> Option<u128> {
-    let text: &[u8; LEN] = text.as_bytes().try_into().ok()?;
+pub(super) fn decode(text: &[u8]) -> Option<u128> {
+    let text: &[u8; LEN] = text.try_into().ok()?;
     let (first, rest) = text.split_at(2);
     let mut id = u128::from(digits(first)?);
     for chunk in rest.chunks(10) {

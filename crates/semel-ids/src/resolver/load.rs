@@ -10,7 +10,7 @@ use ulid::Ulid;
 use super::answer::{Reason, ResolveError};
 use super::middle::Middle;
 use super::near::{Name, Near, Turn};
-use crate::codec::{Candidates, PublicId};
+use crate::codec::{Candidates, Codec, PublicId};
 use crate::fallback::Fallback;
 use crate::map::{IdMap, Row};
 use crate::resource::ResourceType;
@@ -22,6 +22,15 @@ use crate::shared::{Note, Slot};
 pub(super) struct Wanted {
     pub(super) name: Name,
     pub(super) candidates: Candidates,
+}
+
+impl Wanted {
+    /// `None` if `text` is no id of this type.
+    pub(super) fn new(tenant: &str, kind: ResourceType, codec: &Codec, text: &str) -> Option<Self> {
+        let candidates = codec.read(kind.prefix(), text).ok()?;
+        let name = Name { tenant: tenant.into(), kind, public: PublicId::stored(text)? };
+        Some(Self { name, candidates })
+    }
 }
 
 /// What was found of an id.

@@ -30,23 +30,17 @@ pub(super) struct Name {
     pub(super) public: PublicId,
 }
 
-/// A name that borrows its tenant: hits allocate nothing.
+/// A name that borrows everything: hits allocate nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
     pub(super) tenant: &'a str,
-    pub(super) kind: ResourceType,
-    pub(super) public: PublicId,
-}
-
-impl Asked<'_> {
-    pub(super) fn name(&self) -> Name {
-        Name { tenant: self.tenant.into(), kind: self.kind, public: self.public }
-    }
+    pub(super) kind: &'a ResourceType,
+    pub(super) public: &'a [u8],
 }
 
 impl Name {
     pub(super) fn asked(&self) -> Asked<'_> {
-        Asked { tenant: &self.tenant, kind: self.kind, public: self.public }
+        Asked { tenant: &self.tenant, kind: &self.kind, public: self.public.as_bytes() }
     }
 
     /// `tenant:TYPE:publicId`. A type and a public id hold no colon, so it can be taken apart.
@@ -72,14 +66,17 @@ impl Hash for Name {
 impl Hash for Asked<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // The type has its own prefix in front of the id.
-        state.write(self.public.as_bytes());
+        state.write(self.public);
         state.write(self.tenant.as_bytes());
     }
 }
 
 impl Equivalent<Name> for Asked<'_> {
     fn equivalent(&self, name: &Name) -> bool {
-        self.public == name.public && *self.tenant == *name.tenant && self.kind == name.kind
+        // The prefix is in front of the id.
+        self.public == name.public.as_bytes()
+            && *self.tenant == *name.tenant
+            && self.kind.name_bytes() == name.kind.name_bytes()
     }
 }
 
@@ -147,6 +144,7 @@ impl Near {
     }
 
     /// The id, that it is not there, or nothing known.
+    #[inline]
     pub(super) fn get(&self, asked: &Asked<'_>, limit: Option<Duration>) -> Option<Option<Ulid>> {
         let now = Instant::now();
         if let Some(kept) = self.known.get(asked) {
