@@ -26,6 +26,8 @@ use semel_testkit::Fixture;
 mod effects;
 #[path = "sqlite/files.rs"]
 mod files;
+#[path = "sqlite/idmap.rs"]
+mod idmap;
 #[path = "sqlite/outbox.rs"]
 mod outbox;
 #[path = "sqlite/transactions.rs"]

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use semel::inbox::Source;
 use semel::outbox::Publisher;
 
-pub use list::{BEHAVIOURS, Named};
+pub use list::BEHAVIOURS;
 pub use scene::give_up_after;
 pub use watched::{Watched, WatchedMessage};
 
@@ -102,11 +102,11 @@ pub trait BrokerFixture: Send + Sync + 'static {
 #[macro_export]
 macro_rules! broker_conformance {
     (only $capability:ident: $make:expr) => {
-        $crate::__broker_behaviours!($capability, __broker_tests, $make);
+        $crate::__broker_behaviours!($capability, __suite_tests, $make);
     };
     ($make:expr $(; $($capability:ident),+ $(,)?)?) => {
-        $crate::__broker_behaviours!(common, __broker_tests, $make);
-        $($($crate::__broker_behaviours!($capability, __broker_tests, $make);)+)?
+        $crate::__broker_behaviours!(common, __suite_tests, $make);
+        $($($crate::__broker_behaviours!($capability, __suite_tests, $make);)+)?
     };
 }
 
@@ -120,44 +120,8 @@ macro_rules! broker_conformance {
 macro_rules! broker_behaviours {
     ($make:expr $(; $($capability:ident),+ $(,)?)?) => {{
         #[allow(unused_mut)]
-        let mut all = $crate::__broker_behaviours!(common, __broker_table, $make);
-        $($(all.extend($crate::__broker_behaviours!($capability, __broker_table, $make));)+)?
+        let mut all = $crate::__broker_behaviours!(common, __suite_table, $make);
+        $($(all.extend($crate::__broker_behaviours!($capability, __suite_table, $make));)+)?
         all
     }};
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __broker_tests {
-    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
-        $(
-            mod $group {
-                #[allow(unused_imports)]
-                use super::*;
-                $(
-                    #[test]
-                    fn $behaviour() {
-                        $crate::fixture::run(async {
-                            let fixture = ($make).await;
-                            $crate::broker::$group::$behaviour(fixture).await;
-                        });
-                    }
-                )*
-            }
-        )*
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __broker_table {
-    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
-        vec![$($((
-            concat!(stringify!($group), "::", stringify!($behaviour)),
-            Box::new(move || $crate::fixture::run(async move {
-                let fixture = ($make).await;
-                $crate::broker::$group::$behaviour(fixture).await;
-            })) as Box<dyn Fn() + Send>,
-        ),)*)*]
-    };
 }

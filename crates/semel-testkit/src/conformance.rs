@@ -35,6 +35,8 @@ pub mod swapping;
 pub mod transacting;
 pub mod waiting;
 
+use crate::suite::Groups;
+
 /// Makes one `#[test]` of every behaviour, in a module per group.
 ///
 /// The argument is a future that makes a fresh fixture; it is evaluated once per test, on the test's
@@ -53,7 +55,7 @@ pub mod waiting;
 #[macro_export]
 macro_rules! conformance {
     ($make:expr) => {
-        $crate::__behaviours!(__conformance_tests, $make);
+        $crate::__behaviours!(__suite_tests, $make);
     };
 }
 
@@ -63,7 +65,7 @@ macro_rules! conformance {
 macro_rules! __behaviours {
     ($then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            conformance, $make;
             opening {
                 a_free_key_is_granted_and_the_next_caller_reads_the_claim,
                 a_fresh_claim_reads_back_as_it_was_drafted,
@@ -338,8 +340,8 @@ macro_rules! __behaviours {
 #[macro_export]
 macro_rules! transactions {
     ($make:expr) => {
-        $crate::__conformance_tests! {
-            $make;
+        $crate::__suite_tests! {
+            conformance, $make;
             handling_atomically {
                 an_effect_and_its_mark_are_one_commit,
                 a_failure_outlives_its_rollback,
@@ -389,28 +391,6 @@ macro_rules! transactions {
     };
 }
 
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __conformance_tests {
-    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
-        $(
-            mod $group {
-                #[allow(unused_imports)]
-                use super::*;
-                $(
-                    #[test]
-                    fn $behaviour() {
-                        $crate::fixture::run(async {
-                            let fixture = ($make).await;
-                            $crate::conformance::$group::$behaviour(fixture).await;
-                        });
-                    }
-                )*
-            }
-        )*
-    };
-}
-
 /// Every behaviour as a name (`group::behaviour`) and a function that panics where the store has it
 /// not: for programs that run the suite themselves, and for proofs that a wrong store is found.
 ///
@@ -419,38 +399,17 @@ macro_rules! __conformance_tests {
 #[macro_export]
 macro_rules! behaviours {
     ($make:expr) => {
-        $crate::__behaviours!(__behaviour_table, $make)
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __behaviour_table {
-    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
-        vec![$($((
-            concat!(stringify!($group), "::", stringify!($behaviour)),
-            Box::new(move || $crate::fixture::run(async move {
-                let fixture = ($make).await;
-                $crate::conformance::$group::$behaviour(fixture).await;
-            })) as Box<dyn Fn()>,
-        ),)*)*]
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __behaviour_names {
-    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
-        &[$((stringify!($group), &[$(stringify!($behaviour)),*])),*]
+        $crate::__behaviours!(__suite_table, $make)
     };
 }
 
 /// Every behaviour by group, for reports.
-pub const BEHAVIOURS: &[(&str, &[&str])] = crate::__behaviours!(__behaviour_names, ());
+pub const BEHAVIOURS: Groups = crate::__behaviours!(__suite_names, ());
 
 #[cfg(test)]
 mod tests {
     use super::BEHAVIOURS;
+    use crate::suite::written;
 
     /// A behaviour that is written but not listed would run nowhere.
     #[test]
@@ -477,12 +436,7 @@ mod tests {
         ];
         assert_eq!(sources.map(|(group, _)| group).to_vec(), groups());
         for ((group, source), (_, listed)) in sources.iter().zip(BEHAVIOURS) {
-            let written: Vec<&str> = source
-                .lines()
-                .filter_map(|line| line.strip_prefix("pub async fn "))
-                .filter_map(|line| line.split('<').next())
-                .collect();
-            assert_eq!(written, *listed, "in {group}");
+            assert_eq!(written(source), *listed, "in {group}");
         }
     }
 
@@ -501,12 +455,7 @@ mod tests {
                 .expect("the group is listed")
                 .map(|line| line.trim_end_matches(','))
                 .collect();
-            let written: Vec<&str> = source
-                .lines()
-                .filter_map(|line| line.strip_prefix("pub async fn "))
-                .filter_map(|line| line.split('<').next())
-                .collect();
-            assert_eq!(written, listed, "in {group}");
+            assert_eq!(written(source), listed, "in {group}");
         }
     }
 

@@ -10,6 +10,7 @@
 //! | [`conformance`](mod@conformance) | one test per behaviour, by [`conformance!`]; [`transactions!`] for stores that join a database transaction |
 //! | [`broker`] | the behaviours of brokers, by [`broker_conformance!`] |
 //! | [`outbox`] | the behaviours of outboxes and of the relay on top, by [`outbox_conformance!`] |
+//! | [`idmap`] | the behaviours of id maps, by [`idmap_conformance!`] |
 //! | [`model`] | random histories beside a reference ledger, by [`model_test!`] |
 //! | [`faulty`] | any store, with scripted or random failures at every verb |
 //! | [`proxy`] | a TCP proxy: latency, resets, half-open connections, blackholes, replies cut short; it counts round trips too |
@@ -94,11 +95,14 @@ pub mod conformance;
 pub mod effects;
 pub mod faulty;
 pub mod fixture;
+pub mod idmap;
 pub mod model;
 pub mod outbox;
 pub mod proxy;
 pub mod servers;
+pub mod suite;
 
 pub use broker::BrokerFixture;
 pub use fixture::Fixture;
+pub use idmap::IdMapFixture;
 pub use outbox::OutboxFixture;

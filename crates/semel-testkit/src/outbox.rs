@@ -94,7 +94,7 @@ use std::time::Duration;
 
 use semel::outbox::Outbox;
 
-pub use list::{BEHAVIOURS, Groups};
+pub use list::BEHAVIOURS;
 
 /// A place for one test's events: a database, a schema, a directory. Dropping it cleans up.
 ///
@@ -163,8 +163,8 @@ pub trait OutboxFixture: Send + Sync + 'static {
 #[macro_export]
 macro_rules! outbox_conformance {
     ($make:expr $(; $($capability:ident),+ $(,)?)?) => {
-        $crate::__outbox_behaviours!(common, __outbox_tests, $make);
-        $($($crate::__outbox_behaviours!($capability, __outbox_tests, $make);)+)?
+        $crate::__outbox_behaviours!(common, __suite_tests, $make);
+        $($($crate::__outbox_behaviours!($capability, __suite_tests, $make);)+)?
     };
 }
 
@@ -176,42 +176,6 @@ macro_rules! outbox_conformance {
 #[macro_export]
 macro_rules! outbox_behaviours {
     ($make:expr) => {
-        $crate::__outbox_behaviours!(common, __outbox_table, $make)
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __outbox_tests {
-    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
-        $(
-            mod $group {
-                #[allow(unused_imports)]
-                use super::*;
-                $(
-                    #[test]
-                    fn $behaviour() {
-                        $crate::fixture::run(async {
-                            let fixture = ($make).await;
-                            $crate::outbox::$group::$behaviour(fixture).await;
-                        });
-                    }
-                )*
-            }
-        )*
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __outbox_table {
-    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
-        vec![$($((
-            concat!(stringify!($group), "::", stringify!($behaviour)),
-            Box::new(move || $crate::fixture::run(async move {
-                let fixture = ($make).await;
-                $crate::outbox::$group::$behaviour(fixture).await;
-            })) as Box<dyn Fn()>,
-        ),)*)*]
+        $crate::__outbox_behaviours!(common, __suite_table, $make)
     };
 }

@@ -1,6 +1,6 @@
 //! A map in this process, for tests and development.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use semel::store::Result;
@@ -78,9 +78,9 @@ impl IdMap for MemoryMap {
         publics: &[PublicId],
     ) -> Result<Vec<Row>> {
         let rows = self.rows();
-        let found =
-            publics.iter().filter_map(|public| rows.get_key_value(&id(tenant, kind, public)));
-        Ok(found.map(row).collect())
+        // Each once, however often it is asked for.
+        let asked: BTreeSet<Id> = publics.iter().map(|public| id(tenant, kind, public)).collect();
+        Ok(asked.iter().filter_map(|id| rows.get_key_value(id)).map(row).collect())
     }
 
     async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {

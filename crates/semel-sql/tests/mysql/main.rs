@@ -6,6 +6,7 @@ mod claims;
 mod effects;
 mod fixture;
 mod healing;
+mod idmap;
 mod outbox;
 mod partial;
 mod schema;

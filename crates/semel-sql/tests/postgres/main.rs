@@ -4,6 +4,7 @@
 mod database;
 mod effects;
 mod faults;
+mod idmap;
 mod outbox;
 mod proxy;
 mod rivals;

@@ -9,7 +9,7 @@
 macro_rules! __broker_behaviours {
     (common, $then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            broker, $make;
             publishing {
                 an_event_arrives_with_its_whole_envelope,
                 an_event_without_anything_optional_arrives,
@@ -50,7 +50,7 @@ macro_rules! __broker_behaviours {
     };
     (ordered, $then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            broker, $make;
             ordering {
                 the_next_of_a_lane_comes_after_the_ack,
                 an_event_put_off_holds_its_lane,
@@ -63,7 +63,7 @@ macro_rules! __broker_behaviours {
     };
     (raw, $then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            broker, $make;
             unreadable {
                 a_message_that_is_no_event_is_shown_as_it_came,
                 a_message_that_is_no_event_is_buried_and_its_neighbours_go_on,
@@ -72,7 +72,7 @@ macro_rules! __broker_behaviours {
     };
     (restart, $then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            broker, $make;
             restarting {
                 what_was_confirmed_survives_a_restart,
                 publisher_and_source_go_on_by_themselves,
@@ -82,28 +82,20 @@ macro_rules! __broker_behaviours {
     };
 }
 
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __broker_names {
-    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
-        &[$((stringify!($group), &[$(stringify!($behaviour),)*]),)*]
-    };
-}
-
-/// The names of a group of behaviours under the group's own.
-pub type Named = (&'static str, &'static [&'static str]);
+use crate::suite::Groups;
 
 /// Every behaviour: by capability (`common` is what all brokers have), group and name.
-pub const BEHAVIOURS: [(&str, &[Named]); 4] = [
-    ("common", crate::__broker_behaviours!(common, __broker_names, ())),
-    ("ordered", crate::__broker_behaviours!(ordered, __broker_names, ())),
-    ("raw", crate::__broker_behaviours!(raw, __broker_names, ())),
-    ("restart", crate::__broker_behaviours!(restart, __broker_names, ())),
+pub const BEHAVIOURS: [(&str, Groups); 4] = [
+    ("common", crate::__broker_behaviours!(common, __suite_names, ())),
+    ("ordered", crate::__broker_behaviours!(ordered, __suite_names, ())),
+    ("raw", crate::__broker_behaviours!(raw, __suite_names, ())),
+    ("restart", crate::__broker_behaviours!(restart, __suite_names, ())),
 ];
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::BEHAVIOURS;
+    use crate::suite::written;
 
     #[test]
     fn every_behaviour_that_is_written_is_listed() {
@@ -116,21 +108,10 @@ mod tests {
             ("unreadable", include_str!("unreadable.rs")),
             ("restarting", include_str!("restarting.rs")),
         ];
-        let listed: Vec<Named> =
-            BEHAVIOURS.iter().flat_map(|(_, groups)| groups.iter().copied()).collect();
-        let written: Vec<(&str, Vec<&str>)> = sources
-            .iter()
-            .map(|(group, source)| {
-                let names = source
-                    .lines()
-                    .filter_map(|line| line.strip_prefix("pub async fn "))
-                    .filter_map(|line| line.split('<').next());
-                (*group, names.collect())
-            })
-            .collect();
-        for ((group, names), (listed_group, listed)) in written.iter().zip(&listed) {
-            assert_eq!((group, &names[..]), (listed_group, *listed));
+        let listed: Vec<_> = BEHAVIOURS.iter().flat_map(|(_, groups)| groups.iter()).collect();
+        assert_eq!(sources.len(), listed.len());
+        for ((file, source), (group, listed)) in sources.iter().zip(listed) {
+            assert_eq!((file, written(source).as_slice()), (group, *listed));
         }
-        assert_eq!(written.len(), listed.len());
     }
 }

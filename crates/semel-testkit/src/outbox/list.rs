@@ -5,7 +5,7 @@
 macro_rules! __outbox_behaviours {
     (common, $then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            outbox, $make;
             appending {
                 a_full_event_reads_back,
                 a_bare_event_reads_back,
@@ -154,7 +154,7 @@ macro_rules! __outbox_behaviours {
     };
     (rollback, $then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            outbox, $make;
             rolling_back {
                 a_rollback_leaves_nothing,
                 a_dropped_transaction_leaves_nothing,
@@ -166,7 +166,7 @@ macro_rules! __outbox_behaviours {
     };
     (writers, $then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            outbox, $make;
             overlapping {
                 an_open_transaction_is_not_seen,
                 a_late_commit_is_not_passed_over,
@@ -178,7 +178,7 @@ macro_rules! __outbox_behaviours {
     };
     (damage, $then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            outbox, $make;
             damaged {
                 a_damaged_row_says_so,
                 a_damaged_row_is_buried_and_stops_nobody,
@@ -189,7 +189,7 @@ macro_rules! __outbox_behaviours {
     };
     (executor, $then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            outbox, $make;
             transacting {
                 a_commands_events_commit_with_it,
                 a_failed_command_leaves_no_event,
@@ -202,29 +202,21 @@ macro_rules! __outbox_behaviours {
     };
 }
 
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __outbox_names {
-    ($make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
-        &[$((stringify!($group), &[$(stringify!($behaviour)),*])),*]
-    };
-}
-
-/// The behaviours of a capability, by group.
-pub type Groups = &'static [(&'static str, &'static [&'static str])];
+use crate::suite::Groups;
 
 /// Every behaviour, by capability and group, for reports. What all outboxes have is `common`.
 pub const BEHAVIOURS: &[(&str, Groups)] = &[
-    ("common", crate::__outbox_behaviours!(common, __outbox_names, ())),
-    ("rollback", crate::__outbox_behaviours!(rollback, __outbox_names, ())),
-    ("writers", crate::__outbox_behaviours!(writers, __outbox_names, ())),
-    ("damage", crate::__outbox_behaviours!(damage, __outbox_names, ())),
-    ("executor", crate::__outbox_behaviours!(executor, __outbox_names, ())),
+    ("common", crate::__outbox_behaviours!(common, __suite_names, ())),
+    ("rollback", crate::__outbox_behaviours!(rollback, __suite_names, ())),
+    ("writers", crate::__outbox_behaviours!(writers, __suite_names, ())),
+    ("damage", crate::__outbox_behaviours!(damage, __suite_names, ())),
+    ("executor", crate::__outbox_behaviours!(executor, __suite_names, ())),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::BEHAVIOURS;
+    use crate::suite::written;
 
     /// A behaviour that is written but not listed would run nowhere.
     #[test]
@@ -248,12 +240,7 @@ mod tests {
         let listed: Vec<_> = BEHAVIOURS.iter().flat_map(|(_, groups)| groups.iter()).collect();
         assert_eq!(sources.len(), listed.len());
         for ((file, source), (group, listed)) in sources.iter().zip(listed) {
-            let written: Vec<&str> = source
-                .lines()
-                .filter_map(|line| line.strip_prefix("pub async fn "))
-                .filter_map(|line| line.split('<').next())
-                .collect();
-            assert_eq!((file, written.as_slice()), (group, *listed));
+            assert_eq!((file, written(source).as_slice()), (group, *listed));
         }
     }
 }

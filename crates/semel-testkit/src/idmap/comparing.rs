@@ -1,0 +1,66 @@
+//! Random histories beside the map in memory, which is the reference.
+
+use semel_ids::map::memory::MemoryMap;
+use semel_ids::map::{Binding, IdMap, Place};
+
+use super::IdMapFixture;
+use super::scene::*;
+
+/// Bindings that are in each other's way as often as not.
+fn pool() -> Vec<Binding> {
+    let mut pool = Vec::new();
+    for tenant in ["a", "A", "a "] {
+        let (one, two) = ambiguous(tenant);
+        pool.extend([renamed(&one), renamed(&two), one, two]);
+        for number in 0..3 {
+            let order = order_of(tenant, number);
+            pool.extend([renamed(&order), order]);
+        }
+    }
+    pool.extend((0..3).map(payment));
+    pool
+}
+
+/// Some of them, in any order, some perhaps twice.
+fn some(random: &mut fastrand::Rng, pool: &[Binding]) -> Vec<Binding> {
+    (0..random.usize(0..6)).map(|_| pool[random.usize(..pool.len())].clone()).collect()
+}
+
+/// Does one thing to a map and tells what came of it.
+async fn step<M: IdMap>(map: &M, seed: u64, pool: &[Binding]) -> String {
+    let random = &mut fastrand::Rng::with_seed(seed);
+    let one = &pool[random.usize(..pool.len())];
+    match random.u8(0..10) {
+        0..=3 => format!("{:?}", map.insert_many(&some(random, pool)).await),
+        4 => format!("{:?}", map.revoke(one.tenant(), one.kind(), one.public()).await),
+        5 => {
+            let rows: Vec<Place> = some(random, pool).iter().map(place).collect();
+            format!("{:?}", map.revoke_rows(ORDER, &rows).await)
+        }
+        6 => format!("{:?}", map.overwrite(&some(random, pool)).await),
+        7 => {
+            let asked = publics(&some(random, pool));
+            let mut found = map.find(one.tenant(), one.kind(), &asked).await.expect("rows");
+            found.sort_by(|a, b| a.public.cmp(&b.public));
+            format!("{found:?}")
+        }
+        _ => {
+            let tenant = random.bool().then(|| one.tenant());
+            let after = random.bool().then(|| place(&pool[random.usize(..pool.len())]));
+            format!("{:?}", map.list(one.kind(), tenant, after.as_ref(), random.u32(0..9)).await)
+        }
+    }
+}
+
+/// A map answers as the one in memory does, whatever was done to both, and ends with the same rows.
+pub async fn random_histories_end_as_in_memory<F: IdMapFixture>(fixture: F) {
+    let (map, reference, pool) = (fixture.map().await, MemoryMap::new(), pool());
+    let first = fastrand::u64(..);
+    for seed in (0..300).map(|n| first.wrapping_add(n)) {
+        let (told, expected) = (step(&map, seed, &pool).await, step(&reference, seed, &pool).await);
+        assert_eq!(told, expected, "after {} steps from seed {first}", seed.wrapping_sub(first));
+    }
+    for kind in [ORDER, PAYMENT] {
+        assert_eq!(all(&map, kind).await, all(&reference, kind).await, "from seed {first}");
+    }
+}

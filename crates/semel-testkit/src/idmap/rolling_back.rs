@@ -1,0 +1,77 @@
+//! Bindings belong to the transaction that inserted them.
+
+use semel_ids::map::{IdMap, Inserted};
+
+use super::IdMapFixture;
+use super::scene::*;
+
+/// What was rolled back never was.
+pub async fn a_rollback_leaves_nothing<F: IdMapFixture>(fixture: F) {
+    let (map, order) = (fixture.map().await, order(1));
+    let mut transaction = fixture.begin(&map).await;
+    let inserted = map.insert(F::connection(&mut transaction), &order).await;
+    assert_eq!(inserted.expect("the map answers"), Inserted::New);
+    fixture.rollback(&map, transaction).await;
+    assert!(is_absent(&map, &order).await);
+    assert_eq!(insert(&fixture, &map, &renamed(&order)).await, Inserted::New);
+}
+
+/// A transaction that is dropped leaves nothing either.
+pub async fn a_dropped_transaction_leaves_nothing<F: IdMapFixture>(fixture: F) {
+    let (map, order) = (fixture.map().await, order(1));
+    let mut transaction = fixture.begin(&map).await;
+    let inserted = map.insert(F::connection(&mut transaction), &order).await;
+    assert_eq!(inserted.expect("the map answers"), Inserted::New);
+    drop(transaction);
+    assert_eq!(insert(&fixture, &map, &order).await, Inserted::New);
+}
+
+/// What is not committed is seen by nobody else.
+pub async fn nobody_sees_what_is_not_committed<F: IdMapFixture>(fixture: F) {
+    let (map, order) = (fixture.map().await, order(1));
+    let mut transaction = fixture.begin(&map).await;
+    let inserted = map.insert(F::connection(&mut transaction), &order).await;
+    assert_eq!(inserted.expect("the map answers"), Inserted::New);
+    assert!(is_absent(&map, &order).await);
+    assert!(all(&map, ORDER).await.is_empty());
+    fixture.commit(&map, transaction).await;
+    assert!(is_live(&map, &order).await);
+}
+
+/// A transaction knows what it inserted itself.
+pub async fn a_transaction_sees_its_own_bindings<F: IdMapFixture>(fixture: F) {
+    let (map, order) = (fixture.map().await, order(1));
+    let mut transaction = fixture.begin(&map).await;
+    let connection = F::connection(&mut transaction);
+    for (binding, expected) in [
+        (&order, Inserted::New),
+        (&order, Inserted::Already),
+        (&renamed(&order), Inserted::Conflict),
+    ] {
+        assert_eq!(map.insert(connection, binding).await.expect("an answer"), expected);
+    }
+    fixture.commit(&map, transaction).await;
+    assert_eq!(all(&map, ORDER).await, [row(&order, true)]);
+}
+
+/// No answer spoils the transaction: it goes on, and commits.
+pub async fn no_answer_spoils_the_transaction<F: IdMapFixture>(fixture: F) {
+    let (taken, revoked, (one, two)) = (order(1), order(2), ambiguous(ACME));
+    let map = holding(&fixture, &[taken.clone(), revoked.clone(), one]).await;
+    revoke(&map, &revoked).await;
+    let mut transaction = fixture.begin(&map).await;
+    let connection = F::connection(&mut transaction);
+    for (binding, expected) in [
+        (&two, Inserted::Conflict),
+        (&order(3), Inserted::New),
+        (&revoked, Inserted::Revoked),
+        (&renamed(&taken), Inserted::Conflict),
+        (&taken, Inserted::Already),
+        (&order(4), Inserted::New),
+    ] {
+        assert_eq!(map.insert(connection, binding).await.expect("an answer"), expected);
+    }
+    fixture.commit(&map, transaction).await;
+    assert!(is_live(&map, &order(3)).await && is_live(&map, &order(4)).await);
+    assert_eq!(all(&map, ORDER).await.len(), 5);
+}

@@ -1,0 +1,72 @@
+//! Mappings of the executor's transactions: there if and only if the command committed.
+
+use semel::executor::Unit;
+use semel::store::TransactionalStore;
+use semel::{Command, Error, Execution, Executor, Key};
+use semel_ids::map::{Binding, IdMap, Inserted, register};
+
+use super::IdMapFixture;
+use super::scene::*;
+
+/// A map that is also a store whose transactions an executor can use.
+pub trait Both:
+    TransactionalStore + IdMap<Connection = <Self as TransactionalStore>::Connection> + Clone
+{
+}
+
+impl<S> Both for S where
+    S: TransactionalStore + IdMap<Connection = <S as TransactionalStore>::Connection> + Clone
+{
+}
+
+/// Registers an order in a command that ends like this.
+async fn create<S: Both>(
+    executor: &Executor<S>,
+    map: &S,
+    binding: Binding,
+    end: Result<&str, &str>,
+) -> Result<Execution<String>, Error<String>> {
+    let command = Command::new(Key::command(ACME, "ORDER_CREATE", "k-1").expect("a valid key"));
+    let (map, end) = (map.clone(), end.map(str::to_owned).map_err(str::to_owned));
+    executor
+        .transact(command, move |mut unit: Unit<S>| async move {
+            register(&map, unit.conn(), &binding).await.map_err(|error| error.to_string())?;
+            end
+        })
+        .await
+}
+
+async fn executor<F: IdMapFixture<Map: Both>>(fixture: &F) -> (Executor<F::Map>, F::Map) {
+    let map = fixture.map().await;
+    let executor = Executor::builder(map.clone()).build().expect("the default policy is valid");
+    (executor, map)
+}
+
+/// A command's mapping is there when it has committed, and a repeat makes no other.
+pub async fn a_commands_mapping_commits_with_it<F: IdMapFixture<Map: Both>>(fixture: F) {
+    let (executor, map) = executor(&fixture).await;
+    for (number, replayed) in [(1, false), (2, true)] {
+        let told = create(&executor, &map, order(number), Ok("placed")).await.expect("an answer");
+        assert_eq!(told.replayed(), replayed);
+    }
+    assert_eq!(all(&map, ORDER).await, [row(&order(1), true)]);
+}
+
+/// A command that fails leaves no mapping, and its next attempt makes one.
+pub async fn a_failed_command_leaves_no_mapping<F: IdMapFixture<Map: Both>>(fixture: F) {
+    let (executor, map) = executor(&fixture).await;
+    let failed = create(&executor, &map, order(1), Err("no stock")).await;
+    assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
+    assert!(all(&map, ORDER).await.is_empty());
+    let _ = create(&executor, &map, order(1), Ok("placed")).await.expect("it runs");
+    assert_eq!(all(&map, ORDER).await, [row(&order(1), true)]);
+}
+
+/// A command whose id is taken fails, and leaves nothing.
+pub async fn a_command_whose_id_is_taken_fails<F: IdMapFixture<Map: Both>>(fixture: F) {
+    let (executor, map) = executor(&fixture).await;
+    assert_eq!(insert(&fixture, &map, &order(1)).await, Inserted::New);
+    let failed = create(&executor, &map, renamed(&order(1)), Ok("placed")).await;
+    assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
+    assert_eq!(all(&map, ORDER).await, [row(&order(1), true)]);
+}
