@@ -1,5 +1,5 @@
-//! Measuring the ledger beside the raw limit of each store, the HTTP layer beside none, and events
-//! beside bare brokers and bare transactions.
+//! Measuring the ledger beside the raw limit of each store, the HTTP layer beside none, events beside
+//! bare brokers and bare transactions, and ids beside bare caches and queries.
 //!
 //! A figure is worth something only beside its reference, so both run in turns (the ledger's in one
 //! process, HTTP servers each in its own), and every operation checks its own answer: a measured
@@ -11,6 +11,7 @@ mod business;
 mod counted;
 mod events;
 mod http;
+mod ids;
 mod large;
 mod memory;
 mod mysql;
@@ -74,6 +75,11 @@ pub async fn run(arguments: &[String]) -> Result<(), Trouble> {
     {
         return http::serve(server).await;
     }
+    if let [word, loop_] = arguments
+        && word == "count"
+    {
+        return ids::count(loop_).await;
+    }
     let arguments = Arguments::parse(arguments)?;
     let mut report = Report::default();
     if arguments.wants(What::Ledger) {
@@ -85,6 +91,9 @@ pub async fn run(arguments: &[String]) -> Result<(), Trouble> {
     }
     if arguments.wants(What::Events) {
         events::bench(&arguments, &mut report).await?;
+    }
+    if arguments.wants(What::Ids) {
+        ids::bench(&arguments, &mut report).await.map_err(|trouble| format!("ids: {trouble}"))?;
     }
     if let Some(path) = &arguments.json {
         std::fs::write(path, report.json()?)

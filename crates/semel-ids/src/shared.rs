@@ -20,8 +20,17 @@ pub enum Slot {
     Known(Ulid),
     /// The id is known not to be there.
     Absent,
-    /// Something that cannot be read. It is cleared away before anything is filled in.
+    /// Something that cannot be read.
     Damaged,
+}
+
+/// An entry that must not stay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// `tenant:TYPE:publicId`.
+    pub key: String,
+    /// What it says, which is not what the public id says; `None` if it cannot be read.
+    pub says: Option<Ulid>,
 }
 
 /// What a reader found.
@@ -60,8 +69,8 @@ pub trait Shared: Send + Sync + 'static {
     /// These ids count no more: says so for `ttl`, over whatever is there, and tells the other nodes.
     fn revoked<'a>(&'a self, keys: &'a [String], ttl: Duration) -> BoxFuture<'a, Result<()>>;
 
-    /// Clears entries that cannot be read.
-    fn clear<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>>;
+    /// Clears entries away that are still as wrong as they were.
+    fn clear<'a>(&'a self, wrong: &'a [Wrong]) -> BoxFuture<'a, Result<()>>;
 
     /// Listens to the other nodes.
     fn listen(&self) -> BoxFuture<'_, Result<Box<dyn News>>>;

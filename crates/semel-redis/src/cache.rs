@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use semel::store::{BoxFuture, Error, ErrorKind, Result};
-use semel_ids::shared::{News, Note, Shared, Slot};
+use semel_ids::shared::{News, Note, Shared, Slot, Wrong};
 use ulid::Ulid;
 
 pub use settings::CacheBuilder;
@@ -206,12 +206,14 @@ impl Inner {
         answers.into_iter().try_for_each(|answer| answer.map(drop)).map_err(failed)
     }
 
-    async fn clear(&self, keys: &[String]) -> Result<()> {
-        let names = self.names(keys.iter().map(String::as_str));
+    async fn clear(&self, wrong: &[Wrong]) -> Result<()> {
+        let names = self.names(wrong.iter().map(|one| &*one.key));
+        let says: Vec<Vec<u8>> = wrong.iter().map(|one| says(one).into_bytes()).collect();
         // By its text, so that a server that has not seen it needs no second trip: it is short, and
         // seldom needed.
-        let command =
-            |at: usize| Call { script: &CLEAR, key: &names[at], args: &[] }.command(By::Source);
+        let command = |at: usize| {
+            Call { script: &CLEAR, key: &names[at], args: &[&says[at]] }.command(By::Source)
+        };
         self.each("clear", &names, &command, &|_| Vec::new()).await
     }
 
@@ -259,18 +261,23 @@ impl Shared for RedisCache {
         })
     }
 
-    fn clear<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
+    fn clear<'a>(&'a self, wrong: &'a [Wrong]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            if keys.is_empty() {
+            if wrong.is_empty() {
                 return Ok(());
             }
-            self.0.within("clear", Effect::Writes, self.0.clear(keys)).await
+            self.0.within("clear", Effect::Writes, self.0.clear(wrong)).await
         })
     }
 
     fn listen(&self) -> BoxFuture<'_, Result<Box<dyn News>>> {
         Box::pin(self.0.listen())
     }
+}
+
+/// The entry as it was read; nothing if it could not be.
+fn says(wrong: &Wrong) -> String {
+    wrong.says.map_or_else(String::new, |id| value::write(Some(id)))
 }
 
 fn set(name: &[u8], internal: Option<Ulid>, ttl: Duration) -> Cmd {

@@ -29,6 +29,7 @@ pub(crate) enum What {
     Ledger,
     Http,
     Events,
+    Ids,
     All,
 }
 
@@ -42,7 +43,7 @@ pub(crate) enum Which {
     Redis,
 }
 
-const USAGE: &str = "usage: bench ledger|http|events|all [--quick] [--json FILE] \
+const USAGE: &str = "usage: bench ledger|http|events|ids|all [--quick] [--json FILE] \
                      [--store memory|sqlite|postgres|mysql|redis]… [--large] [--full] \
                      [--connections N] [--lanes N] [--against PROGRAM]";
 
@@ -80,6 +81,7 @@ impl Arguments {
             Some("ledger") => What::Ledger,
             Some("http") => What::Http,
             Some("events") => What::Events,
+            Some("ids") => What::Ids,
             Some("all") => What::All,
             Some(other) => return Err(format!("there is no benchmark {other:?}; {USAGE}").into()),
             None => return Err(USAGE.into()),

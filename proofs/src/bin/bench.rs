@@ -1,4 +1,4 @@
-//! The benchmarks: `bench ledger|http|events|all [--quick] [--json FILE] [--store S]… [--large]
+//! The benchmarks: `bench ledger|http|events|ids|all [--quick] [--json FILE] [--store S]… [--large]
 //! [--full]`.
 //!
 //! `cargo xtask bench` starts the servers and then this.

@@ -15,7 +15,7 @@ use crate::fallback::Fallback;
 use crate::map::{IdMap, Row};
 use crate::resource::ResourceType;
 use crate::settings::Settings;
-use crate::shared::{Note, Slot};
+use crate::shared::{Note, Slot, Wrong};
 
 /// An id to be looked up.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ impl Loader {
         let Some(middle) = &self.middle else { return };
         let keys: Vec<String> = search.open.iter().map(|one| one.name.to_text()).collect();
         let Some(slots) = middle.get(&keys).await else { return };
-        let mut damaged = Vec::new();
+        let mut wrong = Vec::new();
         let mut slots = keys.into_iter().zip(slots);
         search.rest(|one| match slots.next()? {
             (_, Slot::Known(id)) if one.candidates.contains(id) => {
@@ -74,12 +74,16 @@ impl Loader {
             }
             (_, Slot::Absent) => Some(Ok((None, Reason::NotFound))),
             (_, Slot::Empty) => None,
-            (key, Slot::Known(_) | Slot::Damaged) => {
-                damaged.push(key);
+            (key, Slot::Known(other)) => {
+                wrong.push(Wrong { key, says: Some(other) });
+                None
+            }
+            (key, Slot::Damaged) => {
+                wrong.push(Wrong { key, says: None });
                 None
             }
         });
-        middle.clear(damaged);
+        middle.clear(wrong);
     }
 
     async fn ask_map(&self, search: &mut Search<'_>) -> store::Result<()> {

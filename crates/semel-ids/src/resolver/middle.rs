@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::flight::Flights;
 use super::load::Landed;
 use super::near::{Name, Near, jittered};
-use crate::shared::{Heard, Note, Shared, Slot};
+use crate::shared::{Heard, Note, Shared, Slot, Wrong};
 
 /// How long it is left alone after a failure.
 const REST: Duration = Duration::from_secs(1);
@@ -73,14 +73,14 @@ impl Middle {
         }
     }
 
-    /// Clears what cannot be read, in the background.
-    pub(super) fn clear(self: &Arc<Self>, keys: Vec<String>) {
-        if keys.is_empty() {
+    /// Clears wrong entries away, in the background.
+    pub(super) fn clear(self: &Arc<Self>, wrong: Vec<Wrong>) {
+        if wrong.is_empty() {
             return;
         }
-        metrics::counter!("semel_idresolve_l2_damaged_total").increment(keys.len() as u64);
+        metrics::counter!("semel_idresolve_l2_damaged_total").increment(wrong.len() as u64);
         self.write(move |middle| async move {
-            let cleared = middle.shared.clear(&keys).await;
+            let cleared = middle.shared.clear(&wrong).await;
             middle.see("clear", cleared);
         });
     }

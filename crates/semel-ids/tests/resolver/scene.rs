@@ -9,7 +9,7 @@ use semel::store::{BoxFuture, Error, ErrorKind, Result};
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::map::{Inserted, Place, Row};
 use semel_ids::resource::Order;
-use semel_ids::shared::{Heard, News, Note, Shared, Slot};
+use semel_ids::shared::{Heard, News, Note, Shared, Slot, Wrong};
 use semel_ids::{
     Binding, Fallback, Generator, IdMap, PublicId, Registration, Resolver, ResourceType, TypedId,
 };
@@ -265,10 +265,17 @@ impl Shared for Hub {
         })
     }
 
-    fn clear<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
+    fn clear<'a>(&'a self, wrong: &'a [Wrong]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.up().await?;
-            self.lock().retain(|key, _| !keys.contains(key));
+            let still = |one: &Wrong, entry: &[u8]| match one.says {
+                Some(_) => entry == value(one.says),
+                None => entry != b"NULL" && entry.len() != 16,
+            };
+            let is_wrong = |key: &str, entry: &[u8]| {
+                wrong.iter().any(|one| one.key == key && still(one, entry))
+            };
+            self.lock().retain(|key, (entry, _)| !is_wrong(key, entry));
             Ok(())
         })
     }

@@ -1,0 +1,248 @@
+//! What is not known here: the shared cache beside a bare Redis, the map beside a bare query.
+//!
+//! The resolver remembers nothing in these runs (its space is empty), so that every question goes all
+//! the way.
+
+use std::sync::Arc;
+
+use redis::AsyncCommands as _;
+use redis::aio::MultiplexedConnection;
+use semel_ids::map::memory::MemoryMap;
+use semel_ids::resource::Order;
+use semel_ids::shared::{Note, Shared as _};
+use semel_ids::{CacheSettings, IdMap, Reason, Resolution, Resolver, Settings};
+use semel_redis::RedisCache;
+use semel_sql::mysql::MySqlStore;
+use semel_sql::postgres::PgStore;
+use semel_sql::sqlite::SqliteStore;
+use sqlx::{MySqlPool, PgPool, QueryBuilder, SqlitePool};
+
+use super::{BATCH, Ids, TENANT, subject};
+use crate::bench::Trouble;
+use crate::bench::arguments::{Arguments, Which};
+use crate::bench::report::{Report, Target};
+use crate::bench::round::{Contender, Lane, Reference, contest};
+use crate::place::Place;
+
+/// Remembers nothing.
+fn forgetful() -> Settings {
+    let cache = CacheSettings { l1_max_size: 0, ..CacheSettings::default() };
+    Settings { cache, ..Settings::default() }
+}
+
+fn right(answer: &Resolution<'_>, ids: &Ids, at: usize, reason: Reason) -> Result<(), Trouble> {
+    let known = answer.internal_id == Some(ids.ids[at].ulid());
+    if known && answer.reason == reason {
+        return Ok(());
+    }
+    Err(format!("{} was asked for and {:?} given", reason.name(), answer).into())
+}
+
+/// One id at a time.
+struct One {
+    resolver: Resolver,
+    ids: Arc<Ids>,
+    reason: Reason,
+}
+
+impl Contender for One {
+    async fn once(&self, number: u64) -> Result<(), Trouble> {
+        let at = self.ids.at(number);
+        let answer = self.resolver.resolve::<Order>(TENANT, &self.ids.texts[at]).await?;
+        right(&answer, &self.ids, at, self.reason)
+    }
+}
+
+/// Many at a time.
+struct Many {
+    resolver: Resolver,
+    ids: Arc<Ids>,
+    reason: Reason,
+}
+
+impl Contender for Many {
+    async fn once(&self, number: u64) -> Result<(), Trouble> {
+        let texts: Vec<&str> = self.ids.batch(number).iter().map(String::as_str).collect();
+        let answers = self.resolver.resolve_batch::<Order>(TENANT, &texts).await?;
+        match answers.iter().all(|one| one.exists() && one.reason == self.reason) {
+            true if answers.len() == BATCH => Ok(()),
+            _ => Err(format!("not all of a batch were {}", self.reason.name()).into()),
+        }
+    }
+}
+
+struct Get {
+    connection: MultiplexedConnection,
+    keys: Vec<String>,
+}
+
+impl Contender for Get {
+    async fn once(&self, number: u64) -> Result<(), Trouble> {
+        let at = usize::try_from(number)? % self.keys.len();
+        let value: Option<Vec<u8>> = self.connection.clone().get(&self.keys[at]).await?;
+        value.map(drop).ok_or_else(|| "a bare GET missed".into())
+    }
+}
+
+struct MGet {
+    connection: MultiplexedConnection,
+    keys: Vec<String>,
+}
+
+impl Contender for MGet {
+    async fn once(&self, number: u64) -> Result<(), Trouble> {
+        let at = usize::try_from(number)? % (self.keys.len() / BATCH);
+        let keys = &self.keys[at * BATCH..(at + 1) * BATCH];
+        let values: Vec<Option<Vec<u8>>> = self.connection.clone().mget(keys).await?;
+        values.iter().all(Option::is_some).then_some(()).ok_or_else(|| "a bare MGET missed".into())
+    }
+}
+
+pub(super) async fn redis(arguments: &Arguments, report: &mut Report) -> Result<(), Trouble> {
+    let url = Which::Redis.url()?;
+    let prefix = format!("bench:ids:{}:", std::process::id());
+    let cache = RedisCache::builder().prefix(prefix.as_str()).open(&url)?;
+    let ids = Arc::new(Ids::new()?);
+    let ttl = std::time::Duration::from_secs(600);
+    let note = |(id, text): (&semel_ids::TypedId<Order>, &String)| Note {
+        key: format!("{TENANT}:ORDER:{text}"),
+        internal: Some(id.ulid()),
+        ttl,
+    };
+    let notes: Vec<Note> = ids.ids.iter().zip(&ids.texts).map(note).collect();
+    for notes in notes.chunks(500) {
+        cache.fill(notes).await?;
+    }
+    let keys: Vec<String> = notes.iter().map(|note| format!("{prefix}{}", note.key)).collect();
+    let builder = Resolver::builder(MemoryMap::new()).shared(cache);
+    let resolver = builder.settings(forgetful()).build();
+    let connection = redis::Client::open(url.as_str())?.get_multiplexed_async_connection().await?;
+
+    let reason = Reason::HitL2;
+    let one = One { resolver: resolver.clone(), ids: Arc::clone(&ids), reason };
+    let one: Arc<dyn Lane> = Arc::new(one);
+    let get: Arc<dyn Lane> = Arc::new(Get { connection: connection.clone(), keys: keys.clone() });
+    for tasks in [1, 64] {
+        let lane = Arc::clone(&get);
+        let reference = Reference { name: "bare GET".to_owned(), lane, target: None };
+        let subject = subject("resolve-l2", "redis", tasks);
+        contest(report, subject, Arc::clone(&one), vec![reference], arguments.pace).await?;
+    }
+    let many: Arc<dyn Lane> = Arc::new(Many { resolver, ids, reason });
+    let mget: Arc<dyn Lane> = Arc::new(MGet { connection: connection.clone(), keys: keys.clone() });
+    for tasks in [1, 16] {
+        let (lane, target) = (Arc::clone(&mget), Some(Target::AtLeast(0.8)));
+        let reference = Reference { name: "bare MGET".to_owned(), lane, target };
+        let subject = subject("resolve-l2 batch 200", "redis", tasks);
+        contest(report, subject, Arc::clone(&many), vec![reference], arguments.pace).await?;
+    }
+    for keys in keys.chunks(1_000) {
+        connection.clone().unlink::<_, ()>(keys).await?;
+    }
+    Ok(())
+}
+
+/// The map beside a bare query over the same table.
+async fn map<M: IdMap + Clone>(
+    arguments: &Arguments,
+    report: &mut Report,
+    store: &'static str,
+    map: M,
+    query: impl FnOnce(Arc<Ids>) -> Arc<dyn Lane>,
+) -> Result<(), Trouble> {
+    let ids = Arc::new(Ids::new()?);
+    for bindings in ids.bindings()?.chunks(1_000) {
+        let written = map.insert_many(bindings).await?;
+        if written.len() != bindings.len() {
+            return Err("not every binding was written".into());
+        }
+    }
+    let resolver = Resolver::builder(map).settings(forgetful()).build();
+    let query = query(Arc::clone(&ids));
+    let reason = Reason::HitDb;
+    let many: Arc<dyn Lane> =
+        Arc::new(Many { resolver: resolver.clone(), ids: Arc::clone(&ids), reason });
+    for tasks in [1, 16] {
+        let (lane, target) = (Arc::clone(&query), Some(Target::AtLeast(0.8)));
+        let reference = Reference { name: "bare IN query".to_owned(), lane, target };
+        let subject = subject("resolve-map batch 200", store, tasks);
+        contest(report, subject, Arc::clone(&many), vec![reference], arguments.pace).await?;
+    }
+    Ok(())
+}
+
+const SELECT: &str = "SELECT public_id, internal_id FROM semel_id_map WHERE status = 1 AND \
+                      resource_type = 'ORDER' AND tenant = 'bench' AND public_id IN (";
+
+macro_rules! bare_query {
+    ($name:ident, $pool:ty, $database:ty) => {
+        struct $name {
+            pool: $pool,
+            ids: Arc<Ids>,
+        }
+
+        impl Contender for $name {
+            async fn once(&self, number: u64) -> Result<(), Trouble> {
+                let mut query = QueryBuilder::<$database>::new(SELECT);
+                let mut list = query.separated(", ");
+                for text in self.ids.batch(number) {
+                    list.push_bind(text.as_str());
+                }
+                query.push(")");
+                let rows: Vec<(Vec<u8>, Vec<u8>)> =
+                    query.build_query_as().fetch_all(&self.pool).await?;
+                (rows.len() == BATCH).then_some(()).ok_or_else(|| "a bare query missed".into())
+            }
+        }
+    };
+}
+
+bare_query!(Sqlite, SqlitePool, sqlx::Sqlite);
+bare_query!(MySql, MySqlPool, sqlx::MySql);
+
+/// PostgreSQL takes a list as one parameter.
+struct Postgres {
+    pool: PgPool,
+    ids: Arc<Ids>,
+}
+
+impl Contender for Postgres {
+    async fn once(&self, number: u64) -> Result<(), Trouble> {
+        let query = "SELECT public_id, internal_id FROM semel_id_map WHERE status = 1 AND \
+                     resource_type = 'ORDER' AND tenant = 'bench' AND public_id = ANY($1)";
+        let rows: Vec<(String, Vec<u8>)> =
+            sqlx::query_as(query).bind(self.ids.batch(number)).fetch_all(&self.pool).await?;
+        (rows.len() == BATCH).then_some(()).ok_or_else(|| "a bare query missed".into())
+    }
+}
+
+pub(super) async fn sqlite(arguments: &Arguments, report: &mut Report) -> Result<(), Trouble> {
+    let place = Place::named("sqlite").await?;
+    let store: SqliteStore = place.backend().sqlite().await?;
+    let pool = SqlitePool::connect(&place.backend().to_string()).await?;
+    map(arguments, report, "sqlite", store, |ids| Arc::new(Sqlite { pool, ids })).await?;
+    place.remove().await;
+    Ok(())
+}
+
+pub(super) async fn postgres(arguments: &Arguments, report: &mut Report) -> Result<(), Trouble> {
+    let place = Place::named("postgres").await?;
+    let url = place.backend().to_string();
+    let store: PgStore = place.backend().postgres(&url).await?;
+    let pool = PgPool::connect(&url).await?;
+    let query = pool.clone();
+    map(arguments, report, "postgres", store, |ids| Arc::new(Postgres { pool: query, ids }))
+        .await?;
+    pool.close().await;
+    Ok(())
+}
+
+pub(super) async fn mysql(arguments: &Arguments, report: &mut Report) -> Result<(), Trouble> {
+    let place = Place::named("mysql").await?;
+    let url = place.backend().to_string();
+    let store: MySqlStore = place.backend().mysql(&url).await?;
+    let pool = MySqlPool::connect(&url).await?;
+    map(arguments, report, "mysql", store, |ids| Arc::new(MySql { pool, ids })).await?;
+    place.remove().await;
+    Ok(())
+}

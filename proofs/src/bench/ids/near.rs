@@ -1,0 +1,103 @@
+//! Hits in this process, beside a bare cache of the same make and settings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moka::sync::Cache;
+use semel_ids::map::memory::MemoryMap;
+use semel_ids::resource::Order;
+use semel_ids::{IdMap as _, Reason, Resolver};
+use ulid::Ulid;
+
+use super::{Ids, TENANT, subject};
+use crate::bench::Trouble;
+use crate::bench::arguments::Arguments;
+use crate::bench::report::Report;
+use crate::bench::round::{Contender, Lane, Reference, contest};
+
+/// Hits in one operation: looking at the clock costs as much as one of them.
+const HITS: u64 = 100;
+
+/// A resolver that knows all ids.
+pub(super) struct Warm {
+    pub(super) resolver: Resolver,
+    pub(super) ids: Ids,
+}
+
+impl Warm {
+    pub(super) async fn new() -> Result<Self, Trouble> {
+        let (ids, map) = (Ids::new()?, MemoryMap::new());
+        let resolver = Resolver::builder(map.clone()).build();
+        for bindings in ids.bindings()?.chunks(100) {
+            map.insert_many(bindings).await?;
+        }
+        for text in &ids.texts {
+            resolver.resolve::<Order>(TENANT, text).await?;
+        }
+        Ok(Self { resolver, ids })
+    }
+
+    pub(super) async fn hit(&self, number: u64) -> Result<(), Trouble> {
+        let at = self.ids.at(number);
+        let answer = self.resolver.resolve::<Order>(TENANT, &self.ids.texts[at]).await?;
+        let known = answer.internal_id == Some(self.ids.ids[at].ulid());
+        if known && answer.reason == Reason::HitL1 {
+            return Ok(());
+        }
+        Err(format!("a hit was {}", answer.reason.name()).into())
+    }
+}
+
+/// The cache that is inside, with the key that such a cache has.
+pub(super) struct Bare {
+    cache: Cache<String, Ulid>,
+    keys: Vec<String>,
+}
+
+impl Bare {
+    pub(super) fn new(ids: &Ids) -> Self {
+        let cache = Cache::builder();
+        let cache = cache.max_capacity(100_000).time_to_live(Duration::from_secs(600)).build();
+        let keys: Vec<_> = ids.texts.iter().map(|text| format!("{TENANT}:ORDER:{text}")).collect();
+        for (key, id) in keys.iter().zip(&ids.ids) {
+            cache.insert(key.clone(), id.ulid());
+        }
+        Self { cache, keys }
+    }
+
+    pub(super) fn hit(&self, number: u64) -> Result<(), Trouble> {
+        let at = usize::try_from(number).unwrap_or(0) % self.keys.len();
+        self.cache.get(self.keys[at].as_str()).map(drop).ok_or_else(|| "a bare hit missed".into())
+    }
+}
+
+impl Contender for Warm {
+    async fn once(&self, number: u64) -> Result<(), Trouble> {
+        for hit in 0..HITS {
+            self.hit(number.wrapping_mul(HITS) + hit).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Contender for Bare {
+    async fn once(&self, number: u64) -> Result<(), Trouble> {
+        for hit in 0..HITS {
+            self.hit(number.wrapping_mul(HITS) + hit)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<(), Trouble> {
+    let warm = Warm::new().await?;
+    let bare = Bare::new(&warm.ids);
+    let (warm, bare): (Arc<dyn Lane>, Arc<dyn Lane>) = (Arc::new(warm), Arc::new(bare));
+    for tasks in [1, 64] {
+        let name = "bare moka get (100 a time)".to_owned();
+        let reference = Reference { name, lane: Arc::clone(&bare), target: None };
+        let subject = subject("resolve-l1 x100", "", tasks);
+        contest(report, subject, Arc::clone(&warm), vec![reference], arguments.pace).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! Things that are made once, with their ids, their rows and their events.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use semel::executor::Claimed;
+use semel::outbox::{Outbox, Selection};
+use semel::store::Filter;
+use semel::{Command, Envelope, Error, Execution, Executor, Fingerprint, Key, Wait};
+use semel_ids::create::CreateExt as _;
+use semel_ids::resource::{Order, Payment};
+use semel_ids::{Reason, TypedId};
+use semel_proofs::effects::{self, Effect};
+use serde::{Deserialize, Serialize};
+
+use crate::scene::{ACME, Scene, Whole, on_each_database, reason};
+
+on_each_database! {
+    a_thing_is_made_once_with_its_id_its_row_and_its_event
+    a_failure_leaves_no_id_and_the_retry_has_the_same
+    a_takeover_makes_the_thing_under_the_same_id
+    many_at_once_make_one_thing
+    another_request_under_the_key_makes_nothing
+    further_things_have_ids_of_their_own
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Made {
+    order: TypedId<Order>,
+    cents: u64,
+}
+
+fn command(id: &str) -> Command {
+    let key = Key::command(ACME, "ORDER_CREATE", id).expect("a key");
+    Command::new(key).fingerprint(Fingerprint::of_body(b"{\"cents\":5}"))
+}
+
+fn told(order: TypedId<Order>) -> Envelope {
+    let event = Envelope::builder(ACME, "order.created", "/orders");
+    event.about("order", &order.to_string()).build().expect("an event")
+}
+
+async fn make<S: Whole>(
+    mut making: semel_ids::create::Making<S, Order>,
+    fails: bool,
+) -> Result<Made, String> {
+    let order = making.id();
+    let effect = Effect::of(making.context());
+    S::perform(making.conn(), &effect).await.map_err(|error| error.to_string())?;
+    making.append([told(order)]).await.map_err(|error| error.to_string())?;
+    if fails {
+        return Err("the card was declined".to_owned());
+    }
+    Ok(Made { order, cents: 5 })
+}
+
+async fn events<S: Whole>(store: &S) -> usize {
+    Outbox::list(store, &Selection::default(), None, 100).await.expect("the outbox").len()
+}
+
+async fn a_thing_is_made_once_with_its_id_its_row_and_its_event<S: Whole>() {
+    let scene = Scene::<S>::new().await;
+    let node = scene.node().await;
+    let executor = Executor::new(scene.store.clone());
+    let create = || executor.create::<Order>(command("k")).resolver(&node);
+    let first = create().run(|making| make(making, false)).await.expect("made");
+    let id = first.id().expect("made");
+    assert_eq!(first.execution().value(), Some(&Made { order: id, cents: 5 }));
+    assert!(!first.execution().replayed());
+    assert_eq!(reason(&node, id).await, Reason::HitL1, "known as soon as it is made");
+    let again = create().run(|making| make(making, false)).await.expect("replayed");
+    assert!(again.execution().replayed());
+    assert_eq!((again.id(), again.execution().value()), (Some(id), first.execution().value()));
+    assert!(scene.is_mapped(id).await);
+    assert_eq!(effects::read(scene.place.backend()).await.expect("effects").len(), 1);
+    assert_eq!(events(&scene.store).await, 1);
+    let filter = Filter { reference: Some(id.to_string()), ..Filter::default() };
+    let found = semel::store::Inspect::list(&scene.store, &filter, None, 10).await.expect("a page");
+    assert_eq!(found.entries.len(), 1, "the outcome refers to the public id");
+    scene.place.remove().await;
+}
+
+async fn a_failure_leaves_no_id_and_the_retry_has_the_same<S: Whole>() {
+    let scene = Scene::<S>::new().await;
+    let node = scene.node().await;
+    let executor = Executor::new(scene.store.clone());
+    let mut seen = Vec::new();
+    for fails in [true, true, false] {
+        let (tell, told) = std::sync::mpsc::channel();
+        let create = executor.create::<Order>(command("k")).resolver(&node);
+        let made = create
+            .run(move |making| {
+                let _ = tell.send(making.id());
+                make(making, fails)
+            })
+            .await;
+        assert_eq!(made.is_err(), fails);
+        let id = told.recv().expect("the work ran");
+        assert_eq!(scene.is_mapped(id).await, !fails, "mapped if and only if it was made");
+        assert_eq!(reason(&node, id).await == Reason::NotFound, fails);
+        seen.push(id);
+    }
+    assert!(seen.iter().all(|id| *id == seen[0]), "the same id in every attempt: {seen:?}");
+    assert_eq!(effects::read(scene.place.backend()).await.expect("effects").len(), 1);
+    assert_eq!(events(&scene.store).await, 1);
+    scene.place.remove().await;
+}
+
+async fn a_takeover_makes_the_thing_under_the_same_id<S: Whole>() {
+    let scene = Scene::<S>::new().await;
+    let executor = Executor::new(scene.store.clone());
+    let command = || command("k").claim_first().lease(Duration::from_secs(1));
+    // A process that has claimed, and is gone: nobody renews, nobody settles.
+    let Ok(Claimed::Granted(claim)) = executor.claim(command()).await else {
+        panic!("a new key is granted")
+    };
+    let operation = claim.context().operation_id();
+    drop(claim);
+    let other = Executor::new(scene.store.clone());
+    let made = loop {
+        let made = other.create::<Order>(command()).run(|making| make(making, false)).await;
+        match made.expect("made, or in progress").into_execution() {
+            Execution::InProgress { .. } => tokio::time::sleep(Duration::from_millis(100)).await,
+            done @ (Execution::Executed { .. } | Execution::Replayed { .. }) => break done,
+        }
+    };
+    let receipt = made.receipt().expect("made");
+    assert_eq!((receipt.operation_id, receipt.attempt), (operation, 2));
+    let id = made.value().expect("made").order;
+    let replayed = other.create::<Order>(command()).run(|making| make(making, false)).await;
+    assert_eq!(
+        replayed.expect("replayed").id(),
+        Some(id),
+        "the first attempt's operation names it"
+    );
+    assert_eq!(effects::read(scene.place.backend()).await.expect("effects").len(), 1);
+    scene.place.remove().await;
+}
+
+async fn many_at_once_make_one_thing<S: Whole>() {
+    let scene = Scene::<S>::new().await;
+    let node = scene.node().await;
+    let executor = Executor::new(scene.store.clone());
+    let callers: Vec<_> = (0..32)
+        .map(|_| {
+            let wait = Wait::UpTo(Duration::from_secs(30));
+            let create = executor.create::<Order>(command("k").wait(wait)).resolver(&node);
+            tokio::spawn(create.run(|making| make(making, false)))
+        })
+        .collect();
+    let mut ids = HashSet::new();
+    for caller in callers {
+        ids.insert(caller.await.expect("no panic").expect("an answer").id().expect("made"));
+    }
+    assert_eq!(ids.len(), 1);
+    assert_eq!(effects::read(scene.place.backend()).await.expect("effects").len(), 1);
+    assert_eq!(events(&scene.store).await, 1);
+    scene.place.remove().await;
+}
+
+async fn another_request_under_the_key_makes_nothing<S: Whole>() {
+    let scene = Scene::<S>::new().await;
+    let executor = Executor::new(scene.store.clone());
+    let create = |command| executor.create::<Order>(command);
+    create(command("k")).run(|making| make(making, false)).await.expect("made");
+    let other = command("k").fingerprint(Fingerprint::of_body(b"{}"));
+    let ran = Arc::new(AtomicBool::new(false));
+    let refused = create(other)
+        .run({
+            let ran = Arc::clone(&ran);
+            move |making| {
+                ran.store(true, Ordering::SeqCst);
+                make(making, false)
+            }
+        })
+        .await;
+    assert!(matches!(refused, Err(Error::Mismatch)));
+    assert!(!ran.load(Ordering::SeqCst));
+    let kind = <Order as semel_ids::Resource>::TYPE;
+    let rows = semel_ids::IdMap::list(&scene.store, kind, None, None, 10).await.expect("the map");
+    assert_eq!(rows.len(), 1, "no id was given out");
+    scene.place.remove().await;
+}
+
+async fn further_things_have_ids_of_their_own<S: Whole>() {
+    let scene = Scene::<S>::new().await;
+    let node = scene.node().await;
+    let executor = Executor::new(scene.store.clone());
+    let create = executor.create::<Order>(command("k")).resolver(&node);
+    let made = create
+        .run(|mut making| async move {
+            let one = making.another::<Payment>().await.map_err(|error| error.to_string())?;
+            let two = making.another::<Payment>().await.map_err(|error| error.to_string())?;
+            Ok::<_, String>((one, two))
+        })
+        .await
+        .expect("made");
+    let (one, two) = *made.execution().value().expect("made");
+    assert_ne!(one, two);
+    for payment in [one, two] {
+        let text = payment.to_string();
+        let answer = node.resolve::<Payment>(ACME, &text).await.expect("an answer");
+        assert_eq!(answer.internal_id, Some(payment.ulid()));
+    }
+    scene.place.remove().await;
+}
