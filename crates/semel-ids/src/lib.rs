@@ -10,6 +10,8 @@ pub mod resolver;
 pub mod resource;
 mod settings;
 pub mod shared;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod sql;
 mod typed;
 
 pub use codec::{Codec, InvalidPublicId, PublicId};
@@ -20,5 +22,7 @@ pub use map::{Binding, IdMap};
 pub use prefix::{InvalidPrefix, Prefix};
 pub use resolver::{Reason, Registration, Resolution, ResolveError, Resolver};
 pub use resource::{Registry, Resource, ResourceType};
+#[cfg(feature = "macros")]
+pub use semel_macros::Resource;
 pub use settings::{CacheSettings, Settings};
 pub use typed::{InvalidId, TypedId};

@@ -69,12 +69,15 @@ impl ResourceType {
     }
 
     /// The name: `ORDER`.
-    pub fn name(&self) -> &str {
-        std::str::from_utf8(self.name_bytes()).expect("a type's name is ASCII")
+    pub const fn name(&self) -> &str {
+        match std::str::from_utf8(self.name_bytes()) {
+            Ok(name) => name,
+            Err(_) => panic!("a type's name is ASCII"),
+        }
     }
 
-    pub(crate) fn name_bytes(&self) -> &[u8] {
-        &self.name[..self.len as usize]
+    pub(crate) const fn name_bytes(&self) -> &[u8] {
+        self.name.split_at(self.len as usize).0
     }
 
     /// The prefix: `ord`.

@@ -1,4 +1,4 @@
-//! `#[idempotent]`: async functions that run once.
+//! `#[idempotent]`: async functions that run once; `#[derive(Resource)]`: kinds of things with ids.
 #![doc = include_str!("../README.md")]
 #![allow(
     clippy::wildcard_enum_match_arm,
@@ -11,6 +11,7 @@ mod complaints;
 mod duration;
 mod expand;
 mod fields;
+mod resource;
 mod setting;
 mod signature;
 
@@ -61,4 +62,34 @@ use proc_macro::TokenStream;
 #[proc_macro_attribute]
 pub fn idempotent(arguments: TokenStream, function: TokenStream) -> TokenStream {
     expand::expand(arguments.into(), function.into()).into()
+}
+
+/// Makes a unit struct or an empty enum a kind of thing with public ids: a `semel_ids::Resource`.
+///
+/// ```
+/// use semel_ids::TypedId;
+/// use semel_macros::Resource;
+///
+/// #[derive(Resource)]
+/// #[resource(type = "WALLET_ACCOUNT", prefix = "wac", checksum)]
+/// enum WalletAccount {}
+///
+/// type WalletAccountId = TypedId<WalletAccount>;
+/// let id: WalletAccountId = "wac_01arz3ndektsv4rrffq69g5fav_3K".parse()?;
+/// assert!("wac_01arz3ndektsv4rrffq69g5fav".parse::<WalletAccountId>().is_err());
+/// # Ok::<(), semel_ids::InvalidId>(())
+/// ```
+///
+/// | argument | what it is |
+/// |---|---|
+/// | `type = "…"` | needed. Its name in the map: a capital and at most 31 capitals, digits and underscores |
+/// | `prefix = "…"` | needed. What its public ids begin with: a lower-case letter and 1 to 9 lower-case letters or digits. No two types of a service share one; `semel_ids::Registry` sees to it |
+/// | `checksum` | two characters more, which tell a mistyped id from an unknown one without asking anybody |
+/// | `base62` | four characters shorter, in both cases |
+///
+/// None of them can be changed once ids have been given out: one spelling per id. For a codec that
+/// hides when ids were made, write the implementation by hand.
+#[proc_macro_derive(Resource, attributes(resource))]
+pub fn resource(item: TokenStream) -> TokenStream {
+    resource::expand(item.into()).into()
 }

@@ -1,4 +1,4 @@
-//! What the compiler says about a use of `#[idempotent]` that cannot work: our own words, at the
+//! What the compiler says about a use of our macros that cannot work: our own words, at the
 //! place where the mistake is.
 //!
 //! Only what we say ourselves is here. The compiler's own complaints about types change with its

@@ -13,11 +13,11 @@
 //!
 //! # Clusters
 //!
-//! Every call takes at most one trip to each node that has some of the keys, and all trips
-//! are made at once. News is published on the
-//! node that has the entry, after the entry is written, and the nodes of the cluster pass it on among
-//! themselves. Where they cannot reach each other, a listener misses what is said on the other side
-//! although its own node answers; entries then live as long as their TTL.
+//! Every call takes at most one trip to each node that has some of the keys, and all trips are made
+//! at once. News is published on the node that has the entry, after the entry is changed, and the
+//! nodes of the cluster pass it on among themselves. Where they cannot reach each other, a listener
+//! misses what is said on the other side although its own node answers; entries then live as long as
+//! their TTL.
 
 mod news;
 mod settings;

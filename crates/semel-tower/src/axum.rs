@@ -1,4 +1,8 @@
-//! Extractors for axum: the claim that a handler runs under, and its transaction.
+//! Extractors for axum: the claim that a handler runs under, its transaction, and the resources whose
+//! public ids a request has.
+
+#[cfg(feature = "ids")]
+pub mod ids;
 
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use axum::response::{IntoResponse, Response};

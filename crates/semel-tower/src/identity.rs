@@ -48,7 +48,7 @@ impl Tenant {
         Self(TenantOf::By(Arc::new(tenant)))
     }
 
-    fn of(&self, parts: &Parts) -> Option<Arc<str>> {
+    pub(crate) fn of(&self, parts: &Parts) -> Option<Arc<str>> {
         match &self.0 {
             TenantOf::Fixed(tenant) => Some(Arc::clone(tenant)),
             TenantOf::By(tenant) => tenant(parts).map(Into::into),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use semel_ids::shared::{Note, Shared, Slot};
+use semel_ids::shared::{Note, Shared, Slot, Wrong};
 use semel_redis::RedisCache;
 use ulid::Ulid;
 
-use crate::fixture::{PLACES, Place, keys, note};
+use crate::fixture::{PLACES, Place, keys, note, wrong};
 
 #[tokio::test]
 async fn what_is_written_is_read_back_in_order() {
@@ -41,7 +41,7 @@ async fn entries_are_written_as_the_seed_writes_them() {
         let place = Place::of(variable);
         let cache = place.cache();
         let id = 0x0156_3df3_6481_d676_4c61_efb9_9302_bd5b;
-        cache.set(&[note("a:ORDER:ord_1", Some(id)), note("a:ORDER:ord_2", None)]).await.unwrap();
+        cache.fill(&[note("a:ORDER:ord_1", Some(id)), note("a:ORDER:ord_2", None)]).await.unwrap();
         let stored = place.stored("a:ORDER:ord_1").await;
         assert_eq!(stored.as_deref(), Some("AVY982SB1nZMYe+5kwK9Ww=="), "{variable}");
         assert_eq!(place.stored("a:ORDER:ord_2").await.as_deref(), Some("NULL"), "{variable}");
@@ -56,13 +56,13 @@ async fn entries_live_as_long_as_was_said() {
         let lasting = |key: &str, ttl| Note { ttl, ..note(key, Some(7)) };
         let hour = Duration::from_secs(3_600);
         cache.fill(&[lasting("filled", hour)]).await.unwrap();
-        cache.set(&[lasting("set", hour * 2)]).await.unwrap();
+        cache.revoked(&["revoked".to_owned()], hour * 2).await.unwrap();
         // Whatever a caller says: no entry is for ever, and none is refused.
-        cache.set(&[lasting("none", Duration::ZERO)]).await.unwrap();
-        cache.set(&[lasting("ever", Duration::MAX)]).await.unwrap();
+        cache.fill(&[lasting("none", Duration::ZERO)]).await.unwrap();
+        cache.fill(&[lasting("ever", Duration::MAX)]).await.unwrap();
         let remaining = place.ttl("filled").await;
         assert!((3_000_000..=3_600_000).contains(&remaining), "{variable}: {remaining}");
-        let remaining = place.ttl("set").await;
+        let remaining = place.ttl("revoked").await;
         assert!((6_600_000..=7_200_000).contains(&remaining), "{variable}: {remaining}");
         assert!(place.ttl("ever").await > 7_200_000, "{variable}");
         assert_ne!(place.ttl("none").await, -1, "{variable}");
@@ -70,21 +70,50 @@ async fn entries_live_as_long_as_was_said() {
 }
 
 #[tokio::test]
-async fn readers_fill_gaps_and_writers_overwrite() {
+async fn readers_fill_gaps_and_nothing_else() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
         let keys = keys(20);
         let all = |internal| keys.iter().map(|key| note(key, internal)).collect::<Vec<_>>();
-        cache.fill(&all(None)).await.unwrap();
-        cache.set(&all(Some(1))).await.unwrap();
+        cache.fill(&all(Some(1))).await.unwrap();
         cache.fill(&all(None)).await.unwrap();
         cache.fill(&all(Some(2))).await.unwrap();
-        assert!(cache.get(&keys).await.unwrap().iter().all(|slot| *slot == Slot::Known(Ulid(1))));
-        cache.set(&all(None)).await.unwrap();
-        cache.fill(&all(Some(1))).await.unwrap();
         let slots = cache.get(&keys).await.unwrap();
-        assert!(slots.iter().all(|slot| *slot == Slot::Absent), "{variable}");
+        assert!(slots.iter().all(|slot| *slot == Slot::Known(Ulid(1))), "{variable}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_registers_takes_absences_away_and_nothing_else() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let keys = keys(40);
+        let of = |at: usize| at.is_multiple_of(2).then_some(at as u128);
+        let notes: Vec<Note> = (0..40).map(|at| note(&keys[at], of(at))).collect();
+        cache.fill(&notes).await.unwrap();
+        cache.registered(&keys).await.unwrap();
+        for (at, slot) in cache.get(&keys).await.unwrap().into_iter().enumerate() {
+            let expected = of(at).map_or(Slot::Empty, |id| Slot::Known(Ulid(id)));
+            assert_eq!(slot, expected, "{variable}: {}", keys[at]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_revokes_writes_over_whatever_is_there() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let keys = keys(40);
+        let there: Vec<Note> = keys[..20].iter().map(|key| note(key, Some(1))).collect();
+        cache.fill(&there).await.unwrap();
+        place.put(&keys[39], b"damaged").await;
+        cache.revoked(&keys, Duration::from_secs(60)).await.unwrap();
+        cache.fill(&there).await.unwrap();
+        let slots = cache.get(&keys).await.unwrap();
+        assert_eq!(slots, vec![Slot::Absent; 40], "{variable}");
     }
 }
 
@@ -105,7 +134,7 @@ async fn entries_that_cannot_be_read_are_damaged_until_they_are_cleared() {
         let notes: Vec<Note> = keys.iter().map(|key| note(key, Some(1))).collect();
         cache.fill(&notes).await.unwrap();
         assert_eq!(cache.get(&keys).await.unwrap(), damaged, "{variable}");
-        cache.clear(&keys).await.unwrap();
+        cache.clear(&wrong(&keys)).await.unwrap();
         assert_eq!(cache.get(&keys).await.unwrap(), vec![Slot::Empty; 6], "{variable}");
     }
 }
@@ -120,11 +149,25 @@ async fn clearing_leaves_what_can_be_read() {
         let notes: Vec<Note> =
             keys.iter().enumerate().map(|(at, key)| note(key, ids(at))).collect();
         cache.fill(&notes).await.unwrap();
-        cache.set(&[note(&keys[0], None)]).await.unwrap();
+        cache.revoked(&keys[..1], Duration::from_secs(60)).await.unwrap();
         let before = cache.get(&keys).await.unwrap();
-        cache.clear(&keys).await.unwrap();
+        cache.clear(&wrong(&keys)).await.unwrap();
         assert_eq!(cache.get(&keys).await.unwrap(), before, "{variable}");
         assert!(!before.contains(&Slot::Empty) && !before.contains(&Slot::Damaged));
+    }
+}
+
+#[tokio::test]
+async fn a_lie_is_cleared_while_it_stands_and_not_its_successor() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let keys = keys(2);
+        cache.fill(&[note(&keys[0], Some(1)), note(&keys[1], Some(2))]).await.unwrap();
+        let lies = keys.iter().map(|key| Wrong { key: key.clone(), says: Some(Ulid(1)) });
+        cache.clear(&lies.collect::<Vec<_>>()).await.unwrap();
+        let left = [Slot::Empty, Slot::Known(Ulid(2))];
+        assert_eq!(cache.get(&keys).await.unwrap(), left, "{variable}");
     }
 }
 
@@ -136,7 +179,7 @@ async fn what_is_no_text_at_all_can_be_cleared_too() {
         let keys = keys(1);
         let _: i64 = place.raw(redis::cmd("RPUSH").arg(place.name(&keys[0])).arg("x")).await;
         assert_ne!(cache.get(&keys).await.unwrap(), [Slot::Absent], "{variable}");
-        cache.clear(&keys).await.unwrap();
+        cache.clear(&wrong(&keys)).await.unwrap();
         cache.fill(&[note(&keys[0], Some(3))]).await.unwrap();
         assert_eq!(cache.get(&keys).await.unwrap(), [Slot::Known(Ulid(3))], "{variable}");
     }
@@ -147,7 +190,7 @@ async fn caches_of_different_prefixes_never_meet() {
     for variable in PLACES {
         let (one, other) = (Place::of(variable), Place::of(variable));
         let keys = keys(1);
-        one.cache().set(&[note(&keys[0], Some(1))]).await.unwrap();
+        one.cache().fill(&[note(&keys[0], Some(1))]).await.unwrap();
         assert_eq!(other.cache().get(&keys).await.unwrap(), [Slot::Empty], "{variable}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 use semel::AttemptId;
-use semel_ids::shared::{Heard, News, Note};
+use semel_ids::shared::{Heard, News, Note, Wrong};
 use semel_redis::RedisCache;
 use ulid::Ulid;
 
@@ -91,6 +91,11 @@ pub(crate) fn keys(count: u32) -> Vec<String> {
 
 pub(crate) fn note(key: &str, internal: Option<u128>) -> Note {
     Note { key: key.to_owned(), internal: internal.map(Ulid), ttl: Duration::from_secs(60) }
+}
+
+/// Entries that could not be read.
+pub(crate) fn wrong(keys: &[String]) -> Vec<Wrong> {
+    keys.iter().map(|key| Wrong { key: key.clone(), says: None }).collect()
 }
 
 /// What is said next, pulses aside.

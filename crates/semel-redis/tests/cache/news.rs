@@ -1,52 +1,64 @@
-//! News: what one node writes, the others hear.
+//! News: what one node registers and revokes, the others hear.
+
+use std::time::Duration;
 
 use semel_ids::shared::{Heard, Shared, Slot};
-use ulid::Ulid;
 
-use crate::fixture::{GENEROUS, PLACES, Place, keys, note, said};
+const MINUTE: Duration = Duration::from_secs(60);
+
+use crate::fixture::{GENEROUS, PLACES, Place, keys, note, said, wrong};
 
 #[tokio::test]
-async fn what_a_writer_sets_is_news_on_every_node_and_on_its_own() {
+async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
     for variable in PLACES {
         let place = Place::of(variable);
         let (one, other) = (place.cache(), place.cache());
         let mut here = one.listen().await.unwrap();
         let mut there = other.listen().await.unwrap();
-        let key = "acme:ORDER:ord_1".to_owned();
-        one.set(&[note(&key, Some(1))]).await.unwrap();
+        let keys = keys(1);
+        one.registered(&keys).await.unwrap();
         for news in [&mut here, &mut there] {
-            assert_eq!(said(news.as_mut()).await, Heard::Registered(vec![key.clone()]));
+            assert_eq!(said(news.as_mut()).await, Heard::Registered(keys.clone()), "{variable}");
         }
-        one.set(&[note(&key, None)]).await.unwrap();
+        one.revoked(&keys, MINUTE).await.unwrap();
         for news in [&mut here, &mut there] {
-            assert_eq!(said(news.as_mut()).await, Heard::Revoked(vec![key.clone()]), "{variable}");
+            assert_eq!(said(news.as_mut()).await, Heard::Revoked(keys.clone()), "{variable}");
         }
     }
 }
 
 #[tokio::test]
-async fn whoever_hears_of_an_entry_finds_it_written() {
+async fn whoever_hears_of_an_id_finds_the_cache_changed() {
     for variable in PLACES {
         let place = Place::of(variable);
         let (writer, reader) = (place.cache(), place.cache());
         let mut news = reader.listen().await.unwrap();
         let keys = keys(100);
+        let absent: Vec<_> = keys.iter().map(|key| note(key, None)).collect();
+        writer.fill(&absent).await.unwrap();
         let writing = tokio::spawn({
-            let notes: Vec<_> = keys.iter().map(|key| note(key, Some(5))).collect();
-            async move { writer.set(&notes).await }
+            let keys = keys.clone();
+            async move {
+                writer.registered(&keys).await.unwrap();
+                writer.revoked(&keys, MINUTE).await.unwrap();
+            }
         });
-        let mut heard = Vec::new();
-        while heard.len() < keys.len() {
-            let Heard::Registered(some) = said(news.as_mut()).await else {
-                panic!("all are there")
-            };
-            let slots = reader.get(&some).await.unwrap();
-            assert!(slots.iter().all(|slot| *slot == Slot::Known(Ulid(5))), "{variable}");
-            heard.extend(some);
+        let mut heard = (Vec::new(), Vec::new());
+        while heard.1.len() < keys.len() {
+            match said(news.as_mut()).await {
+                Heard::Registered(some) => heard.0.extend(some),
+                Heard::Revoked(some) => {
+                    let slots = reader.get(&some).await.unwrap();
+                    assert!(slots.iter().all(|slot| *slot == Slot::Absent), "{variable}");
+                    heard.1.extend(some);
+                }
+                Heard::Pulse => {}
+            }
         }
-        writing.await.unwrap().unwrap();
-        heard.sort_unstable();
-        assert_eq!(heard, keys, "{variable}: each of them once");
+        writing.await.unwrap();
+        heard.0.sort_unstable();
+        heard.1.sort_unstable();
+        assert_eq!(heard, (keys.clone(), keys), "{variable}: each of them once");
     }
 }
 
@@ -58,9 +70,9 @@ async fn readers_and_cleaners_make_no_news() {
         let mut news = cache.listen().await.unwrap();
         let keys = keys(3);
         place.put(&keys[0], b"damaged").await;
-        cache.clear(&keys).await.unwrap();
+        cache.clear(&wrong(&keys)).await.unwrap();
         cache.fill(&[note(&keys[0], Some(1)), note(&keys[1], None)]).await.unwrap();
-        cache.set(&[note(&keys[2], None)]).await.unwrap();
+        cache.revoked(&keys[2..], MINUTE).await.unwrap();
         assert_eq!(said(news.as_mut()).await, Heard::Revoked(vec![keys[2].clone()]), "{variable}");
     }
 }
@@ -86,9 +98,8 @@ async fn messages_that_cannot_be_read_are_counted_and_passed_over() {
         let reached: i64 = place.raw(redis::cmd("PUBLISH").arg(&channel).arg(message)).await;
         assert_eq!(reached, 1, "the line is on this channel");
     }
-    cache.set(&[note("acme:ORDER:ord_2", Some(1))]).await.unwrap();
-    let heard = said(news.as_mut()).await;
-    assert_eq!(heard, Heard::Registered(vec!["acme:ORDER:ord_2".to_owned()]));
+    cache.registered(&keys(1)).await.unwrap();
+    assert_eq!(said(news.as_mut()).await, Heard::Registered(keys(1)));
     assert_eq!(cache.unreadable_news(), 4);
 }
 
@@ -102,7 +113,7 @@ async fn a_reader_that_stops_listening_half_way_misses_nothing() {
         // As a `select!` does it: the future is polled and dropped.
         drop(futures_util::FutureExt::now_or_never(news.next()));
         tokio::task::yield_now().await;
-        cache.set(&[note(key, Some(1))]).await.unwrap();
+        cache.registered(std::slice::from_ref(key)).await.unwrap();
         assert_eq!(said(news.as_mut()).await, Heard::Registered(vec![key.clone()]));
     }
 }

@@ -70,7 +70,7 @@ fn says_it_all(slug: Slug) -> bool {
 /// The code of a kind of problem.
 pub(super) fn code(slug: Slug) -> Code {
     match slug {
-        Slug::KeyMissing | Slug::KeyInvalid => Code::InvalidArgument,
+        Slug::KeyMissing | Slug::KeyInvalid | Slug::PublicIdInvalid => Code::InvalidArgument,
         Slug::InProgress | Slug::BackingOff | Slug::ClaimLost => Code::Aborted,
         Slug::KeyReused | Slug::Failed | Slug::Dead | Slug::Uncertain | Slug::ResultUnavailable => {
             Code::FailedPrecondition
@@ -82,7 +82,7 @@ pub(super) fn code(slug: Slug) -> Code {
         Slug::WorkFailed | Slug::Misconfigured => Code::Internal,
         Slug::WorkTimeout => Code::DeadlineExceeded,
         Slug::StoreUnavailable | Slug::ShuttingDown => Code::Unavailable,
-        Slug::OperationUnknown => Code::NotFound,
+        Slug::OperationUnknown | Slug::PublicIdNotFound => Code::NotFound,
     }
 }
 

@@ -70,6 +70,8 @@ slugs! {
     ShuttingDown      "shutting-down"      SERVICE_UNAVAILABLE   RETRY NO      "The service is shutting down"
     Misconfigured     "misconfigured"      INTERNAL_SERVER_ERROR NO    NO      "The route's settings cannot work"
     OperationUnknown  "operation-unknown"  NOT_FOUND             NO    NO      "There is no such operation"
+    PublicIdInvalid   "public-id-invalid"  BAD_REQUEST           NO    NO      "A parameter is not a public id of its kind"
+    PublicIdNotFound  "public-id-not-found" NOT_FOUND            NO    NO      "There is nothing with this public id"
 }
 
 impl Slug {
@@ -78,8 +80,14 @@ impl Slug {
         self.facts().slug
     }
 
-    /// The same as a constant of other languages: `KEY_REUSED`.
+    /// The same as a constant of other languages: `KEY_REUSED`. Those of public ids are the names
+    /// that their callers know: `INVALID_PARAM`, `NOT_FOUND`.
     pub fn code(self) -> String {
+        let known =
+            [(Slug::PublicIdInvalid, "INVALID_PARAM"), (Slug::PublicIdNotFound, "NOT_FOUND")];
+        if let Some((_, code)) = known.iter().find(|(slug, _)| *slug == self) {
+            return (*code).to_owned();
+        }
         self.as_str().to_ascii_uppercase().replace('-', "_")
     }
 

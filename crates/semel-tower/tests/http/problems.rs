@@ -139,6 +139,8 @@ fn the_table_of_problems_is_the_documented_one() {
         ("shutting-down", 503),
         ("misconfigured", 500),
         ("operation-unknown", 404),
+        ("public-id-invalid", 400),
+        ("public-id-not-found", 404),
     ];
     let table: Vec<_> =
         Slug::ALL.iter().map(|slug| (slug.as_str(), slug.status().as_u16())).collect();
