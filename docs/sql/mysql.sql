@@ -107,3 +107,29 @@ CREATE TABLE IF NOT EXISTS semel_migration (
 ) ENGINE = InnoDB;
 INSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES
     (2, 'a719f1e01d99e60884f26a8cf5b739a278651788c7652e8c03246f3af847260f', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
+
+-- 3: id map
+-- The id map. One row is one public id and what it stands for, unique both ways inside a type and a
+-- tenant. Texts are VARBINARY: the collations that MySQL and MariaDB share merge at least a trailing
+-- space (utf8mb4_bin too). A revoked row stays, so that its id is never given out again. status is 1
+-- live, 0 revoked. Times are microseconds since 1970, UTC, by this server's clock.
+-- The type comes first in the keys: whoever goes through a type goes through all tenants.
+CREATE TABLE IF NOT EXISTS semel_id_map (
+    resource_type VARBINARY(32) NOT NULL,
+    tenant        VARBINARY(64) NOT NULL,
+    public_id     VARBINARY(64) NOT NULL,
+    internal_id   BINARY(16)    NOT NULL,
+    status        TINYINT       NOT NULL DEFAULT 1,
+    created_at    BIGINT        NOT NULL,
+    updated_at    BIGINT        NOT NULL,
+    PRIMARY KEY (resource_type, tenant, public_id),
+    UNIQUE KEY semel_id_map_internal (resource_type, tenant, internal_id),
+    CONSTRAINT semel_id_map_status CHECK (status IN (0, 1))
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+CREATE TABLE IF NOT EXISTS semel_migration (
+    version    INT            NOT NULL PRIMARY KEY,
+    checksum   VARBINARY(64)  NOT NULL,
+    applied_at BIGINT         NOT NULL
+) ENGINE = InnoDB;
+INSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES
+    (3, '2c1be41ed8fc10fc842dfebf0839facb50f56c9e6cebd2a0919383f26406d403', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));

@@ -96,3 +96,23 @@ CREATE INDEX semel_outbox_published ON semel_outbox (published_at) WHERE publish
 CREATE INDEX semel_outbox_dead ON semel_outbox (sequence) WHERE status = 4;
 CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
 INSERT INTO semel_migration (version, name, checksum) VALUES (2, 'outbox', '490ddbff7da508f79ec1dcf5fe278b98ac6b012d218969cd61e88a565df3230e');
+
+-- 3: id map
+-- The id map. One row is one public id and what it stands for, unique both ways inside a type and a
+-- tenant, compared byte by byte (BINARY). A revoked row stays, so that its id is never given out
+-- again. status is 1 live, 0 revoked. Times are microseconds since 1970 by the store's clock.
+-- The type comes first in the keys: whoever goes through a type goes through all tenants.
+CREATE TABLE semel_id_map (
+    resource_type TEXT    NOT NULL,
+    tenant        TEXT    NOT NULL,
+    public_id     TEXT    NOT NULL,
+    internal_id   BLOB    NOT NULL CHECK (length(internal_id) = 16),
+    status        INTEGER NOT NULL DEFAULT 1 CHECK (status IN (0, 1)),
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL,
+    PRIMARY KEY (resource_type, tenant, public_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX semel_id_map_internal ON semel_id_map (resource_type, tenant, internal_id);
+CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
+INSERT INTO semel_migration (version, name, checksum) VALUES (3, 'id map', '1a2dfe6b1d379383e2a80f3eff440e5407c319cfc4d796260c3ae6776a139108');

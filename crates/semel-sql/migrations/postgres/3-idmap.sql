@@ -14,4 +14,8 @@ create table semel_id_map (
     primary key (resource_type, tenant, public_id)
 );
 
-create unique index semel_id_map_internal on semel_id_map (resource_type, tenant, internal_id);
+-- "POSIX" compares as "C" does, and is not "C": a condition on a column's own collation cannot use this
+-- index, and one that says "POSIX" cannot use the primary key. While the table is empty the planner
+-- thinks both equally good for anything that names type and tenant, and keeps its plan when it is full.
+create unique index semel_id_map_internal on semel_id_map (
+    internal_id, tenant collate "POSIX", resource_type collate "POSIX");

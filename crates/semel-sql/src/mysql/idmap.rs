@@ -241,7 +241,8 @@ async fn overwrite(connection: &mut MySqlConnection, rounds: &Rounds<'_>) -> sql
          WHERE m.internal_id <> UNHEX(q.i) OR m.status <> 1"
     );
     let write = format!(
-        "{WRITE} {ASKED} LEFT JOIN semel_id_map m ON {BY_PUBLIC} WHERE m.public_id IS NULL"
+        "{WRITE} {ASKED} LEFT JOIN semel_id_map m FORCE INDEX (PRIMARY) \
+         ON {BY_PUBLIC} WHERE m.public_id IS NULL"
     );
     let write = write.replace("{CLOCK}", CLOCK);
     sqlx::raw_sql("START TRANSACTION").execute(&mut *connection).await?;

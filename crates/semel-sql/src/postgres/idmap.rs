@@ -71,7 +71,9 @@ impl IdMap for PgStore {
         if publics.is_empty() || tenant.contains('\0') {
             return Ok(Vec::new());
         }
-        let publics: Vec<&str> = publics.iter().map(PublicId::as_str).collect();
+        let mut publics: Vec<&str> = publics.iter().map(PublicId::as_str).collect();
+        publics.sort_unstable();
+        publics.dedup();
         let mut seat = self.0.desk.seat("find").await;
         let rows = loop {
             let reading = async |connection: &mut PgConnection| {

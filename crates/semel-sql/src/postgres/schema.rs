@@ -212,7 +212,7 @@ async fn collations(connection: &mut PgConnection) -> Result<Vec<Finding>> {
         "select a.attname::text, c.collname::text
         from pg_attribute a join pg_collation c on c.oid = a.attcollation
         where a.attrelid = to_regclass($1) and a.attname = any ($2) and not a.attisdropped
-            and c.collname not in ('C', 'POSIX')
+            and c.collname not in ('C', 'POSIX', 'ucs_basic')
         order by a.attnum",
     )
     .bind(ID_MAP.table)

@@ -276,3 +276,61 @@ fn list(kind: ResourceType, window: Window<'_>, limit: u32) -> QueryBuilder<Sqli
     query.push(" ORDER BY tenant, public_id LIMIT ").push_bind(i64::from(limit));
     query
 }
+
+#[cfg(test)]
+mod tests {
+    use semel_ids::resource::{Order, Resource as _};
+    use sqlx::sqlite::SqliteConnectOptions;
+    use sqlx::{AssertSqlSafe, ConnectOptions};
+
+    use super::*;
+    use crate::sqlite::MIGRATIONS;
+
+    /// How SQLite would go about a statement, one step a line.
+    async fn plan(text: &str) -> String {
+        let options = SqliteConnectOptions::new().in_memory(true);
+        let mut connection = options.connect().await.unwrap();
+        for migration in MIGRATIONS {
+            connection.execute(migration.sql).await.unwrap();
+        }
+        let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}"));
+        let rows = connection.fetch_all(explain).await.unwrap();
+        let steps = rows.iter().map(|row| row.get::<String, _>("detail"));
+        steps
+            .filter(|step| !step.contains("SCAN q") && !step.contains("json_each"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    #[tokio::test]
+    async fn rows_are_looked_up_by_the_whole_of_a_key() {
+        let (public, internal) = (
+            "(resource_type=? AND tenant=? AND public_id=?)",
+            "(resource_type=? AND tenant=? AND internal_id=?)",
+        );
+        for (text, keys) in [
+            (FIND, &[public][..]),
+            (LOOK, &[public, internal]),
+            (REVOKE, &[public]),
+            (EVICT, &[public, internal]),
+        ] {
+            let plan = plan(text).await;
+            assert!(keys.iter().all(|key| plan.contains(key)), "{text}\n{plan}");
+            assert!(!plan.contains("SCAN m") && !plan.contains("SCAN semel_id_map"), "{plan}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_begin_where_the_last_one_ended_and_are_not_sorted() {
+        for (window, key) in [
+            (Window::All, "(resource_type=?)"),
+            (Window::After("t", "p"), "(resource_type=? AND (tenant,public_id)>(?,?))"),
+            (Window::Of("t"), "(resource_type=? AND tenant=?)"),
+            (Window::OfAfter("t", "p"), "(resource_type=? AND tenant=? AND public_id>?)"),
+        ] {
+            let plan = plan(list(Order::TYPE, window, 9).sql().as_ref()).await;
+            assert!(plan.contains(key), "{window:?}: {plan}");
+            assert!(!plan.contains("TEMP B-TREE"), "{plan}");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::fixture::{Ground, draft, key, lease, success};
 
 /// Kills every connection to the test's database but its own; gives their number.
-async fn kill_all(ground: &Ground) -> usize {
+pub(crate) async fn kill_all(ground: &Ground) -> usize {
     let mut killer = ground.plain().await;
     let text = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist \
                 WHERE db = DATABASE() AND id <> CONNECTION_ID()";

@@ -1,9 +1,15 @@
 //! The id map on MariaDB: the suite that every map passes, on transactions that the application opened
 //! by itself, and what only this server can show.
 
+use semel::store::ErrorKind;
+use semel_ids::map::{Binding, IdMap as _, Inserted, Place, Row};
+use semel_ids::resource::{Order, Resource as _};
+use semel_ids::{PublicId, TypedId};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, MySqlConnection};
+use semel_testkit::fixture::run;
 use semel_testkit::{IdMapFixture, OutboxFixture};
+use ulid::Ulid;
 
 use crate::fixture::Ground;
 
@@ -44,4 +50,144 @@ mod conformance {
     use crate::fixture::Ground;
 
     semel_testkit::idmap_conformance!(Ground::new(); rollback, writers, foreign, executor);
+}
+
+fn order(number: u128) -> Binding {
+    Binding::of::<Order>("acme", TypedId::new(Ulid(number << 40 | number))).expect("a tenant")
+}
+
+fn orders(numbers: std::ops::Range<u128>) -> Vec<Binding> {
+    numbers.map(order).collect()
+}
+
+fn publics(bindings: &[Binding]) -> Vec<PublicId> {
+    bindings.iter().map(|binding| *binding.public()).collect()
+}
+
+/// How many rows of the map were read by sessions that have ended.
+async fn rows_read(ground: &Ground) -> i64 {
+    let others = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() \
+                  AND id <> CONNECTION_ID()";
+    while ground.number(others).await > 0 {
+        tokio::task::yield_now().await;
+    }
+    let read = "SELECT COALESCE(SUM(rows_read), 0) FROM information_schema.table_statistics \
+                WHERE table_schema = DATABASE() AND table_name = 'semel_id_map'";
+    ground.number(read).await
+}
+
+#[test]
+fn every_statement_of_the_map_reads_the_rows_that_it_is_about() {
+    run(async {
+        let ground = Ground::new().await;
+        ground.run("SET GLOBAL userstat = 1").await;
+        ground
+            .run(
+                "INSERT INTO semel_id_map SELECT 'ORDER', IF(seq % 2, 'acme', CONCAT('t', seq % 7)), \
+                 CONCAT('ord_', seq), UNHEX(MD5(seq)), 1, 0, 0 FROM seq_1_to_20000",
+            )
+            .await;
+        let before = rows_read(&ground).await;
+        let (store, kind, all) = (ground.connect().await, Order::TYPE, orders(1..201));
+        let mut connection = ground.plain().await;
+        let _ = store.insert_many(&all).await.expect("written");
+        let _ = store.insert_many(&all).await.expect("there already");
+        assert_eq!(store.find("acme", kind, &publics(&all)).await.expect("found").len(), 200);
+        assert_eq!(store.find("acme", kind, &publics(&all[..1])).await.expect("found").len(), 1);
+        store.overwrite(&all).await.expect("overwritten");
+        for tenant in [None, Some("acme")] {
+            let page = store.list(kind, tenant, None, 100).await.expect("listed");
+            let place =
+                |row: &Row| Place { tenant: row.tenant.clone(), public: row.public.clone() };
+            let after = page.last().map(place);
+            let page = store.list(kind, tenant, after.as_ref(), 100).await.expect("listed");
+            assert_eq!(page.len(), 100);
+        }
+        assert!(store.revoke("acme", kind, all[0].public()).await.expect("revoked"));
+        for binding in &all[..3] {
+            let _ = store.insert(&mut connection, binding).await.expect("there already");
+        }
+        drop((store, connection));
+        let read = rows_read(&ground).await - before;
+        assert!(read > 600, "{read}: they are counted");
+        // Some 1,500; to go through a tenant's rows even once would be ten thousand.
+        assert!(read < 5_000, "{read} rows were read");
+    });
+}
+
+#[test]
+fn an_old_snapshot_does_not_hide_who_is_there() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let mut transaction = ground.plain().await;
+        let begin = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+                     START TRANSACTION WITH CONSISTENT SNAPSHOT";
+        sqlx::raw_sql(begin).execute(&mut transaction).await.expect("begun");
+        assert_eq!(store.insert_many(&[order(1)]).await.expect("written"), [Inserted::New]);
+        let told = store.insert(&mut transaction, &order(1)).await;
+        match told {
+            Ok(told) => assert_eq!(told, Inserted::Already),
+            // Where the server is told to refuse what the snapshot does not see.
+            Err(error) => assert_eq!(error.kind(), ErrorKind::RetryTransaction, "{error}"),
+        }
+    });
+}
+
+#[test]
+fn the_answer_is_not_mistaken_for_an_insert_id_of_the_callers() {
+    run(async {
+        let ground = Ground::new().await;
+        ground.run("CREATE TABLE sale (id BIGINT AUTO_INCREMENT PRIMARY KEY, note TEXT)").await;
+        let store = ground.connect().await;
+        let mut transaction = IdMapFixture::begin(&ground, &store).await;
+        for (binding, expected) in [
+            (order(1), Inserted::New),
+            (order(1), Inserted::Already),
+            (order(2), Inserted::New),
+            (order(2), Inserted::Already),
+        ] {
+            for _ in 0..2 {
+                let sold = sqlx::query("INSERT INTO sale (note) VALUES ('x')");
+                let sold = sold.execute(&mut transaction).await.expect("sold");
+                assert!(sold.last_insert_id() > 0);
+            }
+            let told = store.insert(&mut transaction, &binding).await.expect("an answer");
+            assert_eq!(told, expected);
+        }
+        IdMapFixture::rollback(&ground, &store, transaction).await;
+    });
+}
+
+#[test]
+fn a_text_that_is_no_text_is_an_error_that_names_its_column() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        ground
+            .run("INSERT INTO semel_id_map VALUES ('ORDER', x'ff', 'a', x'00000000000000000000000000000000', 1, 0, 0)")
+            .await;
+        let error = store.list(Order::TYPE, None, None, 10).await.expect_err("no text");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("column tenant of semel_id_map"), "{error}");
+        assert_eq!(store.find("acme", Order::TYPE, &publics(&[order(1)])).await.expect("ok"), []);
+    });
+}
+
+#[test]
+fn connections_that_died_at_rest_are_replaced_without_a_word() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        let _ = store.insert_many(&orders(1..3)).await.expect("written");
+        let asked = publics(&orders(1..3));
+        for _ in 0..3 {
+            crate::healing::kill_all(&ground).await;
+            let finding = (0..8).map(|_| store.find("acme", Order::TYPE, &asked));
+            for found in futures_util::future::join_all(finding).await {
+                assert_eq!(found.expect("found").len(), 2);
+            }
+            assert_eq!(store.list(Order::TYPE, None, None, 10).await.expect("listed").len(), 2);
+        }
+    });
 }

@@ -24,7 +24,7 @@ fn several_instances_may_migrate_at_once() {
         for instance in instances {
             applied.extend(instance.await.expect("no panic"));
         }
-        assert_eq!(applied, [1, 2], "each migration is applied by exactly one instance");
+        assert_eq!(applied, [1, 2, 3], "each migration is applied by exactly one instance");
         assert_eq!(ground.connect().await.verify().await.expect("verify"), []);
     });
 }
@@ -109,7 +109,7 @@ fn somebody_elses_table_of_our_name_is_refused_in_words_and_a_half_done_migratio
         let ground = Ground::new().await;
         ground.run("DELETE FROM semel_migration").await;
         let store = ground.connect().await;
-        assert_eq!(store.migrate().await.expect("ours"), [1, 2]);
+        assert_eq!(store.migrate().await.expect("ours"), [1, 2, 3]);
         ground.run("DELETE FROM semel_migration").await;
         ground.run("ALTER TABLE semel_record DROP PRIMARY KEY").await;
         let error = store.migrate().await.expect_err("one digest could be granted twice");
@@ -154,6 +154,32 @@ fn a_column_with_a_collation_is_a_finding() {
             .await;
         let after = codes(store.check().await.expect("check"));
         assert!(after.contains(&"mysql-collation"), "{after:?}");
+    });
+}
+
+#[test]
+fn an_id_map_that_could_merge_ids_is_an_error() {
+    use semel::store::Severity;
+    run(async {
+        for (change, code) in [
+            ("DROP PRIMARY KEY, ADD KEY (resource_type, tenant, public_id)", "mysql-unique-key"),
+            ("DROP PRIMARY KEY, ADD PRIMARY KEY (resource_type, public_id)", "mysql-unique-key"),
+            (
+                "DROP PRIMARY KEY, ADD PRIMARY KEY (resource_type, tenant, public_id(8))",
+                "mysql-unique-key",
+            ),
+            ("DROP KEY semel_id_map_internal", "mysql-unique-key"),
+            ("MODIFY tenant VARCHAR(64) COLLATE utf8mb4_bin NOT NULL", "mysql-collation"),
+            ("MODIFY public_id VARCHAR(64) COLLATE utf8mb4_unicode_ci NOT NULL", "mysql-collation"),
+        ] {
+            let ground = Ground::new().await;
+            let store = ground.connect().await;
+            ground.run(&format!("ALTER TABLE semel_id_map {change}")).await;
+            let findings = store.verify().await.expect("verify");
+            let found = findings.iter().find(|finding| finding.code == code);
+            let found = found.unwrap_or_else(|| panic!("{change}: {findings:?}"));
+            assert_eq!(found.severity, Severity::Error, "{change}");
+        }
     });
 }
 

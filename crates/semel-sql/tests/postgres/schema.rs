@@ -64,7 +64,7 @@ async fn a_store_without_its_schema_says_so() {
     let found = store.check().await.expect("checked");
     let codes: Vec<_> = found.iter().map(|finding| finding.code).collect();
     let (unapplied, absent) = ("sql-migration-missing", "sql-table-missing");
-    assert_eq!(codes, [unapplied, unapplied, absent, absent]);
+    assert_eq!(codes, [unapplied, unapplied, unapplied, absent, absent, absent]);
     // Once it is there, the same store works.
     store.migrate().await.expect("migrated");
     assert!(matches!(
@@ -88,6 +88,33 @@ async fn a_missing_column_index_or_key_is_named() {
     assert!(says("no index semel_record_sweep"), "{found:?}");
     assert!(says("does not keep digest unique"), "{found:?}");
     assert!(found.iter().all(|finding| !finding.fix.is_empty()));
+}
+
+#[tokio::test]
+async fn an_id_map_that_could_merge_ids_is_an_error() {
+    for (change, words) in [
+        (
+            "drop constraint semel_id_map_pkey",
+            "does not keep resource_type, tenant, public_id unique",
+        ),
+        (
+            "drop constraint semel_id_map_pkey, add primary key (resource_type, public_id)",
+            "does not keep resource_type, tenant, public_id unique",
+        ),
+        ("alter tenant type text collate \"default\"", "compared by the collation default"),
+    ] {
+        let database = Database::new().await;
+        let store = database.store().await;
+        database.run(&format!("alter table semel_id_map {change}")).await;
+        let found = store.verify().await.expect("verified");
+        let finding = found.iter().find(|finding| finding.found.contains(words));
+        assert_eq!(finding.map(|finding| finding.severity), Some(Severity::Error), "{found:?}");
+    }
+    let database = Database::new().await;
+    database.run("drop index semel_id_map_internal").await;
+    let found = database.store().await.verify().await.expect("verified");
+    let says = |words: &str| found.iter().any(|finding| finding.found.contains(words));
+    assert!(says("does not keep resource_type, tenant, internal_id unique"), "{found:?}");
 }
 
 #[tokio::test]

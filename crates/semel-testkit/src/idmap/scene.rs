@@ -149,6 +149,8 @@ pub(super) async fn pages<M: IdMap>(
             return rows;
         }
         rows.extend(page);
+        let order = |row: &Row| (row.tenant.clone(), row.public.clone());
+        assert!(rows.is_sorted_by(|a, b| order(a) < order(b)), "each once and in order: {rows:?}");
     }
 }
 

@@ -1,6 +1,12 @@
 -- Invariant: a row that was live counts no more, and stays; one that was not is not touched. The texts
--- come in the order of the primary key, in which everybody locks rows.
+-- come in the order of the primary key, in which everybody locks rows. The type is in every row that is
+-- asked for, so that a row is looked up by its whole key.
+with q as materialized (
+    select $1::text as resource_type, q.tenant, q.public_id
+    from unnest($2::text[], $3::text[]) as q (tenant, public_id)
+)
 update semel_id_map m
 set status = 0, updated_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint
-from unnest($2::text[], $3::text[]) as q (tenant, public_id)
-where m.resource_type = $1 and m.tenant = q.tenant and m.public_id = q.public_id and m.status = 1
+from q
+where m.resource_type = q.resource_type and m.tenant = q.tenant and m.public_id = q.public_id
+    and m.status = 1
