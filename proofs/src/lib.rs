@@ -4,6 +4,8 @@
 //! `bench` run from here (`cargo xtask faults`, `cargo xtask bench`), and the tests beside it are
 //! their short forms.
 
+#[cfg(feature = "testing")]
+pub mod backfill;
 pub mod bench;
 #[cfg(feature = "testing")]
 pub mod child;

@@ -3,6 +3,8 @@
 //!
 //! Every test asserts that its fault really happened.
 
+#[path = "faults/backfill.rs"]
+mod backfill;
 #[path = "faults/events.rs"]
 mod events;
 #[path = "faults/links.rs"]

@@ -5,6 +5,7 @@ pub mod create;
 mod fallback;
 mod generator;
 pub mod map;
+pub mod migration;
 mod prefix;
 pub mod resolver;
 pub mod resource;

@@ -11,6 +11,7 @@
     allow(dead_code)
 )]
 
+pub mod business;
 mod error;
 mod idmap;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -22,6 +22,7 @@
 
 mod aside;
 mod batch;
+mod business;
 mod check;
 mod columns;
 mod idmap;
@@ -51,6 +52,7 @@ use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlConnectOptions;
 use tokio::time::timeout;
 
+pub use business::MySqlTable;
 pub use transaction::MySqlTransaction;
 
 use self::aside::Aside;

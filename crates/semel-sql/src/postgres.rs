@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+mod business;
 mod busy;
 mod idmap;
 mod inspect;
@@ -51,6 +52,7 @@ use ledger::Ledger;
 use statement::{failed, text, unconnected};
 use transaction::Home;
 
+pub use business::PgTable;
 pub use options::PgOptions;
 pub use renew::PgRenewer;
 pub use schema::{MIGRATIONS, print};

@@ -10,6 +10,7 @@
 //! [`MemoryStore`](semel::store::memory::MemoryStore)), network file systems (reported by `check`)
 //! and wake-ups across processes: a waiter in another process polls.
 
+mod business;
 mod failure;
 mod group;
 mod idmap;
@@ -39,6 +40,7 @@ use semel::store::{
 use sqlx::sqlite::SqliteConnection;
 use tokio::sync::oneshot;
 
+pub use self::business::SqliteTable;
 use self::queue::{Answer, Refused, Step, Ticket};
 use self::readers::Readers;
 pub use self::schema::{MIGRATIONS, print};

@@ -22,6 +22,8 @@ use semel_sql::sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use semel_sql::sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Row};
 use semel_testkit::Fixture;
 
+#[path = "sqlite/business.rs"]
+mod business;
 #[path = "sqlite/effects.rs"]
 mod effects;
 #[path = "sqlite/files.rs"]

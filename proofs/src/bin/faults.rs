@@ -1,4 +1,4 @@
-//! The fault runs: `faults model | crash | zombie | sabotage`.
+//! The fault runs: `faults model | crash | zombie | events | backfill | sabotage`.
 //!
 //! `cargo xtask faults` starts the servers and then this. The hidden command `child` is the process
 //! that the others kill.
@@ -13,7 +13,7 @@ use semel_proofs::effects::Journal;
 use semel_proofs::place::{NAMES, Place};
 use semel_proofs::report::Report;
 use semel_proofs::stores::Backend;
-use semel_proofs::{events, histories, sabotage, zombie};
+use semel_proofs::{backfill, events, histories, sabotage, zombie};
 use semel_testkit::model;
 
 const USAGE: &str = "\
@@ -26,6 +26,8 @@ usage: faults <command> [--store S]… [--json FILE]
                                                        processes stop past their lease and wake up
   events    [--broker B]… [--events N] [--kills N]     relays, consumers and brokers die; B is bus,
                                                        nats, rabbitmq or streams
+  backfill  [--rows N] [--batch N] [--kills N]         a table moves into the id map, and its movers
+                                                       die
   sabotage                                             every guard is removed; its test must go red
 
 S is memory, sqlite, postgres, mysql, redis, redis-cluster or a URL; without it, all that fit.
@@ -67,7 +69,12 @@ async fn run(arguments: &[String]) -> Result<bool, Trouble> {
             events::serve(options.event_child()?).await?;
             return Ok(true);
         }
+        "backfill-child" => {
+            backfill::serve(options.backfill_child()?).await?;
+            return Ok(true);
+        }
         "events" => events(&options).await?,
+        "backfill" => backfills(&options).await?,
         "model" => histories(&options).await?,
         "crash" => crashes(&options).await?,
         "zombie" => zombies(&options).await?,
@@ -180,6 +187,23 @@ async fn events(options: &Options) -> Result<Report, Trouble> {
     Ok(report)
 }
 
+async fn backfills(options: &Options) -> Result<Report, Trouble> {
+    let mut report = Report::new("backfill");
+    for store in options.stores(&["sqlite", "postgres", "mysql"]) {
+        eprintln!("{store} …");
+        let place = Place::named(store).await?;
+        let settings = backfill::Settings {
+            program: std::env::current_exe()?,
+            rows: options.rows.unwrap_or(1_000_000),
+            batch: options.batch.unwrap_or(1_000),
+            kills: options.kills.unwrap_or(12),
+        };
+        report.lines.push(backfill::run(&place, &settings).await?);
+        place.remove().await;
+    }
+    Ok(report)
+}
+
 /// The command line after the command.
 #[derive(Debug, Default)]
 struct Options {
@@ -187,6 +211,8 @@ struct Options {
     brokers: Vec<String>,
     role: Option<events::Role>,
     events: Option<u64>,
+    rows: Option<u64>,
+    batch: Option<u32>,
     json: Option<PathBuf>,
     cases: Option<u32>,
     operations: Option<usize>,
@@ -210,6 +236,8 @@ impl Options {
                 "--broker" => options.brokers.push(value.clone()),
                 "--role" => options.role = events::Role::named(value),
                 "--events" => options.events = Some(number(name, value)?),
+                "--rows" => options.rows = Some(number(name, value)?),
+                "--batch" => options.batch = Some(number(name, value)?),
                 "--json" => options.json = Some(value.into()),
                 "--cases" => options.cases = Some(number(name, value)?),
                 "--operations" => options.operations = Some(number(name, value)?),
@@ -241,6 +269,15 @@ impl Options {
             broker: events::Broker::named(broker)?,
             role: self.role.ok_or("a child needs --role")?,
             fails_one_in: self.fails_one_in,
+        })
+    }
+
+    fn backfill_child(&self) -> Result<backfill::ChildSettings, Trouble> {
+        let url = self.stores.first().ok_or("a child needs --store")?;
+        Ok(backfill::ChildSettings {
+            backend: Backend::parse(url)?,
+            checkpoint: self.journal.clone().ok_or("a child needs --journal")?,
+            batch: self.batch.ok_or("a child needs --batch")?,
         })
     }
 

@@ -2,6 +2,7 @@
 //! get wrong.
 #![cfg(feature = "mysql")]
 
+mod business;
 mod claims;
 mod effects;
 mod fixture;

@@ -1,6 +1,7 @@
 //! The ledger in PostgreSQL: the suite that every store passes, and what only this one can show.
 #![cfg(feature = "postgres")]
 
+mod business;
 mod database;
 mod effects;
 mod faults;

@@ -1,0 +1,208 @@
+//! Filling the map from a business table.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use semel::store::{Error, ErrorKind, Result};
+
+use super::business::{BusinessTable, Cursor, Page};
+use super::checkpoint::{Checkpoint, Saved};
+use super::pace::Pace;
+use super::progress::{Progress, Watch};
+use super::reading::{Reason, read};
+use super::tally::{Refusals, Sample};
+use super::{LOOKUP, Migration};
+use crate::codec::PublicId;
+use crate::map::{Binding, IdMap, Inserted};
+
+/// What a backfill did, or in a dry run would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backfilled {
+    /// Rows of the table.
+    pub seen: u64,
+    /// Bindings written. Where a batch was committed and its process died before it could say so,
+    /// its bindings count as there already.
+    pub written: u64,
+    /// Bindings that were there.
+    pub already: u64,
+    /// Rows that are not in the map and cannot be put there. Of those that an earlier run met there
+    /// are counts and no samples.
+    pub refused: Refusals,
+    /// Rows that an earlier run of the same walk has seen.
+    pub resumed: u64,
+}
+
+impl Backfilled {
+    /// Whether every row is in the map.
+    pub fn complete(&self) -> bool {
+        self.refused.count() == 0
+    }
+}
+
+impl fmt::Display for Backfilled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seen, written, already, refused, .. } = self;
+        writeln!(f, "seen: {seen}\nwritten: {written}\nalready there: {already}")?;
+        write!(f, "refused: {refused}")
+    }
+}
+
+impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
+    /// Writes a binding for every row that has none. Rows that cannot be used are counted by reason
+    /// and stop nothing.
+    ///
+    /// Goes on where the checkpoint says; `()` is no checkpoint. To stop it, drop the future or the
+    /// process: what was committed stays, and nothing is half done. A dry run begins at the beginning
+    /// and leaves the checkpoint alone; it does not see that another public id has a row's internal
+    /// id, which the real run refuses as [`Reason::Conflict`].
+    ///
+    /// # Errors
+    /// `Misconfigured` if the checkpoint is another backfill's; else what the table, the map or the
+    /// checkpoint failed with, after the retries. Run it again: it goes on.
+    pub async fn backfill<C: Checkpoint>(
+        &self,
+        checkpoint: &C,
+        mut progress: impl FnMut(&Progress<'_, Backfilled>) + Send,
+    ) -> Result<Backfilled> {
+        let (mut cursor, mut report) = self.resume(checkpoint).await?;
+        let total = self.tried(|| self.table.estimate()).await?;
+        let watch = Watch::new(total).resumed(report.seen);
+        let mut pace = Pace::new(self.rate);
+        loop {
+            let page = self.tried(|| self.table.page(cursor.as_ref(), self.step())).await?;
+            let rows = page.rows.len();
+            cursor = page.next.clone();
+            // Committed first, saved after: a checkpoint must never speak of rows that are not
+            // in the map. To die in between is to write a batch twice, which changes nothing.
+            self.fill(page, &mut report).await?;
+            if let (Some(cursor), false) = (&cursor, self.dry) {
+                checkpoint.save(&self.saved(cursor, &report)).await?;
+            }
+            progress(&watch.progress(&report, report.seen));
+            if cursor.is_none() {
+                break;
+            }
+            pace.after(rows).await;
+        }
+        let keyless = self.tried(|| self.table.keyless()).await?;
+        report.refused.add_many(Reason::NoKey, keyless);
+        if !self.dry {
+            checkpoint.clear().await?;
+        }
+        progress(&watch.progress(&report, report.seen));
+        Ok(report)
+    }
+
+    fn job(&self) -> String {
+        format!("backfill of {:?} from {}", self.kind, self.table.describe())
+    }
+
+    async fn resume<C: Checkpoint>(&self, checkpoint: &C) -> Result<(Option<Cursor>, Backfilled)> {
+        let saved = if self.dry { None } else { checkpoint.load().await? };
+        let Some(saved) = saved else { return Ok((None, Backfilled::default())) };
+        let job = self.job();
+        if saved.job != job {
+            let text = format!(
+                "the checkpoint is that of the {}, and this is the {job}; give it a checkpoint of \
+                 its own, or remove this one",
+                saved.job
+            );
+            return Err(Error::new(ErrorKind::Misconfigured, "resume the backfill", text));
+        }
+        let mut report = Backfilled {
+            seen: saved.seen,
+            written: saved.written,
+            already: saved.already,
+            resumed: saved.seen,
+            refused: Refusals::default(),
+        };
+        for (reason, count) in saved.refused {
+            report.refused.add_many(reason, count);
+        }
+        Ok((Some(saved.cursor), report))
+    }
+
+    fn saved(&self, cursor: &Cursor, report: &Backfilled) -> Saved {
+        Saved {
+            job: self.job(),
+            cursor: cursor.clone(),
+            seen: report.seen,
+            written: report.written,
+            already: report.already,
+            refused: report.refused.counts(),
+        }
+    }
+
+    /// Writes the bindings of a page, and counts.
+    async fn fill(&self, page: Page, report: &mut Backfilled) -> Result<()> {
+        let (mut keys, mut bindings) = (Vec::new(), Vec::new());
+        report.seen += page.rows.len() as u64;
+        for row in page.rows {
+            match read(&row, self.kind, &self.codec) {
+                Ok(binding) => {
+                    keys.push(row.key);
+                    bindings.push(binding);
+                }
+                Err(reason) => {
+                    report.refused.add(reason, self.samples, || Sample::of_row(&row));
+                }
+            }
+        }
+        let answers = match (bindings.is_empty(), self.dry) {
+            (true, _) => return Ok(()),
+            (false, true) => self.foresee(&bindings).await?,
+            (false, false) => self.written(&bindings).await?,
+        };
+        for ((key, binding), answer) in keys.iter().zip(&bindings).zip(answers) {
+            let reason = match answer {
+                Inserted::New => {
+                    report.written += 1;
+                    continue;
+                }
+                Inserted::Already => {
+                    report.already += 1;
+                    continue;
+                }
+                Inserted::Revoked => Reason::Revoked,
+                Inserted::Conflict => Reason::Conflict,
+            };
+            report.refused.add(reason, self.samples, || Sample::of_binding(key, binding));
+        }
+        Ok(())
+    }
+
+    /// Writes bindings: one answer each.
+    pub(super) async fn written(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
+        let answers = self.tried(|| self.map.insert_many(bindings)).await?;
+        if answers.len() == bindings.len() {
+            return Ok(answers);
+        }
+        let text = format!("{} answers to {} bindings", answers.len(), bindings.len());
+        Err(Error::new(ErrorKind::Corrupt, "write bindings", text))
+    }
+
+    /// What writing bindings would answer, as far as reading tells.
+    async fn foresee(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
+        let mut tenants: HashMap<&str, Vec<PublicId>> = HashMap::new();
+        for binding in bindings {
+            tenants.entry(binding.tenant()).or_default().push(*binding.public());
+        }
+        let mut found = HashMap::new();
+        for (tenant, publics) in &tenants {
+            for chunk in publics.chunks(LOOKUP) {
+                for row in self.tried(|| self.map.find(tenant, self.kind, chunk)).await? {
+                    found.insert((*tenant, row.public), (row.internal, row.live));
+                }
+            }
+        }
+        let foresee = |binding: &Binding| match found
+            .get(&(binding.tenant(), binding.public().to_string()))
+        {
+            None => Inserted::New,
+            Some((internal, _)) if *internal != binding.internal() => Inserted::Conflict,
+            Some((_, true)) => Inserted::Already,
+            Some((_, false)) => Inserted::Revoked,
+        };
+        Ok(bindings.iter().map(foresee).collect())
+    }
+}

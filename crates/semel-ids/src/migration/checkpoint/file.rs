@@ -1,0 +1,107 @@
+//! A checkpoint in a file.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use semel::store::{Error, ErrorKind, Result};
+
+use super::{Checkpoint, Saved};
+
+/// A small JSON file that is replaced as a whole and is on the disk when `save` returns.
+#[derive(Clone, Debug)]
+pub struct FileCheckpoint {
+    path: PathBuf,
+}
+
+impl FileCheckpoint {
+    /// At this path. The directory must be there; the file need not.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Does `work` where blocking is allowed.
+    async fn on_disk<O: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&Path) -> io::Result<O> + Send + 'static,
+    ) -> Result<O> {
+        let path = self.path.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            work(&path).map_err(|error| format!("{}: {error}", path.display()))
+        });
+        let done =
+            done.await.map_err(|error| Error::new(ErrorKind::Unavailable, operation, error))?;
+        done.map_err(|text| Error::new(ErrorKind::Unavailable, operation, text))
+    }
+}
+
+impl Checkpoint for FileCheckpoint {
+    async fn load(&self) -> Result<Option<Saved>> {
+        let read = |path: &Path| match fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        };
+        let Some(bytes) = self.on_disk("load the checkpoint", read).await? else {
+            return Ok(None);
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            let path = self.path.display();
+            let text = format!("{path} is not a checkpoint ({error}); remove it to begin anew");
+            Error::new(ErrorKind::Corrupt, "load the checkpoint", text)
+        })
+    }
+
+    async fn save(&self, saved: &Saved) -> Result<()> {
+        let text = serde_json::to_vec(saved).expect("numbers and texts can be written as JSON");
+        self.on_disk("save the checkpoint", move |path| replace(path, &text)).await
+    }
+
+    async fn clear(&self) -> Result<()> {
+        let remove = |path: &Path| match fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
+        self.on_disk("clear the checkpoint", remove).await
+    }
+}
+
+/// Writes beside the file, and renames when it is on the disk: nobody ever sees half of it.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    // A save that was given up goes on in its thread; it must not write into the next one's file.
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}-{count}.new", std::process::id()));
+    let written = write(Path::new(&beside), text).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    sync_directory(directory.unwrap_or(Path::new(".")))
+}
+
+fn write(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+/// A rename is on the disk when its directory is. Where a directory cannot be opened as a file, the
+/// system sees to that itself.
+#[cfg(unix)]
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(not(unix))]
+fn sync_directory(_directory: &Path) -> io::Result<()> {
+    Ok(())
+}

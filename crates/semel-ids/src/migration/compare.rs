@@ -1,0 +1,174 @@
+//! Where map and table differ: one page of either against the other.
+//!
+//! What differs at first sight is looked at again before it is called different, in an order that
+//! makes live traffic no difference: rows and mappings that are made or unmade in one transaction
+//! are seen either both before or both after.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use semel::store::Result;
+use ulid::Ulid;
+
+use super::business::{BusinessRow, BusinessTable, Field};
+use super::reading::{Reason, read};
+use super::{LOOKUP, Migration};
+use crate::codec::PublicId;
+use crate::map::{Binding, IdMap, Row};
+
+/// What is wrong about the mapping of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// There is none.
+    Missing,
+    /// It leads elsewhere.
+    Mismatched(Ulid),
+    /// It was revoked.
+    Revoked,
+}
+
+/// A row and what is wrong about its mapping.
+#[derive(Clone, Debug)]
+pub(super) struct Suspect {
+    pub(super) key: String,
+    pub(super) binding: Binding,
+    pub(super) wrong: Wrong,
+}
+
+/// What a page of the table showed.
+#[derive(Debug, Default)]
+pub(super) struct Compared {
+    pub(super) matched: u64,
+    pub(super) unreadable: Vec<(BusinessRow, Reason)>,
+    pub(super) suspects: Vec<Suspect>,
+}
+
+/// What a page of the map showed.
+#[derive(Debug, Default)]
+pub(super) struct Strays {
+    /// Live mappings without a row.
+    pub(super) extra: Vec<Row>,
+    /// Ids that several rows have.
+    pub(super) duplicated: Vec<BusinessRow>,
+}
+
+impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
+    /// Compares rows with their mappings.
+    pub(super) async fn compare(&self, rows: Vec<BusinessRow>) -> Result<Compared> {
+        let mut compared = Compared::default();
+        let mut tenants: BTreeMap<String, Vec<(String, Binding)>> = BTreeMap::new();
+        for row in rows {
+            match read(&row, self.kind, &self.codec) {
+                Ok(binding) => {
+                    let tenant = tenants.entry(binding.tenant().to_owned()).or_default();
+                    tenant.push((row.key, binding));
+                }
+                Err(reason) => compared.unreadable.push((row, reason)),
+            }
+        }
+        for (tenant, bindings) in &tenants {
+            for chunk in bindings.chunks(LOOKUP) {
+                let suspects = self.suspects(tenant, chunk).await?;
+                let confirmed = self.confirmed(tenant, suspects).await?;
+                compared.matched += (chunk.len() - confirmed.len()) as u64;
+                compared.suspects.extend(confirmed);
+            }
+        }
+        Ok(compared)
+    }
+
+    async fn suspects(&self, tenant: &str, rows: &[(String, Binding)]) -> Result<Vec<Suspect>> {
+        let publics: Vec<PublicId> = rows.iter().map(|(_, binding)| *binding.public()).collect();
+        let found = self.tried(|| self.map.find(tenant, self.kind, &publics)).await?;
+        let found: HashMap<String, (Ulid, bool)> =
+            found.into_iter().map(|row| (row.public, (row.internal, row.live))).collect();
+        let suspect = |(key, binding): &(String, Binding)| {
+            let wrong = match found.get(binding.public().as_str()) {
+                None => Wrong::Missing,
+                Some((_, false)) => Wrong::Revoked,
+                Some((internal, true)) if *internal != binding.internal() => {
+                    Wrong::Mismatched(*internal)
+                }
+                Some(_) => return None,
+            };
+            Some(Suspect { key: key.clone(), binding: binding.clone(), wrong })
+        };
+        Ok(rows.iter().filter_map(suspect).collect())
+    }
+
+    /// Those whose rows are still there. The map was read before: a row that is there now was
+    /// there, too, when its mapping was not.
+    async fn confirmed(&self, tenant: &str, suspects: Vec<Suspect>) -> Result<Vec<Suspect>> {
+        if suspects.is_empty() {
+            return Ok(suspects);
+        }
+        let there = self.there(tenant, suspects.iter().map(|suspect| &suspect.binding)).await?;
+        let is_there = |suspect: &Suspect| there.contains(suspect.binding.public().as_str());
+        Ok(suspects.into_iter().filter(is_there).collect())
+    }
+
+    /// The public ids of those bindings of a tenant that the table says as well.
+    pub(super) async fn there(
+        &self,
+        tenant: &str,
+        bindings: impl Iterator<Item = &Binding>,
+    ) -> Result<HashSet<String>> {
+        let publics: Vec<&str> = bindings.map(|binding| binding.public().as_str()).collect();
+        let mut there = HashSet::new();
+        for chunk in publics.chunks(LOOKUP) {
+            for row in self.tried(|| self.table.find(tenant, chunk)).await? {
+                if let Ok(binding) = read(&row, self.kind, &self.codec) {
+                    there.insert(binding.public().to_string());
+                }
+            }
+        }
+        Ok(there)
+    }
+
+    /// Compares mappings, which come tenant by tenant, with their rows.
+    pub(super) async fn strays(&self, mappings: Vec<Row>) -> Result<Strays> {
+        let mut strays = Strays::default();
+        let live: Vec<Row> = mappings.into_iter().filter(|row| row.live).collect();
+        for tenant in live.chunk_by(|one, other| one.tenant == other.tenant) {
+            for chunk in tenant.chunks(LOOKUP) {
+                let absent = self.absent(chunk, &mut strays.duplicated).await?;
+                strays.extra.extend(self.still_live(absent).await?);
+            }
+        }
+        Ok(strays)
+    }
+
+    /// The mappings of one tenant that have no row. A row that has the public id and cannot be read
+    /// otherwise is a row.
+    async fn absent(&self, chunk: &[Row], twice: &mut Vec<BusinessRow>) -> Result<Vec<Row>> {
+        let Some(first) = chunk.first() else { return Ok(Vec::new()) };
+        let publics: Vec<&str> = chunk.iter().map(|row| row.public.as_str()).collect();
+        let mut seen = HashMap::<String, u32>::new();
+        for row in self.tried(|| self.table.find(&first.tenant, &publics)).await? {
+            let Field::Value(public) = &row.public else { continue };
+            let times = seen.entry(public.clone()).or_default();
+            *times += 1;
+            if *times == 2 {
+                twice.push(row);
+            }
+        }
+        Ok(chunk.iter().filter(|row| !seen.contains_key(&row.public)).cloned().collect())
+    }
+
+    /// Those of one tenant that are live still. The table was read before: a mapping that is live
+    /// now was live, too, when its row was not there.
+    async fn still_live(&self, rows: Vec<Row>) -> Result<Vec<Row>> {
+        let Some(tenant) = rows.first().map(|row| row.tenant.clone()) else { return Ok(rows) };
+        let parse = |row: &Row| self.codec.read(&row.public).ok().map(|(_, public, _)| public);
+        let publics: Vec<PublicId> = rows.iter().filter_map(parse).collect();
+        let live: HashSet<String> = match publics.is_empty() {
+            true => HashSet::new(),
+            false => {
+                let found = self.tried(|| self.map.find(&tenant, self.kind, &publics)).await?;
+                found.into_iter().filter(|row| row.live).map(|row| row.public).collect()
+            }
+        };
+        // What is no public id was not written by an application that runs now: nothing races it.
+        let stays = |row: &Row| live.contains(&row.public) || parse(row).is_none();
+        Ok(rows.into_iter().filter(stays).collect())
+    }
+}

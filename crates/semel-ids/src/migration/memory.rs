@@ -1,0 +1,95 @@
+//! A business table in this process, for tests and development.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use semel::store::{Error, ErrorKind, Result};
+
+use super::business::{BusinessRow, BusinessTable, Cursor, Field, Page};
+use crate::codec::Codec;
+
+/// Rows under numbers. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryTable {
+    rows: Arc<Mutex<BTreeMap<u64, BusinessRow>>>,
+    tenant: Option<String>,
+}
+
+impl MemoryTable {
+    /// An empty one, of many tenants.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty one whose rows are all this tenant's.
+    pub fn of_tenant(tenant: &str) -> Self {
+        Self { tenant: Some(tenant.to_owned()), ..Self::default() }
+    }
+
+    /// Adds a row with this public id and the internal id that [`Codec::new`] reads in it (none where
+    /// it reads none); gives its key.
+    pub fn put(&self, tenant: &str, public: &str) -> u64 {
+        let internal = Codec::new().decode(public).map(|(_, id)| id.to_bytes().to_vec());
+        self.insert(BusinessRow {
+            key: String::new(),
+            tenant: Field::Value(tenant.to_owned()),
+            public: Field::Value(public.to_owned()),
+            internal: internal.map_or(Field::Null, Field::Value),
+        })
+    }
+
+    /// Adds a row as it is, but for its key, which this gives.
+    pub fn insert(&self, mut row: BusinessRow) -> u64 {
+        let mut rows = self.rows();
+        let key = rows.last_key_value().map_or(1, |(last, _)| last + 1);
+        row.key = key.to_string();
+        rows.insert(key, row);
+        key
+    }
+
+    /// Removes a row.
+    pub fn remove(&self, key: u64) -> Option<BusinessRow> {
+        self.rows().remove(&key)
+    }
+
+    fn rows(&self) -> MutexGuard<'_, BTreeMap<u64, BusinessRow>> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BusinessTable for MemoryTable {
+    fn describe(&self) -> String {
+        String::from("a table in memory")
+    }
+
+    fn tenant(&self) -> Option<&str> {
+        self.tenant.as_deref()
+    }
+
+    async fn page(&self, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+        let after = after.map(|cursor| cursor.as_str().parse::<u64>());
+        let after = after
+            .transpose()
+            .map_err(|error| Error::new(ErrorKind::Misconfigured, "read the cursor", error))?;
+        let rows = self.rows();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = rows.range((from, Bound::Unbounded));
+        let page: Vec<_> = rest.by_ref().take(limit as usize).collect();
+        let last = page.last().map(|(key, _)| Cursor::new(key.to_string()));
+        let next = rest.next().and(last);
+        Ok(Page { rows: page.into_iter().map(|(_, row)| row.clone()).collect(), next })
+    }
+
+    async fn find(&self, tenant: &str, publics: &[&str]) -> Result<Vec<BusinessRow>> {
+        let matches = |row: &&BusinessRow| {
+            matches!(&row.tenant, Field::Value(own) if own == tenant)
+                && matches!(&row.public, Field::Value(public) if publics.contains(&public.as_str()))
+        };
+        Ok(self.rows().values().filter(matches).cloned().collect())
+    }
+
+    async fn estimate(&self) -> Result<Option<u64>> {
+        Ok(Some(self.rows().len() as u64))
+    }
+}

@@ -1,0 +1,103 @@
+//! How far a walk has come.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What is being walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The business table's rows.
+    Rows,
+    /// The map's.
+    Mappings,
+}
+
+/// How far a walk has come: told after every batch, and once more at the end.
+#[derive(Clone, Debug)]
+pub struct Progress<'r, R> {
+    /// What was counted so far.
+    pub report: &'r R,
+    /// What is being walked.
+    pub stage: Stage,
+    /// Rows of this stage that were seen, by earlier runs of the same walk, too.
+    pub seen: u64,
+    /// About how many there are.
+    pub total: Option<u64>,
+    /// Since this run began.
+    pub elapsed: Duration,
+    /// Rows a second, by this run in this stage.
+    pub rate: f64,
+}
+
+impl<R> Progress<'_, R> {
+    /// How long the rest of the stage takes, if the table is as large as it seems.
+    pub fn remaining(&self) -> Option<Duration> {
+        let left = self.total?.saturating_sub(self.seen);
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        Duration::try_from_secs_f64(left as f64 / self.rate).ok()
+    }
+}
+
+impl<R> fmt::Display for Progress<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.stage {
+            Stage::Rows => "rows",
+            Stage::Mappings => "mappings",
+        };
+        write!(f, "{} ", self.seen)?;
+        if let Some(total) = self.total {
+            write!(f, "of about {total} ")?;
+        }
+        write!(f, "{what}, {:.0} a second", self.rate)?;
+        match self.remaining() {
+            Some(left) => write!(f, ", about {} s left", left.as_secs()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Measures one stage of a run.
+#[derive(Debug)]
+pub(super) struct Watch {
+    began: Instant,
+    stage_began: Instant,
+    stage: Stage,
+    before: u64,
+    total: Option<u64>,
+}
+
+impl Watch {
+    pub(super) fn new(total: Option<u64>) -> Self {
+        let now = Instant::now();
+        Self { began: now, stage_began: now, stage: Stage::Rows, before: 0, total }
+    }
+
+    /// An earlier run has seen so many.
+    pub(super) fn resumed(mut self, seen: u64) -> Self {
+        self.before = seen;
+        self
+    }
+
+    /// The next stage begins.
+    pub(super) fn turn(&mut self, total: Option<u64>) {
+        (self.stage, self.total) = (Stage::Mappings, total);
+        (self.stage_began, self.before) = (Instant::now(), 0);
+    }
+
+    pub(super) fn progress<'r, R>(&self, report: &'r R, seen: u64) -> Progress<'r, R> {
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        let fresh = seen.saturating_sub(self.before) as f64;
+        let spent = self.stage_began.elapsed().as_secs_f64().max(1e-6);
+        Progress {
+            report,
+            stage: self.stage,
+            seen,
+            // A table grows while it is walked, and estimates are old.
+            total: self.total.map(|total| total.max(seen)),
+            elapsed: self.began.elapsed(),
+            rate: fresh / spent,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! From what a row says to a binding, or to the reason why it is none.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use ulid::Ulid;
+
+use super::business::{BusinessRow, Field};
+use crate::codec::Codec;
+use crate::map::{Binding, InvalidBinding};
+use crate::resource::ResourceType;
+
+/// Why a row is not in the map and cannot be put there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// It has no tenant.
+    NoTenant,
+    /// Its tenant cannot be one: blank, too long, control characters.
+    BadTenant,
+    /// It has no public id.
+    NoPublicId,
+    /// Its public id is none of the codec's.
+    BadPublicId,
+    /// Its public id is that of another kind of thing.
+    ForeignPrefix,
+    /// It has no internal id.
+    NoInternalId,
+    /// Its internal id is neither 16 bytes nor a ULID's text.
+    BadInternalId,
+    /// Its public id stands for another internal id than the row's.
+    OtherInternalId,
+    /// A column holds a value of another type.
+    Unreadable,
+    /// It has no key, so that no walk comes to it.
+    NoKey,
+    /// The map has it, revoked.
+    Revoked,
+    /// The map has its public or its internal id for something else.
+    Conflict,
+}
+
+impl Reason {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Reason::NoTenant => "no tenant",
+            Reason::BadTenant => "not a tenant",
+            Reason::NoPublicId => "no public id",
+            Reason::BadPublicId => "not a public id",
+            Reason::ForeignPrefix => "public id of another type",
+            Reason::NoInternalId => "no internal id",
+            Reason::BadInternalId => "not an internal id",
+            Reason::OtherInternalId => "public id of another internal id",
+            Reason::Unreadable => "unreadable",
+            Reason::NoKey => "no key",
+            Reason::Revoked => "revoked in the map",
+            Reason::Conflict => "in conflict with the map",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words())
+    }
+}
+
+/// The binding that a row says.
+pub(super) fn read(
+    row: &BusinessRow,
+    kind: ResourceType,
+    codec: &Codec,
+) -> Result<Binding, Reason> {
+    let tenant = field(&row.tenant, Reason::NoTenant)?;
+    let public = field(&row.public, Reason::NoPublicId)?;
+    let internal = internal(field(&row.internal, Reason::NoInternalId)?)?;
+    Binding::checked(tenant, kind, codec, public, internal).map_err(|invalid| match invalid {
+        InvalidBinding::Tenant(_) => Reason::BadTenant,
+        InvalidBinding::Format(_) => Reason::BadPublicId,
+        InvalidBinding::Prefix { .. } => Reason::ForeignPrefix,
+        InvalidBinding::Internal => Reason::OtherInternalId,
+    })
+}
+
+fn field<T>(field: &Field<T>, none: Reason) -> Result<&T, Reason> {
+    match field {
+        Field::Value(value) => Ok(value),
+        Field::Null => Err(none),
+        Field::Unreadable => Err(Reason::Unreadable),
+    }
+}
+
+fn internal(bytes: &[u8]) -> Result<Ulid, Reason> {
+    if let Ok(bytes) = <[u8; 16]>::try_from(bytes) {
+        return Ok(Ulid::from_bytes(bytes));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| Reason::BadInternalId)?;
+    // Tables write ULIDs in either case; our own strict reader knows the lower one.
+    let decoded = Codec::new().decode(&format!("id_{}", text.to_ascii_lowercase()));
+    decoded.map(|(_, id)| id).map_err(|_| Reason::BadInternalId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::{Order, Resource};
+
+    const TEXT: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+
+    fn row(tenant: &str, public: &str, internal: &[u8]) -> BusinessRow {
+        BusinessRow {
+            key: String::from("1"),
+            tenant: Field::Value(tenant.to_owned()),
+            public: Field::Value(public.to_owned()),
+            internal: Field::Value(internal.to_vec()),
+        }
+    }
+
+    fn reason(row: &BusinessRow) -> Option<Reason> {
+        read(row, Order::TYPE, Order::codec()).err()
+    }
+
+    #[test]
+    fn an_internal_id_is_sixteen_bytes_or_the_text_of_a_ulid() {
+        let id = internal(TEXT.as_bytes()).expect("a ULID");
+        let public = "ord_01arz3ndektsv4rrffq69g5fav";
+        for spelling in [TEXT.as_bytes(), TEXT.to_lowercase().as_bytes(), &id.to_bytes()] {
+            assert_eq!(reason(&row("acme", public, spelling)), None, "{spelling:?}");
+        }
+        let overflow = "8ZZZZZZZZZZZZZZZZZZZZZZZZZ".as_bytes();
+        for wrong in [&b""[..], &b"short"[..], overflow, &[0xff; 26], &[0; 17]] {
+            assert_eq!(reason(&row("acme", public, wrong)), Some(Reason::BadInternalId));
+        }
+    }
+
+    #[test]
+    fn whatever_a_row_lacks_has_a_name() {
+        let public = "ord_01arz3ndektsv4rrffq69g5fav";
+        let right = row("acme", public, TEXT.as_bytes());
+        let with = |change: &dyn Fn(&mut BusinessRow)| {
+            let mut row = right.clone();
+            change(&mut row);
+            reason(&row)
+        };
+        assert_eq!(reason(&right), None);
+        assert_eq!(with(&|row| row.tenant = Field::Null), Some(Reason::NoTenant));
+        assert_eq!(with(&|row| row.public = Field::Null), Some(Reason::NoPublicId));
+        assert_eq!(with(&|row| row.internal = Field::Null), Some(Reason::NoInternalId));
+        assert_eq!(with(&|row| row.public = Field::Unreadable), Some(Reason::Unreadable));
+        let text = |text: &str| Field::Value(text.to_owned());
+        assert_eq!(with(&|row| row.tenant = text(" ")), Some(Reason::BadTenant));
+        assert_eq!(with(&|row| row.public = text("ord_x")), Some(Reason::BadPublicId));
+        let user = public.replace("ord", "usr");
+        assert_eq!(with(&|row| row.public = text(&user)), Some(Reason::ForeignPrefix));
+        let other = public.replace("fav", "faw");
+        assert_eq!(with(&|row| row.public = text(&other)), Some(Reason::OtherInternalId));
+    }
+}

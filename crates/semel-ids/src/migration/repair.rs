@@ -1,0 +1,332 @@
+//! Mending the map, with the table as the truth.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+
+use semel::clock::{Clock, micros};
+use semel::store::Result;
+use ulid::Ulid;
+
+use super::business::BusinessTable;
+use super::compare::{Suspect, Wrong};
+use super::pace::Pace;
+use super::progress::{Progress, Watch};
+use super::tally::{Refusals, Sample, Tally};
+use super::{LOOKUP, Migration};
+use crate::map::{Binding, IdMap, Inserted, Place, Row};
+use crate::resource::ResourceType;
+
+/// What a repair did, or in a dry run would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// Rows of the table.
+    pub rows: u64,
+    /// Mappings of the type that were looked at.
+    pub mappings: u64,
+    /// Missing mappings that were written.
+    pub inserted: Tally,
+    /// Wrong mappings that were replaced.
+    pub overwritten: Tally,
+    /// Revoked mappings that were made live again; see
+    /// [`revive_revoked`](super::Migration::revive_revoked).
+    pub revived: Tally,
+    /// Mappings without a row that were revoked.
+    pub revoked: Tally,
+    /// Revoked mappings whose rows are there, left as they are.
+    pub left_revoked: Tally,
+    /// Mappings without a row that are too young to be judged; see
+    /// [`grace`](super::Migration::grace).
+    pub left_young: Tally,
+    /// Mappings without a row that were left since there are more of them than
+    /// [`max_revocations`](super::Migration::max_revocations): all of them.
+    pub withheld: u64,
+    /// Mappings that were mended and at once revoked, since their rows went away meanwhile.
+    pub undone: u64,
+    /// Rows that say no binding, about which nothing can be done here.
+    pub unreadable: Refusals,
+}
+
+impl Repaired {
+    /// How many mappings were changed.
+    pub fn changed(&self) -> u64 {
+        let Self { inserted, overwritten, revived, revoked, .. } = self;
+        [inserted, overwritten, revived, revoked].iter().map(|tally| tally.count).sum()
+    }
+
+    /// Whether nothing is left to a later run or to somebody's judgement.
+    pub fn finished(&self) -> bool {
+        let left = self.left_revoked.count + self.left_young.count + self.withheld;
+        left + self.unreadable.count() == 0
+    }
+}
+
+impl fmt::Display for Repaired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, mappings, inserted, overwritten, revived, revoked, .. } = self;
+        writeln!(f, "rows: {rows}\nmappings: {mappings}\ninserted: {inserted}")?;
+        writeln!(f, "overwritten: {overwritten}\nrevived: {revived}\nrevoked: {revoked}")?;
+        writeln!(f, "left revoked: {}\nleft as too young: {}", self.left_revoked, self.left_young)?;
+        writeln!(f, "withheld: {}\nundone: {}", self.withheld, self.undone)?;
+        write!(f, "unreadable: {}", self.unreadable)
+    }
+}
+
+/// How a mapping was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is live and leads here.
+    Live(Ulid),
+    /// It counts no more.
+    Revoked,
+}
+
+/// A mapping that was changed: whoever keeps it in a cache must be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Whose.
+    pub tenant: String,
+    /// Of what.
+    pub kind: ResourceType,
+    /// The public id, as the map has it.
+    pub public: String,
+    /// What became of it.
+    pub change: Change,
+}
+
+impl Changed {
+    /// Whether it leads somewhere now, which is what a resolver's cache wants to know.
+    pub fn is_live(&self) -> bool {
+        matches!(self.change, Change::Live(_))
+    }
+
+    fn live(binding: &Binding) -> Self {
+        Self {
+            tenant: binding.tenant().to_owned(),
+            kind: binding.kind(),
+            public: binding.public().to_string(),
+            change: Change::Live(binding.internal()),
+        }
+    }
+}
+
+impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
+    /// Makes the map say what the table says: writes what is missing, replaces what is mismatched,
+    /// revokes what is extra. What differs is found as [`verify`](Self::verify) finds it, so a report
+    /// of an earlier one is not needed and cannot be out of date.
+    ///
+    /// Each row is looked at again right before its mapping is changed, and once more after: a mapping
+    /// whose row went away meanwhile is revoked again. `told` hears of every batch of changes once it
+    /// is committed, and the repair waits for it: hand each to the `changed` of the resolver. A process that dies before it could be told leaves
+    /// its caches to their time to live; so does a mapping that stood against a replaced one by its
+    /// internal id, which goes away unnamed.
+    ///
+    /// # Errors
+    /// What the table or the map failed with, after the retries. What was mended stays mended; run
+    /// it again.
+    pub async fn repair<F: Future<Output = ()> + Send>(
+        &self,
+        mut progress: impl FnMut(&Progress<'_, Repaired>) + Send,
+        mut told: impl FnMut(Vec<Changed>) -> F + Send,
+    ) -> Result<Repaired> {
+        let mut report = Repaired::default();
+        let total = self.tried(|| self.table.estimate()).await?;
+        let mut watch = Watch::new(total);
+        let mut pace = Pace::new(self.rate);
+        let mut cursor = None;
+        loop {
+            let page = self.tried(|| self.table.page(cursor.as_ref(), self.step())).await?;
+            let seen = page.rows.len();
+            report.rows += seen as u64;
+            let compared = self.compare(page.rows).await?;
+            for (row, reason) in &compared.unreadable {
+                report.unreadable.add(*reason, self.samples, || Sample::of_row(row));
+            }
+            let changed = self.mend(compared.suspects, &mut report).await?;
+            if !changed.is_empty() {
+                told(changed).await;
+            }
+            progress(&watch.progress(&report, report.rows));
+            pace.after(seen).await;
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        watch.turn(Some(report.rows));
+        let extra = self.count_extra(&mut report, &watch, &mut pace, &mut progress).await?;
+        if extra > self.revocations {
+            report.withheld = extra;
+        } else if extra > 0 {
+            self.revoke_extra(&mut report, &mut pace, &mut told).await?;
+            progress(&watch.progress(&report, report.mappings));
+        }
+        Ok(report)
+    }
+
+    /// Mends the mappings of some rows.
+    async fn mend(&self, suspects: Vec<Suspect>, report: &mut Repaired) -> Result<Vec<Changed>> {
+        let (mut inserts, mut overwrites) = (Vec::new(), Vec::new());
+        for suspect in suspects {
+            match suspect.wrong {
+                Wrong::Missing => inserts.push(suspect),
+                Wrong::Mismatched(_) => overwrites.push(suspect),
+                Wrong::Revoked if self.revive => overwrites.push(suspect),
+                Wrong::Revoked => {
+                    let sample = || Sample::of_binding(&suspect.key, &suspect.binding);
+                    report.left_revoked.add(self.samples, sample);
+                }
+            }
+        }
+        let mut mended = Vec::new();
+        for suspect in self.insert(inserts, &mut mended).await? {
+            overwrites.push(suspect);
+        }
+        if !self.dry && !overwrites.is_empty() {
+            let bindings: Vec<Binding> =
+                overwrites.iter().map(|suspect| suspect.binding.clone()).collect();
+            self.tried(|| self.map.overwrite(&bindings)).await?;
+        }
+        mended.extend(overwrites);
+        for Suspect { key, binding, wrong } in &mended {
+            let tally = match wrong {
+                Wrong::Missing => &mut report.inserted,
+                Wrong::Mismatched(_) => &mut report.overwritten,
+                Wrong::Revoked => &mut report.revived,
+            };
+            tally.add(self.samples, || Sample::of_binding(key, binding));
+        }
+        if self.dry {
+            return Ok(Vec::new());
+        }
+        let mut changed: Vec<Changed> =
+            mended.iter().map(|suspect| Changed::live(&suspect.binding)).collect();
+        changed.extend(self.undo_vanished(&mended, report).await?);
+        Ok(changed)
+    }
+
+    /// Writes what is missing; gives back those whose internal id something else has.
+    async fn insert(
+        &self,
+        missing: Vec<Suspect>,
+        mended: &mut Vec<Suspect>,
+    ) -> Result<Vec<Suspect>> {
+        if self.dry || missing.is_empty() {
+            mended.extend(missing);
+            return Ok(Vec::new());
+        }
+        let bindings: Vec<Binding> =
+            missing.iter().map(|suspect| suspect.binding.clone()).collect();
+        let mut conflicts = Vec::new();
+        for (suspect, answer) in missing.into_iter().zip(self.written(&bindings).await?) {
+            match answer {
+                Inserted::New => mended.push(suspect),
+                // Somebody registered it since.
+                Inserted::Already => {}
+                // Somebody registered it and deleted it since.
+                Inserted::Revoked => {}
+                Inserted::Conflict => conflicts.push(suspect),
+            }
+        }
+        Ok(conflicts)
+    }
+
+    /// Revokes what was mended for rows that are not there any more: who deleted them found no
+    /// mapping to revoke.
+    async fn undo_vanished(
+        &self,
+        mended: &[Suspect],
+        report: &mut Repaired,
+    ) -> Result<Vec<Changed>> {
+        let mut tenants: BTreeMap<&str, Vec<&Binding>> = BTreeMap::new();
+        for suspect in mended {
+            tenants.entry(suspect.binding.tenant()).or_default().push(&suspect.binding);
+        }
+        let mut changed = Vec::new();
+        for (tenant, bindings) in tenants {
+            let there = self.there(tenant, bindings.iter().copied()).await?;
+            for binding in bindings {
+                if there.contains(binding.public().as_str()) {
+                    continue;
+                }
+                self.tried(|| self.map.revoke(tenant, self.kind, binding.public())).await?;
+                report.undone += 1;
+                changed.push(Changed { change: Change::Revoked, ..Changed::live(binding) });
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Counts live mappings without a row that are old enough to be judged.
+    async fn count_extra(
+        &self,
+        report: &mut Repaired,
+        watch: &Watch,
+        pace: &mut Pace,
+        progress: &mut (impl FnMut(&Progress<'_, Repaired>) + Send),
+    ) -> Result<u64> {
+        let (mut after, mut extra) = (None, 0);
+        while let Some((seen, strays)) = self.next_strays(&mut after).await? {
+            report.mappings += seen as u64;
+            for row in strays.extra {
+                let sample = || Sample::of_mapping(&row);
+                if self.is_young(&row) {
+                    report.left_young.add(self.samples, sample);
+                    continue;
+                }
+                extra += 1;
+                if self.dry && extra <= self.revocations {
+                    report.revoked.add(self.samples, sample);
+                }
+            }
+            progress(&watch.progress(report, report.mappings));
+            pace.after(seen).await;
+        }
+        if self.dry && extra > self.revocations {
+            report.revoked = Tally::default();
+        }
+        Ok(extra)
+    }
+
+    /// Revokes them, looking again at each.
+    async fn revoke_extra<F: Future<Output = ()> + Send>(
+        &self,
+        report: &mut Repaired,
+        pace: &mut Pace,
+        told: &mut (impl FnMut(Vec<Changed>) -> F + Send),
+    ) -> Result<()> {
+        if self.dry {
+            return Ok(());
+        }
+        let mut after = None;
+        while let Some((seen, strays)) = self.next_strays(&mut after).await? {
+            let room = self.revocations.saturating_sub(report.revoked.count);
+            let old = strays.extra.into_iter().filter(|row| !self.is_young(row));
+            let extra: Vec<Row> = old.take(usize::try_from(room).unwrap_or(usize::MAX)).collect();
+            for chunk in extra.chunks(LOOKUP) {
+                let place =
+                    |row: &Row| Place { tenant: row.tenant.clone(), public: row.public.clone() };
+                let places: Vec<Place> = chunk.iter().map(place).collect();
+                self.tried(|| self.map.revoke_rows(self.kind, &places)).await?;
+                for row in chunk {
+                    report.revoked.add(self.samples, || Sample::of_mapping(row));
+                }
+                told(places.into_iter().map(|place| self.revoked(place)).collect()).await;
+            }
+            pace.after(seen).await;
+        }
+        Ok(())
+    }
+
+    fn revoked(&self, Place { tenant, public }: Place) -> Changed {
+        Changed { tenant, kind: self.kind, public, change: Change::Revoked }
+    }
+
+    /// Whether the application may be about to write its row. By the time in the id, which is that
+    /// of the machine that made it.
+    fn is_young(&self, row: &Row) -> bool {
+        let now = Clock::system().now().as_micros();
+        let made = i64::try_from(row.internal.timestamp_ms()).unwrap_or(i64::MAX);
+        now.saturating_sub(made.saturating_mul(1_000)) < micros(self.grace)
+    }
+}

@@ -1,0 +1,168 @@
+//! Counts with examples.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::business::{BusinessRow, Field};
+use super::reading::Reason;
+use crate::map::{Binding, Row};
+
+/// Longest text of a sample, in characters: what is wrong with a row may be its length.
+const SHOWN: usize = 80;
+
+/// One of those that were counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// The key of the business table's row, where there is one.
+    pub key: Option<String>,
+    /// Whose; empty where it cannot be told.
+    pub tenant: String,
+    /// The public id; empty where it cannot be told.
+    pub public: String,
+    /// What else there is to say.
+    pub note: String,
+}
+
+impl Sample {
+    pub(super) fn of_row(row: &BusinessRow) -> Self {
+        let text = |field: &Field<String>| match field {
+            Field::Value(text) => cut(text),
+            Field::Null | Field::Unreadable => String::new(),
+        };
+        Self {
+            key: Some(cut(&row.key)),
+            tenant: text(&row.tenant),
+            public: text(&row.public),
+            note: String::new(),
+        }
+    }
+
+    pub(super) fn of_binding(key: &str, binding: &Binding) -> Self {
+        Self {
+            key: Some(cut(key)),
+            tenant: binding.tenant().to_owned(),
+            public: binding.public().to_string(),
+            note: String::new(),
+        }
+    }
+
+    pub(super) fn of_mapping(row: &Row) -> Self {
+        Self { key: None, tenant: cut(&row.tenant), public: cut(&row.public), note: String::new() }
+    }
+
+    pub(super) fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        None => text.to_owned(),
+        Some((at, _)) => format!("{}…", &text[..at]),
+    }
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(key) = &self.key {
+            write!(f, "row {key:?}, ")?;
+        }
+        write!(f, "tenant {:?}, {:?}", self.tenant, self.public)?;
+        match self.note.as_str() {
+            "" => Ok(()),
+            note => write!(f, ": {note}"),
+        }
+    }
+}
+
+/// How many there are, with a few of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How many.
+    pub count: u64,
+    /// The first of them.
+    pub samples: Vec<Sample>,
+}
+
+impl Tally {
+    /// Counts one more; it is described only if there is room for it.
+    pub(super) fn add(&mut self, room: usize, sample: impl FnOnce() -> Sample) {
+        self.count += 1;
+        if self.samples.len() < room {
+            self.samples.push(sample());
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.count)?;
+        self.samples.iter().try_for_each(|sample| write!(f, "\n    {sample}"))
+    }
+}
+
+/// Rows that could not be used, by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusals(BTreeMap<Reason, Tally>);
+
+impl Refusals {
+    /// All of them together.
+    pub fn count(&self) -> u64 {
+        self.0.values().map(|tally| tally.count).sum()
+    }
+
+    /// Those of one reason.
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.0.get(&reason).map_or(0, |tally| tally.count)
+    }
+
+    /// The reasons that were met, with what was counted.
+    pub fn iter(&self) -> impl Iterator<Item = (Reason, &Tally)> {
+        self.0.iter().map(|(reason, tally)| (*reason, tally))
+    }
+
+    pub(super) fn add(&mut self, reason: Reason, room: usize, sample: impl FnOnce() -> Sample) {
+        self.0.entry(reason).or_default().add(room, sample);
+    }
+
+    /// Counts `count` more, of which nothing is known.
+    pub(super) fn add_many(&mut self, reason: Reason, count: u64) {
+        if count > 0 {
+            self.0.entry(reason).or_default().count += count;
+        }
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<Reason, u64> {
+        self.iter().map(|(reason, tally)| (reason, tally.count)).collect()
+    }
+}
+
+impl fmt::Display for Refusals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.count())?;
+        self.iter().try_for_each(|(reason, tally)| write!(f, "\n  {reason}: {tally}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_of_an_endless_text_is_short() {
+        let mut tally = Tally::default();
+        let row = BusinessRow {
+            key: "1".into(),
+            tenant: Field::Null,
+            public: Field::Value("é".repeat(100_000)),
+            internal: Field::Null,
+        };
+        for _ in 0..5 {
+            tally.add(2, || Sample::of_row(&row).note("too long"));
+        }
+        assert_eq!((tally.count, tally.samples.len()), (5, 2));
+        assert!(tally.to_string().len() < 1_000);
+        assert!(tally.samples[0].public.ends_with('…'));
+    }
+}

@@ -1,0 +1,150 @@
+//! Comparing map and table, both ways.
+
+use std::fmt;
+
+use semel::store::Result;
+
+use super::Migration;
+use super::business::BusinessTable;
+use super::compare::{Compared, Strays, Wrong};
+use super::pace::Pace;
+use super::progress::{Progress, Watch};
+use super::reading::Reason;
+use super::tally::{Refusals, Sample, Tally};
+use crate::map::{IdMap, Place};
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Rows of the table.
+    pub rows: u64,
+    /// Mappings of the type, revoked ones too.
+    pub mappings: u64,
+    /// Rows whose mapping is right.
+    pub matched: u64,
+    /// Rows without a mapping.
+    pub missing: Tally,
+    /// Rows whose mapping leads elsewhere.
+    pub mismatched: Tally,
+    /// Rows whose mapping was revoked.
+    pub revoked: Tally,
+    /// Live mappings without a row.
+    pub extra: Tally,
+    /// Public ids that several rows of a tenant have.
+    pub duplicated: Tally,
+    /// Rows that say no binding.
+    pub unreadable: Refusals,
+}
+
+impl Verified {
+    /// Whether nothing is wrong: what a program's exit code may say.
+    pub fn clean(&self) -> bool {
+        self.wrong() == 0
+    }
+
+    /// How much is wrong.
+    pub fn wrong(&self) -> u64 {
+        let Self { missing, mismatched, revoked, extra, duplicated, unreadable, .. } = self;
+        let tallies = [missing, mismatched, revoked, extra, duplicated];
+        tallies.iter().map(|tally| tally.count).sum::<u64>() + unreadable.count()
+    }
+
+    pub(super) fn add_rows(&mut self, room: usize, seen: usize, compared: &Compared) {
+        self.rows += seen as u64;
+        self.matched += compared.matched;
+        for (row, reason) in &compared.unreadable {
+            self.unreadable.add(*reason, room, || Sample::of_row(row));
+        }
+        for suspect in &compared.suspects {
+            let sample = || Sample::of_binding(&suspect.key, &suspect.binding);
+            match suspect.wrong {
+                Wrong::Missing => self.missing.add(room, sample),
+                Wrong::Revoked => self.revoked.add(room, sample),
+                Wrong::Mismatched(found) => {
+                    let wanted = suspect.binding.internal();
+                    let note = format!("leads to {found}, not to {wanted}");
+                    self.mismatched.add(room, || sample().note(note));
+                }
+            }
+        }
+    }
+
+    fn add_mappings(&mut self, room: usize, seen: usize, strays: &Strays) {
+        self.mappings += seen as u64;
+        for row in &strays.extra {
+            let note = format!("leads to {}", row.internal);
+            self.extra.add(room, || Sample::of_mapping(row).note(note));
+        }
+        for row in &strays.duplicated {
+            self.duplicated.add(room, || Sample::of_row(row));
+        }
+    }
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, mappings, matched, missing, mismatched, revoked, .. } = self;
+        writeln!(f, "rows: {rows}\nmappings: {mappings}\nmatched: {matched}")?;
+        writeln!(f, "missing: {missing}\nmismatched: {mismatched}")?;
+        writeln!(f, "revoked: {revoked}\nextra: {}", self.extra)?;
+        write!(f, "duplicated: {}\nunreadable: {}", self.duplicated, self.unreadable)
+    }
+}
+
+impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
+    /// Compares every row with its mapping, and every mapping with its row. Changes nothing. Holds a
+    /// batch in memory, however large the table is.
+    ///
+    /// A row whose mapping was revoked is reported; somebody may have meant it so.
+    ///
+    /// # Errors
+    /// What the table or the map failed with, after the retries.
+    pub async fn verify(
+        &self,
+        mut progress: impl FnMut(&Progress<'_, Verified>) + Send,
+    ) -> Result<Verified> {
+        let mut report = Verified::default();
+        let total = self.tried(|| self.table.estimate()).await?;
+        let mut watch = Watch::new(total);
+        let mut pace = Pace::new(self.rate);
+        let mut cursor = None;
+        loop {
+            let page = self.tried(|| self.table.page(cursor.as_ref(), self.step())).await?;
+            let seen = page.rows.len();
+            let compared = self.compare(page.rows).await?;
+            report.add_rows(self.samples, seen, &compared);
+            progress(&watch.progress(&report, report.rows));
+            pace.after(seen).await;
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let keyless = self.tried(|| self.table.keyless()).await?;
+        report.unreadable.add_many(Reason::NoKey, keyless);
+        watch.turn(Some(report.rows));
+        let mut after = None;
+        while let Some((seen, strays)) = self.next_strays(&mut after).await? {
+            report.add_mappings(self.samples, seen, &strays);
+            progress(&watch.progress(&report, report.mappings));
+            pace.after(seen).await;
+        }
+        Ok(report)
+    }
+
+    /// The next page of the map, compared; nothing at its end.
+    pub(super) async fn next_strays(
+        &self,
+        after: &mut Option<Place>,
+    ) -> Result<Option<(usize, Strays)>> {
+        // A table of one tenant is no word about the others' mappings.
+        let tenant = self.table.tenant();
+        let list = || self.map.list(self.kind, tenant, after.as_ref(), self.step());
+        let page = self.tried(list).await?;
+        let Some(last) = page.last() else { return Ok(None) };
+        let next = Place { tenant: last.tenant.clone(), public: last.public.clone() };
+        let (seen, strays) = (page.len(), self.strays(page).await?);
+        *after = Some(next);
+        Ok(Some((seen, strays)))
+    }
+}

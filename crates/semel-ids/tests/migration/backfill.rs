@@ -1,0 +1,206 @@
+//! Filling the map.
+
+use std::time::Duration;
+
+use semel::store::ErrorKind;
+use semel_ids::map::IdMap;
+use semel_ids::migration::{BusinessRow, Field, MAX_BATCH, Reason};
+use semel_ids::resource::{Order, Resource};
+use tokio::time::Instant;
+
+use crate::scene::{Scene, binding, failure, order, public, tenant};
+
+#[tokio::test]
+async fn every_row_gets_its_binding_and_a_second_run_changes_nothing() {
+    let scene = Scene::with_orders(2_503);
+    let filled = scene.migration().batch(500).backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!((filled.seen, filled.written, filled.already), (2_503, 2_503, 0));
+    assert!(filled.complete(), "{filled}");
+    let mappings = scene.mappings().await;
+    assert_eq!(mappings.len(), 2_503);
+    let again = scene.migration().backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!((again.seen, again.written, again.already), (2_503, 0, 2_503));
+    assert_eq!(scene.mappings().await, mappings);
+}
+
+#[tokio::test]
+async fn an_empty_table_is_filled_at_once() {
+    let scene = Scene::new();
+    let filled = scene.migration().backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!(filled.seen, 0);
+    assert_eq!(scene.times("map.insert_many"), 0);
+}
+
+#[tokio::test]
+async fn rows_that_cannot_be_used_are_counted_by_reason_and_stop_nothing() {
+    let scene = Scene::with_orders(10);
+    let good = || BusinessRow {
+        key: String::new(),
+        tenant: Field::Value("acme".to_owned()),
+        public: Field::Value(order()),
+        internal: Field::Value(vec![7; 16]),
+    };
+    scene.table.insert(BusinessRow { tenant: Field::Null, ..good() });
+    scene.table.insert(BusinessRow { tenant: Field::Value(String::new()), ..good() });
+    scene.table.insert(BusinessRow { public: Field::Null, ..good() });
+    scene.table.insert(BusinessRow { public: Field::Value("x".repeat(99_999)), ..good() });
+    scene.table.insert(BusinessRow { internal: Field::Null, ..good() });
+    scene.table.insert(BusinessRow { internal: Field::Value(vec![1; 15]), ..good() });
+    scene.table.insert(BusinessRow { internal: Field::Unreadable, ..good() });
+    scene.table.insert(good());
+    let last = scene.table.insert(good());
+    scene.table.put("acme", &order().replace("ord_", "usr_"));
+    let gone = order();
+    scene.table.put("acme", &gone);
+    assert_eq!(
+        scene.map.insert_many(&[binding("acme", &gone)]).await.expect("written"),
+        [semel_ids::map::Inserted::New]
+    );
+    assert!(scene.map.revoke("acme", Order::TYPE, &public(&gone)).await.expect("revoked"));
+    scene.table.put("acme", &order());
+
+    let moving = scene.migration().batch(3).samples(1);
+    let filled = moving.backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!((filled.seen, filled.written), (22, 11));
+    assert!(!filled.complete());
+    let met: Vec<(Reason, u64)> =
+        filled.refused.iter().map(|(reason, tally)| (reason, tally.count)).collect();
+    let expected = [
+        (Reason::NoTenant, 1),
+        (Reason::BadTenant, 1),
+        (Reason::NoPublicId, 1),
+        (Reason::BadPublicId, 1),
+        (Reason::ForeignPrefix, 1),
+        (Reason::NoInternalId, 1),
+        (Reason::BadInternalId, 1),
+        (Reason::OtherInternalId, 2),
+        (Reason::Unreadable, 1),
+        (Reason::Revoked, 1),
+    ];
+    assert_eq!(met, expected);
+    let (_, other) =
+        filled.refused.iter().find(|(reason, _)| *reason == Reason::OtherInternalId).expect("met");
+    assert_eq!(other.samples.len(), 1, "one sample was asked for");
+    assert_eq!(other.samples[0].key, Some((last - 1).to_string()));
+    assert!(filled.to_string().contains("no tenant: 1"), "{filled}");
+}
+
+#[tokio::test]
+async fn a_dry_run_says_what_a_run_would_do_and_writes_nothing() {
+    let scene = Scene::with_orders(50);
+    let there = order();
+    scene.table.put("acme", &there);
+    let _ = scene.map.insert_many(&[binding("acme", &there)]).await.expect("written");
+    let moving = scene.migration().batch(7);
+    let foreseen = moving.clone().dry_run().backfill(&(), |_| {}).await.expect("looked");
+    assert_eq!((foreseen.seen, foreseen.written, foreseen.already), (51, 50, 1));
+    assert_eq!(scene.mappings().await.len(), 1);
+    assert_eq!(scene.times("map.insert_many"), 0);
+    assert_eq!(moving.backfill(&(), |_| {}).await.expect("filled"), foreseen);
+}
+
+#[tokio::test]
+async fn a_batch_has_limits() {
+    let scene = Scene::with_orders(30);
+    let _ = scene.migration().batch(0).backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!(scene.times("map.insert_many"), 30, "no fewer than one row at a time");
+    let scene = Scene::with_orders(u64::from(MAX_BATCH) + 1);
+    let _ = scene.migration().dry_run().batch(u32::MAX).backfill(&(), |_| {}).await.expect("read");
+    assert_eq!(scene.times("table.page"), 2, "no more than {MAX_BATCH}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_is_kept() {
+    let scene = Scene::with_orders(1_000);
+    let began = Instant::now();
+    let moving = scene.migration().rows_per_second(100);
+    let mut pages = Vec::new();
+    let _ = moving
+        .backfill(&(), |progress| pages.push((progress.seen, began.elapsed().as_secs())))
+        .await
+        .expect("filled");
+    // A batch is no more than a second's worth, and the last one is not waited for.
+    assert!(began.elapsed() >= Duration::from_secs(9), "{:?}", began.elapsed());
+    assert!(pages.iter().all(|(seen, second)| *seen <= (second + 1) * 100), "{pages:?}");
+    let began = Instant::now();
+    let _ = scene.migration().verify(|_| {}).await.expect("verified");
+    assert!(began.elapsed() < Duration::from_secs(1), "without a rate nothing waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_is_told_after_every_batch() {
+    let scene = Scene::with_orders(95);
+    let (mut told, mut lines) = (Vec::new(), Vec::new());
+    let moving = scene.migration().batch(10).rows_per_second(10);
+    let _ = moving
+        .backfill(&(), |progress| {
+            assert_eq!(progress.seen, progress.report.seen);
+            assert_eq!(progress.total, Some(95));
+            told.push(progress.report.written);
+            lines.push(progress.to_string());
+        })
+        .await
+        .expect("filled");
+    assert_eq!(told, [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 95]);
+    assert!(lines[4].starts_with("50 of about 95 rows, "), "{}", lines[4]);
+    assert!(lines[4].ends_with(" s left"), "{}", lines[4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_pass_is_tried_again_and_what_will_not_is_told() {
+    let scene = Scene::with_orders(30);
+    for (nth, kind) in
+        [(1, ErrorKind::Unavailable), (2, ErrorKind::RetryTransaction), (3, ErrorKind::Ambiguous)]
+    {
+        scene.before("map.insert_many", nth, move |_| Some(failure(kind)));
+    }
+    scene.before("table.page", 2, |_| Some(failure(ErrorKind::Unavailable)));
+    let filled = scene.migration().batch(10).backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!((filled.seen, filled.written), (30, 30));
+
+    let scene = Scene::with_orders(3);
+    scene.before("table.page", 1, |_| Some(failure(ErrorKind::Misconfigured)));
+    let error = scene.migration().backfill(&(), |_| {}).await.expect_err("misconfigured");
+    assert_eq!((error.kind(), scene.times("table.page")), (ErrorKind::Misconfigured, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn trying_again_has_an_end() {
+    let scene = Scene::with_orders(3);
+    for nth in 1..=3 {
+        scene.before("table.page", nth, |_| Some(failure(ErrorKind::Unavailable)));
+    }
+    let moving = scene.migration().retries(2);
+    let error = moving.backfill(&(), |_| {}).await.expect_err("unavailable");
+    assert_eq!((error.kind(), scene.times("table.page")), (ErrorKind::Unavailable, 3));
+    assert_eq!(moving.backfill(&(), |_| {}).await.expect("filled").written, 3);
+}
+
+#[tokio::test]
+async fn a_row_that_appears_behind_the_cursor_is_left_to_verify() {
+    let scene = Scene::with_orders(30);
+    let late = scene.table.remove(1).expect("a row");
+    // The number comes free again once the walk is past it.
+    scene.before("table.page", 2, move |scene| {
+        let rest: Vec<_> = (2..=30).filter_map(|key| scene.table.remove(key)).collect();
+        for row in std::iter::once(late).chain(rest) {
+            scene.table.insert(row);
+        }
+        None
+    });
+    let filled = scene.migration().batch(10).backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!(filled.written, 29);
+    let verified = scene.migration().verify(|_| {}).await.expect("verified");
+    assert_eq!((verified.missing.count, verified.matched), (1, 29));
+}
+
+#[test]
+fn a_migration_can_be_spawned() {
+    fn spawned<T: Send>(_: T) {}
+    let scene = Scene::new();
+    let moving = scene.migration();
+    spawned(moving.backfill(&(), |_| {}));
+    spawned(moving.verify(|_| {}));
+    spawned(moving.repair(|_| {}, |_| async {}));
+    assert_eq!(tenant(0), "other");
+}

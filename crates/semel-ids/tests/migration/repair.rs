@@ -1,0 +1,185 @@
+//! Mending the map.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel_ids::map::IdMap;
+use semel_ids::map::memory::MemoryMap;
+use semel_ids::migration::{Change, Changed, MemoryTable, Migration, Repaired};
+use semel_ids::resource::{Order, Resource};
+use semel_ids::{Generator, TypedId};
+
+use crate::scene::{Scene, binding, order};
+use crate::verify::{mismatch, register, revoke, rotated};
+
+/// Hears of changes.
+#[derive(Clone, Default)]
+struct Ear(Arc<Mutex<Vec<Changed>>>);
+
+impl Ear {
+    fn hear(&self, changed: Vec<Changed>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(changed);
+    }
+
+    fn heard(&self) -> Vec<Changed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn change(public: &str, change: Change) -> Changed {
+    Changed { tenant: "acme".into(), kind: Order::TYPE, public: public.into(), change }
+}
+
+async fn repair<M: IdMap>(
+    moving: &Migration<'_, M, impl semel_ids::migration::BusinessTable>,
+    ear: &Ear,
+) -> Repaired {
+    let told = |changed| {
+        ear.hear(changed);
+        async {}
+    };
+    moving.repair(|_| {}, told).await.expect("repaired")
+}
+
+#[tokio::test]
+async fn what_is_missing_is_written_and_what_is_extra_is_revoked() {
+    let scene = Scene::with_orders(20);
+    let _ = scene.migration().backfill(&(), |_| {}).await.expect("filled");
+    let (missing, extra) = (order(), order());
+    scene.table.put("acme", &missing);
+    register(&scene.map, "acme", &extra).await;
+    let (moving, ear) = (scene.migration().batch(6), Ear::default());
+
+    let foreseen = repair(&moving.clone().dry_run(), &ear).await;
+    assert_eq!((foreseen.inserted.count, foreseen.revoked.count), (1, 1), "{foreseen}");
+    assert_eq!(
+        moving.verify(|_| {}).await.expect("verified").wrong(),
+        2,
+        "a dry run mends nothing"
+    );
+    assert_eq!(ear.heard(), []);
+
+    let repaired = repair(&moving, &ear).await;
+    assert_eq!((repaired.inserted.count, repaired.revoked.count), (1, 1), "{repaired}");
+    assert_eq!((repaired.changed(), repaired.finished()), (2, true), "{repaired}");
+    // It met what it had written itself.
+    assert_eq!(repaired, Repaired { mappings: foreseen.mappings + 1, ..foreseen });
+    let live = Change::Live(binding("acme", &missing).internal());
+    assert_eq!(ear.heard(), [change(&missing, live), change(&extra, Change::Revoked)]);
+    let verified = moving.verify(|_| {}).await.expect("verified");
+    assert!(verified.clean(), "{verified}");
+    assert_eq!(repair(&moving, &ear).await.changed(), 0, "nothing is left to mend");
+}
+
+#[tokio::test]
+async fn a_mapping_that_leads_elsewhere_is_replaced() {
+    let (map, table) = (MemoryMap::new(), MemoryTable::new());
+    let (right, wrong) = mismatch(&table);
+    let _ = map.insert_many(&[wrong]).await.expect("written");
+    let (moving, ear) = (Migration::new(&map, &table, Order::TYPE, &rotated()), Ear::default());
+    let repaired = repair(&moving, &ear).await;
+    assert_eq!((repaired.overwritten.count, repaired.changed()), (1, 1), "{repaired}");
+    assert_eq!(ear.heard(), [change(right.public(), Change::Live(right.internal()))]);
+    assert!(moving.verify(|_| {}).await.expect("verified").clean());
+}
+
+#[tokio::test]
+async fn an_internal_id_that_something_else_has_is_taken_back() {
+    let (map, table) = (MemoryMap::new(), MemoryTable::new());
+    let (right, _) = mismatch(&table);
+    // Another text of the same id, which no row has.
+    let old = semel_ids::Codec::new();
+    let text = old.encode(Order::TYPE.prefix(), right.internal());
+    let rival = semel_ids::Binding::checked("acme", Order::TYPE, &old, &text, right.internal());
+    let _ = map.insert_many(&[rival.expect("a binding")]).await.expect("written");
+    let (moving, ear) = (Migration::new(&map, &table, Order::TYPE, &rotated()), Ear::default());
+    let repaired = repair(&moving, &ear).await;
+    assert_eq!((repaired.inserted.count, repaired.changed()), (1, 1), "{repaired}");
+    let verified = moving.verify(|_| {}).await.expect("verified");
+    assert!(verified.clean(), "{verified}");
+}
+
+#[tokio::test]
+async fn a_revoked_mapping_is_left_unless_it_is_to_be_revived() {
+    let scene = Scene::new();
+    let leaked = order();
+    scene.table.put("acme", &leaked);
+    register(&scene.map, "acme", &leaked).await;
+    revoke(&scene.map, "acme", &leaked).await;
+    let (moving, ear) = (scene.migration(), Ear::default());
+    let repaired = repair(&moving, &ear).await;
+    assert_eq!((repaired.left_revoked.count, repaired.changed()), (1, 0), "{repaired}");
+    assert!(!repaired.finished());
+    let repaired = repair(&moving.clone().revive_revoked(), &ear).await;
+    assert_eq!((repaired.revived.count, repaired.finished()), (1, true), "{repaired}");
+    assert!(moving.verify(|_| {}).await.expect("verified").clean());
+}
+
+#[tokio::test]
+async fn the_wrong_table_revokes_nothing() {
+    let scene = Scene::with_orders(30);
+    let _ = scene.migration().backfill(&(), |_| {}).await.expect("filled");
+    let (empty, ear) = (MemoryTable::new(), Ear::default());
+    let moving = Migration::of::<Order>(&scene.map, &empty).max_revocations(29);
+    for moving in [moving.clone().dry_run(), moving.clone()] {
+        let repaired = repair(&moving, &ear).await;
+        assert_eq!((repaired.withheld, repaired.changed()), (30, 0), "{repaired}");
+        assert!(!repaired.finished());
+    }
+    assert!(scene.mappings().await.iter().all(|row| row.live));
+    let repaired = repair(&moving.max_revocations(30), &ear).await;
+    assert_eq!((repaired.withheld, repaired.revoked.count), (0, 30), "{repaired}");
+    assert!(scene.mappings().await.iter().all(|row| !row.live));
+}
+
+#[tokio::test]
+async fn a_mapping_that_is_just_being_made_is_left() {
+    let scene = Scene::new();
+    let id = TypedId::<Order>::new(Generator::new().generate().expect("an id"));
+    register(&scene.map, "acme", &id.to_string()).await;
+    let ear = Ear::default();
+    let repaired = repair(&scene.migration(), &ear).await;
+    assert_eq!((repaired.left_young.count, repaired.changed()), (1, 0), "{repaired}");
+    let repaired = repair(&scene.migration().grace(Duration::ZERO), &ear).await;
+    assert_eq!((repaired.revoked.count, repaired.finished()), (1, true), "{repaired}");
+}
+
+#[tokio::test]
+async fn a_row_that_goes_away_while_it_is_mended_leaves_no_live_mapping() {
+    let scene = Scene::new();
+    let public = order();
+    let key = scene.table.put("acme", &public);
+    // Seen, seen again, and gone right before its mapping is written. Whoever deleted it found no
+    // mapping to revoke.
+    scene.before("map.insert_many", 1, move |scene| {
+        scene.table.remove(key).map(drop).expect("a row");
+        None
+    });
+    let (moving, ear) = (scene.migration(), Ear::default());
+    let repaired = repair(&moving, &ear).await;
+    assert_eq!((repaired.inserted.count, repaired.undone), (1, 1), "{repaired}");
+    assert!(scene.mappings().await.iter().all(|row| !row.live));
+    assert_eq!(ear.heard().last(), Some(&change(&public, Change::Revoked)));
+    assert!(moving.verify(|_| {}).await.expect("verified").clean());
+}
+
+#[tokio::test]
+async fn a_row_that_is_registered_meanwhile_is_not_mended_twice() {
+    let scene = Scene::new();
+    let public = order();
+    scene.table.put("acme", &public);
+    let late = binding("acme", &public);
+    scene.before("map.insert_many", 1, move |scene| {
+        let mut map = scene.map.clone();
+        let registering = scene.map.insert(&mut map, &late);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let done = std::future::Future::poll(std::pin::pin!(registering), &mut context);
+        assert!(done.is_ready(), "a map in memory never waits");
+        None
+    });
+    let ear = Ear::default();
+    let repaired = repair(&scene.migration(), &ear).await;
+    assert_eq!((repaired.changed(), repaired.undone), (0, 0), "{repaired}");
+    assert_eq!(ear.heard(), []);
+    assert!(scene.migration().verify(|_| {}).await.expect("verified").clean());
+}

@@ -1,0 +1,144 @@
+//! Business tables: a table of the application's whose rows have public ids, read for the id map.
+//!
+//! Here is what the dialects share: the names (checked, since names cannot be bound as values), what
+//! columns and indexes a table must have, and what to say where it has not. Each dialect has its own
+//! statements. Nothing here writes, and nothing reads what was not named.
+//!
+//! ```no_run
+//! # async fn example(pool: semel_sql::sqlx::SqlitePool, store: semel_sql::sqlite::SqliteStore)
+//! # -> semel::store::Result<()> {
+//! use semel_ids::migration::{FileCheckpoint, Migration};
+//! use semel_ids::resource::Order;
+//! use semel_sql::business::Layout;
+//! use semel_sql::sqlite::SqliteTable;
+//!
+//! let orders = SqliteTable::open(pool, Layout::new("orders")).await?;
+//! let moving = Migration::of::<Order>(&store, &orders).rows_per_second(20_000);
+//! let filled = moving.backfill(&FileCheckpoint::new("orders.json"), |now| eprintln!("{now}")).await?;
+//! let verified = moving.verify(|now| eprintln!("{now}")).await?;
+//! println!("{filled}\n{verified}");
+//! # Ok(())
+//! # }
+//! ```
+
+mod inspection;
+mod names;
+
+use semel::store::{Error, ErrorKind, Result};
+use semel_ids::migration::{BusinessRow, Cursor, Field, Page};
+
+pub use inspection::Inspection;
+pub(crate) use inspection::{Class, Column, Dialect, Facts, Index, Role, inspect, usable};
+pub use names::Layout;
+pub(crate) use names::Names;
+
+/// A row with the cursor that stands on it.
+pub(crate) struct Placed {
+    pub(crate) cursor: String,
+    pub(crate) row: BusinessRow,
+}
+
+/// A page of `limit` rows, from one more than that: the one more tells whether there is a next page,
+/// and whether it could be told from this one.
+///
+/// # Errors
+/// `Misconfigured` if the key is not unique just where a page ends: rows would be passed over.
+pub(crate) fn page(mut placed: Vec<Placed>, limit: u32) -> Result<Page> {
+    let limit = limit as usize;
+    let mut next = None;
+    if placed.len() > limit {
+        placed.truncate(limit + 1);
+        let beyond = placed.pop().expect("more rows than the limit");
+        let last = placed.last().map(|last| &last.cursor);
+        if last == Some(&beyond.cursor) {
+            let text = format!(
+                "two rows have the key {:?}; choose a unique column as the key",
+                beyond.row.key
+            );
+            return Err(Error::new(ErrorKind::Misconfigured, "read the business table", text));
+        }
+        next = last.map(Cursor::new);
+    }
+    Ok(Page { rows: placed.into_iter().map(|placed| placed.row).collect(), next })
+}
+
+/// Of the rows that a database found, those that have these very ids. A collation may have called
+/// others equal.
+pub(crate) fn exactly(
+    rows: impl IntoIterator<Item = BusinessRow>,
+    tenant: &str,
+    publics: &[&str],
+) -> Vec<BusinessRow> {
+    let exact = |row: &BusinessRow| {
+        matches!(&row.tenant, Field::Value(own) if own == tenant)
+            && matches!(&row.public, Field::Value(public) if publics.contains(&public.as_str()))
+    };
+    rows.into_iter().filter(exact).collect()
+}
+
+/// A cursor that this table did not make.
+pub(crate) fn foreign_cursor(cursor: &Cursor) -> Error {
+    let text = format!("{:?} is no place in this table; begin anew", cursor.as_str());
+    Error::new(ErrorKind::Misconfigured, "read the business table", text)
+}
+
+/// Whether `text` is how an integer is written, so that no two texts mean one tenant.
+pub(crate) fn is_integer(text: &str) -> bool {
+    text.parse::<i128>().is_ok_and(|number| number.to_string() == text)
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.bytes().all(|c| c.is_ascii_hexdigit()) || !text.len().is_multiple_of(2) {
+        return None;
+    }
+    let pairs = (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16));
+    pairs.collect::<std::result::Result<_, _>>().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(key: &str) -> Placed {
+        let row = BusinessRow {
+            key: key.to_owned(),
+            tenant: Field::Null,
+            public: Field::Null,
+            internal: Field::Null,
+        };
+        Placed { cursor: key.to_owned(), row }
+    }
+
+    #[test]
+    fn a_page_knows_whether_another_follows() {
+        let rows = |keys: &[&str]| keys.iter().map(|key| placed(key)).collect::<Vec<_>>();
+        let full = page(rows(&["1", "2", "3"]), 2).expect("a page");
+        assert_eq!((full.rows.len(), full.next), (2, Some(Cursor::new("2"))));
+        let last = page(rows(&["1", "2"]), 2).expect("a page");
+        assert_eq!((last.rows.len(), last.next), (2, None));
+        assert_eq!(page(Vec::new(), 2).expect("a page"), Page::default());
+        let error = page(rows(&["1", "2", "2"]), 2).expect_err("not unique");
+        assert!(error.to_string().contains("unique"), "{error}");
+    }
+
+    #[test]
+    fn bytes_survive_a_cursor() {
+        let bytes = [0, 1, 0x7f, 0xff];
+        assert_eq!(unhex(&hex(&bytes)), Some(bytes.to_vec()));
+        for wrong in ["0", "0g", "é1", "+1"] {
+            assert_eq!(unhex(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_integer_has_one_spelling() {
+        assert!(is_integer("0") && is_integer("-7") && is_integer("18446744073709551615"));
+        for other in ["", "07", "+7", "7 ", "0x7", "seven", "-0"] {
+            assert!(!is_integer(other), "{other:?}");
+        }
+    }
+}
