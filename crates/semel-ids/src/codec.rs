@@ -143,6 +143,15 @@ impl Codec {
         Ok(Candidates { first, others })
     }
 
+    /// `text` as a public id, if it begins with `wanted`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn parse(&self, wanted: Prefix, text: &str) -> Result<PublicId, InvalidId> {
+        self.check(wanted, text)?;
+        Ok(PublicId::stored(text).expect("a text that a codec reads"))
+    }
+
     /// Whether [`read`](Self::read) would give something, for those who need no more.
     ///
     /// # Errors

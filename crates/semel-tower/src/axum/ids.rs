@@ -161,8 +161,7 @@ impl<R: Resource, P: Parameter> ResolvedMany<R, P> {
 
 /// The text as a public id of its kind.
 fn readable<R: Resource>(text: &str) -> Option<PublicId> {
-    let (prefix, public, _) = R::codec().read(text).ok()?;
-    (prefix == R::TYPE.prefix()).then_some(public)
+    R::codec().parse(R::TYPE.prefix(), text).ok()
 }
 
 fn unresolved<P: Parameter>(error: ResolveError) -> NotResolved {

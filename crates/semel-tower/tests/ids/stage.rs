@@ -14,7 +14,7 @@ use semel::store::{self, BoxFuture, ErrorKind};
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::map::{Inserted, Place, Row};
 use semel_ids::resource::{Order, User};
-use semel_ids::shared::{News, Note, Shared, Slot};
+use semel_ids::shared::{News, Note, Shared, Slot, Wrong};
 use semel_ids::{Binding, Generator, IdMap, PublicId, Resolver, ResourceType, Settings, TypedId};
 use semel_tower::Tenant;
 use semel_tower::axum::ids::{Ids, InternalId, Parameter, Resolved, ResolvedMany};
@@ -118,7 +118,7 @@ impl Shared for CountedCache {
         Box::pin(async { Ok(()) })
     }
 
-    fn clear<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, store::Result<()>> {
+    fn clear<'a>(&'a self, _: &'a [Wrong]) -> BoxFuture<'a, store::Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
