@@ -3,19 +3,21 @@
 //!
 //! The first groups speak to the broker itself; the later ones put a consumer and an inbox in memory
 //! on top. What not every broker can do is a *capability*, a group of behaviours of its own that a
-//! fixture names in [`broker_conformance!`](crate::broker_conformance!). Outboxes and relays are not
-//! tried here.
+//! fixture names in [`broker_conformance!`](crate::broker_conformance!). Of outboxes and relays only
+//! [`outage`] makes use; they are tried elsewhere.
 //!
 //! | capability | what it takes |
 //! |---|---|
 //! | `ordered` | sources that bring the events of a lane one after another |
 //! | `raw` | messages that are no events can be put among them |
 //! | `restart` | the broker can be killed and started again |
+//! | `outage` | as `restart`; takes more than a minute, most of it asleep |
 
 pub mod consuming;
 pub mod handling;
 mod list;
 pub mod ordering;
+pub mod outage;
 pub mod publishing;
 pub mod restarting;
 mod scene;
@@ -31,6 +33,7 @@ use semel::inbox::Source;
 use semel::outbox::Publisher;
 
 pub use list::BEHAVIOURS;
+pub use outage::leave_dead_for;
 pub use scene::give_up_after;
 pub use watched::{Watched, WatchedMessage};
 
@@ -74,11 +77,24 @@ pub trait BrokerFixture: Send + Sync + 'static {
         async { panic!("this fixture claims to put raw messages and does not say how") }
     }
 
-    /// Kills the broker as abruptly as it can be killed, and starts it again at the same address
-    /// with what it had written down. Ends when it takes connections. Needed under the capability
-    /// `restart`.
+    /// Kills the broker as abruptly as it can be killed. Needed under the capabilities `restart` and
+    /// `outage`.
+    fn kill(&self) -> impl Future<Output = ()> + Send {
+        async { panic!("this fixture claims to kill its broker and does not say how") }
+    }
+
+    /// Starts a broker that was killed again, at the same address with what it had written down.
+    /// Ends when it takes connections. Needed under the capabilities `restart` and `outage`.
+    fn revive(&self) -> impl Future<Output = ()> + Send {
+        async { panic!("this fixture claims to revive its broker and does not say how") }
+    }
+
+    /// Kills the broker and starts it again.
     fn restart(&self) -> impl Future<Output = ()> + Send {
-        async { panic!("this fixture claims to restart its broker and does not say how") }
+        async {
+            self.kill().await;
+            self.revive().await;
+        }
     }
 }
 

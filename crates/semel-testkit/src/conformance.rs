@@ -20,6 +20,8 @@ pub mod expiry;
 pub mod fencing;
 pub mod handling;
 pub mod handling_atomically;
+pub mod handling_failures;
+pub mod handling_slowly;
 pub mod identity;
 pub mod limits;
 pub mod listing;
@@ -204,6 +206,8 @@ macro_rules! __behaviours {
                 a_filter_on_the_state_finds_each_state,
                 a_filter_on_the_reference_finds_what_made_it,
                 a_filter_on_due_finds_failures_that_are_due,
+                a_filter_on_a_scope_may_take_those_below_it,
+                a_filter_on_the_id_matches_exactly,
                 a_listing_follows_the_records,
                 every_finding_says_what_to_do,
                 a_listener_is_woken_by_a_settled_key,
@@ -303,6 +307,18 @@ macro_rules! __behaviours {
                 an_operator_redrives_and_discards,
                 an_event_that_nobody_handles_is_kept,
             }
+            handling_slowly {
+                a_handler_slower_than_its_lease_is_the_only_one,
+                an_event_whose_lease_is_lost_is_handled_by_another,
+            }
+            handling_failures {
+                a_group_shows_what_all_its_handlers_keep,
+                a_redrive_reaches_every_handler,
+                a_discard_reaches_every_handler,
+                handlers_that_are_gone_are_still_in_reach,
+                a_conflict_that_is_redriven_is_an_event_of_its_own,
+                what_is_not_handled_is_never_forgotten,
+            }
             consuming {
                 a_message_is_consumed_once,
                 a_message_in_hand_is_refused_to_a_rival,
@@ -348,6 +364,8 @@ macro_rules! transactions {
                 a_retry_from_the_ledger_is_one_commit,
                 a_retry_is_counted_before_it_begins,
                 a_rival_of_a_transaction_is_told,
+                a_handler_whose_lease_is_lost_has_no_effect,
+                a_failure_after_a_rollback_is_never_forgotten,
             }
             transacting {
                 an_effect_and_its_outcome_are_one_commit,
@@ -431,6 +449,8 @@ mod tests {
             ("crashing", include_str!("conformance/crashing.rs")),
             ("waiting", include_str!("conformance/waiting.rs")),
             ("handling", include_str!("conformance/handling.rs")),
+            ("handling_slowly", include_str!("conformance/handling_slowly.rs")),
+            ("handling_failures", include_str!("conformance/handling_failures.rs")),
             ("consuming", include_str!("conformance/consuming.rs")),
             ("serving", include_str!("conformance/serving.rs")),
         ];

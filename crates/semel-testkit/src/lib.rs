@@ -96,6 +96,7 @@ pub mod effects;
 pub mod faulty;
 pub mod fixture;
 pub mod idmap;
+pub mod lateness;
 pub mod model;
 pub mod outbox;
 pub mod proxy;

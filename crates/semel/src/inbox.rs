@@ -8,6 +8,7 @@
 mod consumer;
 mod failure;
 mod group;
+mod kept;
 mod retry;
 mod source;
 
@@ -19,6 +20,7 @@ pub use consumer::{Consumer, Consuming};
 pub use failure::Failure;
 use group::Care;
 pub use group::{Group, InvalidGroup};
+pub use kept::{Failures, Kept, Reached, Whose};
 pub use retry::{Retried, Retrying};
 pub use source::{Message, Source, SourceError};
 
@@ -205,8 +207,11 @@ impl<S: Store> Inbox<S> {
     }
 
     /// How events are handled unless somebody says otherwise: a lease of 30 s, 20 executions, a
-    /// backoff of 1 s doubling to 5 min, kept for 30 days (keep it longer than your broker does),
-    /// nobody waits, and whoever waits is told of the holder's failure.
+    /// backoff of 1 s doubling to 5 min, a success remembered for 30 days (longer than your broker
+    /// brings anything again), nobody waits, and whoever waits is told of the holder's failure.
+    ///
+    /// Only successes are forgotten. What failed or crashed stays, with its envelope, until it is
+    /// handled, or dead and purged.
     pub fn default_policy() -> Policy {
         Policy {
             keep: Duration::from_secs(30 * 24 * 60 * 60),
@@ -250,11 +255,25 @@ impl<S: Store> Inbox<S> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
-        let command = self.command(group, event)?;
+        self.run(event.key(group)?, event, handler).await
+    }
+
+    async fn run<F, Fut, E>(
+        &self,
+        key: Key,
+        event: &Arc<Envelope>,
+        handler: F,
+    ) -> Result<Handled, HandleError>
+    where
+        F: FnOnce(Arc<Envelope>, Context) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Failure>,
+    {
+        let command = self.command(key.clone(), event);
         let given = Arc::clone(event);
         let work = |context| async move { settlement(handler(given, context).await) };
         let served = self.executor.serve(command, work).await;
-        self.conclude(group, event, served).await
+        self.conclude(key, event, served).await
     }
 
     /// As [`handle`](Self::handle), but the handler writes in the transaction that also records its
@@ -274,12 +293,12 @@ impl<S: Store> Inbox<S> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
-        self.transact(group, event, Care::First, handler).await
+        self.transact(event.key(group)?, event, Care::First, handler).await
     }
 
     async fn transact<F, Fut, E>(
         &self,
-        scope: &str,
+        key: Key,
         event: &Arc<Envelope>,
         care: Care,
         handler: F,
@@ -290,7 +309,7 @@ impl<S: Store> Inbox<S> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
-        let command = self.command(scope, event)?;
+        let command = self.command(key.clone(), event);
         let command = match care {
             Care::First => command,
             Care::Again => command.claim_first(),
@@ -298,22 +317,19 @@ impl<S: Store> Inbox<S> {
         let given = Arc::clone(event);
         let work = |unit| async move { settlement(handler(given, unit).await) };
         let served = self.executor.serve_transact(command, work).await;
-        self.conclude(scope, event, served).await
-    }
-
-    fn command(&self, scope: &str, event: &Arc<Envelope>) -> Result<Command, InvalidKey> {
-        Ok(self.carrying(event.key(scope)?, event).fingerprint(event.fingerprint()))
+        self.conclude(key, event, served).await
     }
 
     /// The command of `key`, with the event as its parcel.
-    fn carrying(&self, key: Key, event: &Arc<Envelope>) -> Command {
+    fn command(&self, key: Key, event: &Arc<Envelope>) -> Command {
         let packed = Arc::clone(event);
-        Command::new(key).policy(&self.policy).parcel(move || parcel(&packed))
+        let command = Command::new(key).policy(&self.policy).fingerprint(event.fingerprint());
+        command.parcel(move || parcel(&packed))
     }
 
     async fn conclude(
         &self,
-        scope: &str,
+        key: Key,
         event: &Arc<Envelope>,
         served: Result<Served<Ran>, Error>,
     ) -> Result<Handled, HandleError> {
@@ -339,25 +355,22 @@ impl<S: Store> Inbox<S> {
         };
         let result = match failed {
             Ok(handled) => Ok(handled),
-            Err(Ok(error)) => Err(self.failure(scope, event, &error).await),
-            Err(Err(Error::Mismatch)) => self.conflict(scope, event).await,
+            Err(Ok(error)) => Err(self.failure(&key, &error).await),
+            Err(Err(Error::Mismatch)) => self.conflict(&key, event).await,
             Err(Err(Error::HolderFailed { error, attempt })) => {
                 Err(HandleError::HolderFailed { error, attempt })
             }
             Err(Err(other)) => Err(HandleError::Executor(other)),
         };
-        measure::inbox(scope, named(&result));
+        measure::inbox(key.scope(), named(&result));
         result
     }
 
     /// What the ledger has of a failure. Asked, not assumed: a broker must not be told that an event
     /// is ours to deal with when nothing could be written down.
-    async fn failure(&self, scope: &str, event: &Envelope, error: &str) -> HandleError {
+    async fn failure(&self, key: &Key, error: &str) -> HandleError {
         let error = ErrorText::new(error);
-        let found = match event.key(scope) {
-            Ok(key) => self.executor.store().peek(&key).await.ok().flatten(),
-            Err(_) => None,
-        };
+        let found = self.executor.store().peek(key).await.ok().flatten();
         let (attempt, stored) = found.map_or((0, Stored::Nothing), |found| {
             let record = found.record;
             let stored = match record.state {
@@ -371,17 +384,19 @@ impl<S: Store> Inbox<S> {
             };
             (record.attempt, stored)
         });
-        tracing::debug!(event = %event.id(), group = scope, %error, attempt, "not handled");
+        tracing::debug!(event = key.id(), group = key.scope(), %error, attempt, "not handled");
         HandleError::Failed { error, attempt, stored }
     }
 
     /// Keeps an event whose id was somebody else's, for an operator to look at.
-    async fn conflict(&self, scope: &str, event: &Arc<Envelope>) -> Result<Handled, HandleError> {
-        tracing::warn!(event = %event.id(), group = scope, kind = event.kind(), "conflicting id");
+    /// Under a name of its own, so that it is an event of its own once somebody redrives it.
+    async fn conflict(&self, key: &Key, event: &Arc<Envelope>) -> Result<Handled, HandleError> {
+        let group = key.scope();
+        tracing::warn!(event = %event.id(), group, kind = event.kind(), "conflicting id");
         let aside = format!("conflict\0{}\0{}", event.kind(), event.source());
-        let key = event.key(scope)?.principal(Principal::of(aside));
+        let key = event.key(group)?.principal(Principal::of(aside));
         let reason = "conflict: this id was used before for an event of another type or source";
-        self.end_dead(self.carrying(key, event), reason).await?;
+        self.end_dead(self.command(key, event), reason).await?;
         Err(HandleError::Conflict)
     }
 
@@ -392,7 +407,9 @@ impl<S: Store> Inbox<S> {
         event: &Arc<Envelope>,
         reason: &str,
     ) -> Result<(), HandleError> {
-        self.end_dead(self.command(scope, event)?, reason).await
+        let buried = self.end_dead(self.command(event.key(scope)?, event), reason).await;
+        measure::inbox(scope, if buried.is_ok() { "dead" } else { "error" });
+        buried
     }
 
     async fn end_dead(&self, command: Command, reason: &str) -> Result<(), HandleError> {
@@ -438,6 +455,8 @@ fn named(result: &Result<Handled, HandleError>) -> &'static str {
         Ok(Handled::Deferred { .. }) => "deferred",
         Ok(Handled::Dead { .. }) => "dead",
         Err(HandleError::Conflict) => "conflict",
+        // The attempt that it died of counts as its death, not only those that found it dead.
+        Err(HandleError::Failed { stored: Stored::Dead, .. }) => "dead",
         Err(HandleError::Failed { .. }) => "failed",
         Err(HandleError::HolderFailed { .. }) => "holder_failed",
         Err(HandleError::Key(_) | HandleError::Executor(_)) => "error",

@@ -56,6 +56,15 @@ pub(crate) fn outbox_waited(span: Duration) {
     histogram!("semel_outbox_wait_seconds").record(span.as_secs_f64());
 }
 
+/// What a group has not handled, as far as it was counted.
+pub(crate) fn inbox_waiting(group: &str, failed: usize, attempts: u32, dead: usize) {
+    let name = || group.to_owned();
+    gauge!("semel_inbox_failed", "group" => name()).set(failed as f64);
+    gauge!("semel_inbox_max_attempts", "group" => name()).set(f64::from(attempts));
+    gauge!("semel_inbox_dead", "group" => name()).set(dead as f64);
+}
+
+/// `group` is the consumer: the group, or `group/handler`.
 pub(crate) fn inbox(group: &str, result: &'static str) {
     counter!("semel_inbox_total", "group" => group.to_owned(), "result" => result).increment(1);
 }

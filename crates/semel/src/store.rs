@@ -347,6 +347,10 @@ pub struct Filter {
     pub tenant: Option<String>,
     /// In this scope.
     pub scope: Option<String>,
+    /// And in those below it: the handlers of a group, as `scope/handler`.
+    pub below: bool,
+    /// With this id, whosever it is.
+    pub id: Option<String>,
     /// In this state.
     pub state: Option<State>,
     /// With this reference.
@@ -357,6 +361,20 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Where the scopes below `scope` begin and where they have ended, byte by byte: what comes
+    /// after a slash lies before what comes after the next character.
+    pub fn range_below(scope: &str) -> [String; 2] {
+        [format!("{scope}/"), format!("{scope}0")]
+    }
+
+    fn is_in(&self, wanted: &str, scope: &str) -> bool {
+        match scope.strip_prefix(wanted) {
+            Some("") => true,
+            Some(rest) => self.below && rest.starts_with('/'),
+            None => false,
+        }
+    }
+
     /// Whether `entry` matches at `now`, for stores that filter in this process.
     pub fn matches(&self, entry: &Entry, now: Timestamp) -> bool {
         let Entry { key, record } = entry;
@@ -372,7 +390,8 @@ impl Filter {
         };
         self.kind.is_none_or(|kind| key.kind() == kind)
             && self.tenant.as_deref().is_none_or(|tenant| key.tenant() == tenant)
-            && self.scope.as_deref().is_none_or(|scope| key.scope() == scope)
+            && self.scope.as_deref().is_none_or(|scope| self.is_in(scope, key.scope()))
+            && self.id.as_deref().is_none_or(|id| key.id() == id)
             && self.state.is_none_or(|state| record.state == state)
             && self.reference.as_deref().is_none_or(|wanted| reference == Some(wanted))
             && (!self.due || due())

@@ -11,3 +11,10 @@ mod faults_killed {
 
     broker_conformance!(only restart: Place::alone());
 }
+
+/// Not among the faults, which run one at a time: it sleeps for a minute.
+mod killed {
+    use super::*;
+
+    broker_conformance!(only outage: Place::alone());
+}

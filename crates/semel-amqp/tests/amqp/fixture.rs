@@ -89,6 +89,10 @@ impl Place {
 
     /// Kills the broker and starts it again.
     pub(crate) async fn kill_and_restart(&self) {
+        BrokerFixture::restart(self).await;
+    }
+
+    async fn kill9(&self) {
         let server = Arc::clone(self.server.as_ref().expect("only a private broker is killed"));
         let queues = self.queues.lock().expect("no panic").clone();
         let killing = tokio::task::spawn_blocking(move || {
@@ -100,9 +104,8 @@ impl Place {
                 }
             }
             server.kill9().expect("it is there");
-            server.restart().expect("it starts again");
         });
-        within("the broker is back", killing).await.expect("no panic");
+        within("the broker is dead", killing).await.expect("no panic");
     }
 
     /// Stops the broker's process without ending it.
@@ -183,8 +186,16 @@ impl BrokerFixture for Place {
         self.client().await.put(&self.exchange, &bytes, BasicProperties::default()).await;
     }
 
-    async fn restart(&self) {
-        self.kill_and_restart().await;
+    async fn kill(&self) {
+        self.kill9().await;
+    }
+
+    async fn revive(&self) {
+        let server = Arc::clone(self.server.as_ref().expect("only a private broker is killed"));
+        let reviving = tokio::task::spawn_blocking(move || {
+            server.lock().expect("no panic").restart().expect("it starts again");
+        });
+        within("the broker is back", reviving).await.expect("no panic");
     }
 }
 

@@ -8,4 +8,5 @@ mod killed {
     use super::*;
 
     semel_testkit::broker_conformance!(only restart: Place::private());
+    semel_testkit::broker_conformance!(only outage: Place::private());
 }

@@ -175,13 +175,14 @@ impl BrokerFixture for Place {
         sent.await.expect("the stream takes it");
     }
 
-    async fn restart(&self) {
+    async fn kill(&self) {
         // The server writes down an ack that it has confirmed within about 100 ms, and nothing tells
         // when. Killed before, it brings the message again: true of NATS, and not what the suite asks.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        self.to_server(|server| {
-            server.kill9().expect("it dies");
-            server.restart().expect("it starts again");
-        });
+        self.to_server(|server| server.kill9().expect("it dies"));
+    }
+
+    async fn revive(&self) {
+        self.to_server(|server| server.restart().expect("it starts again"));
     }
 }

@@ -109,11 +109,11 @@ impl BrokerFixture for Place {
         let _: String = self.raw(add.arg(self.key(5)).arg("*").arg("event").arg(&bytes[..])).await;
     }
 
-    async fn restart(&self) {
-        self.with_server(|server| {
-            server.kill9().expect("the server answers");
-            server.restart().expect("the server answers");
-        })
-        .await;
+    async fn kill(&self) {
+        self.with_server(|server| server.kill9().expect("it dies")).await;
+    }
+
+    async fn revive(&self) {
+        self.with_server(|server| server.restart().expect("it starts again")).await;
     }
 }

@@ -19,4 +19,5 @@ mod cluster {
 mod killed {
     use super::*;
     semel_testkit::broker_conformance!(only restart: Place::private());
+    semel_testkit::broker_conformance!(only outage: Place::private());
 }

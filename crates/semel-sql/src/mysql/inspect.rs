@@ -40,7 +40,10 @@ async fn list(
     if let Some(kind) = filter.kind {
         query = query.bind(i16::from(kind.code()));
     }
-    for words in [&filter.tenant, &filter.scope, &filter.reference].into_iter().flatten() {
+    let below = filter.scope.as_deref().filter(|_| filter.below).map(Filter::range_below);
+    let [from, to] = below.map_or([None, None], |[from, to]| [Some(from), Some(to)]);
+    let words = [&filter.tenant, &filter.scope, &from, &to, &filter.id, &filter.reference];
+    for words in words.into_iter().flatten() {
         query = query.bind(words.clone().into_bytes());
     }
     if let Some(state) = filter.state {
@@ -82,7 +85,9 @@ fn text(filter: &Filter, after: bool) -> String {
     and(after, "digest > ?");
     and(filter.kind.is_some(), "kind = ?");
     and(filter.tenant.is_some(), "tenant = ?");
-    and(filter.scope.is_some(), "scope = ?");
+    let below = "(scope = ? OR (scope >= ? AND scope < ?))";
+    and(filter.scope.is_some(), if filter.below { below } else { "scope = ?" });
+    and(filter.id.is_some(), "id = ?");
     and(filter.reference.is_some(), "reference = ?");
     and(filter.state.is_some() && needs_some, "attention = ?");
     and(filter.state.is_some() && !needs_some, "state = ?");

@@ -21,7 +21,7 @@ impl Inspect for PgStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
         let after = after.and_then(|cursor| Digest::from_bytes(&cursor.0));
         let limit = limit.clamp(1, MOST);
-        let texts = [&filter.tenant, &filter.scope, &filter.reference];
+        let texts = [&filter.tenant, &filter.scope, &filter.id, &filter.reference];
         if texts.into_iter().flatten().any(|text| text.contains('\0')) {
             // No stored text holds one, and the server would refuse to look.
             return Ok(Page::default());
@@ -113,7 +113,15 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
         query.push(" and r.tenant = ").push_bind(tenant.clone());
     }
     if let Some(scope) = &filter.scope {
-        query.push(" and r.scope = ").push_bind(scope.clone());
+        query.push(" and (r.scope = ").push_bind(scope.clone());
+        if filter.below {
+            // Not by comparing: in which order texts are is the database's own choice.
+            query.push(" or starts_with(r.scope, ").push_bind(format!("{scope}/")).push(")");
+        }
+        query.push(")");
+    }
+    if let Some(id) = &filter.id {
+        query.push(" and r.id = ").push_bind(id.clone());
     }
     if let Some(reference) = &filter.reference {
         query.push(" and r.reference = ").push_bind(reference.clone());

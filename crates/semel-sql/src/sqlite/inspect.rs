@@ -42,7 +42,7 @@ fn ask(
     limit: u32,
     now: i64,
 ) {
-    let Filter { kind, tenant, scope, state, reference, due } = filter;
+    let Filter { kind, tenant, scope, below, id, state, reference, due } = filter;
     query.push_bind(after.map_or_else(Vec::new, |cursor| cursor.0.clone()));
     if let Some(kind) = kind {
         query.push(" AND kind = ").push_bind(i64::from(kind.code()));
@@ -51,7 +51,16 @@ fn ask(
         query.push(" AND tenant = ").push_bind(tenant.clone());
     }
     if let Some(scope) = scope {
-        query.push(" AND scope = ").push_bind(scope.clone());
+        query.push(" AND (scope = ").push_bind(scope.clone());
+        if *below {
+            let [from, to] = Filter::range_below(scope);
+            query.push(" OR (scope >= ").push_bind(from).push(" AND scope < ").push_bind(to);
+            query.push(")");
+        }
+        query.push(")");
+    }
+    if let Some(id) = id {
+        query.push(" AND id = ").push_bind(id.clone());
     }
     if let Some(state) = state {
         query.push(" AND state = ").push(state.code());

@@ -80,16 +80,25 @@ macro_rules! __broker_behaviours {
             }
         }
     };
+    (outage, $then:ident, $make:expr) => {
+        $crate::$then! {
+            $make;
+            outage {
+                a_minute_without_the_broker_costs_nothing_but_time,
+            }
+        }
+    };
 }
 
 use crate::suite::Groups;
 
 /// Every behaviour: by capability (`common` is what all brokers have), group and name.
-pub const BEHAVIOURS: [(&str, Groups); 4] = [
+pub const BEHAVIOURS: [(&str, Groups); 5] = [
     ("common", crate::__broker_behaviours!(common, __suite_names, ())),
     ("ordered", crate::__broker_behaviours!(ordered, __suite_names, ())),
     ("raw", crate::__broker_behaviours!(raw, __suite_names, ())),
     ("restart", crate::__broker_behaviours!(restart, __suite_names, ())),
+    ("outage", crate::__broker_behaviours!(outage, __suite_names, ())),
 ];
 
 #[cfg(test)]
@@ -107,6 +116,7 @@ mod tests {
             ("ordering", include_str!("ordering.rs")),
             ("unreadable", include_str!("unreadable.rs")),
             ("restarting", include_str!("restarting.rs")),
+            ("outage", include_str!("outage.rs")),
         ];
         let listed: Vec<_> = BEHAVIOURS.iter().flat_map(|(_, groups)| groups.iter()).collect();
         assert_eq!(sources.len(), listed.len());

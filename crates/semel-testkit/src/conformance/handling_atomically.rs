@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use semel::executor::Unit;
 use semel::inbox::{Group, HandleError, Handled, Inbox, Stored};
-use semel::{Envelope, Executor, State};
-use tokio::sync::oneshot;
+use semel::store::Store as _;
+use semel::{Envelope, Executor, Policy, State};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::handling::{event, key};
+use super::handling_slowly::unrenewed;
 use super::stage::{SOON, Work, executor};
 use super::transacting::TransactionFixture;
+use crate::faulty::FaultyStore;
 
 /// A group that writes one effect, then fails `failures` times.
 fn group<F: TransactionFixture>(
@@ -124,4 +127,70 @@ pub async fn a_rival_of_a_transaction_is_told<F: TransactionFixture>(fixture: F)
     release.send(()).expect("the handler waits");
     assert!(first.await.expect("no panic").expect("handled").succeeded());
     assert_eq!((fixture.effects("shelf").await, work.runs()), (1, 0));
+}
+
+/// A handler whose lease is lost in the middle of its transaction: somebody else handles the event,
+/// and whatever the late one wrote is rolled back. Where one writer holds all others up its
+/// transaction is cut off before that, which comes to the same.
+pub async fn a_handler_whose_lease_is_lost_has_no_effect<F: TransactionFixture>(fixture: F) {
+    let (zombie, store) = unrenewed(&fixture).await;
+    let (heir, late, work) = (executor(&fixture).await, Work::default(), Work::default());
+    let lease = Duration::from_secs(1);
+    let policy = Policy { lease, ..Inbox::<F::Store>::default_policy() };
+    let (release, released) = watch::channel(false);
+    let (running, mut started) = mpsc::unbounded_channel();
+    let runs = late.clone();
+    let slow = Inbox::new(zombie).policy(policy).group("INVENTORY").on_atomic(
+        "order.placed",
+        move |_: Arc<Envelope>, mut unit: Unit<FaultyStore<F::Store>>| {
+            let (run, running, mut released) = (runs.start(), running.clone(), released.clone());
+            async move {
+                F::effect(unit.conn(), "shelf").await;
+                if run == 1 {
+                    return Err("no stock".to_owned());
+                }
+                let _ = running.send(());
+                let _ = released.wait_for(|released| *released).await;
+                Ok(())
+            }
+        },
+    );
+    // What failed once is claimed before it is handled again, so that it has a lease to lose.
+    assert!(slow.handle(&event()).await.remove(0).1.is_err());
+    fixture.advance(Duration::from_secs(1)).await;
+    let retry = tokio::spawn(async move { slow.retry_due().await });
+    tokio::time::timeout(SOON, started.recv()).await.expect("in time").expect("it runs");
+    let group = group::<F>(&heir, 0, &work);
+    let handled = async {
+        loop {
+            fixture.advance(lease).await;
+            let _ = group.retry_due().await;
+            let found = heir.peek(&key("INVENTORY")).await.expect("a store").expect("a record");
+            if found.record.state == State::Succeeded {
+                return found.record;
+            }
+            tokio::time::sleep(lease / 10).await;
+        }
+    };
+    let taken = tokio::time::timeout(SOON, handled).await.expect("the lease ends");
+    assert_eq!((taken.attempt, work.runs(), fixture.effects("shelf").await), (3, 1, 1));
+    // Where it was cut off nobody waits.
+    let _ = release.send(true);
+    let looked = tokio::time::timeout(SOON, retry).await.expect("in time").expect("no panic");
+    assert_eq!(looked.expect("a look").due, 1);
+    let now = heir.peek(&key("INVENTORY")).await.expect("a store").expect("a record").record;
+    assert_eq!((now, fixture.effects("shelf").await), (taken, 1), "the late one was refused");
+    assert_eq!((late.runs(), work.runs()), (2, 1));
+    drop(store);
+}
+
+/// A failure that was written down after its rollback is there after years, with its event.
+pub async fn a_failure_after_a_rollback_is_never_forgotten<F: TransactionFixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let group = group::<F>(&executor, 1, &work);
+    one::<F>(&group).await.expect_err("a failure");
+    fixture.advance(Duration::from_secs(3 * 365 * 24 * 60 * 60)).await;
+    assert_eq!(executor.store().sweep(100).await.expect("a sweep").removed, 0);
+    assert_eq!(group.retry_due().await.expect("a look").handled, 1);
+    assert_eq!((fixture.effects("shelf").await, work.runs()), (1, 2));
 }

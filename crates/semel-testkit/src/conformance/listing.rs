@@ -185,6 +185,50 @@ pub async fn a_filter_on_due_finds_failures_that_are_due<F: Fixture>(fixture: F)
     assert!(scene.found(elsewhere).await.is_empty());
 }
 
+/// With those below it a scope takes what comes after a slash, and no neighbour in any order.
+pub async fn a_filter_on_a_scope_may_take_those_below_it<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let names =
+        ["A", "A/b", "A/B/c", "A/é", "A/%", "A0", "A.", "AB", "a/b", "B/A", "A-/b", "_", "_/b"];
+    for name in names {
+        let key = Key::new(Kind::Event, "acme", name, Principal::global(), name).expect("valid");
+        scene.end(&scene.claim(&draft(&key)).await, &failure("x")).await;
+    }
+    let below = |scope: &str, state| Filter {
+        scope: Some(scope.into()),
+        below: true,
+        state,
+        ..Filter::default()
+    };
+    for state in [None, Some(State::Failed)] {
+        let mut all = ["A", "A/b", "A/B/c", "A/é", "A/%"].map(str::to_owned);
+        all.sort();
+        assert_eq!(scene.found(below("A", state)).await, all);
+        assert_eq!(scene.found(below("_", state)).await, ["_", "_/b"]);
+        assert_eq!(scene.found(below("A/b", state)).await, ["A/b"]);
+        assert!(scene.found(below("C", state)).await.is_empty());
+    }
+    assert!(scene.found(below("A", Some(State::Dead))).await.is_empty());
+    let alone = Filter { below: false, ..below("A", None) };
+    assert_eq!(scene.found(alone).await, ["A"]);
+}
+
+/// An id is found wherever it is, and nothing that only looks like it.
+pub async fn a_filter_on_the_id_matches_exactly<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    for (scope, id) in [("A", "1"), ("B", "1"), ("A", "1 "), ("A", "11"), ("A", "é"), ("A", "E")] {
+        scene.claim(&draft(&Key::command("acme", scope, id).expect("valid"))).await;
+    }
+    let of = |id: &str| Filter { id: Some(id.into()), ..Filter::default() };
+    assert_eq!(scene.found(of("1")).await, ["1"]);
+    for scope in ["A", "B"] {
+        assert_eq!(scene.found(Filter { scope: Some(scope.into()), ..of("1") }).await, ["1"]);
+    }
+    assert!(scene.found(Filter { scope: Some("B".into()), ..of("11") }).await.is_empty());
+    assert_eq!(scene.found(of("é")).await, ["é"]);
+    assert!(scene.found(of("e")).await.is_empty());
+}
+
 /// Released and swept records are not listed, and settled ones are listed once.
 pub async fn a_listing_follows_the_records<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;

@@ -45,6 +45,8 @@ pub(crate) enum Flaw {
     HoldsUpEveryLane,
     DropsWhatIsNoEvent,
     ForgetsInARestart,
+    CallsItsAbsenceAFailure,
+    ConfirmsWhileItIsAway,
 }
 
 /// A message as one group sees it.
@@ -67,6 +69,8 @@ struct State {
     deliveries: u64,
     sources: u64,
     published: u64,
+    /// Killed, and not revived.
+    away: bool,
 }
 
 struct Broker {
@@ -144,17 +148,25 @@ impl BrokerFixture for Memory {
         }
     }
 
-    async fn restart(&self) {
+    async fn kill(&self) {
+        self.0.state().away = true;
+        self.0.news.notify_waiters();
+    }
+
+    async fn revive(&self) {
+        let mut state = self.0.state();
         if self.0.flaw == Flaw::ForgetsInARestart {
-            self.0.state().groups.values_mut().for_each(Vec::clear);
+            state.groups.values_mut().for_each(Vec::clear);
         }
-        // Every client is cut off: what was in hands is brought again.
+        // Every client was cut off: what was in hands is brought again.
         let now = Instant::now();
-        for entry in self.0.state().groups.values_mut().flatten() {
+        for entry in state.groups.values_mut().flatten() {
             if !entry.put_off {
                 entry.due = now;
             }
         }
+        state.away = false;
+        drop(state);
         self.0.news.notify_waiters();
     }
 }
@@ -163,6 +175,15 @@ pub(crate) struct Publishing(Arc<Broker>);
 
 impl Publisher for Publishing {
     async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+        if self.0.state().away {
+            let text = "it is away".to_owned();
+            let answer = match self.0.flaw {
+                Flaw::CallsItsAbsenceAFailure => Err(PublishError::Failed(text)),
+                Flaw::ConfirmsWhileItIsAway => Ok(()),
+                _ => Err(PublishError::Unavailable(text)),
+            };
+            return vec![answer; events.len()];
+        }
         for event in events {
             let mut body = event.to_json();
             let text = String::from_utf8_lossy(&body).into_owned();
@@ -239,6 +260,9 @@ impl Source for Bringing {
     async fn next(&self) -> Result<Brought, SourceError> {
         loop {
             let news = self.broker.news.notified();
+            if self.broker.state().away {
+                return Err(SourceError("it is away".into()));
+            }
             match self.look() {
                 Ok(brought) => {
                     if self.broker.flaw == Flaw::LosesWithADroppedNext {
@@ -269,6 +293,9 @@ pub(crate) struct Brought {
 impl Brought {
     fn change(&self, change: impl FnOnce(&mut Entry)) -> Result<(), SourceError> {
         let mut state = self.broker.state();
+        if state.away {
+            return Err(SourceError("it is away".into()));
+        }
         let entries = state.groups.get_mut(&self.group).expect("the group is there");
         let entry = entries.get_mut(self.at).filter(|entry| entry.delivery == self.delivery);
         change(entry.ok_or(SourceError("it was given to somebody else".into()))?);

@@ -13,7 +13,8 @@ use memory::{Flaw, Memory};
 fn is_found(flaw: Flaw, behaviour: &str) -> bool {
     // What a wrong broker never brings need not be waited for as long as on a loaded machine.
     semel_testkit::broker::give_up_after(Duration::from_secs(12));
-    let all = semel_testkit::broker_behaviours!(Memory::new(flaw); ordered, raw, restart);
+    semel_testkit::broker::leave_dead_for(Duration::from_secs(3));
+    let all = semel_testkit::broker_behaviours!(Memory::new(flaw); ordered, raw, restart, outage);
     let (_, behave) = all.iter().find(|(name, _)| *name == behaviour).expect("it is listed");
     catch_unwind(AssertUnwindSafe(behave)).is_err()
 }
@@ -74,4 +75,14 @@ found! {
         by "unreadable::a_message_that_is_no_event_is_shown_as_it_came",
     a_loss_in_a_restart: ForgetsInARestart
         by "restarting::what_was_confirmed_survives_a_restart",
+    a_try_lost_in_an_outage: CallsItsAbsenceAFailure
+        by "outage::a_minute_without_the_broker_costs_nothing_but_time",
+    a_loss_in_an_outage: ConfirmsWhileItIsAway
+        by "outage::a_minute_without_the_broker_costs_nothing_but_time",
+}
+
+/// Found by what is wrong with it, and not by how short the outage is.
+#[test]
+fn a_sound_broker_has_the_behaviour_of_outages() {
+    assert!(!is_found(Flaw::Nothing, "outage::a_minute_without_the_broker_costs_nothing_but_time"));
 }

@@ -197,6 +197,16 @@ fn a_store_that_matches_references_loosely_is_found() {
 }
 
 #[test]
+fn a_store_that_takes_neighbours_for_what_is_below_is_found() {
+    assert_found(Wrong::PrefixScope, &["listing::a_filter_on_a_scope_may_take_those_below_it"]);
+}
+
+#[test]
+fn a_store_that_matches_ids_loosely_is_found() {
+    assert_found(Wrong::LooseId, &["listing::a_filter_on_the_id_matches_exactly"]);
+}
+
+#[test]
 fn a_store_that_forgets_parcels_is_found() {
     assert_found(
         Wrong::ForgetsParcels,

@@ -15,7 +15,8 @@ use semel::store::{
     Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
 };
 use semel::{
-    Clock, Digest, ErrorText, Key, Lease, OnCrash, Record, Recorded, State, Timestamp, Version,
+    Clock, Digest, Entry, ErrorText, Key, Lease, OnCrash, Record, Recorded, State, Timestamp,
+    Version,
 };
 use semel_testkit::Fixture;
 
@@ -62,6 +63,10 @@ pub(crate) enum Wrong {
     SkipsOne,
     /// The filter on references is a prefix.
     PrefixReference,
+    /// What lies below a scope is what begins with it.
+    PrefixScope,
+    /// The filter on ids matches those that contain it.
+    LooseId,
     /// Every ending takes the parcel away.
     ForgetsParcels,
 }
@@ -295,7 +300,18 @@ impl Inspect for WrongStore {
             });
             return Ok(page);
         }
-        let mut page = self.store.list(filter, after, limit).await?;
+        let (mut asked, mut beginning, mut part) = (filter.clone(), None, None);
+        if self.is(Wrong::PrefixScope) && filter.below {
+            beginning = asked.scope.take();
+        }
+        if self.is(Wrong::LooseId) {
+            part = asked.id.take();
+        }
+        let mut page = self.store.list(&asked, after, limit).await?;
+        page.entries.retain(|Entry { key, .. }| {
+            beginning.as_deref().is_none_or(|scope| key.scope().starts_with(scope))
+                && part.as_deref().is_none_or(|id| key.id().contains(id))
+        });
         for entry in &mut page.entries {
             entry.record = self.show(entry.record.clone());
         }

@@ -169,7 +169,7 @@ impl<S: Store> Inner<S> {
             owner: self.owner.clone(),
             lease: order.policy.lease,
             on_crash: order.policy.on_crash,
-            keep: order.policy.keep,
+            keep: order.keep_unfinished(),
             parcel: None,
         }
     }
@@ -193,7 +193,7 @@ impl<S: Store> Inner<S> {
         let attempt_id = bid.draft.attempt_id;
         let (origin, verify) =
             bid.judged.map_or((Origin::Fresh, false), |judged| (judged.origin, judged.verify));
-        let Some(ending) = untouched(origin, verify, order.policy.keep) else { return };
+        let Some(ending) = untouched(origin, verify, order.keep_unfinished()) else { return };
         let closing = self.closing.clone();
         self.tasks.spawn(async move {
             let since = monotonic();

@@ -160,7 +160,9 @@ impl Command {
 
     /// What running it again takes. It is stored with the claim and stays with a failure or a crash,
     /// so that somebody else can run the operation: see [`Filter::due`](crate::store::Filter::due).
-    /// Only packed where it is written: work in one transaction leaves none when it succeeds.
+    /// Only packed where it is written: work in one transaction leaves none when it succeeds. And
+    /// since nobody else may have what was packed, neither its failures nor its crashes expire:
+    /// [`keep`](Self::keep) is for its answer.
     pub fn parcel(mut self, pack: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
         self.parcel = Some(Arc::new(pack));
         self
@@ -231,6 +233,15 @@ pub(super) struct Order {
 }
 
 impl Order {
+    /// How long its record stays while it has not ended for good. What brings along what running it
+    /// again takes is owed by us alone, so it never goes by itself: only its answer expires.
+    pub(super) fn keep_unfinished(&self) -> Duration {
+        match self.parcel {
+            Some(_) => Duration::MAX,
+            None => self.policy.keep,
+        }
+    }
+
     /// The question to the judge.
     pub(super) fn request(&self) -> judge::Request {
         judge::Request {

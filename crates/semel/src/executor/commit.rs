@@ -277,7 +277,7 @@ impl<S: TransactionalStore> Inner<S> {
             let failed = Ending::Failed {
                 error: text,
                 retry_after: Some(Duration::ZERO),
-                keep: order.policy.keep,
+                keep: order.keep_unfinished(),
             };
             match self.settle(&order.key, &grant.lease, &failed, order.policy.lease).await {
                 Ended::Recorded => {

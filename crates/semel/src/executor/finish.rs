@@ -152,7 +152,8 @@ impl<S: Store> Inner<S> {
         let error = ErrorText::new(text);
         let ending = match order.policy.on_crash {
             OnCrash::Rerun => {
-                Ending::Failed { error, retry_after: Some(Duration::ZERO), keep: order.policy.keep }
+                let keep = order.keep_unfinished();
+                Ending::Failed { error, retry_after: Some(Duration::ZERO), keep }
             }
             OnCrash::Hold => Ending::Uncertain { error },
             // The lease lapses, and the next caller asks its verifier.
@@ -168,7 +169,7 @@ impl<S: Store> Inner<S> {
         order: &Order,
         grant: &Grant,
     ) -> Result<Execution<T>, Error<E>> {
-        if let Some(ending) = grant.untouched(order.policy.keep) {
+        if let Some(ending) = grant.untouched(order.keep_unfinished()) {
             let _ = self.settle(&order.key, &grant.lease, &ending, Duration::from_secs(2)).await;
             self.moved(&order.key);
         }

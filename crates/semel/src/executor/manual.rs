@@ -174,7 +174,7 @@ impl<S: Store> Claim<S> {
     /// # Errors
     /// As [`complete`](Self::complete).
     pub async fn release(self) -> Result<Option<Receipt>, Unsettled<S>> {
-        match self.grant.untouched(self.order.policy.keep) {
+        match self.grant.untouched(self.order.keep_unfinished()) {
             Some(ending) => self.end(ending).await,
             None => Ok(Some(receipt(&self.grant, true))),
         }

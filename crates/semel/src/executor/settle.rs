@@ -107,13 +107,12 @@ fn is_ours(found: Option<&Peeked>, lease: &Lease, ending: &Ending) -> bool {
 
 /// What work without a result leaves behind.
 pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Ending {
-    let keep = order.policy.keep;
     match fault.end() {
         End::Fail(text) => failure(order, grant.attempt, &text),
         End::Bury(text) => Ending::Dead { error: ErrorText::new(&text) },
         End::Refuse(outcome) => {
             let outcome = outcome.within(order.policy.max_outcome);
-            Ending::Succeeded { outcome, keep }
+            Ending::Succeeded { outcome, keep: order.policy.keep }
         }
         End::Release { forgotten } => match grant.origin {
             Origin::Fresh if forgotten => Ending::Removed,
@@ -121,7 +120,7 @@ pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Ending
             Origin::Fresh | Origin::AfterFailure | Origin::Takeover => Ending::Failed {
                 error: ErrorText::new("refused, and the claim was given back"),
                 retry_after: Some(Duration::ZERO),
-                keep,
+                keep: order.keep_unfinished(),
             },
         },
     }
@@ -136,10 +135,12 @@ pub(super) fn failure(order: &Order, attempt: u32, error: &str) -> Ending {
     }
     match policy.on_failure {
         OnFailure::Release => Ending::Removed,
-        OnFailure::Retry | OnFailure::Backoff { .. } | OnFailure::Keep => Ending::Failed {
+        // Never tried again: it is the answer, and goes as answers do.
+        OnFailure::Keep => Ending::Failed { error, retry_after: None, keep: policy.keep },
+        OnFailure::Retry | OnFailure::Backoff { .. } => Ending::Failed {
             error,
             retry_after: policy.on_failure.delay(attempt),
-            keep: policy.keep,
+            keep: order.keep_unfinished(),
         },
     }
 }

@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 
@@ -22,7 +21,7 @@ type Work<S> = Arc<dyn Fn(Inbox<S>, Task) -> BoxFuture<'static, Outcome> + Send 
 
 /// An event for one consumer.
 struct Task {
-    scope: String,
+    key: Key,
     event: Arc<Envelope>,
     care: Care,
 }
@@ -132,11 +131,10 @@ impl<S: Store> Group<S> {
         E: Into<Failure>,
     {
         let handler = Arc::new(handler);
-        self.add(name, kind, move |inbox, Task { scope, event, .. }| {
+        self.add(name, kind, move |inbox, Task { key, event, .. }| {
             let handler = Arc::clone(&handler);
-            Box::pin(async move {
-                inbox.handle(&scope, &event, move |event, claim| handler(event, claim)).await
-            })
+            let work = move |event, claim| handler(event, claim);
+            Box::pin(async move { inbox.run(key, &event, work).await })
         })
     }
 
@@ -162,10 +160,10 @@ impl<S: Store> Group<S> {
         E: Into<Failure>,
     {
         let handler = Arc::new(handler);
-        self.add(name, kind, move |inbox, Task { scope, event, care }| {
+        self.add(name, kind, move |inbox, Task { key, event, care }| {
             let handler = Arc::clone(&handler);
             let work = move |event, unit| handler(event, unit);
-            Box::pin(async move { inbox.transact(&scope, &event, care, work).await })
+            Box::pin(async move { inbox.transact(key, &event, care, work).await })
         })
     }
 
@@ -246,11 +244,6 @@ impl<S: Store> Group<S> {
         policy.check()?;
         match policy.on_failure {
             OnFailure::Keep | OnFailure::Release => Err(InvalidGroup::Forgets),
-            // A failure that expires before it is due again is lost: the broker was told that it is
-            // ours.
-            OnFailure::Backoff { cap, .. } if policy.keep <= cap.saturating_mul(2) => {
-                Err(InvalidGroup::KeepsTooShort { keep: policy.keep, cap })
-            }
             OnFailure::Backoff { .. } | OnFailure::Retry => Ok(()),
         }
     }
@@ -279,18 +272,25 @@ impl<S: Store> Group<S> {
         };
         let run = |(name, work): &Named<S>| {
             let scope = self.scope(name);
-            let task = Task { scope: scope.clone(), event: Arc::clone(event), care };
-            let working = work(self.inbox.clone(), task);
-            async move { (scope, working.await) }
+            let working = event.key(&scope).map(|key| {
+                let task = Task { key, event: Arc::clone(event), care };
+                work(self.inbox.clone(), task)
+            });
+            async move {
+                match working {
+                    Ok(working) => (scope, working.await),
+                    Err(invalid) => (scope, Err(invalid.into())),
+                }
+            }
         };
         join_all(handlers.iter().map(run)).await
     }
 
-    /// Hands an event to the one consumer whose record is under `scope`; `None` if there is none.
-    pub(super) async fn handle_in(&self, scope: &str, event: &Arc<Envelope>) -> Option<Outcome> {
+    /// Hands an event to the one consumer whose record `key` names; `None` if there is none.
+    pub(super) async fn handle_as(&self, key: &Key, event: &Arc<Envelope>) -> Option<Outcome> {
         let handlers = self.handlers.get(event.kind())?;
-        let (_, work) = handlers.iter().find(|(name, _)| self.scope(name) == scope)?;
-        let task = Task { scope: scope.to_owned(), event: Arc::clone(event), care: Care::Again };
+        let (_, work) = handlers.iter().find(|(name, _)| self.scope(name) == key.scope())?;
+        let task = Task { key: key.clone(), event: Arc::clone(event), care: Care::Again };
         Some(work(self.inbox.clone(), task).await)
     }
 
@@ -356,14 +356,6 @@ pub enum InvalidGroup {
     /// A failure would not be kept for its retry.
     #[error("on_failure is Keep or Release, so a failed event would never be tried again")]
     Forgets,
-    /// A failure could expire before it is due.
-    #[error("failures are kept for {keep:?} and may be due only after {cap:?}; keep them longer")]
-    KeepsTooShort {
-        /// How long they are kept.
-        keep: Duration,
-        /// The longest backoff.
-        cap: Duration,
-    },
     /// The source brings events in order and the group does not ask for it, or the other way round.
     #[error("order must be asked for on the group and on its source, or on neither")]
     Order,

@@ -1,9 +1,8 @@
 //! Retries from the ledger: what failed and is due, or crashed, is handled again from its stored
 //! envelope. No broker is asked.
 //!
-//! Here are also the operator's verbs for a group's failures.
+//! What an operator sees and does of it is in `kept`.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,17 +12,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Answer, Group, HandleError, Handled};
-use crate::event::{Envelope, EventId};
-use crate::key::{Key, Kind, Principal};
+use crate::event::Envelope;
+use crate::key::{Key, Kind};
 use crate::measure;
-use crate::operate::{Operate as _, Operated};
-use crate::record::{Entry, State};
-use crate::store::{BoxFuture, Cursor, Filter, Inspect, Page, Result};
+use crate::operate::Operate as _;
+use crate::record::{Entry, Record, State};
+use crate::store::{BoxFuture, Filter, Inspect, Result};
 
 /// Events that are handled again at once.
 const AT_ONCE: usize = 8;
 /// Records that one look takes.
 const LOOK: u32 = 100;
+/// How often it is counted what has failed.
+const COUNT_EVERY: Duration = Duration::from_secs(15);
+/// Counting stops here: a gauge need not read everything.
+const MOST: usize = 1_000;
 
 /// What one look for due events came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +79,7 @@ impl<S: Inspect> Group<S> {
                 let retries: Vec<BoxFuture<'_, _>> = page
                     .entries
                     .into_iter()
-                    .map(|entry| Box::pin(self.retry(&scope, entry)) as _)
+                    .map(|entry| Box::pin(self.retry(entry)) as _)
                     .collect();
                 let mut results = stream::iter(retries).buffer_unordered(AT_ONCE);
                 while let Some(result) = results.next().await {
@@ -91,17 +94,13 @@ impl<S: Inspect> Group<S> {
         Ok(retried)
     }
 
-    async fn retry(
-        &self,
-        scope: &str,
-        entry: Entry,
-    ) -> Option<std::result::Result<Handled, HandleError>> {
-        let event = Arc::new(envelope(&entry)?);
-        if let Some(result) = self.handle_in(scope, &event).await {
+    async fn retry(&self, entry: Entry) -> Option<std::result::Result<Handled, HandleError>> {
+        let event = Arc::new(envelope(&entry.key, &entry.record)?);
+        if let Some(result) = self.handle_as(&entry.key, &event).await {
             return Some(result);
         }
         // Kept when nobody handled its type; by now somebody does, under a name of its own.
-        if scope != self.name() || !self.handles(event.kind()) {
+        if entry.key.scope() != self.name() || !self.handles(event.kind()) {
             return None;
         }
         let results = self.handle(&event).await;
@@ -130,69 +129,57 @@ impl<S: Inspect> Group<S> {
                 }
             }
         });
+        let (group, stopping) = (self.clone(), retrying.stopping.clone());
+        retrying.tasks.spawn(async move {
+            let counting = async {
+                loop {
+                    group.count().await;
+                    tokio::time::sleep(COUNT_EVERY.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+                }
+            };
+            tokio::select! {
+                () = counting => {}
+                () = stopping.cancelled() => {}
+            }
+        });
         retrying.tasks.close();
         retrying
     }
 
-    /// Events of this group that failed, are dead or uncertain: a page of records with envelopes.
-    ///
-    /// # Errors
-    /// The ledger could not be read.
-    pub async fn failures(&self, state: State, after: Option<&Cursor>, limit: u32) -> Result<Page> {
-        let filter = Filter {
-            kind: Some(Kind::Event),
-            scope: Some(self.name().to_owned()),
-            state: Some(state),
-            ..Filter::default()
-        };
-        self.inbox().executor().store().list(&filter, after, limit).await
-    }
-
-    /// Sends a failed or dead event round again: due now, its attempts counted from zero. The retry
-    /// is the scheduler's.
-    pub fn redrive(
-        &self,
-        tenant: &str,
-        id: EventId,
-    ) -> impl Future<Output = Result<Operated>> + Send {
-        let key = self.key(tenant, id);
-        async move {
-            match key {
-                Some(key) => self.inbox().executor().redrive(&key).await,
-                None => Ok(Operated::Missing),
+    /// Tells how much waits for its next attempt, and how much for somebody.
+    async fn count(&self) {
+        let counted =
+            async { Ok((self.tally(State::Failed).await?, self.tally(State::Dead).await?)) };
+        match counted.await {
+            Ok(((failed, attempts), (dead, _))) => {
+                measure::inbox_waiting(self.name(), failed, attempts, dead);
             }
+            Err(error) => measure::store_failed(&error),
         }
     }
 
-    /// Gives up a failed event for this reason.
-    pub fn discard(
-        &self,
-        tenant: &str,
-        id: EventId,
-        reason: &str,
-    ) -> impl Future<Output = Result<Operated>> + Send {
-        let key = self.key(tenant, id);
-        async move {
-            match key {
-                Some(key) => self.inbox().executor().discard(&key, reason).await,
-                None => Ok(Operated::Missing),
+    /// How many events are in this state, and the attempts of the one that has had most.
+    async fn tally(&self, state: State) -> Result<(usize, u32)> {
+        let (mut count, mut attempts, mut after) = (0, 0, None);
+        loop {
+            let page = self.failures(state, after.as_ref(), LOOK).await?;
+            count += page.entries.len();
+            attempts = page.entries.iter().map(|kept| kept.record.attempt).fold(attempts, u32::max);
+            after = page.next;
+            if after.is_none() || count >= MOST {
+                return Ok((count.min(MOST), attempts));
             }
         }
-    }
-
-    fn key(&self, tenant: &str, id: EventId) -> Option<Key> {
-        let id = id.to_string();
-        Key::new(Kind::Event, tenant, self.name(), Principal::global(), &id).ok()
     }
 }
 
 /// The event that a record keeps for its retry.
-fn envelope(entry: &Entry) -> Option<Envelope> {
-    let parcel = entry.record.parcel.as_ref()?;
+pub(super) fn envelope(key: &Key, record: &Record) -> Option<Envelope> {
+    let parcel = record.parcel.as_ref()?;
     match Envelope::from_json(parcel.body(), None) {
         Ok(event) => Some(event),
         Err(why) => {
-            tracing::warn!(key = ?entry.key, %why, "a stored event cannot be read");
+            tracing::warn!(?key, %why, "a stored event cannot be read");
             None
         }
     }

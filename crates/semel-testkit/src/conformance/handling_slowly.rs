@@ -1,0 +1,149 @@
+//! Handlers that take longer than their lease: as long as it is renewed nobody else handles the
+//! event, and once it is lost somebody else does and the late one is refused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::executor::LocalReplay;
+use semel::inbox::{Answer, Group, HandleError, Handled, Inbox};
+use semel::{Context, Envelope, Executor, Policy, Record, State, Store};
+use tokio::sync::{mpsc, oneshot};
+
+use super::handling::{event, key};
+use super::stage::{SOON, Work, executor};
+use crate::Fixture;
+use crate::faulty::{Fault, FaultyStore, Verb};
+
+/// Outlived several times by the handlers here, in real time; long enough for a heartbeat on a
+/// loaded machine, which has two thirds of it to be late.
+const LEASE: Duration = Duration::from_millis(2_500);
+
+type Ended = std::result::Result<Handled, HandleError>;
+
+/// An inbox whose leases are short.
+pub(super) fn brief<S: Store>(executor: &Executor<S>, lease: Duration) -> Inbox<S> {
+    let policy = Policy { lease, ..Inbox::<S>::default_policy() };
+    Inbox::new(executor.clone()).policy(policy)
+}
+
+/// An executor whose renewals never reach the store, and its faults.
+pub(super) async fn unrenewed<F: Fixture>(
+    fixture: &F,
+) -> (Executor<FaultyStore<F::Store>>, FaultyStore<F::Store>) {
+    let store = FaultyStore::new(fixture.store().await);
+    store.faults().always(Verb::Renew, Fault::Refuse);
+    let executor = Executor::builder(store.clone()).local_replay(LocalReplay::OFF).build();
+    (executor.expect("the default policy is valid"), store)
+}
+
+/// A group that handles at once, and counts.
+fn quick<S: Store>(executor: &Executor<S>, group: &str, work: &Work) -> Group<S> {
+    let work = work.clone();
+    Inbox::new(executor.clone()).group(group).on("order.placed", move |_, _| {
+        work.start();
+        async { Ok::<_, String>(()) }
+    })
+}
+
+/// A handler at work: told what happens to it, and let go with its result.
+struct Slow {
+    ended: tokio::task::JoinHandle<Ended>,
+    told: mpsc::UnboundedReceiver<()>,
+    release: oneshot::Sender<Result<(), String>>,
+}
+
+impl Slow {
+    /// Returns once the handler runs. It hears that its lease is lost, and goes on all the same.
+    async fn start<S: Store>(inbox: Inbox<S>, group: &'static str) -> Self {
+        let (release, mut released) = oneshot::channel::<Result<(), String>>();
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let handler = move |_: Arc<Envelope>, claim: Context| async move {
+            let _ = tell.send(());
+            tokio::select! {
+                () = claim.cancelled() => {}
+                result = &mut released => return result.map_err(|_| "never released".to_owned())?,
+            }
+            let _ = tell.send(());
+            released.await.map_err(|_| "never released".to_owned())?
+        };
+        let ended = tokio::spawn(async move { inbox.handle(group, &event(), handler).await });
+        tokio::time::timeout(SOON, told.recv()).await.expect("in time").expect("it runs");
+        Self { ended, told, release }
+    }
+
+    /// Waits until the handler has heard that its lease is lost.
+    async fn lost(&mut self) {
+        let told = tokio::time::timeout(SOON, self.told.recv()).await;
+        told.expect("in time").expect("it hears of it");
+    }
+
+    async fn end(self, result: Result<(), String>) -> Ended {
+        self.release.send(result).expect("the handler waits");
+        tokio::time::timeout(SOON, self.ended).await.expect("in time").expect("no panic")
+    }
+}
+
+async fn record<S: Store>(executor: &Executor<S>, group: &str) -> (Record, semel::Timestamp) {
+    let found = executor.peek(&key(group)).await.expect("a store").expect("a record");
+    (found.record, found.now)
+}
+
+/// Renewals keep a handler the only one for as long as it takes; a delivery meanwhile is told to
+/// come later, the scheduler leaves it alone, and its success counts once.
+pub async fn a_handler_slower_than_its_lease_is_the_only_one<F: Fixture>(fixture: F) {
+    let (slow, other, work) = (executor(&fixture).await, executor(&fixture).await, Work::default());
+    let handling = Slow::start(brief(&slow, LEASE), "INVENTORY").await;
+    let group = quick(&other, "INVENTORY", &work);
+    let (first, start) = record(&other, "INVENTORY").await;
+    tokio::time::sleep(LEASE / 10).await;
+    // A clock that is moved by hand goes along with the heartbeat's, and never ahead of it.
+    let by_hand = record(&other, "INVENTORY").await.1 == start;
+    loop {
+        let (running, now) = record(&other, "INVENTORY").await;
+        assert_eq!((running.state, running.fence), (State::Running, first.fence));
+        assert!(running.held(now), "an operator sees a claim that is held");
+        let answer = group.receive(&event()).await;
+        assert!(matches!(answer, Answer::Later(_)), "{answer:?}");
+        assert_eq!(group.retry_due().await.expect("a look").due, 0);
+        if now >= start.after(LEASE * 3) {
+            break;
+        }
+        tokio::time::sleep(LEASE / 10).await;
+        if by_hand {
+            fixture.advance(LEASE / 10).await;
+        }
+    }
+    let done = handling.end(Ok(())).await.expect("handled");
+    assert_eq!((done, work.runs()), (Handled::Done { attempt: 1 }, 0));
+    assert_eq!(group.receive(&event()).await, Answer::Ack);
+    let (ended, _) = record(&other, "INVENTORY").await;
+    assert_eq!((ended.state, ended.attempt, work.runs()), (State::Succeeded, 1, 0));
+}
+
+/// Where renewals do not reach the store the handler is told in time. When its lease is over the
+/// scheduler or a redelivery handles the event, and whatever the late handler ends with is refused.
+pub async fn an_event_whose_lease_is_lost_is_handled_by_another<F: Fixture>(fixture: F) {
+    let (zombie, store) = unrenewed(&fixture).await;
+    let heir = executor(&fixture).await;
+    for (group, late) in [("INVENTORY", Ok(())), ("BILLING", Err("late".to_owned()))] {
+        let work = Work::default();
+        let mut slow = Slow::start(brief(&zombie, LEASE), group).await;
+        slow.lost().await;
+        let (left, _) = record(&heir, group).await;
+        assert_eq!((left.state, left.attempt), (State::Running, 1), "an operator sees a claim");
+        assert!(left.parcel.is_some(), "with what it takes to run it again");
+        let quick = quick(&heir, group, &work);
+        fixture.advance(LEASE).await;
+        match late {
+            Ok(()) => assert_eq!(quick.retry_due().await.expect("a look").handled, 1),
+            Err(_) => assert_eq!(quick.receive(&event()).await, Answer::Ack),
+        }
+        let (taken, _) = record(&heir, group).await;
+        assert_eq!((taken.state, taken.attempt, work.runs()), (State::Succeeded, 2, 1));
+        let ended = slow.end(late).await;
+        assert_eq!(ended.as_ref().ok(), Some(&Handled::Replayed { attempt: 2 }), "{ended:?}");
+        assert_eq!(Answer::to(&ended, false), Answer::Ack);
+        assert_eq!(record(&heir, group).await.0, taken, "the late ending was refused");
+    }
+    assert!(store.faults().happened(Verb::Renew) > 0, "renewals were refused");
+}
