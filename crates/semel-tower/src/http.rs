@@ -3,9 +3,9 @@
 //! # Differences from a response cache
 //!
 //! A cache saves work and may forget. This layer keeps work from being done twice: a request whose
-//! answer cannot be recorded is refused before it runs, the handler runs in a task of its own so
-//! that a caller who leaves does not stop it half way, and a repeat that differs from the first
-//! request is an error, not a hit.
+//! answer cannot be recorded is refused before it runs, a handler that has begun goes on without
+//! its caller, so that one who leaves does not stop it half way, and a repeat that differs from the
+//! first request is an error, not a hit.
 //!
 //! # Where it stands
 //!

@@ -17,13 +17,17 @@ use tracing::Instrument as _;
 
 use crate::body::Body;
 
+/// Puts what a request carries for its handler into its extensions.
+#[doc(hidden)]
+pub type Carry<'a> = &'a mut dyn FnMut(&mut Extensions);
+
 /// How a layer runs its handlers. [`Fenced`] or [`Atomic`]; nothing else implements it.
 pub trait Road<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Whether a handler can do without its claim while the store is away.
     #[doc(hidden)]
     const CAN_FAIL_OPEN: bool;
 
-    /// Runs `work` once. It is given what its request carries for the handler.
+    /// Runs `work` once. It is told what its request carries for the handler.
     #[doc(hidden)]
     fn serve<A, F, Fut>(
         executor: &Executor<S>,
@@ -32,7 +36,7 @@ pub trait Road<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Served<A>, Error>> + Send
     where
         A: Send + 'static,
-        F: FnOnce(Context, Extensions) -> Fut + Send + 'static,
+        F: FnOnce(Context, Carry<'_>) -> Fut + Send + 'static,
         Fut: Future<Output = Settlement<A>> + Send + 'static;
 }
 
@@ -54,25 +58,24 @@ pub struct Atomic;
 impl<S: Store> Road<S> for Fenced {
     const CAN_FAIL_OPEN: bool = true;
 
-    async fn serve<A, F, Fut>(
+    fn serve<A, F, Fut>(
         executor: &Executor<S>,
         command: Command,
         work: F,
-    ) -> Result<Served<A>, Error>
+    ) -> impl Future<Output = Result<Served<A>, Error>> + Send
     where
         A: Send + 'static,
-        F: FnOnce(Context, Extensions) -> Fut + Send + 'static,
+        F: FnOnce(Context, Carry<'_>) -> Fut + Send + 'static,
         Fut: Future<Output = Settlement<A>> + Send + 'static,
     {
         // On the heap: it passes through several futures, and each would keep room for all of it.
         let work = Box::new(work);
-        executor
-            .serve(command, |context| {
-                let mut carried = Extensions::new();
-                carried.insert(context.clone());
-                work(context, carried)
+        executor.serve(command, |context| {
+            let carried = context.clone();
+            work(context, &mut |extensions| {
+                extensions.insert(carried.clone());
             })
-            .await
+        })
     }
 }
 
@@ -86,7 +89,7 @@ impl<S: TransactionalStore> Road<S> for Atomic {
     ) -> Result<Served<A>, Error>
     where
         A: Send + 'static,
-        F: FnOnce(Context, Extensions) -> Fut + Send + 'static,
+        F: FnOnce(Context, Carry<'_>) -> Fut + Send + 'static,
         Fut: Future<Output = Settlement<A>> + Send + 'static,
     {
         let work = Box::new(work);
@@ -94,10 +97,11 @@ impl<S: TransactionalStore> Road<S> for Atomic {
             .serve_transact(command, |unit: Unit<S>| {
                 let context = unit.context().clone();
                 let transaction = Transaction(Arc::new(Mutex::new(Some(unit))));
-                let mut carried = Extensions::new();
-                carried.insert(context.clone());
-                carried.insert(transaction.clone());
-                let working = work(context, carried);
+                let carried = context.clone();
+                let working = work(context, &mut |extensions| {
+                    extensions.insert(carried.clone());
+                    extensions.insert(transaction.clone());
+                });
                 async move {
                     let settlement = working.await;
                     // A handler that never asked for its transaction must not seem to keep it.

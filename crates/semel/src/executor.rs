@@ -4,6 +4,7 @@
 //! settles the claim. Doors translate for it; stores keep records for it; neither decides anything.
 
 mod begin;
+mod carried;
 mod codec;
 mod command;
 mod commit;
@@ -17,6 +18,7 @@ mod replay;
 mod run;
 mod serve;
 mod settle;
+mod stop;
 mod supervise;
 mod transact;
 mod unit;
@@ -349,12 +351,21 @@ pub enum Consumed {
 impl<S: Store> Inner<S> {
     /// A command that may start now, with every setting filled in.
     fn accept(self: &Arc<Self>, command: Command) -> Result<Arc<command::Order>, Error> {
-        let order = command.resolve(&self.policy)?;
+        let order = self.resolve(command)?;
+        self.start_sweeping();
+        Ok(order)
+    }
+
+    /// A command with every setting filled in.
+    fn resolve(&self, command: Command) -> Result<Arc<command::Order>, Error> {
+        Ok(Arc::new(command.resolve(&self.policy)?))
+    }
+
+    fn start_sweeping(&self) {
         if self.sweeping.enabled() && !self.sweeper_started.swap(true, Ordering::SeqCst) {
             let (store, closing) = (Arc::downgrade(&self.store), self.closing.clone());
             self.tasks.spawn(sweeper::run(store, self.sweeping, closing));
         }
-        Ok(Arc::new(order))
     }
 }
 

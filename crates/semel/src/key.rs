@@ -335,6 +335,11 @@ fn check(part: Part, text: &str, max: usize) -> Result<(), InvalidKey> {
     if text.len() > max {
         return Err(InvalidKey::TooLong { part, len: text.len(), max });
     }
+    // Nearly all are visible ASCII, which is seen many bytes at a time.
+    if text.as_bytes().iter().fold(0, |any, byte| any | u8::from(!matches!(byte, b' '..=b'~'))) == 0
+    {
+        return Ok(());
+    }
     match text.char_indices().find(|(_, c)| c.is_control()) {
         Some((at, _)) => Err(InvalidKey::Control { part, at }),
         None => Ok(()),

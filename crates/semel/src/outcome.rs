@@ -32,6 +32,12 @@ impl Outcome {
         Self { body: body.into(), content_type: content_type.into(), reference: None }
     }
 
+    /// The same in memory of its own.
+    pub(crate) fn copied(&self) -> Self {
+        let (content_type, reference) = (self.content_type.clone(), self.reference.clone());
+        Self { body: Bytes::copy_from_slice(&self.body), content_type, reference }
+    }
+
     /// Nothing but the fact that it happened.
     pub fn empty() -> Self {
         Self::new(Self::EMPTY, Bytes::new())

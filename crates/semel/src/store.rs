@@ -267,6 +267,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// How much this store promises for work outside its transactions.
     fn guarantee(&self) -> Guarantee;
+
+    /// Whether it is in this process, so that asking it costs no more than remembering its answers.
+    fn is_near(&self) -> bool {
+        false
+    }
 }
 
 /// Extends leases. Lives on the heartbeat's own thread.

@@ -88,4 +88,8 @@ impl<S: Store> Store for Counted<S> {
     fn guarantee(&self) -> Guarantee {
         self.store.guarantee()
     }
+
+    fn is_near(&self) -> bool {
+        self.store.is_near()
+    }
 }

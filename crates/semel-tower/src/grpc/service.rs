@@ -3,6 +3,7 @@
 //! Nothing is decided here. The call becomes a [`Command`], and what the executor says becomes an
 //! answer.
 
+use std::future::Future;
 use std::marker::PhantomData;
 use std::mem;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::http::named;
 use crate::identity::{identify, scope_of};
 use crate::key::key_in;
 use crate::problem::{Problem, Slug};
-use crate::road::{Road, nothing_ran, unprotected};
+use crate::road::{Carry, Road, nothing_ran, unprotected};
 
 /// The compressions that a caller understands.
 const ACCEPTED: HeaderName = HeaderName::from_static("grpc-accept-encoding");
@@ -228,7 +229,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
 
     async fn execute<I, B, C>(
         self,
-        inner: I,
+        mut inner: I,
         parts: Parts,
         data: Bytes,
         command: Command,
@@ -248,19 +249,18 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let spare = fails_open.then(|| (inner.clone(), parts.clone(), data.clone()));
         let checked = rules.replay_check.as_ref().map(|check| (check.clone(), parts.clone()));
         let kept = Arc::clone(&rules);
-        // The attempt is a task of its own, but still this call's in the logs.
+        // The attempt may go on in a task of its own, but it is still this call's in the logs.
         let span = tracing::Span::current();
-        let work = move |_: semel::Context, carried| {
-            async move {
-                let mut request = Request::from_parts(parts, Body::whole(data));
-                // Whoever repeats the call must be able to read its answer: it is kept uncompressed.
-                request.headers_mut().remove(ACCEPTED);
-                // The deadline is this caller's, not the work's: repeats have their own.
-                request.headers_mut().remove(TIMEOUT);
-                request.extensions_mut().extend(carried);
-                run(inner, request, &kept).await
-            }
-            .instrument(span)
+        let work = move |_: semel::Context, carry: Carry<'_>| {
+            let mut request = Request::from_parts(parts, Body::whole(data));
+            // Whoever repeats the call must be able to read its answer: it is kept uncompressed.
+            request.headers_mut().remove(ACCEPTED);
+            // The deadline is this caller's, not the work's: repeats have their own.
+            request.headers_mut().remove(TIMEOUT);
+            carry(request.extensions_mut());
+            // Boxed, because it moves several times before it is first polled.
+            let responding = Box::pin(span.in_scope(|| inner.call(request)));
+            run(responding, kept).instrument(span)
         };
         let problem = match R::serve(&self.door.executor, command, work).await {
             Ok(Served::Executed { mut answer, receipt }) => {
@@ -304,25 +304,22 @@ fn refuse<C: HttpBody<Data = Bytes>>(problem: Problem) -> Response<Body<C>> {
     problem.refusal(code)
 }
 
-/// Calls the handler, and says what its answer means for the claim.
-async fn run<I, B, C>(
-    mut inner: I,
-    request: Request<Body<B>>,
-    rules: &Rules,
-) -> Settlement<Result<Response<Body<C>>, I::Error>>
+/// Waits for the handler, and says what its answer means for the claim.
+async fn run<E, C>(
+    responding: impl Future<Output = Result<Response<C>, E>>,
+    rules: Arc<Rules>,
+) -> Settlement<Result<Response<Body<C>>, E>>
 where
-    I: Service<Request<Body<B>>, Response = Response<C>>,
-    I::Error: std::fmt::Display,
-    B: HttpBody,
+    E: std::fmt::Display,
     C: HttpBody<Data = Bytes>,
 {
-    let response = match inner.call(request).await {
+    let response = match responding.await {
         Ok(response) => response,
         Err(error) => {
             return Settlement::Fail { error: error.to_string(), answer: Err(error) };
         }
     };
-    answer::settle(response, rules).await.map(Ok)
+    answer::settle(response, &rules).await.map(Ok)
 }
 
 #[cfg(test)]

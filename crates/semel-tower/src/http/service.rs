@@ -3,6 +3,7 @@
 //! Nothing is decided here. The request becomes a [`Command`], and what the executor says becomes a
 //! response.
 
+use std::future::Future;
 use std::marker::PhantomData;
 use std::mem;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::future::ResponseFuture;
 use crate::identity::{identify, scope_of};
 use crate::key::key_in;
 use crate::problem::{Problem, Slug};
-use crate::road::{Road, nothing_ran, unprotected};
+use crate::road::{Carry, Road, nothing_ran, unprotected};
 
 /// A service whose requests with a key run once. Made by
 /// [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -87,7 +88,8 @@ where
             let passing = inner.call(Request::from_parts(parts, Body::through(body)));
             return ResponseFuture::passing(passing);
         }
-        ResponseFuture::keyed(journey.go(inner, parts, body))
+        // On the heap: it passes through several futures, and each would keep room for all of it.
+        ResponseFuture::keyed(journey.go(inner, Box::new(parts), body))
     }
 }
 
@@ -116,7 +118,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
     async fn go<I, B, C>(
         self,
         mut inner: I,
-        parts: Parts,
+        parts: Box<Parts>,
         body: B,
     ) -> Result<Response<Body<C>>, I::Error>
     where
@@ -135,7 +137,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let asked = match self.ask(&parts) {
             Ok(Some(asked)) => asked,
             Ok(None) => {
-                let passing = inner.call(Request::from_parts(parts, Body::through(body))).await;
+                let passing = inner.call(Request::from_parts(*parts, Body::through(body))).await;
                 return passing.map(|response| response.map(Body::through));
             }
             Err(problem) => {
@@ -197,8 +199,8 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
 
     async fn execute<I, B, C>(
         &self,
-        inner: I,
-        parts: Parts,
+        mut inner: I,
+        parts: Box<Parts>,
         (data, trailers): (Bytes, Option<Box<HeaderMap>>),
         asked: Asked,
     ) -> Result<Response<Body<C>>, I::Error>
@@ -224,21 +226,20 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         // What is still needed of a request when its handler has the rest.
         let path = target(&parts).path().to_owned();
         let fails_open = rules.fail_open && R::CAN_FAIL_OPEN;
-        let spare = fails_open.then(|| (inner.clone(), parts.clone(), data.clone()));
+        let spare = fails_open.then(|| Box::new((inner.clone(), parts.clone(), data.clone())));
         let checked = rules.replay_check.as_ref().map(|check| (check.clone(), parts.clone()));
 
         let (begun, begins) = preferred.map(|_| Later::pair()).unzip();
         let kept = rules.clone();
-        // The attempt is a task of its own, but still this request's in the logs.
+        // The attempt may go on in a task of its own, but it is still this request's in the logs.
         let span = tracing::Span::current();
-        let work = move |context: semel::Context, carried| {
-            async move {
-                let mut request = Request::from_parts(parts, Body::with_trailers(data, trailers));
-                request.extensions_mut().extend(carried);
-                let sent_away = begun.map(|begun| begun.tell(context.operation_id()));
-                run(inner, request, &kept, sent_away).await
-            }
-            .instrument(span)
+        let work = move |context: semel::Context, carry: Carry<'_>| {
+            let mut request = Request::from_parts(*parts, Body::with_trailers(data, trailers));
+            carry(request.extensions_mut());
+            let sent_away = begun.map(|begun| begun.tell(context.operation_id()));
+            // Boxed, because it moves several times before it is first polled.
+            let responding = Box::pin(span.in_scope(|| inner.call(request)));
+            run(responding, kept, sent_away).instrument(span)
         };
         let serving = R::serve(&self.door.executor, command, work);
         let served = match preferred.zip(begins) {
@@ -275,8 +276,8 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                     .operation(operation_id)
             }
             Err(error) if spare.is_some() && nothing_ran(&error) => {
-                let (inner, parts, data) = spare.expect("just looked");
-                return unprotected(inner, Request::from_parts(parts, Body::whole(data))).await;
+                let (inner, parts, data) = *spare.expect("just looked");
+                return unprotected(inner, Request::from_parts(*parts, Body::whole(data))).await;
             }
             Err(error) => Problem::of(error, rules.retry_after).mismatch(rules.mismatch),
         };
@@ -292,20 +293,17 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
     }
 }
 
-/// Calls the handler, and says what its answer means for the claim.
-async fn run<I, B, C>(
-    mut inner: I,
-    request: Request<Body<B>>,
-    rules: &Rules,
+/// Waits for the handler, and says what its answer means for the claim.
+async fn run<E, C>(
+    responding: impl Future<Output = Result<Response<C>, E>>,
+    rules: Arc<Rules>,
     sent_away: Option<SentAway>,
-) -> Settlement<Result<Response<Body<C>>, I::Error>>
+) -> Settlement<Result<Response<Body<C>>, E>>
 where
-    I: Service<Request<Body<B>>, Response = Response<C>>,
-    I::Error: std::fmt::Display,
-    B: HttpBody,
+    E: std::fmt::Display,
     C: HttpBody<Data = Bytes>,
 {
-    let response = match inner.call(request).await {
+    let response = match responding.await {
         Ok(response) => response,
         Err(error) => {
             return Settlement::Fail { error: error.to_string(), answer: Err(error) };
@@ -322,7 +320,7 @@ where
         }
         fate @ (Fate::Keep | Fate::Release | Fate::Fail) => fate,
     };
-    answer::settle(response, fate, rules).await.map(Ok)
+    answer::settle(response, fate, &rules).await.map(Ok)
 }
 
 /// Whether this is nothing for us: the answer, by what the request asks for and nothing else, has no

@@ -138,6 +138,7 @@ impl<S: Store> Inner<S> {
                         self.release_orphan(order, &bid);
                         return Err(error.with_kind(ErrorKind::Ambiguous));
                     }
+                    order.go_apart();
                     pause(Duration::from_millis(20)).await;
                 }
             }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Context;
@@ -211,6 +212,7 @@ impl Command {
             claim_first: self.claim_first,
             verifier: self.verifier,
             parcel: self.parcel,
+            apart: AtomicBool::new(false),
         })
     }
 }
@@ -222,7 +224,6 @@ impl std::fmt::Debug for Command {
 }
 
 /// A command with every setting filled in and checked.
-#[derive(Clone)]
 pub(super) struct Order {
     pub(super) key: Key,
     pub(super) fingerprint: Fingerprint,
@@ -230,6 +231,7 @@ pub(super) struct Order {
     pub(super) claim_first: bool,
     pub(super) verifier: Option<Verifier>,
     pub(super) parcel: Option<Parcel>,
+    apart: AtomicBool,
 }
 
 impl Order {
@@ -240,6 +242,20 @@ impl Order {
             Some(_) => Duration::MAX,
             None => self.policy.keep,
         }
+    }
+
+    /// The attempt is to go on in a task of its own: it may take long.
+    pub(super) fn go_apart(&self) {
+        self.apart.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the attempt goes on in a task of its own.
+    pub(super) fn goes_apart(&self) -> bool {
+        #[cfg(feature = "testing")]
+        if crate::testing::sabotaged(crate::testing::Guard::Spawn) {
+            return false;
+        }
+        self.apart.load(Ordering::Relaxed)
     }
 
     /// The question to the judge.

@@ -221,8 +221,7 @@ impl<S: TransactionalStore> Inner<S> {
         // The key is still ours in this process; `begin` would answer that it is in flight.
         match self.begin_unheld(order).await {
             Ok(Begun::Granted(again)) => {
-                let ended =
-                    self.settle(&order.key, &again.lease, &ending, order.policy.lease).await;
+                let ended = self.settle(order, &again.lease, &ending, order.policy.lease).await;
                 if let Ended::Unrecorded(cause) = ended {
                     tracing::warn!(key = ?order.key, %cause, "a failure could not be recorded");
                     crate::measure::unrecorded();
@@ -279,7 +278,7 @@ impl<S: TransactionalStore> Inner<S> {
                 retry_after: Some(Duration::ZERO),
                 keep: order.keep_unfinished(),
             };
-            match self.settle(&order.key, &grant.lease, &failed, order.policy.lease).await {
+            match self.settle(order, &grant.lease, &failed, order.policy.lease).await {
                 Ended::Recorded => {
                     self.moved(&order.key);
                     return Err(error.with_kind(ErrorKind::Unavailable).into());

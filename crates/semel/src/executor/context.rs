@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
-use tokio_util::sync::CancellationToken;
 
+use super::stop::Stop;
 use crate::claim::{Fence, OperationId, Origin};
 use crate::key::{Key, hex};
 use crate::outcome::Reference;
@@ -19,7 +19,7 @@ pub struct Context {
     pub(super) attempt: u32,
     pub(super) fence: Fence,
     pub(super) origin: Origin,
-    pub(super) cancelled: CancellationToken,
+    pub(super) cancelled: Stop,
     pub(super) notes: Arc<Notes>,
     /// Whether a crash or a failure leaves the operation id behind.
     pub(super) durable: bool,

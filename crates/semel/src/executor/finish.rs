@@ -26,25 +26,11 @@ impl<S: Store> Inner<S> {
         context: &Context,
         value: T,
     ) -> Result<Execution<T>, Error<E>> {
-        let max = order.policy.max_outcome;
-        // The work ran: whatever is wrong with its result, it must not run again.
-        let encoded = std::panic::catch_unwind(AssertUnwindSafe(|| C::encode(value)));
-        let (outcome, value) = match encoded {
-            Ok(Ok((Recorded::Whole(outcome), value))) => match with_reference(outcome, context) {
-                whole if whole.size() <= max => (Recorded::Whole(whole), Ok(value)),
-                large => (Recorded::Omitted { bytes: large.size() as u64 }, Ok(value)),
-            },
-            Ok(Ok((omitted @ Recorded::Omitted { .. }, value))) => (omitted, Ok(value)),
-            Ok(Err(Unencodable { value, reason })) => {
-                tracing::error!(key = ?order.key, reason, "a result cannot be stored or replayed");
-                (Recorded::Omitted { bytes: 0 }, Ok(value))
-            }
-            Err(panic) => (Recorded::Omitted { bytes: 0 }, Err(words(panic.as_ref()))),
-        };
+        let (outcome, value) = encoded::<C, T>(order, context, value);
         let ending = Ending::Succeeded { outcome, keep: order.policy.keep };
         let as_of = monotonic();
         failpoint("settle.before");
-        let ended = self.settle(&order.key, &grant.lease, &ending, order.policy.lease).await;
+        let ended = self.settle(order, &grant.lease, &ending, order.policy.lease).await;
         failpoint("settle.after");
         match ended {
             Ended::Recorded => {
@@ -69,7 +55,10 @@ impl<S: Store> Inner<S> {
         as_of: Instant,
     ) -> Receipt {
         let receipt = receipt(grant, true);
-        if let Ending::Succeeded { outcome: Recorded::Whole(outcome), keep } = ending {
+        // Where asking the store costs as little as remembering, only what is asked for is remembered.
+        if let Ending::Succeeded { outcome: Recorded::Whole(outcome), keep } = ending
+            && !self.store.is_near()
+        {
             let age = (as_of, keep);
             self.replays.insert(&order.key, grant.fingerprint, &outcome, receipt, age);
         }
@@ -85,7 +74,7 @@ impl<S: Store> Inner<S> {
         error: Error<E>,
     ) -> Result<Execution<T>, Error<E>> {
         failpoint("fail.before");
-        match self.settle(&order.key, &grant.lease, &ending, order.policy.lease).await {
+        match self.settle(order, &grant.lease, &ending, order.policy.lease).await {
             Ended::Recorded => {
                 self.moved(&order.key);
                 Err(error)
@@ -159,7 +148,7 @@ impl<S: Store> Inner<S> {
             // The lease lapses, and the next caller asks its verifier.
             OnCrash::Verify => return,
         };
-        let _ = self.settle(&order.key, &grant.lease, &ending, Duration::from_secs(2)).await;
+        let _ = self.settle(order, &grant.lease, &ending, Duration::from_secs(2)).await;
         self.moved(&order.key);
     }
 
@@ -170,13 +159,35 @@ impl<S: Store> Inner<S> {
         grant: &Grant,
     ) -> Result<Execution<T>, Error<E>> {
         if let Some(ending) = grant.untouched(order.keep_unfinished()) {
-            let _ = self.settle(&order.key, &grant.lease, &ending, Duration::from_secs(2)).await;
+            let _ = self.settle(order, &grant.lease, &ending, Duration::from_secs(2)).await;
             self.moved(&order.key);
         }
         if self.closing.is_cancelled() {
             return Err(Error::Closed);
         }
         self.after_loss::<C, T, E>(order, Error::ClaimLost).await
+    }
+}
+
+/// What is recorded of a result, and the result itself; what it says if encoding it panicked.
+fn encoded<C: Codec<T>, T>(
+    order: &Order,
+    context: &Context,
+    value: T,
+) -> (Recorded, Result<T, String>) {
+    let max = order.policy.max_outcome;
+    // The work ran: whatever is wrong with its result, it must not run again.
+    match std::panic::catch_unwind(AssertUnwindSafe(|| C::encode(value))) {
+        Ok(Ok((Recorded::Whole(outcome), value))) => match with_reference(outcome, context) {
+            whole if whole.size() <= max => (Recorded::Whole(whole), Ok(value)),
+            large => (Recorded::Omitted { bytes: large.size() as u64 }, Ok(value)),
+        },
+        Ok(Ok((omitted @ Recorded::Omitted { .. }, value))) => (omitted, Ok(value)),
+        Ok(Err(Unencodable { value, reason })) => {
+            tracing::error!(key = ?order.key, reason, "a result cannot be stored or replayed");
+            (Recorded::Omitted { bytes: 0 }, Ok(value))
+        }
+        Err(panic) => (Recorded::Omitted { bytes: 0 }, Err(words(panic.as_ref()))),
     }
 }
 

@@ -4,6 +4,7 @@
 //! waits on a row, and still tells a different request from a repeat.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::command::Order;
@@ -16,15 +17,25 @@ type Held = HashMap<Digest, Option<Fingerprint>, Mixing>;
 
 /// The keys held. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct InFlight(Arc<Mutex<Held>>);
+pub(super) struct InFlight(Arc<Flights>);
+
+#[derive(Default)]
+struct Flights {
+    held: Mutex<Held>,
+    /// How many there are: where nobody transacts, nobody needs the lock.
+    count: AtomicUsize,
+}
 
 impl InFlight {
     fn lock(&self) -> MutexGuard<'_, Held> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the holder's presence means for `order`; `None` if nobody here holds its key.
     pub(super) fn judge(&self, order: &Order) -> Option<Verdict> {
+        if self.0.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         let held = self.lock();
         let holder = held.get(&order.key.digest())?;
         Some(match holder {
@@ -47,6 +58,7 @@ impl InFlight {
             }
             std::collections::hash_map::Entry::Vacant(free) => {
                 free.insert(None);
+                self.0.count.fetch_add(1, Ordering::Release);
                 Ok(Hold { keys: self.clone(), digest })
             }
         }
@@ -69,5 +81,6 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.keys.lock().remove(&self.digest);
+        self.keys.0.count.fetch_sub(1, Ordering::Release);
     }
 }

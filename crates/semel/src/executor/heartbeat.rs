@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
+use super::stop::Stop;
 use crate::claim::Lease;
 use crate::clock::monotonic;
 use crate::key::Mixing;
@@ -40,13 +40,7 @@ impl<S: Store> Heartbeat<S> {
 
     /// Keeps `lease` alive until the beat is dropped. `since` is when the grant was asked for: the
     /// store cannot have started counting earlier.
-    pub(super) fn start(
-        &self,
-        lease: Lease,
-        length: Duration,
-        since: Instant,
-        lost: CancellationToken,
-    ) -> Beat {
+    pub(super) fn start(&self, lease: Lease, length: Duration, since: Instant, lost: Stop) -> Beat {
         self.started.get_or_init(|| launch(&self.store, &self.table));
         let beat =
             Entry { lease, length, renew_at: since + length / 3, ends: since + length, lost };
@@ -89,7 +83,7 @@ struct Entry {
     length: Duration,
     renew_at: Instant,
     ends: Instant,
-    lost: CancellationToken,
+    lost: Stop,
 }
 
 impl Entry {

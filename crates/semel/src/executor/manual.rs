@@ -196,8 +196,8 @@ impl<S: Store> Claim<S> {
 
     async fn settle(self, ending: Ending) -> Result<Option<Receipt>, Unsettled<S>> {
         let as_of = monotonic();
-        let (key, patience) = (&self.order.key, self.order.policy.lease);
-        match self.inner.settle(key, &self.grant.lease, &ending, patience).await {
+        let patience = self.order.policy.lease;
+        match self.inner.settle(&self.order, &self.grant.lease, &ending, patience).await {
             Ended::Recorded => {
                 let receipt = self.inner.share(&self.order, &self.grant, ending, as_of);
                 drop(self.beat);

@@ -5,7 +5,6 @@
 
 mod shelf;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shelf::Shelf;
@@ -42,6 +41,9 @@ impl Default for LocalReplay {
 /// Nobody needs a local answer that is older; and instants do not overflow.
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Bytes up to which an answer is copied rather than shared.
+const COPIED: usize = 4 << 10;
+
 /// What an entry takes beside its body.
 const BOOKKEEPING: usize = 256;
 
@@ -77,7 +79,7 @@ impl ReplayCache {
         Self { shelf, max_age }
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<Arc<Replay>> {
+    pub(super) fn get(&self, key: &Key) -> Option<Replay> {
         let replay = self.shelf.as_ref()?.get(&key.digest())?;
         (replay.until > clock::monotonic()).then_some(replay)
     }
@@ -93,7 +95,12 @@ impl ReplayCache {
     ) {
         let Some(shelf) = &self.shelf else { return };
         let until = as_of + fresh_for.min(self.max_age);
-        let outcome = outcome.clone();
+        // Small answers in memory of their own: what they are a part of may be larger than they are,
+        // and to share them costs more than to copy them.
+        let outcome = match outcome.size() {
+            0..=COPIED => outcome.copied(),
+            _ => outcome.clone(),
+        };
         let replay = Replay { fingerprint, outcome, receipt, as_of, until };
         shelf.put(key.digest(), replay, clock::monotonic());
     }

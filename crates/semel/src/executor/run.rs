@@ -1,7 +1,7 @@
 //! Running work under a claim, and what to tell the caller.
 //!
-//! The attempt is a task of its own from the first byte sent to the store: a caller who leaves, a
-//! timeout above us or a closed connection neither cancels it nor strands its claim.
+//! From the first byte sent to the store the attempt is nobody's to cancel: a caller who leaves, a
+//! timeout above us or a closed connection neither ends it nor strands its claim.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -10,17 +10,15 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::TryFutureExt as _;
-#[cfg(feature = "testing")]
-use futures_util::future::{Either, FutureExt as _};
-
 use super::begin::{Begun, Grant};
+use super::carried::Carried;
 use super::codec::Codec;
 use super::command::Order;
 use super::execution::{Error, Execution, label};
 use super::finish::receipt_of;
 use super::serve::Fault;
 use super::settle::{failed, failure};
+use super::stop::Stop;
 use super::supervise::Ran;
 use super::wait::Waiting;
 use super::{Context, Inner};
@@ -73,7 +71,7 @@ impl<S: Store> Inner<S> {
                 break Err(Error::Closed);
             }
             let task = attempt(Arc::clone(self), Arc::clone(&order), work);
-            let (verdict, record, as_of) = match self.detached(task).await {
+            let (verdict, record, as_of) = match Carried::new(&self.attempts, &order, task).await {
                 Ok(Attempted::Finished(result)) => break result,
                 // The store went away while this call waited: somebody was at it when it was last
                 // seen, and that is all that is known.
@@ -109,29 +107,6 @@ impl<S: Store> Inner<S> {
         };
         measure::executed(kind, label(&result));
         result
-    }
-
-    /// Starts `task` where nobody but us can cancel it. Not an `async fn`: that would keep room for
-    /// a whole attempt in its caller's future, to hold it for no time at all.
-    fn detached<O: Send + 'static>(
-        &self,
-        task: impl Future<Output = O> + Send + 'static,
-    ) -> impl Future<Output = Result<O, Error>> + Send {
-        #[cfg(feature = "testing")]
-        let task = match crate::testing::sabotaged(crate::testing::Guard::Spawn) {
-            true => return Either::Left(task.map(Ok)),
-            false => task,
-        };
-        // Boxed, because a spawn moves its future several times.
-        let ended = self.attempts.spawn(Box::pin(task));
-        let ended = ended.map_err(|ended| match ended.try_into_panic() {
-            Ok(panic) => Error::Panicked { message: words(panic.as_ref()) },
-            // The runtime is going down.
-            Err(_) => Error::Closed,
-        });
-        #[cfg(feature = "testing")]
-        let ended = Either::Right(ended);
-        ended
     }
 
     /// Answers from this process's memory, where it has the answer.
@@ -250,7 +225,8 @@ impl<S: Store> Inner<S> {
             return Box::pin(self.too_late::<C, T, E>(order, grant)).await;
         }
         let limit = order.policy.work_timeout;
-        let ran = self.supervise(&context, limit, async { work(context.clone()).await }).await;
+        let ran =
+            self.supervise(order, &context, limit, async { work(context.clone()).await }).await;
         failpoint("work.after");
         match ran {
             Ran::Finished(Ok(value)) => {
@@ -284,7 +260,7 @@ impl<S: Store> Inner<S> {
             attempt: grant.attempt,
             fence: grant.lease.fence,
             origin: grant.origin,
-            cancelled: self.closing.child_token(),
+            cancelled: Stop::within(&self.closing),
             notes: Arc::default(),
         }
     }

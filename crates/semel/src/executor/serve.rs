@@ -110,22 +110,28 @@ impl<S: Store> Executor<S> {
     ///
     /// # Errors
     /// See [`Error`]. [`Error::Store`] means that nothing ran.
-    pub async fn serve<A, F, Fut>(&self, command: Command, work: F) -> Result<Served<A>, Error>
+    pub fn serve<A, F, Fut>(
+        &self,
+        command: Command,
+        work: F,
+    ) -> impl Future<Output = Result<Served<A>, Error>> + Send
     where
         A: Send + 'static,
         F: FnOnce(Context) -> Fut + Send + 'static,
         Fut: Future<Output = Settlement<A>> + Send + 'static,
     {
-        let order = self.0.accept(command)?;
-        let work = |context: Context| async move {
-            let settlement = work(context.clone()).await;
-            made(settlement, &context, false)
-        };
-        Served::from(
-            self.0
-                .drive::<Door, _, _, _, _, _>(order, work, Inner::attempt::<Door, _, _, _, _>)
-                .await,
-        )
+        // Not in the future, which would keep room for the command as well as for the order.
+        let order = self.0.resolve(command);
+        async move {
+            let order = order?;
+            self.0.start_sweeping();
+            let work = |context: Context| async move {
+                let settlement = work(context.clone()).await;
+                made(settlement, &context, false)
+            };
+            let attempt = Inner::attempt::<Door, _, _, _, _>;
+            Served::from(self.0.drive::<Door, _, _, _, _, _>(order, work, attempt).await)
+        }
     }
 
     /// As [`transact`](Self::transact), for doors: a completed answer commits with the work's own

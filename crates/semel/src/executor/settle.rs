@@ -31,7 +31,7 @@ impl<S: Store> Inner<S> {
     /// the claim alive meanwhile, and after that the crash policy decides.
     pub(super) async fn settle(
         &self,
-        key: &Key,
+        order: &Order,
         lease: &Lease,
         ending: &Ending,
         patience: Duration,
@@ -44,7 +44,7 @@ impl<S: Store> Inner<S> {
                 Ok(Settled::Done) => return Ended::Recorded,
                 Ok(Settled::Lost) if !doubt => return Ended::Lost,
                 // An earlier try may have been the one that ended it.
-                Ok(Settled::Lost) => match self.store.peek(key).await {
+                Ok(Settled::Lost) => match self.store.peek(&order.key).await {
                     Ok(found) if is_ours(found.as_ref(), lease, ending) => return Ended::Recorded,
                     Ok(_) => return Ended::Lost,
                     Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -69,6 +69,7 @@ impl<S: Store> Inner<S> {
                 let unclear = "the reply was lost and the record could not be read again";
                 return Ended::Unrecorded(Error::new(ErrorKind::Ambiguous, "settle", unclear));
             }
+            order.go_apart();
             pause(wait).await;
             wait = (wait * 2).min(Duration::from_millis(500));
         }

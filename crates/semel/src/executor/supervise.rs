@@ -13,7 +13,9 @@ use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use super::command::Order;
 use super::run::words;
+use super::stop::Stop;
 use super::{Context, Inner};
 use crate::store::Store;
 
@@ -38,7 +40,8 @@ pin_project! {
         #[pin]
         over: Option<Sleep>,
         limit: Duration,
-        cancelled: &'a CancellationToken,
+        order: &'a Order,
+        cancelled: &'a Stop,
     }
 }
 
@@ -46,6 +49,7 @@ impl<S: Store> Inner<S> {
     /// Runs the work to its end, its limit, or the executor's.
     pub(super) fn supervise<'a, F>(
         &'a self,
+        order: &'a Order,
         context: &'a Context,
         limit: Option<Duration>,
         work: F,
@@ -56,6 +60,7 @@ impl<S: Store> Inner<S> {
             work: Some(work),
             over: limit.map(tokio::time::sleep),
             limit: limit.unwrap_or_default(),
+            order,
             cancelled: &context.cancelled,
         }
     }
@@ -77,7 +82,7 @@ impl<T, E, F: Future<Output = Result<T, E>>> Future for Supervised<'_, F> {
         }
         if let Some(work) = this.work.as_mut().as_pin_mut() {
             match catch_unwind(AssertUnwindSafe(|| work.poll(task))) {
-                Ok(Poll::Pending) => {}
+                Ok(Poll::Pending) => this.order.go_apart(),
                 Ok(Poll::Ready(result)) => return Poll::Ready(Ran::Finished(result)),
                 Err(panic) => {
                     let_go(this.work);

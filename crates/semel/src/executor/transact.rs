@@ -159,6 +159,8 @@ impl<S: TransactionalStore> Inner<S> {
         E: Fault,
     {
         failpoint("begin.before");
+        // An open transaction holds locks: it waits for nobody.
+        order.go_apart();
         if order.claim_first {
             return self.attempt_claimed::<C, T, E, F, Fut>(order, hold, work).await;
         }
@@ -225,7 +227,7 @@ impl<S: TransactionalStore> Inner<S> {
         };
         let store_limit = self.store.work_limit(order.policy.lease);
         let limit = order.policy.work_timeout.into_iter().chain(store_limit).min();
-        let ran = self.supervise(context, limit, async { work(unit).await }).await;
+        let ran = self.supervise(order, context, limit, async { work(unit).await }).await;
         failpoint("work.after");
         let back = home.lock().unwrap_or_else(PoisonError::into_inner).take();
         let value = match (ran, back) {

@@ -24,7 +24,7 @@ impl<S: Store> Inner<S> {
     ) -> Option<Result<Execution<T>, Error>> {
         let verifier = order.verifier.as_ref().filter(|_| grant.verify)?;
         let asking = async { Ok::<_, Infallible>(verifier(context.clone()).await) };
-        let found = match self.supervise(context, order.policy.work_timeout, asking).await {
+        let found = match self.supervise(order, context, order.policy.work_timeout, asking).await {
             Ran::Finished(Ok(found)) => found,
             Ran::Panicked(_) | Ran::TimedOut(_) => Verification::Unknown,
             // Nothing was learnt: the lease lapses, and the next caller asks again.
@@ -56,7 +56,7 @@ impl<S: Store> Inner<S> {
                 (Ending::Succeeded { outcome, keep }, answer)
             }
         };
-        Some(match self.settle(&order.key, &grant.lease, &ending, patience).await {
+        Some(match self.settle(order, &grant.lease, &ending, patience).await {
             Ended::Recorded => {
                 self.moved(&order.key);
                 answer

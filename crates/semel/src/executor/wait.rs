@@ -5,7 +5,7 @@
 //! itself, 50 ms at first and doubling to 500 ms, with jitter.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,8 @@ impl Default for Polling {
 #[derive(Default)]
 pub(super) struct Waiters {
     watches: Mutex<Watches>,
+    /// How many places are taken: where nobody waits, nobody needs the lock.
+    places: AtomicUsize,
     listening: AtomicBool,
 }
 
@@ -66,6 +68,10 @@ impl Waiters {
 
     /// Tells whoever waits for this key that its claim has ended.
     pub(super) fn wake(&self, hint: Hint) {
+        // Whoever takes a place after this reads the record after it too, and finds the end.
+        if self.places.load(Ordering::SeqCst) == 0 {
+            return;
+        }
         if let Some((watch, _)) = self.lock().get(&hint) {
             watch.moved.send_modify(|count| *count += 1);
         }
@@ -95,6 +101,7 @@ struct Place<S: Store> {
 
 impl<S: Store> Place<S> {
     fn take(inner: &Arc<Inner<S>>, key: &Key) -> Self {
+        inner.waiters.places.fetch_add(1, Ordering::SeqCst);
         let mut watches = inner.waiters.lock();
         let (watch, places) = watches.entry(key.digest().hint()).or_default();
         *places += 1;
@@ -116,6 +123,7 @@ impl<S: Store> Place<S> {
 
 impl<S: Store> Drop for Place<S> {
     fn drop(&mut self) {
+        self.inner.waiters.places.fetch_sub(1, Ordering::SeqCst);
         let mut watches = self.inner.waiters.lock();
         let hint = self.key.digest().hint();
         let Some((_, places)) = watches.get_mut(&hint) else {

@@ -83,7 +83,7 @@ impl<'j> Document<'j> {
             Self::Bool(false) => form.extend(b"false"),
             Self::Integer(integer) => serde_json::to_writer(form, integer).ok()?,
             Self::Double(double) => form.extend(serde_json_canonicalizer::to_vec(double).ok()?),
-            Self::Text(text) => serde_json::to_writer(form, text).ok()?,
+            Self::Text(text) => quoted(form, text)?,
             Self::List(items) => {
                 for (at, item) in items.iter().enumerate() {
                     form.push(if at == 0 { b'[' } else { b',' });
@@ -94,7 +94,7 @@ impl<'j> Document<'j> {
             Self::Object(members) => {
                 for (at, (name, member)) in members.iter().enumerate() {
                     form.push(if at == 0 { b'{' } else { b',' });
-                    serde_json::to_writer(&mut *form, name).ok()?;
+                    quoted(form, name)?;
                     form.push(b':');
                     member.write(form)?;
                 }
@@ -105,9 +105,27 @@ impl<'j> Document<'j> {
     }
 }
 
-/// The order of the language that JSON comes from; bytes have another.
+/// A text in quotes. Most have nothing to escape.
+fn quoted(form: &mut Vec<u8>, text: &str) -> Option<()> {
+    let escaped = |byte: &u8| (*byte < 0x20) | (*byte == b'"') | (*byte == b'\\');
+    // Without a way out in the middle, so that it is done many bytes at a time.
+    if text.as_bytes().iter().fold(0, |any, byte| any | u8::from(escaped(byte))) != 0 {
+        return serde_json::to_writer(form, text).ok();
+    }
+    form.push(b'"');
+    form.extend_from_slice(text.as_bytes());
+    form.push(b'"');
+    Some(())
+}
+
+/// The order of the language that JSON comes from; bytes have another, from U+E000 on.
 fn by_utf_16(one: &str, two: &str) -> Ordering {
-    one.encode_utf16().cmp(two.encode_utf16())
+    const FROM_E000: u8 = 0xee;
+    match one.bytes().zip(two.bytes()).find(|(one, two)| one != two) {
+        Some((one, two)) if one < FROM_E000 || two < FROM_E000 => one.cmp(&two),
+        Some(_) => one.encode_utf16().cmp(two.encode_utf16()),
+        None => one.len().cmp(&two.len()),
+    }
 }
 
 impl<'de> Deserialize<'de> for Document<'de> {
@@ -168,7 +186,7 @@ impl<'de> Visitor<'de> for Reader<'de> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Document<'de>, A::Error> {
-        let mut members = Vec::new();
+        let mut members = Vec::with_capacity(8);
         while let Some(Name(name)) = entries.next_key()? {
             if name == NUMBER {
                 let token: String = entries.next_value()?;

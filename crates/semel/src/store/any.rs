@@ -48,6 +48,8 @@ trait Erased: Send + Sync {
     fn announce(&self, hint: Hint);
     fn check(&self) -> BoxFuture<'_, Result<Vec<Finding>>>;
     fn guarantee(&self) -> Guarantee;
+
+    fn is_near(&self) -> bool;
     fn list<'a>(
         &'a self,
         filter: &'a Filter,
@@ -106,6 +108,10 @@ impl<S: Inspect> Erased for S {
         Store::guarantee(self)
     }
 
+    fn is_near(&self) -> bool {
+        Store::is_near(self)
+    }
+
     fn list<'a>(
         &'a self,
         filter: &'a Filter,
@@ -157,6 +163,10 @@ impl Store for AnyStore {
 
     fn guarantee(&self) -> Guarantee {
         self.0.guarantee()
+    }
+
+    fn is_near(&self) -> bool {
+        self.0.is_near()
     }
 }
 

@@ -285,6 +285,10 @@ impl Store for MemoryStore {
     fn guarantee(&self) -> Guarantee {
         Guarantee::BestEffort
     }
+
+    fn is_near(&self) -> bool {
+        true
+    }
 }
 
 impl Renewer for MemoryStore {

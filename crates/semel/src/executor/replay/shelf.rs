@@ -5,7 +5,7 @@
 //! more than it could save.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::Replay;
@@ -42,7 +42,7 @@ struct Board {
 
 #[derive(Debug)]
 struct Place {
-    replay: Arc<Replay>,
+    replay: Replay,
     weight: u64,
     used: bool,
 }
@@ -63,11 +63,11 @@ impl Shelf {
         self.boards[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn get(&self, digest: &Digest) -> Option<Arc<Replay>> {
+    pub(super) fn get(&self, digest: &Digest) -> Option<Replay> {
         let mut board = self.board(digest);
         let place = board.places.get_mut(digest)?;
         place.used = true;
-        Some(Arc::clone(&place.replay))
+        Some(place.replay.clone())
     }
 
     /// Puts an answer there, and makes room for it. One that was read before its key was revoked, or
@@ -77,7 +77,7 @@ impl Shelf {
         if weight > self.capacity {
             return;
         }
-        let place = Place { replay: Arc::new(replay), weight, used: false };
+        let place = Place { replay, weight, used: false };
         let gone = self.board(&digest).put(digest, place, self.capacity, now);
         // Not under the lock: an answer may be large.
         drop(gone);

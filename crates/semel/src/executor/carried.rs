@@ -1,0 +1,198 @@
+//! An attempt on its way: carried by its caller first, by a task of its own as soon as it must.
+//!
+//! A spawn costs more than a quick attempt does, in bytes moved and in tasks that wake each other.
+//! So the caller's own task carries the attempt while it asks the store and while the work does not
+//! wait. It goes to a task of its own, as it stands, when it waits for anything but one step of the
+//! store, and when its caller leaves. Whoever asks cannot tell the difference: nothing that was
+//! begun is ever dropped half way, and work that waits never waits for its caller to be polled.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TrackedFuture;
+
+use super::command::Order;
+use super::execution::Error;
+use super::run::words;
+
+/// An attempt, until it is over.
+pub(super) struct Carried<F: Future + Send + 'static>
+where
+    F::Output: Send,
+{
+    way: Way<F>,
+    order: Arc<Order>,
+}
+
+enum Way<F: Future> {
+    /// Nothing has happened yet.
+    Unbegun(Pin<Box<TrackedFuture<F>>>),
+    /// By the caller; in this runtime, if any.
+    Here(Pin<Box<TrackedFuture<F>>>, Option<Handle>),
+    Apart(JoinHandle<F::Output>),
+    Over,
+}
+
+impl<F: Future + Send + 'static> Carried<F>
+where
+    F::Output: Send,
+{
+    pub(super) fn new(attempts: &TaskTracker, order: &Arc<Order>, attempt: F) -> Self {
+        // Boxed, because it may move to a task in the middle of what it does.
+        let attempt = Box::pin(attempts.track_future(attempt));
+        Self { way: Way::Unbegun(attempt), order: Arc::clone(order) }
+    }
+
+    /// One step in the caller's task.
+    fn step(&mut self, task: &mut Context<'_>) -> Poll<Result<F::Output, Error>> {
+        let (mut attempt, runtime) = match std::mem::replace(&mut self.way, Way::Over) {
+            Way::Unbegun(attempt) => (attempt, None),
+            Way::Here(attempt, runtime) => (attempt, runtime),
+            other @ (Way::Apart(_) | Way::Over) => {
+                self.way = other;
+                return Poll::Pending;
+            }
+        };
+        match catch_unwind(AssertUnwindSafe(|| attempt.as_mut().poll(task))) {
+            Ok(Poll::Ready(done)) => return Poll::Ready(Ok(done)),
+            Ok(Poll::Pending) => {}
+            Err(panic) => {
+                // Should letting go of it panic as well, its caller is answered all the same.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(attempt)));
+                return Poll::Ready(Err(Error::Panicked { message: words(panic.as_ref()) }));
+            }
+        }
+        let runtime = runtime.or_else(|| Handle::try_current().ok());
+        self.way = match runtime {
+            Some(runtime) if self.order.goes_apart() => Way::Apart(runtime.spawn(attempt)),
+            runtime => Way::Here(attempt, runtime),
+        };
+        Poll::Pending
+    }
+}
+
+impl<F: Future + Send + 'static> Future for Carried<F>
+where
+    F::Output: Send,
+{
+    type Output = Result<F::Output, Error>;
+
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if !matches!(this.way, Way::Apart(_))
+            && let Poll::Ready(done) = this.step(task)
+        {
+            return Poll::Ready(done);
+        }
+        let Way::Apart(attempt) = &mut this.way else { return Poll::Pending };
+        Poll::Ready(match ready!(Pin::new(attempt).poll(task)) {
+            Ok(done) => Ok(done),
+            Err(ended) => Err(match ended.try_into_panic() {
+                Ok(panic) => Error::Panicked { message: words(panic.as_ref()) },
+                // The runtime is going down.
+                Err(_) => Error::Closed,
+            }),
+        })
+    }
+}
+
+impl<F: Future + Send + 'static> Drop for Carried<F>
+where
+    F::Output: Send,
+{
+    /// The caller leaves: what it has begun goes on without it.
+    fn drop(&mut self) {
+        #[cfg(feature = "testing")]
+        if crate::testing::sabotaged(crate::testing::Guard::Spawn) {
+            return;
+        }
+        if let Way::Here(attempt, Some(runtime)) = std::mem::replace(&mut self.way, Way::Over) {
+            drop(runtime.spawn(attempt));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::poll;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::executor::{Command, Executor};
+    use crate::key::Key;
+    use crate::policy::Policy;
+    use crate::store::memory::MemoryStore;
+
+    fn command() -> Command {
+        Command::new(Key::command("acme", "PAY", "1").expect("a key"))
+    }
+
+    fn carried<F: Future<Output: Send> + Send + 'static>(attempt: F) -> Pin<Box<Carried<F>>> {
+        let order = Arc::new(command().resolve(&Policy::default()).expect("valid"));
+        Box::pin(Carried::new(&TaskTracker::new(), &order, attempt))
+    }
+
+    #[tokio::test]
+    async fn what_was_begun_goes_on_when_its_caller_leaves() {
+        let (open, gate) = oneshot::channel::<()>();
+        let (done, ended) = oneshot::channel();
+        let mut attempt = carried(async move {
+            gate.await.expect("opened");
+            done.send(()).expect("heard");
+        });
+        assert!(poll!(&mut attempt).is_pending());
+        drop(attempt);
+        open.send(()).expect("the attempt is there");
+        ended.await.expect("the attempt came to its end");
+    }
+
+    #[tokio::test]
+    async fn what_was_not_begun_does_not_begin() {
+        let (done, ended) = oneshot::channel::<()>();
+        drop(carried(async move { done.send(()) }));
+        assert!(ended.await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer_here_and_apart() {
+        let here = carried(async { panic!("here") });
+        let words = |error| match error {
+            Err(Error::Panicked { message }) => message,
+            _ => "no panic".to_owned(),
+        };
+        assert_eq!(words(here.await.map(|(): ()| ())), "here");
+        let mut apart = carried(async {
+            tokio::task::yield_now().await;
+            panic!("apart")
+        });
+        apart.order.go_apart();
+        assert!(poll!(&mut apart).is_pending());
+        assert!(matches!(apart.way, Way::Apart(_)));
+        assert_eq!(words(apart.await.map(|(): ()| ())), "apart");
+    }
+
+    #[tokio::test]
+    async fn work_that_waits_does_not_wait_for_its_caller() {
+        let executor = Executor::new(MemoryStore::new());
+        let (open, gate) = oneshot::channel::<()>();
+        let (done, ended) = oneshot::channel();
+        let mut running = Box::pin(executor.run(command(), |_| async move {
+            gate.await.expect("opened");
+            done.send(()).expect("heard");
+            Ok::<_, Infallible>(7)
+        }));
+        assert!(poll!(&mut running).is_pending());
+        open.send(()).expect("the work is there");
+        // Nobody polls the caller meanwhile.
+        ended.await.expect("the work came to its end");
+        assert_eq!(running.await.expect("executed").value(), Some(&7));
+    }
+}
