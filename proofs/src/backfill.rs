@@ -59,8 +59,9 @@ pub async fn run(place: &Place, settings: &Settings) -> Result<Line, Trouble> {
     let began = Instant::now();
     // So that they die all over the table, and the last one finds something left to do.
     let stretch = settings.rows / u64::from(settings.batch) / u64::from(settings.kills + 1);
+    let stretch = stretch.max(1);
     for turn in 0..settings.kills {
-        let lives = fastrand::u64(1..=stretch.max(1));
+        let lives = fastrand::u64(stretch.div_ceil(2)..=stretch);
         let armed = match turn % 3 {
             0 => None,
             1 => Some(format!("{}@{lives}", child::COMMITTED)),

@@ -158,7 +158,8 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
     /// now was live, too, when its row was not there.
     async fn still_live(&self, rows: Vec<Row>) -> Result<Vec<Row>> {
         let Some(tenant) = rows.first().map(|row| row.tenant.clone()) else { return Ok(rows) };
-        let parse = |row: &Row| self.codec.read(&row.public).ok().map(|(_, public, _)| public);
+        let prefix = self.kind.prefix();
+        let parse = |row: &Row| self.codec.parse(prefix, &row.public).ok();
         let publics: Vec<PublicId> = rows.iter().filter_map(parse).collect();
         let live: HashSet<String> = match publics.is_empty() {
             true => HashSet::new(),

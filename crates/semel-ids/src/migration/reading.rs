@@ -78,8 +78,8 @@ pub(super) fn read(
     let internal = internal(field(&row.internal, Reason::NoInternalId)?)?;
     Binding::checked(tenant, kind, codec, public, internal).map_err(|invalid| match invalid {
         InvalidBinding::Tenant(_) => Reason::BadTenant,
-        InvalidBinding::Format(_) => Reason::BadPublicId,
-        InvalidBinding::Prefix { .. } => Reason::ForeignPrefix,
+        InvalidBinding::Public(InvalidId::Format(_)) => Reason::BadPublicId,
+        InvalidBinding::Public(InvalidId::Prefix { .. }) => Reason::ForeignPrefix,
         InvalidBinding::Internal => Reason::OtherInternalId,
     })
 }
