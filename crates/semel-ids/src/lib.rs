@@ -1,4 +1,32 @@
-#![doc = include_str!("../README.md")]
+//! Public ids: what a service calls its things in front of others, and how it finds them again.
+//!
+//! An id is a ULID inside; outside it is a text with the name of its type in front, in exactly one
+//! spelling ([`Codec`], [`TypedId`]). A map says which of them are there, and whose ([`IdMap`],
+//! written in the transaction that makes the thing), and a [`Resolver`] answers from memory what can
+//! be answered from memory without ever hiding what was just made. [`CreateExt`] makes a thing once:
+//! claim, rows, mapping, events and answer are one commit, and a retry has the same ids.
+//!
+//! Databases are in `semel-sql`, the cache between nodes in `semel-redis`, extractors in
+//! `semel-tower`.
+//!
+//! ```
+//! use semel_ids::{Generator, TypedId, resource::Order};
+//!
+//! type OrderId = TypedId<Order>;
+//!
+//! let id = OrderId::new(Generator::new().generate()?);
+//! let text = id.to_string(); // ord_01k…
+//! assert_eq!(text.parse::<OrderId>()?, id);
+//! assert!(text.to_uppercase().parse::<OrderId>().is_err(), "one spelling");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Who knows what, and when
+//!
+//! | | on the node that does it | on others |
+//! |---|---|---|
+//! | registered | at its commit | as soon as they are told; if that fails, within [`absence_bound`](CacheSettings::absence_bound) |
+//! | revoked | at once | as soon as they are told; within ten seconds where nothing is heard; without a shared cache within [`l1_ttl`](CacheSettings::l1_ttl) |
 
 pub mod codec;
 pub mod create;

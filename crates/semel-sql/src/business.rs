@@ -28,7 +28,7 @@ use semel::store::{Error, ErrorKind, Result};
 use semel_ids::migration::{BusinessRow, Cursor, Field, Page};
 
 pub use inspection::Inspection;
-pub(crate) use inspection::{Class, Column, Dialect, Facts, Index, Role, inspect, usable};
+pub(crate) use inspection::{Class, Column, Dialect, Facts, Index, inspect, usable};
 pub use names::Layout;
 pub(crate) use names::Names;
 

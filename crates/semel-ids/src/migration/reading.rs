@@ -9,6 +9,7 @@ use super::business::{BusinessRow, Field};
 use crate::codec::Codec;
 use crate::map::{Binding, InvalidBinding};
 use crate::resource::ResourceType;
+use crate::typed::InvalidId;
 
 /// Why a row is not in the map and cannot be put there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

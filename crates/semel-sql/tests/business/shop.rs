@@ -305,7 +305,7 @@ pub(crate) async fn a_table_may_be_one_tenants<S: Shop>(shop: S) {
     assert_eq!((verified.wrong(), verified.mappings), (0, 1), "{verified}");
     // As the resolver would use it.
     let fallback = TableFallback::of::<Order>(table);
-    let asked = [Codec::new().read(&public).expect("an id").1];
+    let asked = [Codec::new().parse(Order::TYPE.prefix(), &public).expect("an id")];
     let found = fallback.find("acme", Order::TYPE, &asked).await.expect("looked");
     assert_eq!(found, [(asked[0], id)]);
 }

@@ -82,7 +82,7 @@ macro_rules! __broker_behaviours {
     };
     (outage, $then:ident, $make:expr) => {
         $crate::$then! {
-            $make;
+            broker, $make;
             outage {
                 a_minute_without_the_broker_costs_nothing_but_time,
             }
