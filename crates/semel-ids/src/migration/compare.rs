@@ -158,8 +158,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
     /// now was live, too, when its row was not there.
     async fn still_live(&self, rows: Vec<Row>) -> Result<Vec<Row>> {
         let Some(tenant) = rows.first().map(|row| row.tenant.clone()) else { return Ok(rows) };
-        let prefix = self.kind.prefix();
-        let parse = |row: &Row| self.codec.parse(prefix, &row.public).ok();
+        let parse = |row: &Row| PublicId::stored(&row.public);
         let publics: Vec<PublicId> = rows.iter().filter_map(parse).collect();
         let live: HashSet<String> = match publics.is_empty() {
             true => HashSet::new(),
@@ -168,7 +167,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
                 found.into_iter().filter(|row| row.live).map(|row| row.public).collect()
             }
         };
-        // What is no public id was not written by an application that runs now: nothing races it.
+        // What can be no public id was not written by an application that runs now: nothing races it.
         let stays = |row: &Row| live.contains(&row.public) || parse(row).is_none();
         Ok(rows.into_iter().filter(stays).collect())
     }

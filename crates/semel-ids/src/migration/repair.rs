@@ -117,7 +117,8 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
     ///
     /// Each row is looked at again right before its mapping is changed, and once more after: a mapping
     /// whose row went away meanwhile is revoked again. `told` hears of every batch of changes once it
-    /// is committed, and the repair waits for it: hand each to the `changed` of the resolver. A process that dies before it could be told leaves
+    /// is committed, and the repair waits for it: hand each to
+    /// [`Resolver::changed`](crate::Resolver::changed). A process that dies before it could be told leaves
     /// its caches to their time to live; so does a mapping that stood against a replaced one by its
     /// internal id, which goes away unnamed.
     ///

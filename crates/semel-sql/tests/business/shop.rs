@@ -7,7 +7,7 @@ use semel::store::{ErrorKind, Result, Severity};
 use semel_ids::map::{Binding, IdMap, Inserted};
 use semel_ids::migration::{BusinessRow, BusinessTable, Field, Migration, Reason, TableFallback};
 use semel_ids::resource::{Order, Resource};
-use semel_ids::{Codec, Fallback, TypedId};
+use semel_ids::{Fallback, TypedId};
 use semel_sql::business::{Inspection, Layout};
 use ulid::Ulid;
 
@@ -305,7 +305,7 @@ pub(crate) async fn a_table_may_be_one_tenants<S: Shop>(shop: S) {
     assert_eq!((verified.wrong(), verified.mappings), (0, 1), "{verified}");
     // As the resolver would use it.
     let fallback = TableFallback::of::<Order>(table);
-    let asked = [Codec::new().parse(Order::TYPE.prefix(), &public).expect("an id")];
+    let asked = [TypedId::<Order>::new(id).public()];
     let found = fallback.find("acme", Order::TYPE, &asked).await.expect("looked");
     assert_eq!(found, [(asked[0], id)]);
 }
