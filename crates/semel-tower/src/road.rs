@@ -18,8 +18,7 @@ use tracing::Instrument as _;
 use crate::body::Body;
 
 /// Puts what a request carries for its handler into its extensions.
-#[doc(hidden)]
-pub type Carry<'a> = &'a mut dyn FnMut(&mut Extensions);
+pub(crate) type Carry<'a> = &'a mut dyn FnMut(&mut Extensions);
 
 /// How a layer runs its handlers. [`Fenced`] or [`Atomic`]; nothing else implements it.
 pub trait Road<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
