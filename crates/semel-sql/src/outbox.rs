@@ -3,6 +3,7 @@
 //!
 //! No statement is here, and nothing decides what becomes of a row: the relay of `semel` does.
 
+mod search;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod seats;
 
@@ -18,6 +19,7 @@ use semel::outbox::{Fate, Lane, Leased, Marked, Row, Selection, Status, Ticket, 
 use semel::outcome::ErrorText;
 use semel::store::Result;
 
+pub(crate) use self::search::{LONG, Looked, SHORT, Search};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use self::seats::Seats;
 use crate::error::corrupt_outbox;
@@ -265,6 +267,8 @@ pub(crate) const DEAD: i16 = 2;
 pub(crate) const HOLDING: i16 = 3;
 /// [`MarkRow::fate`]: as if it had not been claimed.
 pub(crate) const UNTRIED: i16 = 4;
+/// [`MarkRow::fate`]: the same, but not to be claimed again before `after_us`.
+pub(crate) const LATER: i16 = 5;
 
 /// Marks in the order in which every statement meets their rows, each lease once.
 pub(crate) struct Marks<'m> {
@@ -294,6 +298,7 @@ impl<'m> Marks<'m> {
                 Fate::Dead { error, holds_lane: true } => (HOLDING, 0, Some(error.as_str())),
                 Fate::Dead { error, holds_lane: false } => (DEAD, 0, Some(error.as_str())),
                 Fate::Untried => (UNTRIED, 0, None),
+                Fate::Later { after, error } => (LATER, micros(*after), Some(error.as_str())),
             };
             let token = ticket.token.to_bytes();
             rows.push(MarkRow { sequence, token, fate, after_us, error });
@@ -331,13 +336,6 @@ pub(crate) fn discarded(verb: &Verb) -> Option<ErrorText> {
         Verb::Discard { reason } => Some(ErrorText::new(&format!("discarded: {reason}"))),
         Verb::Redrive | Verb::Republish => None,
     }
-}
-
-/// How many due rows a claim of `limit` looks through for heads before it is content with what it
-/// found. Where few lanes hold many rows the heads are soon found, and the rest of the backlog would be
-/// looked through in vain. Only a claim that found nothing looks through all of it.
-pub(crate) fn window(limit: u32) -> i64 {
-    1_000 + 4 * i64::from(limit)
 }
 
 /// Where a claim by number would begin, which passes over whatever commits late: how it is not done.

@@ -78,6 +78,7 @@ pub mod claiming;
 pub mod cleaning;
 pub mod damaged;
 pub mod failing;
+pub mod held;
 mod list;
 pub mod marking;
 pub mod operating;

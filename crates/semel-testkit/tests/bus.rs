@@ -142,6 +142,31 @@ async fn as_a_publisher_it_gives_one_answer_per_event() {
 }
 
 #[tokio::test]
+async fn an_event_that_an_ordered_group_defers_costs_the_relay_no_try() {
+    let (bus, outbox) = (Bus::new().retry_every(Duration::MAX), MemoryOutbox::new());
+    bus.register(failing(inbox().group("BROKEN").ordered())).unwrap();
+    let answers = Publisher::publish(&bus, &[placed()]).await;
+    assert!(matches!(answers[..], [Err(PublishError::Later { .. })]), "{answers:?}");
+    outbox.append(&mut outbox.clone(), &[placed()]).await.unwrap();
+    let relay = Relay::builder(outbox.clone(), bus).max_attempts(2).build().unwrap();
+    let deferring = async {
+        let mut deferred = 0;
+        while deferred < 5 {
+            let pass = relay.pass().await.unwrap();
+            assert_eq!((pass.published, pass.retried, pass.buried), (0, 0, 0));
+            deferred += pass.untried;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(deferring).await;
+    let rows = outbox.list(&Selection::default(), None, 10).await.unwrap();
+    let [Row { status: Status::Failed, attempts: 0, error: Some(error), .. }] = &rows[..] else {
+        panic!("{rows:?}")
+    };
+    assert!(error.as_str().contains("BROKEN"), "{error}");
+}
+
+#[tokio::test]
 async fn a_failure_that_is_stored_is_published() {
     let bus = Bus::new().retry_every(Duration::MAX);
     let group = failing(inbox().group("BROKEN"));

@@ -120,11 +120,11 @@ impl<S: Store> Bus<S> {
         }
         let event = Arc::new(event.clone());
         let answers = join_all(groups.iter().map(|group| group.receive(&event))).await;
-        let mut open = Vec::new();
+        let mut open: Vec<(Duration, &str)> = Vec::new();
         for (group, answer) in groups.iter().zip(answers) {
             match answer {
                 Answer::Ack => {}
-                Answer::Later(_) => open.push(group.name()),
+                Answer::Later(after) => open.push((after, group.name())),
                 // Its ledger could write nothing down, which says nothing about the event.
                 Answer::Nothing => {
                     let away = format!("the ledger of {} has stored nothing", group.name());
@@ -132,10 +132,11 @@ impl<S: Store> Bus<S> {
                 }
             }
         }
-        match open[..] {
-            [] => Ok(()),
-            _ => Err(PublishError::Failed(format!("not handled by {}", open.join(", ")))),
-        }
+        // For those who have handled it, coming again for the first of the others is a repeat.
+        let Some(after) = open.iter().map(|(after, _)| *after).min() else { return Ok(()) };
+        let names: Vec<&str> = open.iter().map(|(_, name)| *name).collect();
+        let reason = format!("not handled yet by {}", names.join(", "));
+        Err(PublishError::Later { after, reason })
     }
 }
 

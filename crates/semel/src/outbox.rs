@@ -34,7 +34,7 @@ pub enum Status {
     Leased,
     /// The broker has confirmed it.
     Published,
-    /// The last try failed; the next is due at some time.
+    /// The last try failed, or was put off; the next is due at some time.
     Failed,
     /// Given up. Stays until somebody redrives or discards it; cleaning never takes it.
     Dead,
@@ -149,6 +149,18 @@ pub struct Ask {
     pub limit: u32,
     /// How long they are the caller's.
     pub lease: Duration,
+    /// Bytes of payload at most, all rows together. One row is claimed whatever its size.
+    pub bytes: u64,
+}
+
+impl Ask {
+    /// Bytes of payload in a claim, unless it says otherwise: 8 MiB.
+    pub const BYTES: u64 = 8 << 20;
+
+    /// So many rows for so long, of [`BYTES`](Self::BYTES) at most.
+    pub const fn new(limit: u32, lease: Duration) -> Self {
+        Self { limit, lease, bytes: Self::BYTES }
+    }
 }
 
 /// What becomes of a leased row.
@@ -172,6 +184,13 @@ pub enum Fate {
     },
     /// It was not tried: as if it had not been claimed.
     Untried,
+    /// It was not tried, and is not to be for a while. Failed, with its tries as they were.
+    Later {
+        /// Not before this has passed.
+        after: Duration,
+        /// Why not.
+        error: ErrorText,
+    },
 }
 
 /// What came of marking a row.
@@ -212,7 +231,8 @@ pub struct Row {
     pub error: Option<ErrorText>,
     /// When it was appended.
     pub created_at: Timestamp,
-    /// When it is due: the next try, or the end of a lease.
+    /// When it is due: the next try, or the end of a lease. Of a pending row that waits behind others
+    /// of its lane, when it is looked at again at the latest.
     pub due_at: Option<Timestamp>,
     /// When it was published.
     pub published_at: Option<Timestamp>,
@@ -248,6 +268,16 @@ pub enum Verb {
     Republish,
 }
 
+/// What an operator's verb came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Applied {
+    /// Rows that were changed.
+    pub changed: u32,
+    /// The number of the last of them: where to go on. `None` if there was none.
+    pub last: Option<u64>,
+}
+
 /// A queue of events with leases, inside the caller's database.
 ///
 /// A row is claimable when it is due: pending or failed and its time has come, or leased and the
@@ -266,7 +296,10 @@ pub trait Outbox: Send + Sync + 'static {
         events: &[Envelope],
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Leases rows that are due, the longest due first, those of one lane in order. One step.
+    /// Leases rows that are due, the longest due first, those of one lane in order. One step, of
+    /// bounded cost, however many rows wait behind others of their lane: where it has looked through
+    /// very many of them and found nothing, it gives nothing and rings the [bell](Self::bell), so
+    /// that the next claim goes on from there.
     fn claim(&self, ask: Ask) -> impl Future<Output = Result<Vec<Leased>>> + Send;
 
     /// Writes what became of leased rows: one answer per row, in order.
@@ -287,14 +320,19 @@ pub trait Outbox: Send + Sync + 'static {
     fn count(&self, selection: &Selection, verb: &Verb)
     -> impl Future<Output = Result<u64>> + Send;
 
-    /// Does a verb to at most `limit` rows that match, the oldest first; gives how many it changed.
-    /// Never to a leased row.
+    /// Does a verb to at most `limit` rows that match and whose number is greater than `after`, the
+    /// oldest first. Never to a leased row.
+    ///
+    /// Asked again after the [last](Applied::last) one until there is none, it changes every row
+    /// once, even those that match again afterwards, such as what was republished and has been
+    /// published meanwhile.
     fn apply(
         &self,
         selection: &Selection,
         verb: &Verb,
+        after: Option<u64>,
         limit: u32,
-    ) -> impl Future<Output = Result<u32>> + Send;
+    ) -> impl Future<Output = Result<Applied>> + Send;
 
     /// Removes at most `limit` rows that were published longer than `keep` ago. Never dead ones.
     fn clean(&self, keep: Duration, limit: u32) -> impl Future<Output = Result<u32>> + Send;

@@ -80,6 +80,7 @@ mod tests {
             Ok(()) => 'o',
             Err(PublishError::Unavailable(_)) => 'u',
             Err(PublishError::Failed(_)) => 'f',
+            Err(PublishError::Later { .. }) => 'l',
             Err(PublishError::Refused(_)) => 'r',
         };
         of(&marks, heard, |at| format!("no route for {at}")).into_iter().map(letter).collect()

@@ -7,6 +7,7 @@
 mod claim;
 mod mark;
 mod operators;
+mod put_off;
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use semel::claim::AttemptId;
 use semel::event::Envelope;
 use semel::outbox::{
-    Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Ticket, Verb,
 };
 use semel::store::{Error, ErrorKind, Result};
 use sqlx::mysql::MySqlRow;
@@ -24,9 +25,10 @@ use tokio::time::timeout;
 use super::MySqlStore;
 use super::columns::Bound;
 use super::ledger::failed;
+use super::seat::Seat;
 use super::statement::{CLOCK, repeat};
 use crate::error::{Stage, timed_out};
-use crate::outbox::{Cursor, EventRow, Marks, Seats, Stored, chunks};
+use crate::outbox::{Cursor, EventRow, Looked, Marks, Search, Seats, Stored, chunks};
 
 /// Rows in one statement of an append. A power of two, as all smaller statements are: each size is
 /// prepared once.
@@ -93,17 +95,29 @@ impl Outbox for MySqlStore {
     }
 
     async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
-        let token = AttemptId::generate();
-        let after = self.hatch.cursor.after();
+        let mut search = Search::new(ask.limit);
         let mut seat = self.seat(&self.hatch.seats, "claim").await;
         let leased = loop {
+            let (token, after) = (AttemptId::generate(), self.hatch.cursor.after());
             let claiming = async |connection: &mut MySqlConnection| {
-                claim::claim(connection, ask, token, after).await
+                claim::claim(connection, ask, token, after, search.window()).await
             };
-            if let Some(leased) = seat.settled(claiming).await? {
-                break leased;
+            let Some((leased, more)) = seat.settled(claiming).await? else { continue };
+            if leased.is_empty() {
+                if more && search.goes_on(put_off(&mut seat, &search).await?) {
+                    continue;
+                }
+            } else if more && leased.len() < ask.limit as usize {
+                // For the next claim. What was leased is the caller's, whatever comes of it.
+                if put_off(&mut seat, &search).await.is_err() {
+                    return Ok(leased);
+                }
             }
+            break leased;
         };
+        if search.gave_up() {
+            self.hatch.bell.ring();
+        }
         self.hatch.cursor.passed(&leased);
         Ok(leased)
     }
@@ -156,18 +170,24 @@ impl Outbox for MySqlStore {
         Ok(count)
     }
 
-    async fn apply(&self, selection: &Selection, verb: &Verb, limit: u32) -> Result<u32> {
+    async fn apply(
+        &self,
+        selection: &Selection,
+        verb: &Verb,
+        after: Option<u64>,
+        limit: u32,
+    ) -> Result<Applied> {
         let mut seat = self.seat(&self.hatch.seats, "apply").await;
-        let changed = loop {
+        let applied = loop {
             let applying = async |connection: &mut MySqlConnection| {
-                operators::apply(connection, selection, verb, limit).await
+                operators::apply(connection, selection, verb, after, limit).await
             };
-            if let Some(changed) = seat.settled(applying).await? {
-                break changed;
+            if let Some(applied) = seat.settled(applying).await? {
+                break applied;
             }
         };
         self.hatch.bell.ring();
-        Ok(changed)
+        Ok(applied)
     }
 
     async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
@@ -185,6 +205,18 @@ impl Outbox for MySqlStore {
 
     fn bell(&self) -> &Bell {
         &self.hatch.bell
+    }
+}
+
+/// Puts off what waits behind others of its lane, in what is due first.
+async fn put_off(seat: &mut Seat<'_>, search: &Search) -> Result<Looked> {
+    loop {
+        let putting = async |connection: &mut MySqlConnection| {
+            put_off::put_off(connection, search.step(), search.window()).await
+        };
+        if let Some(looked) = seat.settled(putting).await? {
+            return Ok(looked);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use semel::claim::AttemptId;
 use semel::clock::micros;
 use semel::event::Envelope;
 use semel::outbox::{
-    Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Ticket, Verb,
 };
 use semel::store::Result;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
@@ -23,10 +23,14 @@ use tokio::time::timeout;
 use super::statement::{failed, failed_in, text, unconnected};
 use super::{Aside, PgStore};
 use crate::error::{Stage, timed_out};
-use crate::outbox::{Claimed, Cursor, EventRow, Marks, Seats, Stored, chunks, window};
+use crate::outbox::{
+    Claimed, Cursor, EventRow, LONG, Looked, Marks, SHORT, Search, Seats, Stored, chunks,
+};
 
 const APPEND: &str = include_str!("queries/outbox_append.sql");
+const APPEND_ONE: &str = include_str!("queries/outbox_append_one.sql");
 const CLAIM: &str = include_str!("queries/outbox_claim.sql");
+const PUT_OFF: &str = include_str!("queries/outbox_put_off.sql");
 const MARK: &str = include_str!("queries/outbox_mark.sql");
 
 /// Rows and bytes in one statement of an append: enough that the trips vanish beside the rows.
@@ -43,9 +47,14 @@ pub(super) struct Hatch {
 
 impl Hatch {
     /// `ours` are the ledger's sessions. Claims want the order of their index as well, whatever the
-    /// planner believes of a table that is empty at one moment and full at the next.
+    /// planner believes of a table that is empty at one moment and full at the next. A mark may have to
+    /// wait while rows behind its own are put off, longer than the ledger waits for anybody.
     pub(super) fn new(ours: PgConnectOptions) -> Self {
-        let options = ours.options([("enable_bitmapscan", "off"), ("enable_sort", "off")]);
+        let options = ours.options([
+            ("enable_bitmapscan", "off"),
+            ("enable_sort", "off"),
+            ("lock_timeout", "5000"),
+        ]);
         Self { seats: Seats::new(), options, bell: Bell::default(), cursor: Cursor::default() }
     }
 }
@@ -72,6 +81,14 @@ impl PgStore {
         hatch.seats.rest(connection);
         Ok(answer)
     }
+
+    /// Puts off what waits behind others of its lane, in what is due first.
+    async fn put_off(&self, search: &Search) -> Result<Looked> {
+        let (step, window) = (search.step(), search.window());
+        let putting = self
+            .at_the_hatch("claim", move |connection| Box::pin(put_off(connection, step, window)));
+        putting.await
+    }
 }
 
 impl Outbox for PgStore {
@@ -80,7 +97,8 @@ impl Outbox for PgStore {
     async fn append(&self, connection: &mut PgConnection, events: &[Envelope]) -> Result<()> {
         let rows: Vec<EventRow<'_>> = events.iter().map(EventRow::of).collect();
         for chunk in chunks(&rows, CHUNK.0, CHUNK.1) {
-            let sent = append(chunk).execute(&mut *connection);
+            let query = if let [row] = chunk { append_one(row) } else { append(chunk) };
+            let sent = query.execute(&mut *connection);
             timeout(self.0.limit, sent)
                 .await
                 .map_err(|_| {
@@ -93,20 +111,29 @@ impl Outbox for PgStore {
     }
 
     async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
-        let mut leased = Vec::new();
-        for window in [Some(window(ask.limit)), None] {
+        let hatch = &self.0.hatch;
+        let mut search = Search::new(ask.limit);
+        loop {
             let token = AttemptId::generate();
-            let sql = claim_text(&self.0.hatch.cursor);
+            let (sql, window) = (claim_text(&hatch.cursor), search.window());
             let claiming = self.at_the_hatch("claim", move |connection| {
                 Box::pin(claim(connection, sql, ask, token, window))
             });
-            leased = claiming.await?;
-            if !leased.is_empty() {
-                break;
+            let (leased, more) = claiming.await?;
+            if leased.is_empty() {
+                if search.goes_on(self.put_off(&search).await?) {
+                    continue;
+                }
+                if search.gave_up() {
+                    hatch.bell.ring();
+                }
+            } else if more && leased.len() < ask.limit as usize {
+                // For the next claim. What was leased is the caller's, whatever comes of it.
+                let _ = self.put_off(&search).await;
             }
+            hatch.cursor.passed(&leased);
+            return Ok(leased);
         }
-        self.0.hatch.cursor.passed(&leased);
-        Ok(leased)
     }
 
     async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
@@ -159,18 +186,24 @@ impl Outbox for PgStore {
         .await
     }
 
-    async fn apply(&self, selection: &Selection, verb: &Verb, limit: u32) -> Result<u32> {
+    async fn apply(
+        &self,
+        selection: &Selection,
+        verb: &Verb,
+        after: Option<u64>,
+        limit: u32,
+    ) -> Result<Applied> {
         if operators::holds_nul(selection) {
-            return Ok(0);
+            return Ok(Applied::default());
         }
         let (selection, verb) = (selection.clone(), verb.clone());
-        let changed = self
+        let applied = self
             .aside("apply", move |connection| {
-                Box::pin(operators::apply(connection, selection, verb, limit))
+                Box::pin(operators::apply(connection, selection, verb, after, limit))
             })
             .await?;
         self.0.hatch.bell.ring();
-        Ok(changed)
+        Ok(applied)
     }
 
     async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
@@ -183,6 +216,21 @@ impl Outbox for PgStore {
     fn bell(&self) -> &Bell {
         &self.0.hatch.bell
     }
+}
+
+fn append_one<'q>(row: &'q EventRow<'q>) -> Query<'q, Postgres, PgArguments> {
+    sqlx::query(text(APPEND_ONE))
+        .bind(&*row.id)
+        .bind(row.tenant)
+        .bind(row.aggregatetype)
+        .bind(row.aggregateid)
+        .bind(row.kind)
+        .bind(row.source)
+        .bind(row.payload)
+        .bind(row.content_type)
+        .bind(&*row.headers)
+        .bind(&*row.occurred_at)
+        .bind(row.lane.as_ref().map(|lane| lane.as_slice()))
 }
 
 fn append<'q>(rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, PgArguments> {
@@ -219,13 +267,14 @@ async fn claim(
     sql: SqlStr,
     ask: Ask,
     token: AttemptId,
-    window: Option<i64>,
-) -> Result<Vec<Leased>> {
+    window: i64,
+) -> Result<(Vec<Leased>, bool)> {
     let rows = sqlx::query(sql)
         .bind(i64::from(ask.limit))
         .bind(micros(ask.lease))
         .bind(token.to_bytes().to_vec())
         .bind(window)
+        .bind(i64::try_from(ask.bytes).unwrap_or(i64::MAX))
         .fetch_all(connection)
         .await
         .map_err(failed("claim"))?;
@@ -239,7 +288,24 @@ async fn claim(
         };
         Ok(claimed.leased(token))
     };
-    rows.iter().map(claimed).collect::<sqlx::Result<_>>().map_err(failed("claim"))
+    let read = || -> sqlx::Result<_> {
+        let more = rows.first().map(|row| row.try_get(14)).transpose()?;
+        Ok((rows.iter().map(claimed).collect::<sqlx::Result<_>>()?, more.unwrap_or(false)))
+    };
+    read().map_err(failed("claim"))
+}
+
+async fn put_off(connection: &mut PgConnection, step: i64, window: i64) -> Result<Looked> {
+    let query = sqlx::query(text(PUT_OFF))
+        .bind(step)
+        .bind(window)
+        .bind(*SHORT.start())
+        .bind(*SHORT.end())
+        .bind(*LONG.start())
+        .bind(*LONG.end());
+    let row = query.fetch_one(connection).await.map_err(failed("claim"))?;
+    let read = || Ok(Looked { rows: row.try_get(0)?, put_off: row.try_get(1)? });
+    read().map_err(failed("claim"))
 }
 
 async fn mark(

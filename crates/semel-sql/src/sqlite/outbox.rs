@@ -13,7 +13,7 @@ use semel::claim::AttemptId;
 use semel::clock::Timestamp;
 use semel::event::Envelope;
 use semel::outbox::{
-    Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
 };
 use semel::store::Result;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
@@ -22,8 +22,8 @@ use sqlx::{AssertSqlSafe, Executor, QueryBuilder, Row as _, SqlSafeStr, Sqlite};
 use super::queue::{Answer, Step};
 use super::{SLICE, SqliteStore, failure};
 use crate::outbox::{
-    Claimed, Cursor, EventRow, Marks, PUBLISHED, RETRY, Stored, UNTRIED, chunks, discarded, lane,
-    statuses, window,
+    Claimed, Cursor, EventRow, LATER, LONG, Looked, Marks, PUBLISHED, RETRY, SHORT, Search, Stored,
+    UNTRIED, chunks, discarded, lane, statuses,
 };
 use crate::row::undecodable;
 
@@ -41,12 +41,15 @@ pub(super) struct Hatch {
 /// Something to do in the writer's transaction.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Lease rows.
-    Claim { ask: Ask, token: AttemptId, after: Option<u64> },
+    /// Lease rows, from the first so many that are due.
+    Claim { ask: Ask, token: AttemptId, after: Option<u64>, window: i64 },
+    /// Put off what waits behind others, of the first so many that are due, if there are more than
+    /// the window has.
+    PutOff { step: i64, window: i64 },
     /// Write what became of leased rows.
     Mark(Vec<(Ticket, Fate)>),
     /// Do a verb to some rows.
-    Apply { selection: Selection, verb: Verb, limit: u32 },
+    Apply { selection: Selection, verb: Verb, after: Option<u64>, limit: u32 },
     /// Remove what was published long ago.
     Clean { keep: Duration, limit: u32 },
 }
@@ -55,7 +58,7 @@ impl Task {
     /// The name of the SPI's method, for errors.
     pub(super) const fn operation(&self) -> &'static str {
         match self {
-            Task::Claim { .. } => "claim",
+            Task::Claim { .. } | Task::PutOff { .. } => "claim",
             Task::Mark(_) => "mark",
             Task::Apply { .. } => "apply",
             Task::Clean { .. } => "clean",
@@ -66,12 +69,16 @@ impl Task {
 /// What came of a [`Task`].
 #[derive(Debug)]
 pub(super) enum Told {
-    /// A claim's, by their numbers.
-    Leased(Vec<Leased>),
+    /// A claim's, by their numbers; and whether more is due than it looked at, if it wanted more.
+    Leased(Vec<Leased>, bool),
+    /// What was looked at and put off.
+    Looked(Looked),
     /// A mark's.
     Marked(Vec<Marked>),
-    /// How many rows were changed.
-    Changed(u32),
+    /// Which rows a verb changed.
+    Applied(Applied),
+    /// How many rows were cleaned away.
+    Cleaned(u32),
 }
 
 /// Does a task in the transaction that `connection` is in.
@@ -81,23 +88,24 @@ pub(super) async fn run(
     now: Timestamp,
 ) -> sqlx::Result<Told> {
     match task {
-        Task::Claim { ask, token, after } => {
-            let window = window(ask.limit);
-            let mut leased = claim(connection, *ask, *token, *after, now, window).await?;
-            if leased.is_empty() {
-                leased = claim(connection, *ask, *token, *after, now, i64::MAX).await?;
-            }
-            Ok(Told::Leased(leased))
+        Task::Claim { ask, token, after, window } => {
+            let leased = claim(connection, *ask, *token, *after, now, *window).await?;
+            let more = leased.len() < ask.limit as usize
+                && due(connection, now, *window + 1).await? > *window;
+            Ok(Told::Leased(leased, more))
+        }
+        Task::PutOff { step, window } => {
+            put_off(connection, *step, *window, now).await.map(Told::Looked)
         }
         Task::Mark(marks) => mark(connection, marks, now).await.map(Told::Marked),
-        Task::Apply { selection, verb, limit } => {
-            apply(connection, selection, verb, *limit, now).await.map(Told::Changed)
+        Task::Apply { selection, verb, after, limit } => {
+            apply(connection, selection, verb, *after, *limit, now).await.map(Told::Applied)
         }
         Task::Clean { keep, limit } => {
             let before = now.as_micros().saturating_sub(semel::clock::micros(*keep));
             let query = sqlx::query(texts::CLEAN).bind(before).bind(i64::from(*limit));
             let done = connection.execute(query).await?;
-            Ok(Told::Changed(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX)))
+            Ok(Told::Cleaned(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX)))
         }
     }
 }
@@ -124,7 +132,8 @@ async fn claim(
         .bind(i64::from(ask.limit))
         .bind(now.after(ask.lease).as_micros())
         .bind(token.to_bytes().to_vec())
-        .bind(window);
+        .bind(window)
+        .bind(i64::try_from(ask.bytes).unwrap_or(i64::MAX));
     let rows = connection.fetch_all(query).await?;
     let claimed = |row: &SqliteRow| -> sqlx::Result<Leased> {
         let claimed = Claimed {
@@ -142,6 +151,42 @@ async fn claim(
     Ok(leased)
 }
 
+/// How many rows are due, counted up to `most`.
+async fn due(connection: &mut SqliteConnection, now: Timestamp, most: i64) -> sqlx::Result<i64> {
+    let query = sqlx::query(texts::DUE).bind(now.as_micros()).bind(most);
+    connection.fetch_one(query).await?.try_get(0)
+}
+
+async fn put_off(
+    connection: &mut SqliteConnection,
+    step: i64,
+    window: i64,
+    now: Timestamp,
+) -> sqlx::Result<Looked> {
+    let rows = due(connection, now, step).await?;
+    if rows <= window {
+        return Ok(Looked { rows, put_off: 0 });
+    }
+    let query = sqlx::query(texts::PUT_OFF)
+        .bind(now.as_micros())
+        .bind(step)
+        .bind(*SHORT.start())
+        .bind(*SHORT.end())
+        .bind(*LONG.start())
+        .bind(*LONG.end());
+    let done = connection.execute(query).await?;
+    Ok(Looked { rows, put_off: i64::try_from(done.rows_affected()).unwrap_or(i64::MAX) })
+}
+
+/// Makes rows due that were put off.
+async fn wake(connection: &mut SqliteConnection, rows: &[i64], now: Timestamp) -> sqlx::Result<()> {
+    if !rows.is_empty() {
+        let rows = serde_json::to_string(rows).expect("numbers");
+        connection.execute(sqlx::query(texts::WAKE).bind(rows).bind(now.as_micros())).await?;
+    }
+    Ok(())
+}
+
 async fn mark(
     connection: &mut SqliteConnection,
     marks: &[(Ticket, Fate)],
@@ -150,7 +195,7 @@ async fn mark(
     let marks = Marks::of(marks);
     let told = marks.rows.iter().map(|row| {
         let due = match row.fate {
-            RETRY => Some(now.as_micros().saturating_add(row.after_us)),
+            RETRY | LATER => Some(now.as_micros().saturating_add(row.after_us)),
             UNTRIED => Some(now.as_micros()),
             _ => None,
         };
@@ -158,11 +203,15 @@ async fn mark(
         (row.sequence, hex(&row.token), row.fate, due, row.error, published)
     });
     let told = serde_json::to_string(&told.collect::<Vec<_>>()).expect("numbers and texts");
-    let found = connection.fetch_all(sqlx::query(texts::HELD).bind(told.clone())).await?;
-    let places = found.iter().map(|row| row.try_get::<i64, _>(0));
-    let places: Vec<i64> = places.collect::<sqlx::Result<_>>()?;
+    let query = sqlx::query(texts::HELD).bind(told.clone()).bind(now.as_micros());
+    let (mut places, mut behind) = (Vec::with_capacity(marks.rows.len()), Vec::new());
+    for row in &connection.fetch_all(query).await? {
+        places.push(row.try_get::<i64, _>(0)?);
+        behind.extend(row.try_get::<Option<i64>, _>(1)?);
+    }
     if !places.is_empty() {
         connection.execute(sqlx::query(texts::MARK).bind(told)).await?;
+        wake(connection, &behind, now).await?;
     }
     Ok(marks.answers(places.into_iter().map(|place| usize::try_from(place).unwrap_or(usize::MAX))))
 }
@@ -171,30 +220,49 @@ async fn apply(
     connection: &mut SqliteConnection,
     selection: &Selection,
     verb: &Verb,
+    after: Option<u64>,
     limit: u32,
     now: Timestamp,
-) -> sqlx::Result<u32> {
+) -> sqlx::Result<Applied> {
     let wanted = statuses(selection, verb);
     if wanted.is_empty() {
-        return Ok(0);
+        return Ok(Applied::default());
     }
     let mut query = QueryBuilder::<Sqlite>::new(texts::CHOOSE);
+    query.push_bind(after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)));
     operators::push_matches(&mut query, selection, &wanted);
     query.push(" ORDER BY sequence LIMIT ").push_bind(i64::from(limit));
     let rows = connection.fetch_all(query.build().persistent(false)).await?;
-    let chosen = |row: &SqliteRow| -> sqlx::Result<(i64, Option<String>)> {
+    // Of each row its number and its lane: where it belongs, or where it kept others waiting.
+    let (mut chosen, mut left) = (Vec::with_capacity(rows.len()), Vec::new());
+    for row in &rows {
+        let sequence: i64 = row.try_get(0)?;
         let (tenant, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
         let lane = lane(tenant, kind, row.try_get(3)?);
-        Ok((row.try_get(0)?, lane.map(|lane| hex(&lane))))
-    };
-    let chosen: Vec<_> = rows.iter().map(chosen).collect::<sqlx::Result<_>>()?;
+        chosen.push((sequence, lane.map(|lane| hex(&lane))));
+        let held: Option<&[u8]> = row.try_get(4)?;
+        left.extend(held.map(|lane| (sequence, hex(lane))));
+    }
+    let last = chosen.last().map(|(sequence, _)| sequence.unsigned_abs());
     let chosen = serde_json::to_string(&chosen).expect("numbers and texts");
-    let query = match discarded(verb) {
-        Some(reason) => sqlx::query(texts::DISCARD).bind(chosen).bind(reason.as_str().to_owned()),
-        None => sqlx::query(texts::REVIVE).bind(chosen).bind(now.as_micros()),
+    let done = match discarded(verb) {
+        Some(reason) => {
+            let query = sqlx::query(texts::DISCARD).bind(chosen).bind(reason.as_str().to_owned());
+            let done = connection.execute(query).await?;
+            let left = serde_json::to_string(&left).expect("numbers and texts");
+            let query = sqlx::query(texts::BEHIND).bind(left).bind(now.as_micros());
+            let behind = connection.fetch_all(query).await?;
+            let behind =
+                behind.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<Vec<_>>>()?;
+            wake(connection, &behind, now).await?;
+            done
+        }
+        None => {
+            let query = sqlx::query(texts::REVIVE).bind(chosen).bind(now.as_micros());
+            connection.execute(query).await?
+        }
     };
-    let done = connection.execute(query).await?;
-    Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX))
+    Ok(Applied { changed: u32::try_from(done.rows_affected()).unwrap_or(u32::MAX), last })
 }
 
 /// Bytes as the statements want them.
@@ -230,19 +298,12 @@ impl SqliteStore {
         Ok(told)
     }
 
-    /// Does `task` in turns of the writer that are short enough for everybody else.
-    async fn in_slices(&self, limit: u32, task: impl Fn(u32) -> Task) -> Result<u32> {
-        let mut total = 0;
-        loop {
-            let slice = (limit - total).min(SLICE);
-            let Told::Changed(changed) = self.task(task(slice)).await? else {
-                unreachable!("a change is answered as one")
-            };
-            total += changed;
-            if changed < slice || total >= limit {
-                return Ok(total);
-            }
-        }
+    async fn put_off(&self, search: &Search) -> Result<Looked> {
+        let task = Task::PutOff { step: search.step(), window: search.window() };
+        let Told::Looked(looked) = self.task(task).await? else {
+            unreachable!("a look is answered as one")
+        };
+        Ok(looked)
     }
 }
 
@@ -266,18 +327,33 @@ impl Outbox for SqliteStore {
 
     async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
         let hatch = &self.0.hatch;
-        let task = Task::Claim { ask, token: AttemptId::generate(), after: hatch.cursor.after() };
-        let Told::Leased(leased) = self.task(task).await? else {
-            unreachable!("a claim is answered as one")
-        };
-        hatch.cursor.passed(&leased);
-        Ok(leased)
+        let mut search = Search::new(ask.limit);
+        loop {
+            let (token, after) = (AttemptId::generate(), hatch.cursor.after());
+            let task = Task::Claim { ask, token, after, window: search.window() };
+            let Told::Leased(leased, more) = self.task(task).await? else {
+                unreachable!("a claim is answered as one")
+            };
+            if leased.is_empty() {
+                if more && search.goes_on(self.put_off(&search).await?) {
+                    continue;
+                }
+                if search.gave_up() {
+                    hatch.bell.ring();
+                }
+            } else if more {
+                // For the next claim. What was leased is the caller's, whatever comes of it.
+                let _ = self.put_off(&search).await;
+            }
+            hatch.cursor.passed(&leased);
+            return Ok(leased);
+        }
     }
 
     async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
         match self.task(Task::Mark(marks.to_vec())).await? {
             Told::Marked(marked) => Ok(marked),
-            Told::Leased(_) | Told::Changed(_) => unreachable!("a mark is answered as one"),
+            _ => unreachable!("a mark is answered as one"),
         }
     }
 
@@ -320,27 +396,46 @@ impl Outbox for SqliteStore {
         }
     }
 
-    async fn apply(&self, selection: &Selection, verb: &Verb, limit: u32) -> Result<u32> {
-        let task = |limit| {
+    /// In turns of the writer that are short enough for everybody else, each after the last.
+    async fn apply(
+        &self,
+        selection: &Selection,
+        verb: &Verb,
+        mut after: Option<u64>,
+        limit: u32,
+    ) -> Result<Applied> {
+        let mut all = Applied::default();
+        while all.changed < limit {
             let (selection, verb) = (selection.clone(), verb.clone());
-            Task::Apply { selection, verb, limit }
-        };
-        let changed = match verb {
-            // What is discarded is dead, so it would be chosen again.
-            Verb::Discard { .. } => {
-                let Told::Changed(changed) = self.task(task(limit)).await? else {
-                    unreachable!("a change is answered as one")
-                };
-                changed
+            let slice = (limit - all.changed).min(SLICE);
+            let task = Task::Apply { selection, verb, after, limit: slice };
+            let Told::Applied(applied) = self.task(task).await? else {
+                unreachable!("a verb is answered as one")
+            };
+            all =
+                Applied { changed: all.changed + applied.changed, last: applied.last.or(all.last) };
+            after = applied.last;
+            if applied.changed < slice {
+                break;
             }
-            Verb::Redrive | Verb::Republish => self.in_slices(limit, task).await?,
-        };
+        }
         self.0.hatch.bell.ring();
-        Ok(changed)
+        Ok(all)
     }
 
     async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
-        self.in_slices(limit, |limit| Task::Clean { keep, limit }).await
+        let mut total = 0;
+        loop {
+            let slice = (limit - total).min(SLICE);
+            let Told::Cleaned(cleaned) = self.task(Task::Clean { keep, limit: slice }).await?
+            else {
+                unreachable!("a cleaning is answered as one")
+            };
+            total += cleaned;
+            if cleaned < slice || total >= limit {
+                return Ok(total);
+            }
+        }
     }
 
     fn bell(&self) -> &Bell {

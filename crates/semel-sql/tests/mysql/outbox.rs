@@ -71,6 +71,13 @@ fn claimers_share_a_backlog() {
 }
 
 #[test]
+fn claimers_share_what_is_put_off() {
+    semel_testkit::fixture::run(async {
+        crowd::claimers_share_what_is_put_off(Ground::new().await).await;
+    });
+}
+
+#[test]
 fn what_lies_beyond_the_window_is_found() {
     semel_testkit::fixture::run(async {
         crowd::what_lies_beyond_the_window_is_found(Ground::new().await).await;

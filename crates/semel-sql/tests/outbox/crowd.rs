@@ -53,21 +53,18 @@ async fn carry<O: Outbox>(outbox: &O, leased: Vec<Leased>, log: &Mutex<Log>) {
     assert_eq!(marked, vec![Marked::Done; marks.len()]);
 }
 
-/// Eight claimers on handles of their own carry 2,000 events of 50 lanes: none is in two hands, and
+/// Claimers on handles of their own carry these events, a few at a time: none is in two hands, and
 /// every lane is published in its order.
-pub(crate) async fn claimers_share_a_backlog<F: OutboxFixture>(fixture: F) {
-    const ROWS: usize = 2_000;
-    let lanes: Vec<String> = (0..50).map(|n| format!("ord_{n}")).collect();
-    let events: Vec<Envelope> = (0..ROWS).map(|n| about(&lanes[n % lanes.len()])).collect();
-    put(&fixture, &fixture.outbox().await, &events).await;
+async fn share<F: OutboxFixture>(fixture: &F, events: &[Envelope], claimers: usize, most: u32) {
+    let rows = events.len();
     let log: Arc<Mutex<Log>> = Arc::default();
     let mut crowd = JoinSet::new();
-    for _ in 0..8 {
+    for _ in 0..claimers {
         let (outbox, log) = (fixture.outbox().await, Arc::clone(&log));
         crowd.spawn(async move {
-            while log.lock().expect("sound").published.len() < ROWS {
-                let limit = fastrand::u32(1..40);
-                let leased = outbox.claim(Ask { limit, lease: LEASE }).await.expect("a claim");
+            while log.lock().expect("sound").published.len() < rows {
+                let limit = fastrand::u32(1..=most);
+                let leased = outbox.claim(Ask::new(limit, LEASE)).await.expect("a claim");
                 {
                     let mut log = log.lock().expect("sound");
                     let twice = leased.iter().any(|row| !log.in_hand.insert(row.ticket.sequence));
@@ -83,13 +80,35 @@ pub(crate) async fn claimers_share_a_backlog<F: OutboxFixture>(fixture: F) {
     }
     crowd.join_all().await;
     let log = log.lock().expect("sound");
-    assert_eq!(log.published.len(), ROWS);
+    assert_eq!(log.published.len(), rows);
     let mut last: HashMap<Lane, u64> = HashMap::new();
     for (lane, sequence) in &log.published {
         let before = last.insert(*lane, *sequence);
         assert!(before.is_none_or(|before| before < *sequence), "a lane is out of order");
     }
-    assert_eq!(last.len(), 50);
+    let lanes: HashSet<Lane> = events.iter().filter_map(Lane::of).collect();
+    assert_eq!(last.len(), lanes.len());
+}
+
+/// Eight claimers carry 2,000 events of 50 lanes.
+pub(crate) async fn claimers_share_a_backlog<F: OutboxFixture>(fixture: F) {
+    let lanes: Vec<String> = (0..50).map(|n| format!("ord_{n}")).collect();
+    let events: Vec<Envelope> = (0..2_000).map(|n| about(&lanes[n % lanes.len()])).collect();
+    put(&fixture, &fixture.outbox().await, &events).await;
+    share(&fixture, &events, 8, 40).await;
+}
+
+/// Three lanes, one behind the other, each with more rows than a small claim looks through: what waits
+/// is put off and woken all the time, beside claims and marks, and none is forgotten.
+pub(crate) async fn claimers_share_what_is_put_off<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    let mut events = Vec::new();
+    for name in ["first", "second", "third"] {
+        let lane: Vec<Envelope> = (0..400).map(|_| about(name)).collect();
+        put(&fixture, &outbox, &lane).await;
+        events.extend(lane);
+    }
+    share(&fixture, &events, 6, 4).await;
 }
 
 /// A lane that rests with more followers than a claim looks through at first does not hide what is
@@ -97,7 +116,7 @@ pub(crate) async fn claimers_share_a_backlog<F: OutboxFixture>(fixture: F) {
 pub(crate) async fn what_lies_beyond_the_window_is_found<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     put(&fixture, &outbox, &[about("resting")]).await;
-    let one = Ask { limit: 1, lease: LEASE };
+    let one = Ask::new(1, LEASE);
     let head = outbox.claim(one).await.expect("a claim").remove(0);
     let rest = Fate::Retry { after: LEASE, error: semel::ErrorText::new("no luck") };
     assert_eq!(outbox.mark(&[(head.ticket, rest)]).await.expect("marked"), [Marked::Done]);
@@ -110,7 +129,7 @@ pub(crate) async fn what_lies_beyond_the_window_is_found<F: OutboxFixture>(fixtu
     assert_eq!(ids, [behind.id()]);
     assert!(outbox.claim(one).await.expect("a claim").is_empty());
     fixture.advance(LEASE + Duration::from_secs(1)).await;
-    let leased = outbox.claim(Ask { limit: 50, lease: LEASE }).await.expect("a claim");
+    let leased = outbox.claim(Ask::new(50, LEASE)).await.expect("a claim");
     let lapsed = leased.iter().filter(|row| row.ticket.sequence != head.ticket.sequence);
     let mut run: Vec<u64> = lapsed.map(|row| row.ticket.sequence).collect();
     assert_eq!(leased[0].ticket.sequence, head.ticket.sequence);

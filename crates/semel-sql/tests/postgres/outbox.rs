@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel::clock::micros;
-use semel::outbox::Outbox as _;
+use semel::outbox::{Ask, Outbox as _};
 use semel_sql::postgres::PgStore;
 use semel_testkit::{Fixture as _, OutboxFixture};
 use sqlx::PgConnection;
@@ -73,6 +73,13 @@ fn claimers_share_a_backlog() {
 }
 
 #[test]
+fn claimers_share_what_is_put_off() {
+    semel_testkit::fixture::run(async {
+        crowd::claimers_share_what_is_put_off(Database::new().await).await;
+    });
+}
+
+#[test]
 fn what_lies_beyond_the_window_is_found() {
     semel_testkit::fixture::run(async {
         crowd::what_lies_beyond_the_window_is_found(Database::new().await).await;
@@ -105,12 +112,12 @@ async fn plan(database: &Database) -> (String, u64) {
         "set plan_cache_mode = force_generic_plan; set enable_seqscan = off;
         set enable_hashjoin = off; set enable_mergejoin = off; set enable_bitmapscan = off;
         set enable_sort = off; set jit = off;
-        prepare claim (bigint, bigint, bytea, bigint) as {claim}"
+        prepare claim (bigint, bigint, bytea, bigint, bigint) as {claim}"
     );
     let prepared = sqlx::raw_sql(sqlx::AssertSqlSafe(prepare)).execute(&mut connection).await;
     prepared.expect("prepared");
     let explain = "explain (analyze, buffers, costs off, timing off)
-        execute claim (100, 1000000, '\\x00', 1400)";
+        execute claim (100, 1000000, '\\x00', 600, 8388608)";
     let rows = sqlx::raw_sql(explain).fetch_all(&mut connection).await.expect("explained");
     let lines: Vec<String> = rows.iter().map(|row| sqlx::Row::get(row, 0)).collect();
     let pages = |line: &String| {
@@ -136,6 +143,32 @@ async fn a_claim_costs_the_same_however_much_was_published() {
     // A level more in an index or two, for each of 100 rows; reading what was published would be
     // hundreds of pages once, and twenty thousand rows.
     assert!(pages < least * 2, "{pages} pages, {least} with nothing published\n{plan}");
+}
+
+#[tokio::test]
+async fn a_claim_costs_the_same_however_much_is_held() {
+    let (few, many) = (Database::new().await, Database::new().await);
+    fill(&few, 0, 300).await;
+    fill(&many, 0, 300).await;
+    // A head that rests, and what follows it, due before all others.
+    many.run(
+        "insert into semel_outbox (id, tenant, aggregatetype, type, source, payload, content_type,
+            headers, occurred_at, attempts, created_at, status, due_at, lane)
+        select 'h' || n, 't', 'k', 'k', '/s', '', 'a/b', '{}', '', 1, 1,
+            case n when 1 then 3 else 0 end, case n when 1 then 9000000000000000 else 0 end, '\\x00'
+        from generate_series(1, 20001) n;
+        analyze semel_outbox",
+    )
+    .await;
+    let store = many.store().await;
+    let mut claims = 0;
+    while store.claim(Ask::new(1, Duration::from_secs(600))).await.expect("a claim").is_empty() {
+        claims += 1;
+        assert!(claims < 5, "what is behind 20,000 rows is not found");
+    }
+    let ((_, least), (plan, pages)) = (plan(&few).await, plan(&many).await);
+    // Looking at what is held would be tens of thousands of pages.
+    assert!(pages < least * 3, "{pages} pages, {least} with nothing held\n{plan}");
 }
 
 #[tokio::test]

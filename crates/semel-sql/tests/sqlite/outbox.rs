@@ -60,6 +60,13 @@ fn claimers_share_a_backlog() {
 }
 
 #[test]
+fn claimers_share_what_is_put_off() {
+    semel_testkit::fixture::run(async {
+        crowd::claimers_share_what_is_put_off(Place::new()).await;
+    });
+}
+
+#[test]
 fn what_lies_beyond_the_window_is_found() {
     semel_testkit::fixture::run(async {
         crowd::what_lies_beyond_the_window_is_found(Place::new()).await;

@@ -20,6 +20,8 @@ pub enum Reply {
     Confirm,
     /// Does not take it now.
     Fail,
+    /// Wants it after a hundred seconds.
+    Later,
     /// Will never take it.
     Refuse,
     /// Is away, for this event's whole batch.
@@ -217,6 +219,10 @@ impl Publisher for Broker {
             answers.push(match reply {
                 _ if away => Err(PublishError::Unavailable("closed for today".to_owned())),
                 Reply::Fail => Err(PublishError::Failed("not now".to_owned())),
+                Reply::Later => {
+                    let (after, reason) = (Duration::from_secs(100), "at work".to_owned());
+                    Err(PublishError::Later { after, reason })
+                }
                 Reply::Refuse => Err(PublishError::Refused("not like this".to_owned())),
                 Reply::Confirm | Reply::Away | Reply::Hang | Reply::Panic => {
                     state.confirmed.push(event.clone());

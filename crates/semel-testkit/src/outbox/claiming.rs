@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use semel::event::EventId;
+use semel::event::{Envelope, EventId};
 use semel::outbox::{Ask, Fate, Outbox, Status};
 
 use super::OutboxFixture;
@@ -54,7 +54,7 @@ pub async fn a_leased_row_is_not_claimable<F: OutboxFixture>(fixture: F) {
 /// A lease is as long as it was asked for.
 pub async fn a_lease_is_as_long_as_it_was_asked_for<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &[event()]).await;
-    let ask = Ask { limit: 1, lease: LEASE * 3 };
+    let ask = Ask::new(1, LEASE * 3);
     assert_eq!(outbox.claim(ask).await.expect("a claim").len(), 1);
     fixture.advance(LEASE * 2).await;
     assert!(claim_all(&outbox).await.is_empty());
@@ -153,6 +153,42 @@ pub async fn another_handle_claims_the_same_rows<F: OutboxFixture>(fixture: F) {
     assert_eq!(id_of(&leased), event.id());
     mark_all(&here, &[leased], &Fate::Published).await;
     assert_eq!(statuses(&there).await, [Status::Published]);
+}
+
+/// A claim takes no more bytes of payload than it was asked for, and one row whatever its size.
+pub async fn a_claim_keeps_to_its_bytes<F: OutboxFixture>(fixture: F) {
+    let heavy = |size: usize| {
+        let builder = Envelope::builder("acme", "order.placed", "/orders");
+        built(builder.payload("application/octet-stream", vec![7; size]))
+    };
+    let events: Vec<Envelope> = [1_000, 1_000, 1_000, 5_000, 10, 0].map(heavy).into();
+    let outbox = holding(&fixture, &events).await;
+    let mut claimed = Vec::new();
+    for bytes in [2_999, 2_000, 1, 5_010] {
+        let ask = Ask { bytes, ..Ask::new(ALL, LEASE) };
+        let leased = outbox.claim(ask).await.expect("a claim");
+        claimed.push(leased.len());
+    }
+    assert_eq!(claimed, [2, 1, 1, 2]);
+}
+
+/// Where the bytes end, a lane is cut off without a gap.
+pub async fn bytes_cut_a_lane_without_a_gap<F: OutboxFixture>(fixture: F) {
+    let heavy = |order: &str, size: usize| {
+        let builder = Envelope::builder("acme", "order.placed", "/orders").about("order", order);
+        built(builder.payload("application/octet-stream", vec![7; size]))
+    };
+    let (a, b) = ([heavy("a", 10), heavy("a", 5_000), heavy("a", 10)], heavy("b", 10));
+    let outbox = holding(&fixture, &[a[0].clone(), a[1].clone(), a[2].clone(), b.clone()]).await;
+    let ask = Ask { bytes: 1_000, ..Ask::new(ALL, LEASE) };
+    let leased = outbox.claim(ask).await.expect("a claim");
+    assert_eq!(sorted(leased_ids(&leased)), sorted(vec![a[0].id(), b.id()]));
+    mark_all(&outbox, &leased, &Fate::Published).await;
+    for event in &a[1..] {
+        let leased = outbox.claim(ask).await.expect("a claim");
+        assert_eq!(leased_ids(&leased), [event.id()]);
+        mark_all(&outbox, &leased, &Fate::Published).await;
+    }
 }
 
 /// A leased row is shown as such, with its try and the end of its lease.

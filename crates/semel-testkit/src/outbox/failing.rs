@@ -76,8 +76,7 @@ pub async fn a_redriven_event_is_published<F: OutboxFixture>(fixture: F) {
     let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
     broker.next(event.id(), [Reply::Refuse]);
     assert_eq!(drain(&outbox, &broker).await.buried, 1);
-    let redriven = outbox.apply(&in_status(Status::Dead), &Verb::Redrive, ALL).await;
-    assert_eq!(redriven.expect("a verb"), 1);
+    assert_eq!(apply(&*outbox, &in_status(Status::Dead), &Verb::Redrive, ALL).await, 1);
     assert_eq!(drain(&outbox, &broker).await.published, 1);
     assert_eq!(broker.confirmed_ids(), [event.id()]);
 }
@@ -93,6 +92,30 @@ pub async fn a_refused_event_is_given_up_at_once<F: OutboxFixture>(fixture: F) {
     let row = row(&*outbox, events[2].id()).await;
     assert_eq!((row.status, row.attempts), (Status::Dead, 1));
     assert!(words(&row).contains("not like this"), "{row:?}");
+}
+
+/// An event that is asked for later costs no try, however often: only its lane waits, and it is never
+/// given up for it.
+pub async fn an_event_that_is_put_off_costs_no_try<F: OutboxFixture>(fixture: F) {
+    let events = [about("a"), about("a"), about("b"), event()];
+    let (outbox, broker) = stage(&fixture, &events).await;
+    broker.next(events[0].id(), vec![Reply::Later; 6]);
+    let relay = impatient(&outbox, &broker);
+    for turn in 0..6 {
+        let pass = relay.drain().await.expect("the outbox answers");
+        let published = if turn == 0 { 2 } else { 0 };
+        assert_eq!(
+            (pass.published, pass.retried, pass.buried, pass.away),
+            (published, 0, 0, false)
+        );
+        let row = row(&*outbox, events[0].id()).await;
+        assert_eq!((row.status, row.attempts), (Status::Failed, 0));
+        assert!(words(&row).contains("at work"), "{row:?}");
+        fixture.advance(Duration::from_secs(101)).await;
+    }
+    assert_eq!(drain(&outbox, &broker).await.published, 2);
+    assert_eq!(broker.tries(events[0].id()), 7);
+    broker.assert_lanes_in_order(&events);
 }
 
 /// A broker that is away costs no event a try, and no event: all are published when it is back.
@@ -158,7 +181,7 @@ pub async fn a_dead_event_holds_its_lane_only_if_told<F: OutboxFixture>(fixture:
         relay.drain().await.expect("the outbox answers");
         let followers = if holds { Vec::new() } else { ids(&lane[1..]) };
         assert_eq!(broker.confirmed_ids(), followers);
-        outbox.apply(&only(&[lane[0].id()]), &Verb::Redrive, 1).await.expect("a verb");
+        apply(&*outbox, &only(&[lane[0].id()]), &Verb::Redrive, 1).await;
         relay.drain().await.expect("the outbox answers");
         assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&lane)));
     }

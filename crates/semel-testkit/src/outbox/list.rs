@@ -38,6 +38,8 @@ macro_rules! __outbox_behaviours {
                 a_row_that_comes_due_late_is_not_passed_over,
                 another_handle_claims_the_same_rows,
                 a_leased_row_is_shown_so,
+                a_claim_keeps_to_its_bytes,
+                bytes_cut_a_lane_without_a_gap,
             }
             marking {
                 a_published_row_is_done,
@@ -47,6 +49,7 @@ macro_rules! __outbox_behaviours {
                 a_dead_row_is_never_claimed,
                 an_untried_row_has_its_try_back,
                 an_untried_retry_is_still_a_failure,
+                a_row_that_is_put_off_has_its_try_back_and_rests,
                 a_late_mark_after_a_takeover_is_lost,
                 a_late_mark_that_nobody_forestalled_is_done,
                 a_second_mark_is_lost,
@@ -75,6 +78,15 @@ macro_rules! __outbox_behaviours {
                 events_without_an_aggregate_have_no_order,
                 a_long_lane_does_not_hide_the_others,
             }
+            held {
+                very_many_held_events_hide_nobody,
+                what_is_held_goes_on_behind_a_published_head,
+                what_is_held_goes_on_one_by_one,
+                what_is_held_goes_on_whatever_becomes_of_its_head,
+                what_is_held_goes_along_with_its_head,
+                what_is_held_waits_for_what_lapsed,
+                what_is_held_is_pending,
+            }
             operating {
                 there_is_no_backlog_of_nothing,
                 the_backlog_counts_what_waits_and_what_is_dead,
@@ -87,6 +99,8 @@ macro_rules! __outbox_behaviours {
                 a_verb_on_nothing_changes_nothing,
                 a_redriven_row_begins_again,
                 a_verb_keeps_to_its_limit,
+                a_verb_goes_on_after_the_last_row,
+                a_loop_of_a_verb_ends,
                 a_verb_leaves_leased_rows_alone,
                 a_discarded_row_keeps_the_reason,
                 a_republished_row_is_the_same_event,
@@ -129,6 +143,7 @@ macro_rules! __outbox_behaviours {
                 a_redriven_event_is_published,
                 a_refused_event_is_given_up_at_once,
                 an_absent_broker_costs_no_try,
+                an_event_that_is_put_off_costs_no_try,
                 a_broker_that_goes_away_keeps_what_it_confirmed,
                 followers_of_a_failure_are_given_back,
                 a_dead_event_holds_its_lane_only_if_told,

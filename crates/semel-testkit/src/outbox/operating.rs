@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel::ErrorText;
 use semel::event::{Envelope, EventId};
-use semel::outbox::{Backlog, Fate, Marked, Outbox, Selection, Status, Verb};
+use semel::outbox::{Applied, Backlog, Fate, Marked, Outbox, Selection, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -162,14 +162,14 @@ pub async fn a_count_is_what_a_verb_then_does<F: OutboxFixture>(fixture: F) {
         assert_eq!(outbox.count(&ours, &verb).await.expect("a count"), changes);
         let still = outbox.list(&ours, None, ALL).await.expect("a listing");
         assert_eq!(still, before, "counting changes nothing");
-        let changed = outbox.apply(&ours, &verb, ALL).await.expect("a verb");
+        let changed = apply(&outbox, &ours, &verb, ALL).await;
         assert_eq!(u64::from(changed), changes);
         for (id, status) in ids.iter().zip(after) {
             assert_eq!(row(&outbox, *id).await.status, status, "{verb:?}");
         }
         // Out of the way of the next.
         while !settle(&outbox, &Fate::Published).await.is_empty() {}
-        outbox.apply(&Selection::default(), &discard(), ALL).await.expect("a verb");
+        apply(&outbox, &Selection::default(), &discard(), ALL).await;
     }
 }
 
@@ -180,7 +180,7 @@ pub async fn a_verb_on_nothing_changes_nothing<F: OutboxFixture>(fixture: F) {
     let nobody = Selection { tenant: Some("nobody".to_owned()), ..Selection::default() };
     for verb in [Verb::Redrive, Verb::Republish, discard()] {
         assert_eq!(outbox.count(&nobody, &verb).await.expect("a count"), 0);
-        assert_eq!(outbox.apply(&nobody, &verb, ALL).await.expect("a verb"), 0);
+        assert_eq!(apply(&outbox, &nobody, &verb, ALL).await, 0);
     }
     assert_eq!(rows(&outbox).await, before);
 }
@@ -194,8 +194,7 @@ pub async fn a_redriven_row_begins_again<F: OutboxFixture>(fixture: F) {
     mark_all(&outbox, &leased[..1], &retry(LEASE)).await;
     mark_all(&outbox, &leased[1..], &dead()).await;
     assert!(claim_all(&outbox).await.is_empty());
-    let redriven = outbox.apply(&Selection::default(), &Verb::Redrive, ALL).await;
-    assert_eq!(redriven.expect("a verb"), 2);
+    assert_eq!(apply(&outbox, &Selection::default(), &Verb::Redrive, ALL).await, 2);
     for row in rows(&outbox).await {
         assert_eq!((row.status, row.attempts), (Status::Pending, 0));
     }
@@ -211,12 +210,55 @@ pub async fn a_verb_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     settle(&outbox, &dead()).await;
     for (changed, left) in [(2, 3), (2, 1), (1, 0), (0, 0)] {
         let all = Selection::default();
-        assert_eq!(outbox.apply(&all, &Verb::Redrive, 2).await.expect("a verb"), changed);
+        assert_eq!(apply(&outbox, &all, &Verb::Redrive, 2).await, changed);
         assert_eq!(outbox.count(&all, &Verb::Redrive).await.expect("a count"), left);
         let dead = outbox.list(&in_status(Status::Dead), None, ALL).await.expect("a listing");
         let dead: Vec<Envelope> = dead.into_iter().flat_map(|row| row.envelope).collect();
         let left = usize::try_from(left).expect("few");
         assert_eq!(ids(&dead), ids(&events[5 - left..]));
+    }
+}
+
+/// A verb tells which row it changed last, and goes on behind it.
+pub async fn a_verb_goes_on_after_the_last_row<F: OutboxFixture>(fixture: F) {
+    let events = events(5);
+    let outbox = holding(&fixture, &events).await;
+    let numbers: Vec<u64> = rows(&outbox).await.iter().map(|row| row.sequence).collect();
+    let all = Selection::default();
+    let cases =
+        [(None, 2, Some(1)), (Some(1), 2, Some(3)), (Some(3), 1, Some(4)), (Some(4), 0, None)];
+    for (after, changed, last) in cases {
+        let after = after.map(|at: usize| numbers[at]);
+        let applied = outbox.apply(&all, &discard(), after, 2).await.expect("a verb");
+        assert_eq!(applied, Applied { changed, last: last.map(|at: usize| numbers[at]) });
+    }
+    assert_eq!(tally(&outbox).await[usize::from(Status::Dead.code())], 5);
+    for beyond in [i64::MAX.unsigned_abs(), u64::MAX] {
+        let applied = outbox.apply(&all, &discard(), Some(beyond), 2).await.expect("a verb");
+        assert_eq!(applied, Applied::default(), "after {beyond}");
+    }
+}
+
+/// A verb that is repeated after its last row does each row once and ends, although what it changed
+/// matches again: what is republished is published meanwhile, what is redriven dies again, and what
+/// is discarded is dead as before.
+pub async fn a_loop_of_a_verb_ends<F: OutboxFixture>(fixture: F) {
+    for (before, verb) in
+        [(Fate::Published, Verb::Republish), (dead(), Verb::Redrive), (dead(), discard())]
+    {
+        let events = events(300);
+        let outbox = holding(&fixture, &events).await;
+        settle(&outbox, &before).await;
+        let ours = only(&ids(&events));
+        let (mut after, mut changed, mut turns) = (None, 0, 0);
+        loop {
+            let applied = outbox.apply(&ours, &verb, after, 70).await.expect("a verb");
+            settle(&outbox, &before).await;
+            let Some(last) = applied.last else { break };
+            assert!(after.is_none_or(|before| before < last));
+            (after, changed, turns) = (Some(last), changed + applied.changed, turns + 1);
+        }
+        assert_eq!((changed, turns), (300, 5), "{verb:?}");
     }
 }
 
@@ -228,7 +270,7 @@ pub async fn a_verb_leaves_leased_rows_alone<F: OutboxFixture>(fixture: F) {
     let before = row(&outbox, event.id()).await;
     for verb in [Verb::Redrive, Verb::Republish, discard()] {
         assert_eq!(outbox.count(&only(&[event.id()]), &verb).await.expect("a count"), 0);
-        assert_eq!(outbox.apply(&only(&[event.id()]), &verb, ALL).await.expect("a verb"), 0);
+        assert_eq!(apply(&outbox, &only(&[event.id()]), &verb, ALL).await, 0);
     }
     assert_eq!(row(&outbox, event.id()).await, before);
     assert_eq!(mark(&outbox, leased.ticket, Fate::Published).await, Marked::Done);
@@ -239,15 +281,14 @@ pub async fn a_discarded_row_keeps_the_reason<F: OutboxFixture>(fixture: F) {
     let event = event();
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     let verb = Verb::Discard { reason: "a test order, says Zo\u{eb} \u{1f44b}".to_owned() };
-    assert_eq!(outbox.apply(&only(&[event.id()]), &verb, 1).await.expect("a verb"), 1);
+    assert_eq!(apply(&outbox, &only(&[event.id()]), &verb, 1).await, 1);
     let shown = row(&outbox, event.id()).await;
     assert_eq!((shown.status, shown.due_at), (Status::Dead, None));
     let words = shown.error.as_ref().map(ErrorText::as_str).unwrap_or_default();
     assert!(words.contains("a test order, says Zo\u{eb} \u{1f44b}"), "{words}");
     assert!(claim_all(&outbox).await.is_empty());
     assert_eq!(outbox.backlog().await.expect("a backlog").dead, 1);
-    let redriven = outbox.apply(&only(&[event.id()]), &Verb::Redrive, 1).await;
-    assert_eq!(redriven.expect("a verb"), 1);
+    assert_eq!(apply(&outbox, &only(&[event.id()]), &Verb::Redrive, 1).await, 1);
     assert_eq!(id_of(&claim_one(&outbox).await), event.id());
 }
 
@@ -257,8 +298,7 @@ pub async fn a_republished_row_is_the_same_event<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     let first = claim_one(&outbox).await;
     mark_all(&outbox, std::slice::from_ref(&first), &Fate::Published).await;
-    let again = outbox.apply(&only(&[event.id()]), &Verb::Republish, 1).await;
-    assert_eq!(again.expect("a verb"), 1);
+    assert_eq!(apply(&outbox, &only(&[event.id()]), &Verb::Republish, 1).await, 1);
     assert_eq!(row(&outbox, event.id()).await.published_at, None);
     assert_eq!(outbox.backlog().await.expect("a backlog").waiting, 1);
     let second = claim_one(&outbox).await;

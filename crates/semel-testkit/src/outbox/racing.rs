@@ -150,7 +150,7 @@ pub async fn a_mark_racing_a_takeover_has_one_winner<F: OutboxFixture>(fixture: 
     for _ in 0..10 {
         let leased = claim_one(&outbox).await;
         fixture.advance(PAST_LEASE).await;
-        let (there, ask) = (fixture.outbox().await, Ask { limit: 1, lease: LEASE });
+        let (there, ask) = (fixture.outbox().await, Ask::new(1, LEASE));
         let (marked, heirs) =
             tokio::join!(mark(&outbox, leased.ticket, retry(LEASE)), there.claim(ask));
         let heirs = heirs.expect("a claim");
@@ -190,7 +190,7 @@ pub async fn nothing_is_lost_beside_an_operator<F: OutboxFixture>(fixture: F) {
             if at == 0 {
                 let _ = outbox.clean(Duration::ZERO, 5).await.expect("a cleaning");
                 let failed = in_status(Status::Failed);
-                outbox.apply(&failed, &Verb::Redrive, 3).await.expect("a verb");
+                apply(&*outbox, &failed, &Verb::Redrive, 3).await;
                 outbox.backlog().await.expect("a backlog");
                 continue;
             }
@@ -203,7 +203,7 @@ pub async fn nothing_is_lost_beside_an_operator<F: OutboxFixture>(fixture: F) {
         confirmed
     };
     let mut confirmed: Vec<EventId> = crowd(&fixture, work).await.into_iter().flatten().collect();
-    outbox.apply(&Selection::default(), &Verb::Redrive, ALL).await.expect("a verb");
+    apply(&outbox, &Selection::default(), &Verb::Redrive, ALL).await;
     confirmed.extend(settle(&outbox, &Fate::Published).await);
     assert_eq!(sorted(confirmed), sorted(ids(&events)), "each once, none lost");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::event::{Builder, Envelope, EventId};
-use semel::outbox::{Ask, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket};
+use semel::outbox::{Ask, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb};
 use semel::store::ErrorKind;
 use semel::{AttemptId, ErrorText};
 
@@ -58,7 +58,7 @@ pub(super) async fn holding<F: OutboxFixture>(fixture: &F, events: &[Envelope]) 
 }
 
 pub(super) async fn claim<O: Outbox>(outbox: &O, limit: u32) -> Vec<Leased> {
-    let leased = outbox.claim(Ask { limit, lease: LEASE }).await.expect("a claim");
+    let leased = outbox.claim(Ask::new(limit, LEASE)).await.expect("a claim");
     assert!(leased.len() <= limit as usize, "asked for {limit}, got {}", leased.len());
     leased
 }
@@ -107,6 +107,20 @@ pub(super) async fn settle<O: Outbox>(outbox: &O, fate: &Fate) -> Vec<EventId> {
     leased_ids(&leased)
 }
 
+/// Does a verb to rows from the first on; how many it changed.
+pub(super) async fn apply<O: Outbox>(
+    outbox: &O,
+    selection: &Selection,
+    verb: &Verb,
+    limit: u32,
+) -> u32 {
+    outbox.apply(selection, verb, None, limit).await.expect("a verb").changed
+}
+
+pub(super) fn later(after: Duration) -> Fate {
+    Fate::Later { after, error: ErrorText::new("not now") }
+}
+
 pub(super) fn retry(after: Duration) -> Fate {
     Fate::Retry { after, error: ErrorText::new("no luck") }
 }
@@ -119,8 +133,8 @@ pub(super) fn dead_in_the_way() -> Fate {
     Fate::Dead { error: ErrorText::new("no hope"), holds_lane: true }
 }
 
-pub(super) fn every_fate() -> [Fate; 5] {
-    [Fate::Published, retry(LEASE), dead(), dead_in_the_way(), Fate::Untried]
+pub(super) fn every_fate() -> [Fate; 6] {
+    [Fate::Published, retry(LEASE), dead(), dead_in_the_way(), Fate::Untried, later(LEASE)]
 }
 
 /// A lease that nobody has.

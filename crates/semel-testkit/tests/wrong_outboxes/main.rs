@@ -166,3 +166,29 @@ fn an_outbox_whose_verbs_take_leased_rows_is_found() {
 fn an_outbox_that_cleans_at_once_is_found() {
     assert_found(Wrong::CleansAtOnce, &["cleaning::published_rows_go_when_their_time_is_over"]);
 }
+
+#[test]
+fn an_outbox_that_claims_any_number_of_bytes_is_found() {
+    assert_found(
+        Wrong::AnyBytes,
+        &["claiming::a_claim_keeps_to_its_bytes", "claiming::bytes_cut_a_lane_without_a_gap"],
+    );
+}
+
+#[test]
+fn an_outbox_whose_verbs_start_over_is_found() {
+    assert_found(Wrong::StartsOver, &["operating::a_verb_goes_on_after_the_last_row"]);
+}
+
+#[test]
+fn an_outbox_that_counts_what_was_put_off_is_found() {
+    assert_found(
+        Wrong::CountsLater,
+        &["marking::a_row_that_is_put_off_has_its_try_back_and_rests"],
+    );
+}
+
+#[test]
+fn an_outbox_that_puts_nothing_off_is_found() {
+    assert_found(Wrong::NeverLater, &["marking::a_row_that_is_put_off_has_its_try_back_and_rests"]);
+}

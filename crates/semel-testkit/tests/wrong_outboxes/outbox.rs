@@ -12,7 +12,7 @@ use std::time::Duration;
 use semel::event::{Envelope, EventId};
 use semel::outbox::memory::MemoryOutbox;
 use semel::outbox::{
-    Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
 };
 use semel::store::Result;
 use semel::{AttemptId, Clock, ErrorText, Timestamp};
@@ -59,6 +59,14 @@ pub(crate) enum Wrong {
     VerbsTakeLeased,
     /// Published rows are cleaned whatever their age.
     CleansAtOnce,
+    /// A claim takes as many bytes as there are.
+    AnyBytes,
+    /// Operators' verbs begin at the first row whatever they are told.
+    StartsOver,
+    /// A row that was put off has one try less.
+    CountsLater,
+    /// A row that is put off is due at once.
+    NeverLater,
 }
 
 #[derive(Clone)]
@@ -141,6 +149,13 @@ impl WrongOutbox {
                 };
                 Fate::Dead { error: self.words(error), holds_lane }
             }
+            Fate::Later { after, error } if self.is(Wrong::CountsLater) => {
+                Fate::Retry { after: *after, error: error.clone() }
+            }
+            Fate::Later { after, error } => {
+                let after = if self.is(Wrong::NeverLater) { Duration::ZERO } else { *after };
+                Fate::Later { after, error: self.words(error) }
+            }
             Fate::Published | Fate::Untried => fate.clone(),
         }
     }
@@ -155,6 +170,7 @@ impl WrongOutbox {
         match self.wrong {
             Wrong::NoLease => self.outbox.claim(Ask { lease: Duration::ZERO, ..ask }).await,
             Wrong::Unlimited => self.outbox.claim(all).await,
+            Wrong::AnyBytes => self.outbox.claim(Ask { bytes: u64::MAX, ..ask }).await,
             Wrong::LapsedTogether => {
                 let mut leased = self.outbox.claim(ask).await?;
                 while leased.len() < ask.limit as usize {
@@ -244,8 +260,15 @@ impl Outbox for WrongOutbox {
         self.outbox.count(&self.selection(selection), verb).await
     }
 
-    async fn apply(&self, selection: &Selection, verb: &Verb, limit: u32) -> Result<u32> {
+    async fn apply(
+        &self,
+        selection: &Selection,
+        verb: &Verb,
+        after: Option<u64>,
+        limit: u32,
+    ) -> Result<Applied> {
         let selection = self.selection(selection);
+        let after = after.filter(|_| !self.is(Wrong::StartsOver));
         if self.is(Wrong::VerbsTakeLeased) {
             let leased = Selection { status: Some(Status::Leased), ..selection.clone() };
             for row in self.outbox.list(&leased, None, limit).await? {
@@ -255,7 +278,7 @@ impl Outbox for WrongOutbox {
                 let _ = self.outbox.mark(&marks).await?;
             }
         }
-        self.outbox.apply(&selection, verb, limit).await
+        self.outbox.apply(&selection, verb, after, limit).await
     }
 
     async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Ask, Backlog, Bell, Fate, Lane, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Fate, Lane, Leased, Marked, Outbox, Row, Selection, Status,
+    Ticket, Verb,
 };
 use crate::claim::AttemptId;
 use crate::clock::{Clock, Timestamp};
@@ -84,7 +85,7 @@ impl Rows {
     }
 
     /// The rows to lease: either one that lapsed, or due ones that were not leased.
-    fn choose(&self, limit: usize, now: Timestamp) -> Vec<u64> {
+    fn choose(&self, ask: Ask, now: Timestamp) -> Vec<u64> {
         let mut seen: HashSet<Lane> = HashSet::new();
         // How long the lanes are due that this claim may go on with.
         let mut open: HashMap<Lane, Timestamp> = HashMap::new();
@@ -114,7 +115,21 @@ impl Rows {
         if let Some(alone) = lapsed.filter(|one| first.is_none_or(|first| *one <= first)) {
             return vec![alone.1];
         }
-        chosen.into_iter().map(|(_, sequence)| sequence).take(limit).collect()
+        let mut chosen: Vec<u64> = chosen.into_iter().map(|(_, sequence)| sequence).collect();
+        chosen.truncate(ask.limit as usize);
+        chosen.truncate(self.light(&chosen, ask.bytes).max(1));
+        chosen
+    }
+
+    /// How many of the first of them have no more than so many bytes together.
+    fn light(&self, chosen: &[u64], bytes: u64) -> usize {
+        let mut total = 0;
+        let fits = |sequence: &&u64| {
+            let row = self.by_sequence.get(sequence);
+            total += row.map_or(0, |row| row.envelope.payload().len() as u64);
+            total <= bytes
+        };
+        chosen.iter().take_while(fits).count()
     }
 }
 
@@ -141,6 +156,12 @@ impl Kept {
                 self.attempts = self.attempts.saturating_sub(1);
                 self.status = if self.attempts == 0 { Status::Pending } else { Status::Failed };
                 self.due_at = Some(now);
+            }
+            Fate::Later { after, error } => {
+                self.attempts = self.attempts.saturating_sub(1);
+                self.status = Status::Failed;
+                self.due_at = Some(now.after(*after));
+                self.error = Some(error.clone());
             }
         }
     }
@@ -214,7 +235,7 @@ impl Outbox for MemoryOutbox {
     async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
         let now = self.0.clock.now();
         let mut rows = self.rows();
-        let chosen = rows.choose(ask.limit as usize, now);
+        let chosen = rows.choose(ask, now);
         let lease = |sequence: u64| {
             let row = rows.by_sequence.get_mut(&sequence).expect("just chosen");
             let token = AttemptId::generate();
@@ -284,22 +305,29 @@ impl Outbox for MemoryOutbox {
         Ok(count.min(Backlog::MOST))
     }
 
-    async fn apply(&self, selection: &Selection, verb: &Verb, limit: u32) -> Result<u32> {
+    async fn apply(
+        &self,
+        selection: &Selection,
+        verb: &Verb,
+        after: Option<u64>,
+        limit: u32,
+    ) -> Result<Applied> {
         let now = self.0.clock.now();
         let mut rows = self.rows();
-        let mut changed = 0;
-        for row in rows.by_sequence.values_mut() {
-            if changed == limit {
+        let mut applied = Applied::default();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        for (sequence, row) in rows.by_sequence.range_mut((from, Bound::Unbounded)) {
+            if applied.changed == limit {
                 break;
             }
             if verb.applies(row.status) && selection.matches(&row.envelope, row.status) {
                 row.apply(verb, now);
-                changed += 1;
+                applied = Applied { changed: applied.changed + 1, last: Some(*sequence) };
             }
         }
         drop(rows);
         self.0.bell.ring();
-        Ok(changed)
+        Ok(applied)
     }
 
     async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {

@@ -1,6 +1,7 @@
 //! What a broker must offer to whoever publishes.
 
 use std::future::Future;
+use std::time::Duration;
 
 use crate::event::Envelope;
 
@@ -34,6 +35,15 @@ pub enum PublishError {
     /// This event was not taken now, and may be later. Counted.
     #[error("the broker did not take the event: {0}")]
     Failed(String),
+    /// This event is not to be tried for a while, which is nobody's fault: whoever is to take it has
+    /// asked for it later. Not counted, however often it is said; its lane waits.
+    #[error("the event was put off: {reason}")]
+    Later {
+        /// Come again after this.
+        after: Duration,
+        /// Who asked, and why.
+        reason: String,
+    },
     /// This event will never be taken as it is: too large, no route, no handler.
     #[error("the broker refuses the event: {0}")]
     Refused(String),

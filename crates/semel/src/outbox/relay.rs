@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use pass::Pass;
 
-use super::{Outbox, Publisher};
+use super::{Ask, Outbox, Publisher};
 use crate::clock::monotonic;
 use crate::measure;
 use crate::policy::{InvalidPolicy, OnFailure, Policy};
@@ -54,6 +55,7 @@ struct Inner<O, P> {
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     batch: u32,
+    batch_bytes: u64,
     lease: Duration,
     lanes: usize,
     max_attempts: u32,
@@ -77,6 +79,13 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
     /// Rows in one claim. Default 100.
     pub fn batch(mut self, rows: u32) -> Self {
         self.settings.batch = rows.clamp(1, 10_000);
+        self
+    }
+
+    /// Bytes of payload in one claim, so that a batch of large events fits into memory and into the
+    /// lease. A larger event travels alone. Default 8 MiB.
+    pub fn batch_bytes(mut self, bytes: u64) -> Self {
+        self.settings.batch_bytes = bytes;
         self
     }
 
@@ -158,6 +167,7 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
     pub fn builder(outbox: impl Into<Arc<O>>, publisher: P) -> RelayBuilder<O, P> {
         let settings = Settings {
             batch: 100,
+            batch_bytes: Ask::BYTES,
             lease: Duration::from_secs(30),
             lanes: 2,
             max_attempts: 20,
@@ -192,7 +202,9 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
         loop {
             let pass = self.pass().await?;
             all += pass;
-            if pass.claimed == 0 || pass.away {
+            // A claim that looked through much in vain has rung, and wants to be asked again.
+            let more = pass.claimed > 0 || self.0.outbox.bell().rung().now_or_never().is_some();
+            if !more || pass.away {
                 return Ok(all);
             }
         }

@@ -1,5 +1,6 @@
-//! Whether claiming minds what was published: the same small backlog, in a table with nothing else
-//! and in tables with many published rows.
+//! Whether claiming minds what is there beside what it looks for: the same small backlog in a table
+//! with nothing else, in tables with many published rows, and behind very many that wait for one event
+//! of their lane which rests.
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ const BACKLOG: u64 = 1_000;
 /// Rows in a claim, and claims in a turn.
 const BATCH: u32 = 100;
 const CLAIMS: usize = 15;
+/// Rows that wait for one that rests.
+const HELD: u64 = 100_000;
 
 pub(super) async fn bench<S: Telling>(
     arguments: &Arguments,
@@ -24,13 +27,15 @@ pub(super) async fn bench<S: Telling>(
 ) -> Result<(), Trouble> {
     let all = [("claim, none", 0), ("claim, 100k", 100_000), ("claim, 1M", 1_000_000)];
     let sizes = if arguments.quick { &all[..2] } else { &all[..] };
-    let mut grounds = Vec::with_capacity(sizes.len());
+    let mut grounds = Vec::with_capacity(sizes.len() + 1);
     for (_, published) in sizes {
         let ground = Ground::<S>::new().await?;
         ground.tell(&(0..BACKLOG).map(event).collect::<Vec<_>>()).await?;
         ground.load(*published).await?;
         grounds.push((ground, Vec::new()));
     }
+    let (held, first) = held::<S>().await?;
+    grounds.push((held, Vec::new()));
     for (ground, _) in &grounds {
         turn(ground).await?;
     }
@@ -47,10 +52,49 @@ pub(super) async fn bench<S: Telling>(
         let reference = ("nothing published", &none[..]);
         report.compare(subject, "us", took, reference, Some(Target::AtMost(1.3)));
     }
+    let subject = |bench| Subject { bench, store: S::WHICH.name(), concurrency: 1 };
+    let held = &grounds[sizes.len()].1;
+    let reference = ("nothing held", &none[..]);
+    report.compare(subject("claim, 100k held"), "us", held, reference, Some(Target::AtMost(1.3)));
+    report.figure(subject("claim, 100k held, longest"), "ms", first, None);
     for (ground, _) in grounds {
         ground.remove().await;
     }
     Ok(())
+}
+
+/// A backlog behind very many rows that wait, and the longest that one claim took until they were out
+/// of the way, in milliseconds.
+async fn held<S: Telling>() -> Result<(Ground<S>, f64), Trouble> {
+    const LONG: Duration = Duration::from_secs(24 * 60 * 60);
+    let ground = Ground::<S>::new().await?;
+    let (store, rests) = (&ground.store, BACKLOG);
+    ground.tell(&[event(rests)]).await?;
+    let ask = Ask::new(BATCH, Duration::from_secs(30));
+    let head = store.claim(ask).await?;
+    let rest = Fate::Retry { after: LONG, error: semel::ErrorText::new("it rests") };
+    let marks: Vec<_> = head.iter().map(|row| (row.ticket, rest.clone())).collect();
+    if store.mark(&marks).await? != [Marked::Done] {
+        return Err("one row was to be put to rest".into());
+    }
+    for _ in 0..HELD / 1_000 {
+        ground.tell(&(0..1_000).map(|_| event(rests)).collect::<Vec<_>>()).await?;
+    }
+    ground.tell(&(0..BACKLOG).map(event).collect::<Vec<_>>()).await?;
+    ground.settle().await?;
+    let mut longest = 0.0_f64;
+    for _ in 0..1_000 {
+        let since = Instant::now();
+        let leased = store.claim(ask).await?;
+        longest = longest.max(since.elapsed().as_secs_f64() * 1_000.0);
+        let marks: Vec<_> = leased.iter().map(|row| (row.ticket, Fate::Untried)).collect();
+        let _ = store.mark(&marks).await?;
+        if marks.len() == BATCH as usize {
+            ground.settle().await?;
+            return Ok((ground, longest));
+        }
+    }
+    Err("what lies behind the rows that wait was never found".into())
 }
 
 /// The median of what a claim and its mark take, in microseconds. What was published is cleaned away
@@ -60,7 +104,7 @@ async fn turn<S: Telling>(ground: &Ground<S>) -> Result<f64, Trouble> {
     let store = &ground.store;
     for _ in 0..CLAIMS {
         let since = Instant::now();
-        let leased = store.claim(Ask { limit: BATCH, lease: Duration::from_secs(30) }).await?;
+        let leased = store.claim(Ask::new(BATCH, Duration::from_secs(30))).await?;
         let marks: Vec<_> = leased.iter().map(|row| (row.ticket, Fate::Published)).collect();
         let marked = store.mark(&marks).await?;
         took.push(u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX));

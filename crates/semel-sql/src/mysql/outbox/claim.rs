@@ -3,7 +3,9 @@
 //! One transaction, at READ COMMITTED. `heads` are due rows that nothing of their lane comes before,
 //! the longest due first. If the first of them is a lease that ran out, it is taken alone (it may be
 //! what kills relays), else those that ran out wait for their turn. Where there is room left, the
-//! rows that follow the heads come along, in order and without a gap.
+//! rows that follow the heads come along, in order and without a gap. A pending row comes along
+//! whenever it is due: it may have been put off because it waits for others (`put_off`), and that is
+//! all that the time of a pending row means. A failed one rests, and those behind it with it.
 //!
 //! Why it holds with several claims at once. A row that is locked is read as it is now, and one that
 //! somebody else has locked is skipped, so nobody waits and no row is leased twice. "Nothing of its
@@ -15,7 +17,7 @@
 //! can be met, and so can a row that a mark has locked this very moment. So followers are locked and
 //! asked again, and where one drops out, those behind it stay.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use semel::claim::AttemptId;
 use semel::clock::micros;
@@ -25,53 +27,49 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
 use super::super::statement::{CLOCK, after};
 use super::{COLUMNS, hex, numbers, stored};
-use crate::outbox::{Claimed, window};
+use crate::outbox::Claimed;
 
 /// A row that nothing of its lane comes before.
 struct Head {
     sequence: i64,
     lane: Option<Vec<u8>>,
     lapsed: bool,
+    size: u64,
 }
 
-/// Leases rows. After an error the transaction is open, or was rolled back by the server.
+/// Leases rows from the first `window` that are due, and tells whether there are more of them. After
+/// an error the transaction is open, or was rolled back by the server.
 pub(super) async fn claim(
     connection: &mut MySqlConnection,
     ask: Ask,
     token: AttemptId,
     cursor: Option<u64>,
-) -> sqlx::Result<Vec<Leased>> {
-    let found =
-        sqlx::raw_sql(AssertSqlSafe(horizon(ask.limit))).fetch_all(&mut *connection).await?;
-    let mut heads = Vec::new();
-    let window = match found.first() {
+    window: i64,
+) -> sqlx::Result<(Vec<Leased>, bool)> {
+    let text = AssertSqlSafe(horizon(window));
+    let horizon = match sqlx::raw_sql(text).fetch_optional(&mut *connection).await? {
         Some(row) => Some((row.try_get(0)?, row.try_get(1)?)),
         None => None,
     };
-    // Nothing in the window: then in all there is.
-    for window in [window, None].into_iter().skip(usize::from(window.is_none())) {
-        let text = AssertSqlSafe(heads_within(ask.limit, window, cursor));
-        let rows = sqlx::raw_sql(text).fetch_all(&mut *connection).await?;
-        heads = rows.iter().map(head).collect::<sqlx::Result<Vec<_>>>()?;
-        if !heads.is_empty() {
-            break;
-        }
-    }
+    let more = horizon.is_some();
+    let text = AssertSqlSafe(heads_within(ask.limit, horizon, cursor));
+    let rows = sqlx::raw_sql(text).fetch_all(&mut *connection).await?;
+    let heads = rows.iter().map(head).collect::<sqlx::Result<Vec<_>>>()?;
     let fit: Vec<Head> = match heads.first() {
         None => {
             sqlx::raw_sql("ROLLBACK").execute(connection).await?;
-            return Ok(Vec::new());
+            return Ok((Vec::new(), more));
         }
         Some(first) if first.lapsed => heads.into_iter().take(1).collect(),
         Some(_) => heads.into_iter().filter(|head| !head.lapsed).collect(),
     };
-    let mut chosen: Vec<i64> = fit.iter().map(|head| head.sequence).collect();
+    let mut chosen: Vec<(i64, u64)> = fit.iter().map(|head| (head.sequence, head.size)).collect();
     let room = (ask.limit as usize).saturating_sub(fit.len());
     if room > 0 && fit.iter().any(|head| head.lane.is_some() && !head.lapsed) {
         chosen.extend(followers(connection, &fit, room).await?);
     }
-    let rows =
-        sqlx::raw_sql(AssertSqlSafe(take(&chosen, ask, token))).fetch_all(connection).await?;
+    let light = light(&chosen, ask.bytes);
+    let rows = sqlx::raw_sql(AssertSqlSafe(take(&light, ask, token))).fetch_all(connection).await?;
     let claimed = |row: &MySqlRow| -> sqlx::Result<Leased> {
         let claimed = Claimed {
             now: row.try_get(0)?,
@@ -82,16 +80,27 @@ pub(super) async fn claim(
         };
         Ok(claimed.leased(token))
     };
-    rows.iter().map(claimed).collect()
+    Ok((rows.iter().map(claimed).collect::<sqlx::Result<_>>()?, more))
+}
+
+/// The first of these rows that have no more than so many bytes together, one at least. A head comes
+/// before its followers and each of those before the next, so what is left of a lane has no gap.
+fn light(chosen: &[(i64, u64)], bytes: u64) -> Vec<i64> {
+    let mut total = 0_u64;
+    let fits = |(_, size): &&(i64, u64)| {
+        total = total.saturating_add(*size);
+        total <= bytes
+    };
+    let fitting = chosen.iter().take_while(fits).count().max(1);
+    chosen.iter().take(fitting).map(|(sequence, _)| *sequence).collect()
 }
 
 /// Begins, and finds the end of the window: nothing if there are fewer due rows.
-fn horizon(limit: u32) -> String {
+fn horizon(window: i64) -> String {
     format!(
         "START TRANSACTION; SELECT due_at, sequence FROM semel_outbox \
          FORCE INDEX (semel_outbox_due) WHERE due_at <= {CLOCK} ORDER BY due_at, sequence \
-         LIMIT 1 OFFSET {}",
-        window(limit)
+         LIMIT 1 OFFSET {window}"
     )
 }
 
@@ -104,7 +113,7 @@ fn heads_within(limit: u32, window: Option<(i64, i64)>, cursor: Option<u64>) -> 
     // How it is not done, for a test.
     let beyond = cursor.map_or_else(String::new, |last| format!(" AND o.sequence > {last}"));
     format!(
-        "SELECT o.sequence, o.lane, CAST(o.status AS SIGNED) \
+        "SELECT o.sequence, o.lane, CAST(o.status AS SIGNED), CAST(LENGTH(o.payload) AS SIGNED) \
          FROM semel_outbox o FORCE INDEX (semel_outbox_due) WHERE o.due_at <= {CLOCK}{within}{beyond} \
          AND (o.lane IS NULL OR o.sequence = (SELECT p.sequence FROM semel_outbox p \
          FORCE INDEX (semel_outbox_lane) WHERE p.lane = o.lane ORDER BY p.sequence LIMIT 1)) \
@@ -113,16 +122,18 @@ fn heads_within(limit: u32, window: Option<(i64, i64)>, cursor: Option<u64>) -> 
 }
 
 fn head(row: &MySqlRow) -> sqlx::Result<Head> {
-    let status: i64 = row.try_get(2)?;
-    Ok(Head { sequence: row.try_get(0)?, lane: row.try_get(1)?, lapsed: status == 1 })
+    let (status, size): (i64, i64) = (row.try_get(2)?, row.try_get(3)?);
+    let (lapsed, size) = (status == 1, size.unsigned_abs());
+    Ok(Head { sequence: row.try_get(0)?, lane: row.try_get(1)?, lapsed, size })
 }
 
-/// What follows the heads, locked: in each lane a run without a gap, `room` in all.
+/// What follows the heads, locked, with its sizes: in each lane a run without a gap, `room` in all;
+/// the second of each lane before the third of any.
 async fn followers(
     connection: &mut MySqlConnection,
     fit: &[Head],
     room: usize,
-) -> sqlx::Result<Vec<i64>> {
+) -> sqlx::Result<Vec<(i64, u64)>> {
     let rows = sqlx::raw_sql(AssertSqlSafe(trail(fit, room))).fetch_all(&mut *connection).await?;
     let mut runs: BTreeMap<i64, Vec<(i64, bool)>> = BTreeMap::new();
     for row in &rows {
@@ -145,24 +156,30 @@ async fn followers(
         return Ok(Vec::new());
     }
     let text = format!(
-        "SELECT sequence FROM semel_outbox FORCE INDEX (PRIMARY) WHERE sequence IN ({}) \
-         AND status IN (0, 3) AND due_at <= {CLOCK} FOR UPDATE SKIP LOCKED",
+        "SELECT sequence, CAST(LENGTH(payload) AS SIGNED) FROM semel_outbox FORCE INDEX (PRIMARY) \
+         WHERE sequence IN ({}) AND (status = 0 OR status = 3 AND due_at <= {CLOCK}) \
+         FOR UPDATE SKIP LOCKED",
         numbers(ready.iter().map(|(_, sequence)| *sequence))
     );
     let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection).await?;
-    let held: HashSet<i64> = rows.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<_>>()?;
-    let unbroken = |run: &Vec<(i64, bool)>| {
-        let run = run.iter().map(|(sequence, _)| *sequence);
-        run.take_while(|sequence| held.contains(sequence)).collect::<Vec<_>>()
-    };
-    Ok(runs.values().flat_map(unbroken).collect())
+    let mut held: HashMap<i64, u64> = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        held.insert(row.try_get(0)?, row.try_get::<i64, _>(1)?.unsigned_abs());
+    }
+    let mut chosen: Vec<(usize, i64, u64)> = Vec::with_capacity(held.len());
+    for run in runs.values() {
+        let run = run.iter().map_while(|(sequence, _)| Some((*sequence, *held.get(sequence)?)));
+        chosen.extend(run.enumerate().map(|(place, (sequence, size))| (place, sequence, size)));
+    }
+    chosen.sort_unstable();
+    Ok(chosen.into_iter().map(|(_, sequence, size)| (sequence, size)).collect())
 }
 
 fn trail(fit: &[Head], room: usize) -> String {
     let laned = fit.iter().filter_map(|head| head.lane.as_ref().map(|lane| (head.sequence, lane)));
     let part = |(head, lane): (i64, &Vec<u8>)| {
         format!(
-            "(SELECT {head}, n.sequence, n.status IN (0, 3) AND COALESCE(n.due_at <= {CLOCK}, 0) \
+            "(SELECT {head}, n.sequence, n.status = 0 OR n.status = 3 AND n.due_at <= {CLOCK} \
              FROM semel_outbox n FORCE INDEX (semel_outbox_lane) \
              WHERE n.lane = {} AND n.sequence > {head} ORDER BY n.sequence LIMIT {room})",
             hex(lane)

@@ -2,14 +2,16 @@
 //!
 //! The rows are locked in the order of their numbers, so that two marks never wait for each other in
 //! a circle; there is no UPDATE … RETURNING, so what was locked under its token is what was written.
+//! What follows a row that leaves its lane is made due, should it have been put off.
 
 use std::collections::{BTreeMap, HashMap};
 
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
 use super::super::statement::{CLOCK, after};
+use super::put_off::wake;
 use super::{hex, numbers};
-use crate::outbox::{DEAD, MarkRow, PUBLISHED, UNTRIED};
+use crate::outbox::{DEAD, LATER, MarkRow, PUBLISHED, RETRY, UNTRIED};
 
 /// Rows in one transaction.
 pub(super) const CHUNK: usize = 200;
@@ -41,6 +43,9 @@ fn text(rows: &[MarkRow<'_>]) -> String {
         numbers(rows.iter().map(|row| row.sequence)),
         tokens.join(",")
     );
+    // Whether or not its lease still holds it: to be looked at early does no row any harm.
+    let leaving = rows.iter().filter(|row| matches!(row.fate, PUBLISHED | DEAD));
+    text.push_str(&wake(&leaving.map(|row| row.sequence).collect::<Vec<_>>()));
     let mut alike: BTreeMap<(i16, [u8; 16]), Vec<i64>> = BTreeMap::new();
     for row in rows {
         if matches!(row.fate, PUBLISHED | UNTRIED) {
@@ -68,9 +73,13 @@ fn text(rows: &[MarkRow<'_>]) -> String {
 fn failed(row: &MarkRow<'_>) -> String {
     let error = row.error.map_or_else(|| "error".to_owned(), |error| hex(error.as_bytes()));
     match row.fate {
-        crate::outbox::RETRY => {
+        RETRY => {
             format!("status = 3, due_at = {}, error = {error}", after(&row.after_us.to_string()))
         }
+        LATER => format!(
+            "status = 3, attempts = GREATEST(attempts - 1, 0), due_at = {}, error = {error}",
+            after(&row.after_us.to_string())
+        ),
         DEAD => format!("status = 4, due_at = NULL, lane = NULL, error = {error}"),
         _ => format!("status = 4, due_at = NULL, error = {error}"),
     }

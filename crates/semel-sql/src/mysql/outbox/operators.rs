@@ -7,13 +7,14 @@
 use std::time::Duration;
 
 use semel::clock::micros;
-use semel::outbox::{Backlog, Selection, Status, Verb};
+use semel::outbox::{Applied, Backlog, Selection, Status, Verb};
 use semel::store::Result;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
 use super::super::seat::alone;
 use super::super::statement::CLOCK;
+use super::put_off::wake;
 use super::{COLUMNS, failed, hex, numbers, stored};
 use crate::outbox::{Listed, discarded, lane, statuses};
 
@@ -98,43 +99,48 @@ pub(super) async fn apply(
     connection: &mut MySqlConnection,
     selection: &Selection,
     verb: &Verb,
+    after: Option<u64>,
     limit: u32,
-) -> sqlx::Result<u32> {
+) -> sqlx::Result<Applied> {
     let wanted = statuses(selection, verb);
     if wanted.is_empty() || limit == 0 {
-        return Ok(0);
+        return Ok(Applied::default());
     }
     let text = format!(
         "START TRANSACTION; SELECT sequence, tenant, CAST(aggregatetype AS BINARY), \
-         CAST(aggregateid AS BINARY) FROM semel_outbox{} WHERE TRUE{} ORDER BY sequence \
+         CAST(aggregateid AS BINARY) FROM semel_outbox{} WHERE sequence > {}{} ORDER BY sequence \
          LIMIT {limit} FOR UPDATE SKIP LOCKED",
         index(selection, &wanted),
+        after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)),
         matches(selection, &wanted)
     );
     let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut *connection).await?;
     let chosen = rows.iter().map(chosen).collect::<sqlx::Result<Vec<_>>>()?;
-    if chosen.is_empty() {
+    let Some((last, _)) = chosen.last() else {
         sqlx::raw_sql("ROLLBACK").execute(connection).await?;
-        return Ok(0);
-    }
-    let list = numbers(chosen.iter().map(|(sequence, _)| *sequence));
-    let set = match discarded(verb) {
+        return Ok(Applied::default());
+    };
+    let sequences: Vec<i64> = chosen.iter().map(|(sequence, _)| *sequence).collect();
+    let (set, first) = match discarded(verb) {
         Some(reason) => {
             let reason = hex(reason.as_str().as_bytes());
-            format!("status = 4, token = NULL, due_at = NULL, lane = NULL, error = {reason}")
+            let dead = "status = 4, token = NULL, due_at = NULL, lane = NULL";
+            (format!("{dead}, error = {reason}"), wake(&sequences))
         }
-        None => format!(
-            "status = 0, attempts = 0, token = NULL, due_at = {CLOCK}, published_at = NULL, \
-             lane = {}",
-            lanes(&chosen)
-        ),
+        None => {
+            let pending = "status = 0, attempts = 0, token = NULL, published_at = NULL";
+            let set = format!("{pending}, due_at = {CLOCK}, lane = {}", lanes(&chosen));
+            (set, String::new())
+        }
     };
     let text = format!(
-        "UPDATE semel_outbox FORCE INDEX (PRIMARY) SET {set} WHERE sequence IN ({list}); COMMIT"
+        "{first}UPDATE semel_outbox FORCE INDEX (PRIMARY) SET {set} WHERE sequence IN ({}); COMMIT",
+        numbers(sequences)
     );
     sqlx::raw_sql(AssertSqlSafe(text)).execute(connection).await?;
     // Counted by what was locked: a row that is written as it was counts for nothing with the server.
-    Ok(u32::try_from(chosen.len()).unwrap_or(u32::MAX))
+    let changed = u32::try_from(chosen.len()).unwrap_or(u32::MAX);
+    Ok(Applied { changed, last: Some(last.unsigned_abs()) })
 }
 
 fn chosen(row: &MySqlRow) -> sqlx::Result<(i64, Option<[u8; 16]>)> {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use semel::clock::micros;
-use semel::outbox::{Backlog, Row, Selection, Status, Verb};
+use semel::outbox::{Applied, Backlog, Row, Selection, Status, Verb};
 use semel::store::Result;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
@@ -18,6 +18,7 @@ use crate::outbox::{Listed, discarded, lane, statuses};
 const BACKLOG: &str = include_str!("../queries/outbox_backlog.sql");
 const CLEAN: &str = include_str!("../queries/outbox_clean.sql");
 const APPLY: &str = include_str!("../queries/outbox_apply.sql");
+const WAKE: &str = include_str!("../queries/outbox_wake.sql");
 
 /// No stored text holds a NUL, and the server would refuse to look for one.
 pub(super) fn holds_nul(selection: &Selection) -> bool {
@@ -93,44 +94,60 @@ pub(super) async fn apply(
     connection: &mut PgConnection,
     selection: Selection,
     verb: Verb,
+    after: Option<u64>,
     limit: u32,
-) -> Result<u32> {
+) -> Result<Applied> {
     let fail = failed("apply");
     let wanted = statuses(&selection, &verb);
     if wanted.is_empty() || limit == 0 {
-        return Ok(0);
+        return Ok(Applied::default());
     }
     let begin = sqlx::raw_sql("begin isolation level read committed");
     begin.execute(&mut *connection).await.map_err(&fail)?;
     let mut query = QueryBuilder::<Postgres>::new(
-        "select o.sequence, o.tenant, o.aggregatetype, o.aggregateid from semel_outbox o where true",
+        "select o.sequence, o.tenant, o.aggregatetype, o.aggregateid, o.lane from semel_outbox o \
+         where o.sequence > ",
     );
+    query.push_bind(after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)));
     push_matches(&mut query, &selection, &wanted);
     query.push(" order by o.sequence limit ").push_bind(i64::from(limit));
     query.push(" for update skip locked");
     let rows = query.build().persistent(false).fetch_all(&mut *connection).await.map_err(&fail)?;
-    let mut sequences: Vec<i64> = Vec::with_capacity(rows.len());
-    let mut lanes: Vec<Option<Vec<u8>>> = Vec::with_capacity(rows.len());
-    for row in &rows {
-        let read = || -> sqlx::Result<(i64, Option<Vec<u8>>)> {
-            let (tenant, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
-            let lane = lane(tenant, kind, row.try_get(3)?);
-            Ok((row.try_get(0)?, lane.map(Vec::from)))
-        };
-        let (sequence, lane) = read().map_err(&fail)?;
-        sequences.push(sequence);
-        lanes.push(lane);
-    }
+    let chosen: Vec<Chosen> =
+        rows.iter().map(chosen).collect::<sqlx::Result<_>>().map_err(&fail)?;
     let reason = discarded(&verb);
+    let sequences: Vec<i64> = chosen.iter().map(|row| row.sequence).collect();
+    let lanes: Vec<Option<Vec<u8>>> = chosen.iter().map(|row| row.lane.map(Vec::from)).collect();
     let changed = sqlx::query(text(APPLY))
-        .bind(sequences)
+        .bind(&sequences)
         .bind(lanes)
         .bind(reason.as_ref().map(|reason| reason.as_str().to_owned()))
         .execute(&mut *connection)
         .await
         .map_err(&fail)?;
+    if reason.is_some() {
+        let held: Vec<Option<Vec<u8>>> = chosen.into_iter().map(|row| row.held).collect();
+        let wake = sqlx::query(text(WAKE)).bind(held).bind(&sequences);
+        wake.execute(&mut *connection).await.map_err(&fail)?;
+    }
     sqlx::raw_sql("commit").execute(&mut *connection).await.map_err(&fail)?;
-    Ok(u32::try_from(changed.rows_affected()).unwrap_or(u32::MAX))
+    let changed = u32::try_from(changed.rows_affected()).unwrap_or(u32::MAX);
+    Ok(Applied { changed, last: sequences.last().map(|last| last.unsigned_abs()) })
+}
+
+/// A row that a verb is done to.
+struct Chosen {
+    sequence: i64,
+    /// Where it belongs.
+    lane: Option<[u8; 16]>,
+    /// Whom it keeps waiting.
+    held: Option<Vec<u8>>,
+}
+
+fn chosen(row: &PgRow) -> sqlx::Result<Chosen> {
+    let (tenant, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
+    let lane = lane(tenant, kind, row.try_get(3)?);
+    Ok(Chosen { sequence: row.try_get(0)?, lane, held: row.try_get(4)? })
 }
 
 pub(super) async fn clean(

@@ -1,11 +1,14 @@
 -- Invariant: no row is leased to two relays, and none while an earlier one of its lane is neither
 -- published nor given up nor part of this very claim. $1 rows at most, $2 the lease, $3 its token, $4
--- how many due rows to look through for heads (null: all of them).
+-- how many due rows to look through for heads, $5 how many bytes of payload at most (one row, whatever
+-- its size). Each row says whether there is more due than was looked through.
 --
 -- How it goes: `heads` are due rows that nothing of their lane comes before, the longest due first;
 -- if the first of them is a lease that ran out, it is taken alone (it may be what kills relays), else
 -- those that ran out wait for their turn. Where there is room left, the rows that follow the heads
--- come along (`trail`, `followers`), in order, without a gap.
+-- come along (`trail`, `followers`), in order, without a gap. A pending row comes along whenever it
+-- is due: it may have been put off because it waits for others (outbox_put_off), and that is all that
+-- the time of a pending row means. A failed one rests, and those behind it with it.
 --
 -- Why it holds with several claims at once, in READ COMMITTED. All parts of a statement see the one
 -- snapshot of its beginning; only a row that is locked is looked at again as it is now, and then only
@@ -29,10 +32,10 @@ horizon as materialized (
     select o.due_at, o.sequence from semel_outbox o
     where o.due_at <= (select us from clock)
     order by o.due_at, o.sequence
-    offset coalesce($4, 0) limit case when $4 is null then 0 else 1 end
+    offset $4 limit 1
 ),
 heads as materialized (
-    select o.sequence, o.lane, o.due_at, o.status
+    select o.sequence, o.lane, o.due_at, o.status, octet_length(o.payload) as size
     from semel_outbox o
     where o.due_at <= (select us from clock) -- claimed by state
         and (o.due_at, o.sequence) <= (
@@ -49,7 +52,7 @@ first as materialized (
     select h.sequence, h.status from heads h order by h.due_at, h.sequence limit 1
 ),
 fit as materialized (
-    select h.sequence, h.lane, h.status from heads h cross join first f
+    select h.sequence, h.lane, h.due_at, h.status, h.size from heads h cross join first f
     where case when f.status = 1 then h.sequence = f.sequence else h.status <> 1 end
 ),
 rest as materialized (
@@ -60,7 +63,7 @@ trail as materialized (
         bool_and(t.ready) over run as ready
     from fit h cross join lateral (
         select n.sequence,
-            n.status in (0, 3) and coalesce(n.due_at <= (select us from clock), false) as ready
+            n.status = 0 or n.status = 3 and n.due_at <= (select us from clock) as ready
         from semel_outbox n
         where n.lane = h.lane and n.sequence > h.sequence
         order by n.sequence
@@ -76,19 +79,28 @@ next as materialized (
     limit (select rows from rest)
 ),
 followers as materialized (
-    select o.sequence, n.head, n.place
+    select o.sequence, n.head, n.place, octet_length(o.payload) as size
     from next n join semel_outbox o on o.sequence = n.sequence
-    where o.status in (0, 3) and o.due_at <= (select us from clock)
+    where o.status = 0 or o.status = 3 and o.due_at <= (select us from clock)
     for update of o skip locked
 ),
 held as materialized (
-    select f.sequence, f.place, count(*) over (partition by f.head order by f.place) as run
+    select f.sequence, f.place, f.size, count(*) over (partition by f.head order by f.place) as run
     from followers f
 ),
+-- A head comes before its followers and each of those before the next, so wherever the bytes end,
+-- what is left of a lane has no gap.
+weighed as materialized (
+    select t.sequence, row_number() over turns as turn, sum(t.size) over turns as bytes
+    from (
+        select f.sequence, 0 as place, f.due_at, f.size from fit f
+        union all
+        select h.sequence, h.place, null, h.size from held h where h.run = h.place
+    ) t
+    window turns as (order by t.place, t.due_at, t.sequence rows unbounded preceding)
+),
 chosen as materialized (
-    select sequence from fit
-    union all
-    select sequence from held where run = place
+    select w.sequence from weighed w where w.turn = 1 or w.bytes <= $5
 ),
 taken as (
     update semel_outbox o set
@@ -99,6 +111,6 @@ taken as (
     returning c.us as now, o.*
 )
 select now, sequence, attempts::bigint, created_at, id, tenant, aggregatetype, aggregateid, type,
-    source, payload, content_type, headers, occurred_at
+    source, payload, content_type, headers, occurred_at, exists (select from horizon)
 from taken
 order by sequence

@@ -1,7 +1,10 @@
 -- Invariant: only the lease that holds a row writes what became of it. Rows are met in the order of
 -- their numbers, so that two marks never wait for each other in a circle. Gives the places in the
 -- list that were written. Fates: 0 published, 1 again after $4, 2 dead, 3 dead and in its lane's way,
--- 4 as if it had not been claimed.
+-- 4 as if it had not been claimed, 5 the same but not before $4.
+-- What follows a row that leaves its lane is due from now on, if it was put off (outbox_put_off says
+-- when this comes too early to see that, and why it does not matter). Nobody is waited for: a row that
+-- somebody has locked is left.
 with req as materialized (
     select * from unnest($1::bigint[], $2::bytea[], $3::smallint[], $4::bigint[], $5::text[])
     with ordinality as q (sequence, token, fate, after_us, error, ord)
@@ -11,25 +14,41 @@ clock as materialized (
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
 ),
 held as materialized (
-    select q.ord, q.fate, q.after_us, q.error, r.sequence
+    select q.ord, q.fate, q.after_us, q.error, r.sequence, r.lane
     from req q cross join lateral (
-        select r.sequence from semel_outbox r
+        select r.sequence, r.lane from semel_outbox r
         where r.sequence = q.sequence and r.token = q.token and r.status = 1
         for update
     ) r
+),
+behind as materialized (
+    select o.sequence
+    from held h cross join lateral (
+        select n.sequence from semel_outbox n where n.lane = h.lane and n.sequence > h.sequence
+        order by n.sequence limit 1
+    ) n
+    join semel_outbox o on o.sequence = n.sequence
+    where h.fate in (0, 2) and o.status = 0 and o.due_at > (select us from clock)
+    for update of o skip locked
+),
+woken as (
+    update semel_outbox o set due_at = c.us
+    from behind b cross join clock c
+    where o.sequence = b.sequence
 ),
 done as (
     update semel_outbox r set
         status = case h.fate
             when 0 then 2
             when 1 then 3
+            when 5 then 3
             when 4 then case when r.attempts > 1 then 3 else 0 end
             else 4 end,
-        attempts = case when h.fate = 4 then greatest(r.attempts - 1, 0) else r.attempts end,
+        attempts = case when h.fate in (4, 5) then greatest(r.attempts - 1, 0) else r.attempts end,
         token = null,
-        due_at = case h.fate
-            when 1 then c.us + case when h.after_us > c.room then c.room else h.after_us end
-            when 4 then c.us end,
+        due_at = case
+            when h.fate in (1, 5) then c.us + case when h.after_us > c.room then c.room else h.after_us end
+            when h.fate = 4 then c.us end,
         lane = case when h.fate in (0, 2) then null else r.lane end,
         error = coalesce(h.error, r.error),
         published_at = case when h.fate = 0 then c.us else r.published_at end

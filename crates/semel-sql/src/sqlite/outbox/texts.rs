@@ -25,12 +25,14 @@ pub(super) const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)";
 pub(super) const UNLESS_THERE: &str = " ON CONFLICT (id, tenant) DO NOTHING";
 
 /// Leases rows: ?1 now, ?2 how many at most, ?3 until when, ?4 the token, ?5 how many due rows to look
-/// through.
+/// through, ?6 how many bytes of payload at most (one row, whatever its size).
 ///
 /// `heads` are due rows that nothing of their lane comes before, the longest due first. If the first
 /// of them is a lease that ran out, it is taken alone (it may be what kills relays), else those that
 /// ran out wait for their turn. Where there is room left, the rows that follow the heads come along
-/// (`trail`), in order and without a gap, one more of each lane before two more of any.
+/// (`trail`), in order and without a gap, one more of each lane before two more of any. A pending row
+/// comes along whenever it is due: it may have been put off because it waits for others, and that is
+/// all that the time of a pending row means. A failed one rests, and those behind it with it.
 pub(super) const CLAIM: &str = concat!(
     "WITH heads AS MATERIALIZED (\
         SELECT sequence, lane, status, row_number() OVER (ORDER BY due_at, sequence) AS turn FROM (\
@@ -44,25 +46,52 @@ pub(super) const CLAIM: &str = concat!(
                 WHERE p.lane = o.lane AND p.sequence < o.sequence) \
             ORDER BY o.due_at, o.sequence LIMIT ?2)\
     ), fit AS MATERIALIZED (\
-        SELECT h.sequence, h.lane, h.status FROM heads AS h, heads AS f \
+        SELECT h.sequence, h.lane, h.status, h.turn FROM heads AS h, heads AS f \
         WHERE f.turn = 1 AND CASE f.status WHEN 1 THEN h.turn = 1 ELSE h.status <> 1 END\
     ), trail AS MATERIALIZED (\
         SELECT t.sequence, row_number() OVER run AS place, \
-            min(t.status IN (0, 3) AND coalesce(t.due_at <= ?1, 0)) OVER run AS ready \
+            min(t.status = 0 OR t.status = 3 AND t.due_at <= ?1) OVER run AS ready \
         FROM fit AS h JOIN semel_outbox AS t ON t.sequence IN (\
             SELECT n.sequence FROM semel_outbox AS n INDEXED BY semel_outbox_lane \
             WHERE n.lane = h.lane AND n.sequence > h.sequence ORDER BY n.sequence \
             LIMIT (SELECT max(?2 - count(*), 0) FROM fit)) \
         WHERE h.status <> 1 \
         WINDOW run AS (PARTITION BY h.sequence ORDER BY t.sequence)\
+    ), chosen AS MATERIALIZED (\
+        SELECT sequence, 0 AS place, turn FROM fit UNION ALL SELECT sequence, place, 0 FROM (\
+            SELECT sequence, place FROM trail WHERE ready ORDER BY place, sequence \
+            LIMIT (SELECT max(?2 - count(*), 0) FROM fit))\
+    ), weighed AS MATERIALIZED (\
+        SELECT c.sequence, row_number() OVER turns AS turn, sum(length(s.payload)) OVER turns AS bytes \
+        FROM chosen AS c CROSS JOIN semel_outbox AS s ON s.sequence = c.sequence \
+        WINDOW turns AS (ORDER BY c.place, c.turn, c.sequence ROWS UNBOUNDED PRECEDING)\
     ) UPDATE semel_outbox SET status = 1, attempts = attempts + 1, due_at = ?3, token = ?4 \
-    WHERE sequence IN (\
-        SELECT sequence FROM fit UNION ALL SELECT sequence FROM (\
-            SELECT sequence FROM trail WHERE ready ORDER BY place, sequence \
-            LIMIT (SELECT max(?2 - count(*), 0) FROM fit))) \
+    WHERE sequence IN (SELECT sequence FROM weighed WHERE turn = 1 OR bytes <= ?6) \
     RETURNING sequence, attempts, created_at, ",
     columns!()
 );
+
+/// How many rows are due at ?1, counted up to ?2.
+pub(super) const DUE: &str = "SELECT count(*) FROM (SELECT 1 FROM semel_outbox \
+    INDEXED BY semel_outbox_due WHERE due_at <= ?1 LIMIT ?2)";
+
+/// Of the first ?2 rows that are due at ?1, puts those off that wait behind others of their lane: by as
+/// long as they have waited so far, from ?5 to ?6. Whoever takes the row before one out of the lane
+/// makes it due again. What has failed rests by the same column, so that nobody can wake it: from ?3
+/// to ?4.
+pub(super) const PUT_OFF: &str = "UPDATE semel_outbox SET due_at = ?1 + CASE status \
+        WHEN 3 THEN min(max(?1 - created_at, ?3), ?4) \
+        ELSE min(max(?1 - created_at, ?5), ?6) END \
+    WHERE sequence IN (SELECT w.sequence FROM (\
+        SELECT d.sequence, d.lane, d.status FROM semel_outbox AS d INDEXED BY semel_outbox_due \
+        WHERE d.due_at <= ?1 ORDER BY d.due_at, d.sequence LIMIT ?2) AS w \
+        WHERE w.lane IS NOT NULL AND w.status IN (0, 3) AND EXISTS (\
+            SELECT 1 FROM semel_outbox AS p INDEXED BY semel_outbox_lane \
+            WHERE p.lane = w.lane AND p.sequence < w.sequence))";
+
+/// The rows of ?1 (JSON of numbers) are due at ?2.
+pub(super) const WAKE: &str =
+    "UPDATE semel_outbox SET due_at = ?2 WHERE sequence IN (SELECT value FROM json_each(?1))";
 
 /// A list of marks as rows: ?1 is JSON of number, token, fate, when due, error, when published.
 macro_rules! marks {
@@ -73,21 +102,26 @@ macro_rules! marks {
     };
 }
 
-/// The places of the marks whose lease still holds its row.
+/// The places of the marks whose lease still holds its row; and what comes next in the lane, where the
+/// row leaves it and the next was put off beyond ?2.
 pub(super) const HELD: &str = concat!(
-    "SELECT m.place FROM ",
+    "SELECT m.place, CASE WHEN m.fate IN (0, 2) THEN (\
+        SELECT n.sequence FROM (\
+            SELECT b.sequence, b.status, b.due_at FROM semel_outbox AS b INDEXED BY semel_outbox_lane \
+            WHERE b.lane = o.lane AND b.sequence > o.sequence ORDER BY b.sequence LIMIT 1) AS n \
+        WHERE n.status = 0 AND n.due_at > ?2) END FROM ",
     marks!(),
     " AS m CROSS JOIN semel_outbox AS o \
      ON o.sequence = m.sequence AND o.token = m.token AND o.status = 1"
 );
 
 /// Writes those marks. Fates: 0 published, 1 again, 2 dead, 3 dead and in its lane's way, 4 as if it
-/// had not been claimed.
+/// had not been claimed, 5 the same but later.
 pub(super) const MARK: &str = concat!(
     "UPDATE semel_outbox AS o SET \
-        status = CASE m.fate WHEN 0 THEN 2 WHEN 1 THEN 3 \
+        status = CASE m.fate WHEN 0 THEN 2 WHEN 1 THEN 3 WHEN 5 THEN 3 \
             WHEN 4 THEN CASE WHEN o.attempts > 1 THEN 3 ELSE 0 END ELSE 4 END, \
-        attempts = CASE m.fate WHEN 4 THEN max(o.attempts - 1, 0) ELSE o.attempts END, \
+        attempts = CASE WHEN m.fate IN (4, 5) THEN max(o.attempts - 1, 0) ELSE o.attempts END, \
         token = NULL, due_at = m.due_at, \
         lane = CASE WHEN m.fate IN (0, 2) THEN NULL ELSE o.lane END, \
         error = coalesce(m.error, o.error), \
@@ -97,9 +131,17 @@ pub(super) const MARK: &str = concat!(
     " AS m WHERE o.sequence = m.sequence AND o.token = m.token AND o.status = 1"
 );
 
-/// What a verb needs of the rows that it is to change; conditions follow.
-pub(super) const CHOOSE: &str =
-    "SELECT sequence, tenant, aggregatetype, aggregateid FROM semel_outbox WHERE TRUE";
+/// What a verb needs of the rows that it is to change, after a number; conditions follow.
+pub(super) const CHOOSE: &str = "SELECT sequence, tenant, aggregatetype, aggregateid, lane \
+    FROM semel_outbox WHERE sequence > ";
+
+/// What comes next after rows that have left their lanes, where it was put off beyond ?2. ?1 is JSON
+/// of number and lane.
+pub(super) const BEHIND: &str = "SELECT n.sequence FROM json_each(?1) AS c CROSS JOIN semel_outbox AS n \
+    ON n.sequence = (SELECT b.sequence FROM semel_outbox AS b INDEXED BY semel_outbox_lane \
+        WHERE b.lane = unhex(c.value ->> 1) AND b.sequence > c.value ->> 0 \
+        ORDER BY b.sequence LIMIT 1) \
+    WHERE n.status = 0 AND n.due_at > ?2";
 
 /// Rows that were chosen: ?1 is JSON of number and lane.
 macro_rules! chosen {
@@ -183,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn marks_verbs_and_cleaning_find_their_rows_by_number() {
-        for text in [HELD, MARK, DISCARD, REVIVE, CLEAN] {
+        for text in [HELD, MARK, DISCARD, REVIVE, CLEAN, PUT_OFF, WAKE, BEHIND] {
             let whole = plan(text).await.join("\n");
             assert!(whole.contains("USING INTEGER PRIMARY KEY (rowid=?)"), "{whole}");
             assert!(!whole.contains("SCAN o\n") && !whole.contains("SCAN semel_outbox"), "{whole}");

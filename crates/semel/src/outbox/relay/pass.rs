@@ -39,7 +39,7 @@ pub struct Pass {
     pub retried: u32,
     /// Rows that were given up.
     pub buried: u32,
-    /// Rows given back untried.
+    /// Rows given back untried, to be tried at once or later.
     pub untried: u32,
     /// Rows that were somebody else's by the time they were marked.
     pub lost: u32,
@@ -73,7 +73,11 @@ struct Outgoing {
 impl<O: Outbox, P: Publisher> Inner<O, P> {
     pub(super) async fn pass(&self, stopping: &CancellationToken) -> Result<Pass> {
         let since = monotonic();
-        let ask = Ask { limit: self.settings.batch, lease: self.settings.lease };
+        let ask = Ask {
+            limit: self.settings.batch,
+            lease: self.settings.lease,
+            bytes: self.settings.batch_bytes,
+        };
         let leased = self.outbox.claim(ask).await?;
         let mut pass = Pass { claimed: count(&leased), ..Pass::default() };
         if leased.is_empty() {
@@ -181,7 +185,10 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     }
                 }
                 Err(PublishError::Unavailable(_)) => {}
-                Ok(()) | Err(PublishError::Failed(_) | PublishError::Refused(_)) => {
+                Ok(())
+                | Err(
+                    PublishError::Failed(_) | PublishError::Later { .. } | PublishError::Refused(_),
+                ) => {
                     suspects.remove(&sequence);
                 }
             }
@@ -247,6 +254,10 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 tracing::debug!(event = %id, %error, "not published");
                 Fate::Untried
             }
+            Err(PublishError::Later { after, reason }) => {
+                tracing::debug!(event = %id, ?after, reason, "put off");
+                Fate::Later { after, error: ErrorText::new(&reason) }
+            }
             Err(error @ PublishError::Refused(_)) => {
                 tracing::warn!(event = %id, %error, "an event was given up");
                 self.buried(&error.to_string())
@@ -292,7 +303,9 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 (Fate::Published, Marked::Done) => (&mut pass.published, "published"),
                 (Fate::Retry { .. }, Marked::Done) => (&mut pass.retried, "failed"),
                 (Fate::Dead { .. }, Marked::Done) => (&mut pass.buried, "dead"),
-                (Fate::Untried, Marked::Done) => (&mut pass.untried, "untried"),
+                (Fate::Untried | Fate::Later { .. }, Marked::Done) => {
+                    (&mut pass.untried, "untried")
+                }
             };
             *count += 1;
             measure::outbox_published(result);

@@ -1,0 +1,12 @@
+-- Invariant: as outbox_append, for one event, as most appends are: without the lists, which cost about
+-- as much as the row.
+insert into semel_outbox (
+    id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers,
+    occurred_at, status, attempts, due_at, lane, created_at
+)
+values (
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, 0,
+    (extract(epoch from statement_timestamp()) * 1000000)::bigint, $11,
+    (extract(epoch from statement_timestamp()) * 1000000)::bigint
+)
+on conflict (id, tenant) do nothing

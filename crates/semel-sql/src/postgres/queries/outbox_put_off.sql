@@ -1,0 +1,71 @@
+-- Invariant: a pending row that waits behind others of its lane is looked at again when it is its turn,
+-- and in bounded time whatever goes wrong. Of the first $1 due rows, those are put off, so that claims
+-- need not walk over them again and again; nothing happens where there are no more than $2. Gives how
+-- many rows were looked at, and how many were put off.
+--
+-- Why nothing is lost. Whoever takes the row before it out of the lane (outbox_mark, outbox_wake) makes
+-- the next one due; and until then a claim of a row before it takes it along. What could go wrong is a
+-- mark whose snapshot does not show that the row was put off. The head is locked here, in claims and in
+-- marks, and nothing is put off in its lane unless it is still as the snapshot of this statement has
+-- it, so that what is leased in the lane is known. If the head is not leased, it is claimed after this
+-- has ended, and its mark begins later still: it sees everything. If it is leased, its mark may have
+-- begun, and wait for the lock; but then the row that it should wake is the first that is not leased,
+-- and that one is put off for seconds only. Those behind it are next after a claim that began later.
+-- What has failed rests by the same column, so it is put off for seconds as well, and nobody wakes it.
+-- Rows whose lease ran out are left alone: there are no more of them than relays had in hand.
+-- How long: as long as the row has waited so far, within bounds ($3 to $4 for seconds, $5 to $6).
+with clock as materialized (
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
+),
+due as materialized (
+    select o.sequence, o.lane, o.status from semel_outbox o
+    where o.due_at <= (select us from clock)
+    order by o.due_at, o.sequence
+    limit $1
+),
+looked as materialized (
+    select count(*) as rows from due
+),
+lanes as materialized (
+    select d.lane, array_agg(d.sequence) as rows
+    from due d cross join looked l
+    where d.lane is not null and d.status in (0, 3) and l.rows > $2
+    group by d.lane
+),
+firsts as materialized (
+    select l.lane, l.rows, f.sequence, f.status, f.due_at
+    from lanes l cross join lateral (
+        select p.sequence, p.status, p.due_at from semel_outbox p
+        where p.lane = l.lane order by p.sequence limit 1
+    ) f
+),
+heads as materialized (
+    select h.sequence, h.lane, h.status, f.rows
+    from firsts f join semel_outbox h on h.sequence = f.sequence
+    where h.lane = f.lane and h.status = f.status and h.due_at is not distinct from f.due_at
+    for update of h skip locked
+),
+lines as materialized (
+    select h.sequence, h.rows, case when h.status = 1 then (
+        select n.sequence from semel_outbox n
+        where n.lane = h.lane and n.sequence > h.sequence and n.status <> 1
+        order by n.sequence limit 1
+    ) end as next
+    from heads h
+),
+waiting as materialized (
+    select o.sequence, case
+        when o.status = 3 or o.sequence = l.next then least(greatest(c.us - o.created_at, $3), $4)
+        else least(greatest(c.us - o.created_at, $5), $6) end as span
+    from clock c cross join lines l cross join lateral unnest(l.rows) as r (sequence)
+    join semel_outbox o on o.sequence = r.sequence
+    where r.sequence > l.sequence and o.status in (0, 3) and o.due_at <= c.us
+    for update of o skip locked
+),
+put_off as (
+    update semel_outbox o set due_at = c.us + w.span
+    from waiting w cross join clock c
+    where o.sequence = w.sequence
+    returning 1
+)
+select (select rows from looked), (select count(*) from put_off)

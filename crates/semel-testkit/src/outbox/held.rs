@@ -1,0 +1,155 @@
+//! Very many events that wait behind one of their lane: they hide nobody, and go on when it is done.
+//!
+//! What an outbox may do about them is its own business, such as to put them off so that it need not
+//! look at them with every claim. What it may not do is to forget them: no time passes here unless a
+//! behaviour says so.
+
+use std::time::Duration;
+
+use semel::event::{Envelope, EventId};
+use semel::outbox::{Fate, Outbox, Status, Verb};
+
+use super::OutboxFixture;
+use super::scene::*;
+
+/// More than an outbox looks through for one small claim.
+const MANY: usize = 1_500;
+
+fn lane(order: &str, count: usize) -> Vec<Envelope> {
+    (0..count).map(|_| about(order)).collect()
+}
+
+/// A lane whose head is claimed; its followers came afterwards, and somebody has looked for more.
+async fn behind_one<F: OutboxFixture>(fixture: &F, lane: &[Envelope]) -> F::Outbox {
+    let outbox = holding(fixture, &lane[..1]).await;
+    let head = claim_one(&outbox).await;
+    put(fixture, &outbox, &lane[1..]).await;
+    assert!(claim(&outbox, 1).await.is_empty(), "all others wait for the first");
+    mark_all(&outbox, &[head], &Fate::Untried).await;
+    outbox
+}
+
+/// Publishes what can be claimed, until nothing can; no time passes.
+async fn publish_all<O: Outbox>(outbox: &O) -> Vec<EventId> {
+    let mut published = Vec::new();
+    loop {
+        let leased = claim(outbox, 500).await;
+        if leased.is_empty() {
+            return published;
+        }
+        mark_all(outbox, &leased, &Fate::Published).await;
+        published.extend(leased_ids(&leased));
+    }
+}
+
+/// Twenty thousand events that wait for one do not hide another: it is found after a few claims, and
+/// the next one at once.
+pub async fn very_many_held_events_hide_nobody<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &lane("held", 1)).await;
+    settle(&outbox, &retry(LEASE)).await;
+    for _ in 0..10 {
+        put(&fixture, &outbox, &lane("held", 2_000)).await;
+    }
+    let mut claims = 0;
+    for found_after in [5, 1, 1] {
+        let other = event();
+        put(&fixture, &outbox, std::slice::from_ref(&other)).await;
+        let leased = loop {
+            claims += 1;
+            let leased = claim(&outbox, 10).await;
+            if !leased.is_empty() {
+                break leased;
+            }
+            assert!(claims < found_after, "nothing after {claims} claims");
+        };
+        assert_eq!(leased_ids(&leased), [other.id()]);
+        claims = 0;
+    }
+}
+
+/// What is held goes on when its head is published, at once and in order.
+pub async fn what_is_held_goes_on_behind_a_published_head<F: OutboxFixture>(fixture: F) {
+    let lane = lane("a", MANY);
+    let outbox = behind_one(&fixture, &lane).await;
+    assert_eq!(publish_all(&outbox).await, ids(&lane));
+}
+
+/// Published one by one, each lets the next one go.
+pub async fn what_is_held_goes_on_one_by_one<F: OutboxFixture>(fixture: F) {
+    let lane = lane("a", MANY);
+    let outbox = behind_one(&fixture, &lane).await;
+    for event in &lane[..5] {
+        let leased = claim(&outbox, 1).await;
+        assert_eq!(leased_ids(&leased), [event.id()]);
+        assert!(claim(&outbox, 1).await.is_empty());
+        mark_all(&outbox, &leased, &Fate::Published).await;
+    }
+    assert_eq!(publish_all(&outbox).await, ids(&lane[5..]));
+}
+
+/// What is held goes on when its head is given up, or discarded, or redriven and published.
+pub async fn what_is_held_goes_on_whatever_becomes_of_its_head<F: OutboxFixture>(fixture: F) {
+    let gone = Verb::Discard { reason: "never mind".to_owned() };
+    for (fate, verb) in [
+        (dead(), None),
+        (retry(LEASE), Some(&gone)),
+        (later(LEASE), Some(&gone)),
+        (dead_in_the_way(), Some(&gone)),
+        (dead_in_the_way(), Some(&Verb::Redrive)),
+    ] {
+        let lane = lane(&EventId::generate().to_string(), MANY);
+        let outbox = behind_one(&fixture, &lane).await;
+        let head = claim(&outbox, 1).await;
+        assert_eq!(leased_ids(&head), ids(&lane[..1]));
+        assert!(claim(&outbox, 1).await.is_empty());
+        mark_all(&outbox, &head, &fate).await;
+        if let Some(verb) = verb {
+            assert!(claim(&outbox, 1).await.is_empty(), "{fate:?} holds the lane");
+            assert_eq!(apply(&outbox, &only(&[lane[0].id()]), verb, 1).await, 1);
+        }
+        let first = usize::from(verb != Some(&Verb::Redrive));
+        assert_eq!(publish_all(&outbox).await, ids(&lane[first..]), "{fate:?}, {verb:?}");
+    }
+}
+
+/// What is held goes along with a head that has rested, as one batch.
+pub async fn what_is_held_goes_along_with_its_head<F: OutboxFixture>(fixture: F) {
+    let lane = lane("a", MANY);
+    let outbox = behind_one(&fixture, &lane).await;
+    let head = claim(&outbox, 1).await;
+    mark_all(&outbox, &head, &retry(Duration::from_secs(100))).await;
+    assert!(claim(&outbox, 1).await.is_empty());
+    fixture.advance(Duration::from_secs(101)).await;
+    assert_eq!(leased_ids(&claim(&outbox, 50).await), ids(&lane[..50]));
+}
+
+/// A lane whose relay is gone is still held by what it had, and goes on behind that.
+pub async fn what_is_held_waits_for_what_lapsed<F: OutboxFixture>(fixture: F) {
+    let lane = lane("a", MANY);
+    let outbox = behind_one(&fixture, &lane).await;
+    assert_eq!(claim(&outbox, 3).await.len(), 3);
+    assert!(claim(&outbox, 1).await.is_empty());
+    fixture.advance(PAST_LEASE).await;
+    for event in &lane[..3] {
+        let leased = claim(&outbox, 100).await;
+        assert_eq!(leased_ids(&leased), [event.id()], "what lapsed is taken alone");
+        mark_all(&outbox, &leased, &Fate::Published).await;
+    }
+    assert_eq!(publish_all(&outbox).await, ids(&lane[3..]));
+}
+
+/// Held events are pending, all of them, and an operator can discard them.
+pub async fn what_is_held_is_pending<F: OutboxFixture>(fixture: F) {
+    let lane = lane("a", MANY);
+    let outbox = behind_one(&fixture, &lane).await;
+    assert!(rows(&outbox).await.iter().all(|row| row.status == Status::Pending));
+    let held = u64::try_from(MANY).expect("few");
+    assert_eq!(outbox.backlog().await.expect("a backlog").waiting, held);
+    let verb = Verb::Discard { reason: "never mind".to_owned() };
+    let last = only(&[lane[MANY - 1].id(), lane[1].id()]);
+    assert_eq!(apply(&outbox, &last, &verb, ALL).await, 2);
+    assert_eq!(
+        publish_all(&outbox).await,
+        [&ids(&lane[..1])[..], &ids(&lane[2..MANY - 1])].concat()
+    );
+}
