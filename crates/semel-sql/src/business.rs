@@ -28,6 +28,8 @@ use semel::store::{Error, ErrorKind, Result};
 use semel_ids::migration::{BusinessRow, Cursor, Field, Page};
 
 pub use inspection::Inspection;
+#[cfg(feature = "postgres")]
+pub(crate) use inspection::Role;
 pub(crate) use inspection::{Class, Column, Dialect, Facts, Index, inspect, usable};
 pub use names::Layout;
 pub(crate) use names::Names;

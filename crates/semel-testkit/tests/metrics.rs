@@ -141,7 +141,7 @@ impl Publisher for ByType {
                 "unheard" => Err(PublishError::Unavailable(words())),
                 "slow" => {
                     self.1.advance(PAST_LEASE);
-                    let ask = Ask { limit: 1, lease: PAST_LEASE };
+                    let ask = Ask::new(1, PAST_LEASE);
                     let taken = self.0.claim(ask).await.expect("memory answers");
                     assert_eq!(taken.len(), 1, "another relay has it now");
                     Ok(())
