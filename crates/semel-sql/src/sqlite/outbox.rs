@@ -351,10 +351,10 @@ impl Outbox for SqliteStore {
     }
 
     async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
-        match self.task(Task::Mark(marks.to_vec())).await? {
-            Told::Marked(marked) => Ok(marked),
-            _ => unreachable!("a mark is answered as one"),
-        }
+        let Told::Marked(marked) = self.task(Task::Mark(marks.to_vec())).await? else {
+            unreachable!("a mark is answered as one")
+        };
+        Ok(marked)
     }
 
     async fn backlog(&self) -> Result<Backlog> {
