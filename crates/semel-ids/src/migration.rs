@@ -31,7 +31,8 @@
 //! assert!(moving.verify(|_| {}).await?.clean());
 //! # Ok(())
 //! # }
-//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+//! # runtime.block_on(example()).unwrap();
 //! ```
 
 mod backfill;
