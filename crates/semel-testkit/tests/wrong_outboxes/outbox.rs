@@ -98,6 +98,7 @@ impl WrongOutbox {
         };
         let id = if self.is(Wrong::TakesTwice) { EventId::generate() } else { event.id() };
         let mut builder = Envelope::builder(&tenant, event.kind(), event.source()).id(id);
+        builder = builder.payload(event.content_type(), event.payload().clone());
         if let Some(about) = event.aggregate().filter(|_| !self.is(Wrong::ForgetsLanes)) {
             builder = builder.about(&about.kind, &about.id);
         }
