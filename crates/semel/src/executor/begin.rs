@@ -104,8 +104,18 @@ impl<S: Store> Inner<S> {
 
     /// [`begin`](Self::begin) for a caller who holds the key in this process.
     pub(super) async fn begin_unheld(&self, order: &Order) -> Result<Begun> {
-        let since = monotonic();
+        self.begin_with(order, self.bid(order)).await
+    }
+
+    /// Claims again what a transaction that was rolled back had claimed: it stays the same operation.
+    pub(super) async fn begin_again(&self, order: &Order, grant: &Grant) -> Result<Begun> {
         let mut bid = self.bid(order);
+        bid.draft.operation_id = grant.operation_id;
+        self.begin_with(order, bid).await
+    }
+
+    async fn begin_with(&self, order: &Order, mut bid: Bid) -> Result<Begun> {
+        let since = monotonic();
         let (mut lost, mut doubt) = (0, None);
         loop {
             match self.round(order, &mut bid, since).await {

@@ -219,7 +219,7 @@ impl<S: TransactionalStore> Inner<S> {
         }
         let mut instead = None;
         // The key is still ours in this process; `begin` would answer that it is in flight.
-        match self.begin_unheld(order).await {
+        match self.begin_again(order, grant).await {
             Ok(Begun::Granted(again)) => {
                 let ended = self.settle(order, &again.lease, &ending, order.policy.lease).await;
                 if let Ended::Unrecorded(cause) = ended {
