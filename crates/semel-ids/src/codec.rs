@@ -76,8 +76,9 @@ impl Codec {
     /// Hides when an id was made: one AES-128 block over the id, in base62. The first key writes;
     /// all of them read, so that keys can be changed. An empty list is [`base62`](Self::base62).
     ///
-    /// With several keys a text decodes under the first; whether it is an id at all is the map's or
-    /// the checksum's to say.
+    /// With several keys only the map knows under which of them a text was written: resolve it.
+    /// Parsing it as a [`TypedId`](crate::TypedId) reads it under the first, and showing an old id
+    /// writes it under the first, which is not the text that was given out for it.
     pub fn hiding_time(mut self, keys: impl IntoIterator<Item = HidingKey>) -> Self {
         let keys: Arc<[HidingKey]> = keys.into_iter().collect();
         self.payload = if keys.is_empty() { Payload::Base62 } else { Payload::Hidden(keys) };

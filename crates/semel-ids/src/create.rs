@@ -8,6 +8,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use semel::executor::{Command, Error, Execution, Executor, Unit};
 use semel::store::TransactionalStore;
@@ -75,16 +76,21 @@ impl<S: CreatingStore, R: Resource> Creation<S, R> {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let Self { executor, command, resolver, .. } = self;
-        let registrar = Registrar { executor: executor.clone(), resolver };
+        let half_made = AtomicBool::new(false);
+        let registrar = Registrar { executor: executor.clone(), resolver, half_made };
         let execution = executor
             .transact(command, move |mut unit| async move {
                 let id = registrar.register::<R>(&mut unit, 0).await?;
                 let public = id.public();
                 let reference = Reference::new(&public).expect("a public id is a reference");
                 unit.context().refer_to(reference);
-                work(Making { unit, id, registrar: Arc::new(registrar), next: 1 })
-                    .await
-                    .map_err(CreateError::Work)
+                let registrar = Arc::new(registrar);
+                let making = Making { unit, id, registrar: Arc::clone(&registrar), next: 1 };
+                let made = work(making).await.map_err(CreateError::Work)?;
+                match registrar.half_made.load(Ordering::Acquire) {
+                    true => Err(CreateError::HalfMade),
+                    false => Ok(made),
+                }
             })
             .await?;
         Ok(Created::new(execution))
@@ -100,6 +106,8 @@ impl<S: CreatingStore, R> fmt::Debug for Creation<S, R> {
 struct Registrar<S: CreatingStore> {
     executor: Executor<S>,
     resolver: Option<Resolver>,
+    /// Whether something could not be registered.
+    half_made: AtomicBool,
 }
 
 impl<S: CreatingStore> Registrar<S> {
@@ -144,12 +152,17 @@ impl<S: CreatingStore, R: Resource> Making<S, R> {
     /// an attempt depend on their types and on the order in which they are asked for.
     ///
     /// # Errors
-    /// [`RegisterError`]; nothing can be committed then.
+    /// [`RegisterError`]. Whatever the work does then, nothing is committed
+    /// ([`CreateError::HalfMade`]).
     pub async fn another<Q: Resource>(&mut self) -> Result<TypedId<Q>, RegisterError> {
         let number = self.next;
         self.next += 1;
         let registrar = Arc::clone(&self.registrar);
-        registrar.register::<Q>(&mut self.unit, number).await
+        // Should it fail, or be dropped half way, nobody knows what is written.
+        registrar.half_made.store(true, Ordering::Release);
+        let id = registrar.register::<Q>(&mut self.unit, number).await?;
+        registrar.half_made.store(false, Ordering::Release);
+        Ok(id)
     }
 }
 
@@ -212,6 +225,11 @@ pub enum CreateError<E> {
     /// The id could not be mapped.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// Something was not registered, and the work said that it was done all the same.
+    #[error(
+        "a thing that was to be made has no id in the map, so nothing was committed; try again"
+    )]
+    HalfMade,
     /// The work's own error.
     #[error("{0}")]
     Work(E),

@@ -104,49 +104,52 @@ impl Generator {
     /// [`ClockRolledBack`], and never under [`OnRollback::UseLast`].
     pub fn generate(&self) -> Result<Ulid, ClockRolledBack> {
         let number = if self.bits == 0 { 0 } else { seat() & (self.stripes.len() - 1) };
-        let mut last = self.stripes[number].0.lock().unwrap_or_else(PoisonError::into_inner);
-        let millis = self.millis(*last)?;
-        let before = *last >> RANDOM_BITS;
-        let next = if u128::from(millis) > before {
-            let chance = random() >> self.bits << self.bits | number as u128;
-            u128::from(millis) << RANDOM_BITS | chance
-        } else {
-            // The next of the same millisecond. Running out of chance carries into the time.
-            *last + (1 << self.bits)
-        };
-        *last = next;
-        Ok(Ulid(next))
-    }
-
-    /// The time for the next id, by the policy.
-    fn millis(&self, last: u128) -> Result<u64, ClockRolledBack> {
-        let last = u64::try_from(last >> RANDOM_BITS).unwrap_or(MAX_MILLIS);
-        let now = || {
-            let micros = self.clock.now().as_micros().max(0).unsigned_abs();
-            (micros / 1_000).min(MAX_MILLIS)
-        };
-        let mut read = now();
-        if read >= last {
-            return Ok(read);
-        }
-        metrics::counter!("semel_ids_rollback_total").increment(1);
-        let mut left = match self.on_rollback {
-            OnRollback::UseLast => return Ok(last),
-            OnRollback::Wait(limit) => limit,
-            OnRollback::Fail => Duration::ZERO,
-        };
+        let mut waited = Duration::ZERO;
         loop {
-            let behind = Duration::from_millis(last.saturating_sub(read));
-            if behind.is_zero() {
-                return Ok(read);
-            }
+            let mut last = self.stripes[number].0.lock().unwrap_or_else(PoisonError::into_inner);
+            let behind = match self.millis(*last) {
+                Ok(millis) => {
+                    *last = self.next(*last, millis, number);
+                    return Ok(Ulid(*last));
+                }
+                Err(behind) => behind,
+            };
+            drop(last);
+            let left = match self.on_rollback {
+                OnRollback::Wait(limit) => limit.saturating_sub(waited),
+                OnRollback::UseLast | OnRollback::Fail => Duration::ZERO,
+            };
             if left.is_zero() {
                 return Err(ClockRolledBack { behind });
             }
+            // Nobody else is held up meanwhile.
             let pause = behind.min(left).min(Duration::from_millis(5));
             std::thread::sleep(pause);
-            left = left.saturating_sub(pause);
-            read = now();
+            waited += pause;
+        }
+    }
+
+    fn next(&self, last: u128, millis: u64, number: usize) -> u128 {
+        if u128::from(millis) > last >> RANDOM_BITS {
+            let chance = random() >> self.bits << self.bits | number as u128;
+            return u128::from(millis) << RANDOM_BITS | chance;
+        }
+        // The next of the same millisecond. Running out of chance carries into the time.
+        last + (1 << self.bits)
+    }
+
+    /// The time for the next id; how far the clock is behind, where the policy minds.
+    fn millis(&self, last: u128) -> Result<u64, Duration> {
+        let last = u64::try_from(last >> RANDOM_BITS).unwrap_or(MAX_MILLIS);
+        let micros = self.clock.now().as_micros().max(0).unsigned_abs();
+        let now = (micros / 1_000).min(MAX_MILLIS);
+        if now >= last {
+            return Ok(now);
+        }
+        metrics::counter!("semel_ids_rollback_total").increment(1);
+        match self.on_rollback {
+            OnRollback::UseLast => Ok(last),
+            OnRollback::Wait(_) | OnRollback::Fail => Err(Duration::from_millis(last - now)),
         }
     }
 }

@@ -240,7 +240,10 @@ impl Resolver {
         match map::register(map, connection, binding).await {
             Ok(registered) => Ok(begun.found(registered)),
             Err(error) => {
-                begun.rolled_back();
+                // What the map refused is not there; what it did not answer may be.
+                if !matches!(error, RegisterError::Store(_)) {
+                    begun.rolled_back();
+                }
                 Err(error)
             }
         }
@@ -266,12 +269,14 @@ impl Resolver {
     /// Takes note of what happened to an id behind its back, in a repair of the map, say, and tells
     /// the other nodes: whether it is there now.
     pub fn changed(&self, kind: ResourceType, tenant: &str, public: &str, there: bool) {
-        let Some(public) = PublicId::stored(public) else { return };
+        let (Some(public), Ok(())) = (PublicId::stored(public), check_tenant(tenant)) else {
+            return;
+        };
         let name = Name { tenant: tenant.into(), kind, public };
         self.0.forget(&name);
         if let Some(middle) = &self.0.middle {
             let word = match there {
-                true => Word::Registered(name.to_text()),
+                true => self.0.registered(&name),
                 false => self.0.revoked(&name),
             };
             middle.tell_later(word);
@@ -282,7 +287,8 @@ impl Resolver {
 /// What revoking did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revoked {
-    /// Whether it counted until now.
+    /// Whether it counted until now. An id that only a business table knows has no row that could be
+    /// revoked: this is `false`, and a fallback goes on finding it.
     pub was_live: bool,
     /// Whether the other nodes were told. If not, it is tried again for a while; they know at the
     /// latest when their caches forget.
@@ -406,8 +412,14 @@ impl Inner {
         Ok(Revoked { was_live, told })
     }
 
+    fn registered(&self, name: &Name) -> Word {
+        Word::Registered(name.to_text(), self.loader.settings.cache.negative_ttl)
+    }
+
+    /// A revoked id never comes back, so that this may be believed as long as anything.
     fn revoked(&self, name: &Name) -> Word {
-        Word::Revoked(name.to_text(), self.loader.settings.cache.negative_ttl)
+        let cache = &self.loader.settings.cache;
+        Word::Revoked(name.to_text(), cache.l2_ttl.max(cache.negative_ttl * 3))
     }
 
     fn forget(&self, name: &Name) {

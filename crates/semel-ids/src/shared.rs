@@ -63,8 +63,13 @@ pub trait Shared: Send + Sync + 'static {
     /// Writes what was found, where nothing is.
     fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>>;
 
-    /// These ids are there now: takes their absences away, and tells the other nodes.
-    fn registered<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>>;
+    /// These ids are there now: takes their absences away, and tells the other nodes. An absence has
+    /// at most `absences` left to live; one that has more is a revocation, and stays.
+    fn registered<'a>(
+        &'a self,
+        keys: &'a [String],
+        absences: Duration,
+    ) -> BoxFuture<'a, Result<()>>;
 
     /// These ids count no more: says so for `ttl`, over whatever is there, and tells the other nodes.
     fn revoked<'a>(&'a self, keys: &'a [String], ttl: Duration) -> BoxFuture<'a, Result<()>>;

@@ -163,10 +163,13 @@ impl Inner {
         self.each("fill", &names, &command, &|_| Vec::new()).await
     }
 
-    async fn registered(&self, keys: &[String]) -> Result<()> {
+    async fn registered(&self, keys: &[String], absences: Duration) -> Result<()> {
         let names = self.names(keys.iter().map(String::as_str));
-        let command =
-            |at: usize| Call { script: &APPEAR, key: &names[at], args: &[] }.command(By::Source);
+        let absences = millis(absences).to_string();
+        let command = |at: usize| {
+            let args: &[&[u8]] = &[absences.as_bytes()];
+            Call { script: &APPEAR, key: &names[at], args }.command(By::Source)
+        };
         let told = |of: &[usize]| self.publish(news::registered(of.iter().map(|at| &*keys[*at])));
         self.each("tell", &names, &command, &told).await
     }
@@ -243,12 +246,16 @@ impl Shared for RedisCache {
         })
     }
 
-    fn registered<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
+    fn registered<'a>(
+        &'a self,
+        keys: &'a [String],
+        absences: Duration,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if keys.is_empty() {
                 return Ok(());
             }
-            self.0.within("tell", Effect::Writes, self.0.registered(keys)).await
+            self.0.within("tell", Effect::Writes, self.0.registered(keys, absences)).await
         })
     }
 
@@ -281,11 +288,14 @@ fn says(wrong: &Wrong) -> String {
 }
 
 fn set(name: &[u8], internal: Option<Ulid>, ttl: Duration) -> Cmd {
-    // Redis takes spans up to what its clock can hold.
-    let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).clamp(1, 1 << 50);
     let mut command = redis::cmd("SET");
-    command.arg(name).arg(value::write(internal)).arg("PX").arg(ttl);
+    command.arg(name).arg(value::write(internal)).arg("PX").arg(millis(ttl));
     command
+}
+
+/// Redis takes spans up to what its clock can hold.
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX).clamp(1, 1 << 50)
 }
 
 fn slot(entry: &Value) -> Result<Slot> {

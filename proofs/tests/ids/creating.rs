@@ -9,7 +9,7 @@ use semel::executor::Claimed;
 use semel::outbox::{Outbox, Selection};
 use semel::store::Filter;
 use semel::{Command, Envelope, Error, Execution, Executor, Fingerprint, Key, Wait};
-use semel_ids::create::CreateExt as _;
+use semel_ids::create::{CreateError, CreateExt as _};
 use semel_ids::resource::{Order, Payment};
 use semel_ids::{Reason, TypedId};
 use semel_proofs::effects::{self, Effect};
@@ -24,6 +24,7 @@ on_each_database! {
     many_at_once_make_one_thing
     another_request_under_the_key_makes_nothing
     further_things_have_ids_of_their_own
+    a_thing_without_an_id_commits_nothing
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -204,5 +205,37 @@ async fn further_things_have_ids_of_their_own<S: Whole>() {
         let answer = node.resolve::<Payment>(ACME, &text).await.expect("an answer");
         assert_eq!(answer.internal_id, Some(payment.ulid()));
     }
+    scene.place.remove().await;
+}
+
+async fn a_thing_without_an_id_commits_nothing<S: Whole>() {
+    let scene = Scene::<S>::new().await;
+    let executor = Executor::new(scene.store.clone());
+    // Its second thing's id is taken: the operation is known before it runs.
+    let claimed = || command("k").claim_first().lease(Duration::from_secs(1));
+    let create = executor.create::<Order>(claimed());
+    let (tell, told) = std::sync::mpsc::channel();
+    let failed = create
+        .run(move |mut making| async move {
+            let payment = making.another::<Payment>().await.map_err(|error| error.to_string())?;
+            let _ = tell.send(payment);
+            Err::<(), _>("not yet".to_owned())
+        })
+        .await;
+    assert!(failed.is_err());
+    let payment = told.recv().expect("the work ran");
+    let stranger = semel_ids::Binding::of(ACME, payment).expect("a tenant");
+    let _ = semel_ids::IdMap::insert_many(&scene.store, &[stranger]).await.expect("the map");
+    let (kind, public) = (<Payment as semel_ids::Resource>::TYPE, payment.public());
+    let gone = semel_ids::IdMap::revoke(&scene.store, ACME, kind, &public).await;
+    assert!(gone.expect("the map"), "it was the stranger's");
+    let careless = executor.create::<Order>(claimed()).run(|mut making| async move {
+        let _ = making.another::<Payment>().await;
+        make(making, false).await
+    });
+    let refused = careless.await.expect_err("nothing can be committed");
+    assert!(matches!(refused, Error::Work(CreateError::HalfMade)), "{refused}");
+    assert_eq!(effects::read(scene.place.backend()).await.expect("effects").len(), 0);
+    assert_eq!(events(&scene.store).await, 0);
     scene.place.remove().await;
 }

@@ -84,6 +84,9 @@ async fn readers_that_race_a_commit_leave_no_absence<S: Whole>() {
         assert_ne!(reason(&one, id).await, Reason::NotFound);
         until(&two, id, true).await;
     }
+    if let Some(scene) = Arc::into_inner(scene) {
+        scene.place.remove().await;
+    }
 }
 
 async fn a_revoked_id_is_gone_here_at_once_and_elsewhere_soon<S: Whole>() {

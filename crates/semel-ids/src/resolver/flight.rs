@@ -10,6 +10,7 @@ use foldhash::fast::RandomState;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::near::Name;
 
@@ -64,42 +65,36 @@ impl<T: Send + Sync + 'static> Flights<T> {
             }
             seats.push(seat);
         }
-        if !own.is_empty() {
-            let landing = board.take_off(&self.0, runtime, names, &own, load(own.clone()));
-            for seat in seats.iter_mut().filter(|seat| seat.is_none()) {
-                *seat = Some(Seat::Aboard(landing.clone()));
-            }
+        if own.is_empty() {
+            return seats.into_iter().flatten().collect();
         }
-        seats.into_iter().flatten().collect()
+        board.number += 1;
+        let number = board.number;
+        let mine: Vec<Name> = own.iter().map(|at| names[*at].clone()).collect();
+        let (landed, landing) = oneshot::channel();
+        let landing = landing.map(Result::ok).boxed().shared();
+        board.entries.extend(mine.iter().map(|name| (name.clone(), (number, landing.clone()))));
+        drop(board);
+        // After the lock: a runtime that is going down drops the task, and with it `done`, at once.
+        let done = Done { board: Arc::clone(&self.0), names: mine, number };
+        let loading = load(own);
+        runtime.spawn(async move {
+            let loaded = loading.await;
+            drop(done);
+            let _ = landed.send(Arc::new(loaded));
+        });
+        let seats = seats.into_iter();
+        seats.map(|seat| seat.unwrap_or_else(|| Seat::Aboard(landing.clone()))).collect()
     }
 
     /// Nobody joins the load of this name any more: it began before something changed.
     pub(super) fn forget(&self, name: &Name) {
         lock(&self.0).entries.remove(name);
     }
-}
 
-impl<T: Send + Sync + 'static> Board<T> {
-    fn take_off(
-        &mut self,
-        home: &Arc<Mutex<Self>>,
-        runtime: &Handle,
-        names: &[Name],
-        own: &[usize],
-        loading: impl Future<Output = T> + Send + 'static,
-    ) -> Landing<T> {
-        self.number += 1;
-        let number = self.number;
-        let mine: Vec<Name> = own.iter().map(|at| names[*at].clone()).collect();
-        let done = Done { board: Arc::clone(home), names: mine.clone(), number };
-        let task = runtime.spawn(async move {
-            let landed = loading.await;
-            drop(done);
-            Arc::new(landed)
-        });
-        let landing = task.map(Result::ok).boxed().shared();
-        self.entries.extend(mine.into_iter().map(|name| (name, (number, landing.clone()))));
-        landing
+    /// Nobody joins any of the loads under way.
+    pub(super) fn forget_all(&self) {
+        lock(&self.0).entries.clear();
     }
 }
 

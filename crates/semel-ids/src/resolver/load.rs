@@ -72,6 +72,8 @@ impl Loader {
             (_, Slot::Known(id)) if one.candidates.contains(id) => {
                 Some(Ok((Some(id), Reason::HitL2)))
             }
+            // Learned before a registration that this node knows of: the map is asked.
+            (_, Slot::Absent) if self.near.doubts(&one.name) => None,
             (_, Slot::Absent) => Some(Ok((None, Reason::NotFound))),
             (_, Slot::Empty) => None,
             (key, Slot::Known(other)) => {

@@ -21,6 +21,8 @@ use crate::shared::{Heard, Note, Shared, Slot, Wrong};
 const REST: Duration = Duration::from_secs(1);
 /// Writes in the background at most; what is beyond that is not written.
 const WRITES: usize = 64;
+/// Words on their way at most; others are left to the bounds.
+const WORDS: usize = 4_096;
 /// Longest silence of a line that works.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
 /// How often a writer tries to tell the others.
@@ -29,8 +31,8 @@ const TELLINGS: u32 = 5;
 /// What a writer has to say of an id.
 #[derive(Clone, Debug)]
 pub(super) enum Word {
-    /// It is there.
-    Registered(String),
+    /// It is there. Absences live so long at most; what lives longer is a revocation, and stays.
+    Registered(String, Duration),
     /// It counts no more, and this may be believed for a while.
     Revoked(String, Duration),
 }
@@ -39,6 +41,7 @@ pub(super) struct Middle {
     shared: Arc<dyn Shared>,
     runtime: Handle,
     writes: Arc<Semaphore>,
+    words: Arc<Semaphore>,
     rests_until: Mutex<Option<Instant>>,
     /// Whether other nodes are heard.
     hears: AtomicBool,
@@ -46,9 +49,9 @@ pub(super) struct Middle {
 
 impl Middle {
     pub(super) fn new(shared: Arc<dyn Shared>, runtime: Handle) -> Self {
-        let writes = Arc::new(Semaphore::new(WRITES));
+        let (writes, words) = (Arc::new(Semaphore::new(WRITES)), Arc::new(Semaphore::new(WORDS)));
         let (rests_until, hears) = (Mutex::new(None), AtomicBool::new(false));
-        Self { shared, runtime, writes, rests_until, hears }
+        Self { shared, runtime, writes, words, rests_until, hears }
     }
 
     /// One answer per key; `None` if it cannot be had.
@@ -106,7 +109,9 @@ impl Middle {
     /// Tells all nodes what a writer did. Says whether it reached them.
     pub(super) async fn tell(&self, word: &Word) -> bool {
         let told = match word {
-            Word::Registered(key) => self.shared.registered(std::slice::from_ref(key)).await,
+            Word::Registered(key, absences) => {
+                self.shared.registered(std::slice::from_ref(key), *absences).await
+            }
             Word::Revoked(key, ttl) => self.shared.revoked(std::slice::from_ref(key), *ttl).await,
         };
         self.see("tell", told).is_some()
@@ -114,8 +119,13 @@ impl Middle {
 
     /// The same in the background, tried a few times.
     pub(super) fn tell_later(self: &Arc<Self>, word: Word) {
+        let Ok(permit) = Arc::clone(&self.words).try_acquire_owned() else {
+            metrics::counter!("semel_idresolve_untold_total").increment(1);
+            return;
+        };
         let middle = Arc::clone(self);
         self.runtime.spawn(async move {
+            let _permit = permit;
             for tried in 0..TELLINGS {
                 if middle.tell(&word).await {
                     return;
@@ -138,6 +148,7 @@ impl Middle {
             if let Ok(Some(mut line)) = line.map(|line| counted("listen", line)) {
                 // What was told while nobody listened is not known: begin anew.
                 near.clear();
+                flights.forget_all();
                 self.hears.store(true, Ordering::Release);
                 failures = 0;
                 while let Ok(Ok(heard)) = timeout(SILENCE, line.next()).await {

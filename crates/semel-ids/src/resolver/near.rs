@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use moka::Equivalent;
+use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use tokio::time::Instant;
 use ulid::Ulid;
@@ -18,9 +19,12 @@ use crate::codec::PublicId;
 use crate::resource::ResourceType;
 use crate::settings::CacheSettings;
 
-/// Parts of the names that are watched together. A change costs those that share its part one look
-/// into the map.
+/// Parts of the names that are watched together. A change costs those that share its part a look into
+/// the map; a revocation, as many as come in the time of an absence.
 const PARTS: usize = 1 << 10;
+
+/// How long nothing is remembered of what was revoked, at least: longer than any lookup takes.
+const NOTHING: Duration = Duration::from_secs(30);
 
 /// What an answer is remembered under.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,11 +107,15 @@ struct Watch {
     turn: u64,
     /// Registrations that have begun and not ended: their ids may be there at any moment.
     open: u32,
-    /// No absence is believed before this.
-    no_absence: Option<Instant>,
+    /// Revocations so far.
+    revocations: u64,
     /// Nothing at all is remembered before this.
     nothing: Option<Instant>,
 }
+
+/// How many revocations there had been when a registration began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opened(u64);
 
 /// When a lookup began, as its part of the names saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,29 +125,42 @@ pub(super) struct Turn(u64);
 pub(super) struct Near {
     known: Cache<Name, Kept<Ulid>, RandomState>,
     absent: Cache<Name, Kept<()>, RandomState>,
+    /// Ids of which it was said that they are there: no absence of theirs is believed for a while,
+    /// whoever tells of it.
+    fresh: Cache<Name, Instant, RandomState>,
     watches: Box<[Mutex<Watch>]>,
     hasher: RandomState,
     l1_ttl: Duration,
     negative_ttl: Duration,
+    /// How long an absence may be told that was learned before a registration.
+    doubt: Duration,
 }
 
 impl Near {
     pub(super) fn new(settings: &CacheSettings) -> Self {
         let hasher = RandomState::default();
-        let space = |size: u64, ttl| {
-            Cache::builder().max_capacity(size).time_to_live(ttl).build_with_hasher(hasher.clone())
-        };
         let absences = (settings.l1_max_size / 10).max(1_000);
+        let doubt = settings.absence_bound();
         Self {
-            known: space(settings.l1_max_size, settings.l1_ttl),
+            known: Cache::builder()
+                .max_capacity(settings.l1_max_size)
+                .time_to_live(settings.l1_ttl)
+                .build_with_hasher(hasher.clone()),
             absent: Cache::builder()
                 .max_capacity(absences)
                 .time_to_live(settings.negative_ttl)
+                .build_with_hasher(hasher.clone()),
+            // What comes is always taken in: the newest are those that matter.
+            fresh: Cache::builder()
+                .max_capacity(settings.l1_max_size.max(10_000))
+                .time_to_live(doubt)
+                .eviction_policy(EvictionPolicy::lru())
                 .build_with_hasher(hasher.clone()),
             watches: (0..PARTS).map(|_| Mutex::default()).collect(),
             hasher,
             l1_ttl: settings.l1_ttl,
             negative_ttl: settings.negative_ttl,
+            doubt,
         }
     }
 
@@ -169,7 +190,7 @@ impl Near {
         }
         match found {
             Some(id) => self.know(name, id, now),
-            None if watch.open > 0 || barred(watch.no_absence) => return false,
+            None if watch.open > 0 || self.is_fresh(name, now) => return false,
             None => {
                 let until = now + jittered(self.negative_ttl);
                 self.known.invalidate(&name.asked());
@@ -179,21 +200,30 @@ impl Near {
         true
     }
 
+    /// Whether an absence of this id is not to be believed, whoever tells of it.
+    pub(super) fn doubts(&self, name: &Name) -> bool {
+        self.watch(&name.asked()).open > 0 || self.is_fresh(name, Instant::now())
+    }
+
     /// A registration has begun: its id may be there at any moment.
-    pub(super) fn open(&self, name: &Name) {
+    pub(super) fn open(&self, name: &Name) -> Opened {
         let mut watch = self.watch(&name.asked());
         watch.open += 1;
         watch.turn += 1;
         self.absent.invalidate(&name.asked());
+        Opened(watch.revocations)
     }
 
     /// It has committed.
-    pub(super) fn registered(&self, name: &Name, id: Ulid) {
-        let mut watch = self.watch(&name.asked());
-        watch.open = watch.open.saturating_sub(1);
+    pub(super) fn registered(&self, name: &Name, id: Ulid, opened: Opened) {
+        let mut watch = self.close(name);
+        let now = Instant::now();
+        // What was revoked meanwhile stays revoked; so may its neighbours be, for all that is known
+        // here, and the map is asked.
+        if watch.revocations == opened.0 && watch.nothing.is_none_or(|until| until <= now) {
+            self.know(name, id, now);
+        }
         watch.turn += 1;
-        self.absent.invalidate(&name.asked());
-        self.know(name, id, Instant::now());
     }
 
     /// It was rolled back.
@@ -204,17 +234,31 @@ impl Near {
 
     /// Nobody knows whether it has committed, or will.
     pub(super) fn unclear(&self, name: &Name) {
-        let mut watch = self.watch(&name.asked());
-        watch.open = watch.open.saturating_sub(1);
-        watch.turn += 1;
-        watch.no_absence = Some(Instant::now() + self.negative_ttl);
+        drop(self.close(name));
     }
 
     /// Another node has registered it.
     pub(super) fn appeared(&self, name: &Name) {
         let mut watch = self.watch(&name.asked());
         watch.turn += 1;
+        self.refresh(name);
+    }
+
+    fn close(&self, name: &Name) -> MutexGuard<'_, Watch> {
+        let mut watch = self.watch(&name.asked());
+        watch.open = watch.open.saturating_sub(1);
+        watch.turn += 1;
+        self.refresh(name);
+        watch
+    }
+
+    fn refresh(&self, name: &Name) {
         self.absent.invalidate(&name.asked());
+        self.fresh.insert(name.clone(), Instant::now() + self.doubt);
+    }
+
+    fn is_fresh(&self, name: &Name, now: Instant) -> bool {
+        self.fresh.get(&name.asked()).is_some_and(|until| now < until)
     }
 
     /// It was revoked, or is about to be. For a while nothing is remembered of it: a lookup that
@@ -222,8 +266,10 @@ impl Near {
     pub(super) fn revoked(&self, name: &Name) {
         let mut watch = self.watch(&name.asked());
         watch.turn += 1;
-        watch.nothing = Some(Instant::now() + self.negative_ttl);
+        watch.revocations += 1;
+        watch.nothing = Some(Instant::now() + self.negative_ttl.max(NOTHING));
         self.known.invalidate(&name.asked());
+        self.fresh.invalidate(&name.asked());
     }
 
     /// Forgets everything: something may have been told while nobody listened.

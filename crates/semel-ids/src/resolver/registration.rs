@@ -1,29 +1,29 @@
 //! A binding on its way into the map.
 
 use super::Resolver;
-use super::middle::Word;
-use super::near::Name;
+use super::near::{Name, Opened};
 use crate::map::{Binding, Registered};
 
 /// A binding that was written in a transaction which has not ended. Say how it ended.
 ///
-/// Until then this node believes in no absence of the id. If nobody says, it goes on doubting for
-/// [`negative_ttl`](crate::CacheSettings::negative_ttl); other nodes are then not told, and know
-/// within [`absence_bound`](crate::CacheSettings::absence_bound).
+/// Until then this node believes in no absence of the id, nor for
+/// [`absence_bound`](crate::CacheSettings::absence_bound) afterwards. If nobody says how it ended,
+/// other nodes are not told, and know within that time.
 #[must_use = "call `committed` after the commit, so that all nodes know the id at once"]
 #[derive(Debug)]
 pub struct Registration {
     resolver: Resolver,
     binding: Binding,
+    opened: Opened,
     registered: Registered,
     ended: bool,
 }
 
 impl Registration {
     pub(super) fn begin(resolver: &Resolver, binding: &Binding) -> Self {
-        resolver.0.near.open(&Name::of(binding));
+        let opened = resolver.0.near.open(&Name::of(binding));
         let (resolver, binding) = (resolver.clone(), binding.clone());
-        Self { resolver, binding, registered: Registered::New, ended: false }
+        Self { resolver, binding, opened, registered: Registered::New, ended: false }
     }
 
     pub(super) fn found(mut self, registered: Registered) -> Self {
@@ -41,10 +41,10 @@ impl Registration {
         self.ended = true;
         let inner = &self.resolver.0;
         let name = Name::of(&self.binding);
-        inner.near.registered(&name, self.binding.internal());
+        inner.near.registered(&name, self.binding.internal(), self.opened);
         inner.flights.forget(&name);
         if let Some(middle) = &inner.middle {
-            middle.tell_later(Word::Registered(name.to_text()));
+            middle.tell_later(inner.registered(&name));
         }
     }
 

@@ -124,3 +124,18 @@ async fn a_map_that_is_down_is_an_error_and_leaves_no_trace() {
     let answer = resolver.resolve::<Order>(ACME, &text).await.expect("an answer");
     assert_eq!(answer.reason, Reason::HitDb);
 }
+
+#[test]
+fn a_runtime_that_is_gone_is_an_error_and_no_deadlock() {
+    let runtime =
+        || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let first = runtime();
+    let resolver = first.block_on(async { Resolver::builder(Spy::new()).build() });
+    drop(first);
+    let text = new_id().to_string();
+    let asked = runtime().block_on(async {
+        let one = resolver.resolve::<Order>(ACME, &text).await.is_err();
+        one && resolver.resolve::<Order>(ACME, &text).await.is_err()
+    });
+    assert!(asked, "a load needs its runtime");
+}

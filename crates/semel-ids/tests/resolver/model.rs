@@ -134,6 +134,8 @@ impl History {
         }
         let cache = CacheSettings::default();
         let bound = match truth {
+            // Whoever registered it doubts every absence, told or not.
+            Truth { exists: true, by, .. } if by == node => Duration::ZERO,
             Truth { said: true, by, .. } if by == node => Duration::ZERO,
             Truth { heard: true, .. } => Duration::ZERO,
             Truth { said: true, .. } => DEAF,

@@ -142,6 +142,58 @@ async fn a_lookup_on_another_node_that_missed_before_the_commit_leaves_no_absenc
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_revoked_before_anybody_says_committed_stays_revoked() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+    for revoker in [&one, &two] {
+        let id = new_id();
+        let registration = map.register(&one, id).await;
+        revoker.revoke(ACME, id).await.expect("revoked");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        registration.committed();
+        assert_eq!(reason(&one, id).await, Reason::NotFound);
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert_eq!(reason(&one, id).await, Reason::NotFound);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_absence_in_the_shared_cache_does_not_hide_what_this_node_registered() {
+    for told in [true, false] {
+        let (map, hub) = (Spy::new(), Hub::new());
+        let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+        let id = new_id();
+        assert_eq!(reason(&two, id).await, Reason::NotFound);
+        hub.filled(id).await;
+        // Nobody can be told, and this node soon trusts its own memory no more.
+        hub.cut(true);
+        hub.down.store(true, Ordering::SeqCst);
+        let registration = map.register(&one, id).await;
+        if told {
+            registration.committed();
+        } else {
+            drop(registration);
+        }
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        hub.down.store(false, Ordering::SeqCst);
+        assert_eq!(hub.filled(id).await.0, b"NULL");
+        assert_ne!(reason(&one, id).await, Reason::NotFound, "{told}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_absence_that_arrives_after_the_word_does_not_hide_a_new_id() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+    let id = new_id();
+    map.register(&one, id).await.committed();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    // A reader elsewhere had missed before the commit, and its fill comes now.
+    hub.put(id, b"NULL");
+    assert_eq!(reason(&two, id).await, Reason::HitDb);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rolled_back_registration_leaves_nothing_behind() {
     let map = Spy::new();
     let resolver = Resolver::builder(map.clone()).build();

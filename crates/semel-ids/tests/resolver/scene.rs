@@ -246,10 +246,17 @@ impl Shared for Hub {
         })
     }
 
-    fn registered<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
+    fn registered<'a>(
+        &'a self,
+        keys: &'a [String],
+        absences: Duration,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.up().await?;
-            self.lock().retain(|key, (value, _)| !keys.contains(key) || value != b"NULL");
+            let absent = |value: &[u8], until: Instant| {
+                value == b"NULL" && until <= Instant::now() + absences
+            };
+            self.lock().retain(|key, (value, until)| !keys.contains(key) || !absent(value, *until));
             self.say(Heard::Registered(keys.to_vec()));
             Ok(())
         })

@@ -6,7 +6,7 @@ use semel_ids::shared::{Note, Shared, Slot, Wrong};
 use semel_redis::RedisCache;
 use ulid::Ulid;
 
-use crate::fixture::{PLACES, Place, keys, note, wrong};
+use crate::fixture::{HOUR, PLACES, Place, keys, note, wrong};
 
 #[tokio::test]
 async fn what_is_written_is_read_back_in_order() {
@@ -93,7 +93,7 @@ async fn whoever_registers_takes_absences_away_and_nothing_else() {
         let of = |at: usize| at.is_multiple_of(2).then_some(at as u128);
         let notes: Vec<Note> = (0..40).map(|at| note(&keys[at], of(at))).collect();
         cache.fill(&notes).await.unwrap();
-        cache.registered(&keys).await.unwrap();
+        cache.registered(&keys, HOUR).await.unwrap();
         for (at, slot) in cache.get(&keys).await.unwrap().into_iter().enumerate() {
             let expected = of(at).map_or(Slot::Empty, |id| Slot::Known(Ulid(id)));
             assert_eq!(slot, expected, "{variable}: {}", keys[at]);
@@ -154,6 +154,20 @@ async fn clearing_leaves_what_can_be_read() {
         cache.clear(&wrong(&keys)).await.unwrap();
         assert_eq!(cache.get(&keys).await.unwrap(), before, "{variable}");
         assert!(!before.contains(&Slot::Empty) && !before.contains(&Slot::Damaged));
+    }
+}
+
+#[tokio::test]
+async fn a_word_that_comes_late_leaves_a_revocation() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let keys = keys(2);
+        let absence = Note { ttl: Duration::from_secs(30), ..note(&keys[0], None) };
+        cache.fill(&[absence]).await.unwrap();
+        cache.revoked(&keys[1..], HOUR).await.unwrap();
+        cache.registered(&keys, Duration::from_secs(30)).await.unwrap();
+        assert_eq!(cache.get(&keys).await.unwrap(), [Slot::Empty, Slot::Absent], "{variable}");
     }
 }
 

@@ -89,6 +89,9 @@ pub(crate) fn keys(count: u32) -> Vec<String> {
     (0..count).map(|at| format!("acme:ORDER:ord_{at:026}")).collect()
 }
 
+/// Longer than any absence of a test lives.
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+
 pub(crate) fn note(key: &str, internal: Option<u128>) -> Note {
     Note { key: key.to_owned(), internal: internal.map(Ulid), ttl: Duration::from_secs(60) }
 }

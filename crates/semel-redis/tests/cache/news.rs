@@ -6,7 +6,7 @@ use semel_ids::shared::{Heard, Shared, Slot};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-use crate::fixture::{GENEROUS, PLACES, Place, keys, note, said, wrong};
+use crate::fixture::{GENEROUS, HOUR, PLACES, Place, keys, note, said, wrong};
 
 #[tokio::test]
 async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
@@ -16,7 +16,7 @@ async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
         let mut here = one.listen().await.unwrap();
         let mut there = other.listen().await.unwrap();
         let keys = keys(1);
-        one.registered(&keys).await.unwrap();
+        one.registered(&keys, HOUR).await.unwrap();
         for news in [&mut here, &mut there] {
             assert_eq!(said(news.as_mut()).await, Heard::Registered(keys.clone()), "{variable}");
         }
@@ -39,7 +39,7 @@ async fn whoever_hears_of_an_id_finds_the_cache_changed() {
         let writing = tokio::spawn({
             let keys = keys.clone();
             async move {
-                writer.registered(&keys).await.unwrap();
+                writer.registered(&keys, HOUR).await.unwrap();
                 writer.revoked(&keys, MINUTE).await.unwrap();
             }
         });
@@ -98,7 +98,7 @@ async fn messages_that_cannot_be_read_are_counted_and_passed_over() {
         let reached: i64 = place.raw(redis::cmd("PUBLISH").arg(&channel).arg(message)).await;
         assert_eq!(reached, 1, "the line is on this channel");
     }
-    cache.registered(&keys(1)).await.unwrap();
+    cache.registered(&keys(1), HOUR).await.unwrap();
     assert_eq!(said(news.as_mut()).await, Heard::Registered(keys(1)));
     assert_eq!(cache.unreadable_news(), 4);
 }
@@ -113,7 +113,7 @@ async fn a_reader_that_stops_listening_half_way_misses_nothing() {
         // As a `select!` does it: the future is polled and dropped.
         drop(futures_util::FutureExt::now_or_never(news.next()));
         tokio::task::yield_now().await;
-        cache.registered(std::slice::from_ref(key)).await.unwrap();
+        cache.registered(std::slice::from_ref(key), HOUR).await.unwrap();
         assert_eq!(said(news.as_mut()).await, Heard::Registered(vec![key.clone()]));
     }
 }

@@ -9,7 +9,7 @@ use semel_testkit::proxy::{Direction, FaultProxy};
 use semel_testkit::servers::{Options, Redis, RedisCluster};
 use ulid::Ulid;
 
-use crate::fixture::{GENEROUS, Place, keys, note, said, wrong};
+use crate::fixture::{GENEROUS, HOUR, Place, keys, note, said, wrong};
 
 const PATIENCE: Duration = Duration::from_millis(400);
 
@@ -34,7 +34,7 @@ async fn every_call_fails(cache: &RedisCache) {
         assert_eq!(cache.get(&keys).await.expect_err("away").kind(), ErrorKind::Unavailable);
         let unwritten = [ErrorKind::Unavailable, ErrorKind::Ambiguous];
         assert!(unwritten.contains(&cache.fill(&notes).await.expect_err("away").kind()));
-        assert!(unwritten.contains(&cache.registered(&keys).await.expect_err("away").kind()));
+        assert!(unwritten.contains(&cache.registered(&keys, HOUR).await.expect_err("away").kind()));
         let revoking = cache.revoked(&keys, GENEROUS);
         assert!(unwritten.contains(&revoking.await.expect_err("away").kind()));
         assert!(unwritten.contains(&cache.clear(&wrong(&keys)).await.expect_err("away").kind()));
@@ -70,7 +70,7 @@ async fn a_server_that_hangs_is_an_error_in_time_and_then_works_again() {
     let stays = ["stays".to_owned()];
     assert_eq!(recovered(&cache, &stays).await, [Slot::Known(Ulid(1))]);
     let mut news = place.cache().listen().await.unwrap();
-    place.cache().registered(&stays).await.unwrap();
+    place.cache().registered(&stays, HOUR).await.unwrap();
     // What hung in the server's queue is carried out late, and may be heard first.
     while said(news.as_mut()).await != Heard::Registered(stays.to_vec()) {}
 }
@@ -165,7 +165,7 @@ async fn however_many_keys_make_one_trip() {
     // One after another they would take more than three minutes each.
     let calls = async {
         cache.fill(&notes).await.unwrap();
-        cache.registered(&keys).await.unwrap();
+        cache.registered(&keys, HOUR).await.unwrap();
         cache.clear(&wrong(&keys)).await.unwrap();
         cache.revoked(&keys, GENEROUS).await.unwrap();
         cache.get(&keys).await.unwrap()

@@ -37,9 +37,9 @@ macro_rules! __outbox_behaviours {
                 the_longest_due_is_claimed_first,
                 a_row_that_comes_due_late_is_not_passed_over,
                 another_handle_claims_the_same_rows,
-                a_leased_row_is_shown_so,
                 a_claim_keeps_to_its_bytes,
                 bytes_cut_a_lane_without_a_gap,
+                a_leased_row_is_shown_so,
             }
             marking {
                 a_published_row_is_done,
@@ -142,8 +142,8 @@ macro_rules! __outbox_behaviours {
                 an_event_that_always_fails_is_given_up,
                 a_redriven_event_is_published,
                 a_refused_event_is_given_up_at_once,
-                an_absent_broker_costs_no_try,
                 an_event_that_is_put_off_costs_no_try,
+                an_absent_broker_costs_no_try,
                 a_broker_that_goes_away_keeps_what_it_confirmed,
                 followers_of_a_failure_are_given_back,
                 a_dead_event_holds_its_lane_only_if_told,
@@ -241,6 +241,7 @@ mod tests {
             ("claiming", include_str!("claiming.rs")),
             ("marking", include_str!("marking.rs")),
             ("ordering", include_str!("ordering.rs")),
+            ("held", include_str!("held.rs")),
             ("operating", include_str!("operating.rs")),
             ("cleaning", include_str!("cleaning.rs")),
             ("racing", include_str!("racing.rs")),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -106,7 +107,7 @@ impl Shared for CountedCache {
         Box::pin(async { Ok(()) })
     }
 
-    fn registered<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, store::Result<()>> {
+    fn registered<'a>(&'a self, _: &'a [String], _: Duration) -> BoxFuture<'a, store::Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
