@@ -94,7 +94,7 @@ impl Codec {
     /// The public id of `id`.
     pub fn encode(&self, prefix: Prefix, id: Ulid) -> PublicId {
         let mut public = PublicId::empty();
-        public.push(prefix.as_str().as_bytes());
+        public.push(prefix.as_bytes());
         public.push(b"_");
         match &self.payload {
             Payload::Base32 => public.push(&base32::encode(id.0)),
@@ -102,7 +102,7 @@ impl Codec {
             Payload::Hidden(keys) => public.push(&base62::encode(keys[0].hide(id.0))),
         }
         if self.checksum {
-            let sum = crc8::of(public.as_str().as_bytes());
+            let sum = crc8::of(public.as_bytes());
             public.push(b"_");
             public.push(&sum);
         }

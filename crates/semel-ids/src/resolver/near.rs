@@ -216,14 +216,13 @@ impl Near {
 
     /// It has committed.
     pub(super) fn registered(&self, name: &Name, id: Ulid, opened: Opened) {
-        let mut watch = self.close(name);
+        let watch = self.close(name);
         let now = Instant::now();
         // What was revoked meanwhile stays revoked; so may its neighbours be, for all that is known
         // here, and the map is asked.
         if watch.revocations == opened.0 && watch.nothing.is_none_or(|until| until <= now) {
             self.know(name, id, now);
         }
-        watch.turn += 1;
     }
 
     /// It was rolled back.
