@@ -34,7 +34,7 @@ use crate::shared::Shared;
 use crate::typed::{InvalidId, TypedId};
 use flight::{Flights, Seat};
 use load::{Landed, Loader, Wanted};
-use middle::{Middle, Word};
+use middle::{Middle, Word, take_note};
 use near::{Asked, Name, Near};
 
 /// Ids in one batch at most.
@@ -153,18 +153,13 @@ impl Resolver {
     ///
     /// # Errors
     /// [`ResolveError`]. Texts that are no ids are answers, not errors.
-    pub async fn resolve<'t, R: Resource>(
+    pub fn resolve<'t, R: Resource>(
         &self,
         tenant: &str,
         text: &'t str,
-    ) -> Result<Resolution<'t>, ResolveError> {
-        // Not through `resolve_as`: what passes through two futures is copied twice.
-        let resolution = match self.0.near(&R::TYPE, R::codec(), tenant, text) {
-            Some(resolution) => resolution,
-            None => Box::pin(self.0.far(&R::TYPE, R::codec(), tenant, text)).await?,
-        };
-        self.0.count(resolution.reason);
-        Ok(resolution)
+    ) -> impl Future<Output = Result<Resolution<'t>, ResolveError>> + Send {
+        // Not a future of its own: what passes through two is copied twice.
+        self.resolve_as(R::TYPE, R::codec(), tenant, text)
     }
 
     /// [`resolve`](Self::resolve) for a type that only settings know.
@@ -273,12 +268,12 @@ impl Resolver {
             return;
         };
         let name = Name { tenant: tenant.into(), kind, public };
-        self.0.forget(&name);
+        let word = match there {
+            true => self.0.registered(&name),
+            false => self.0.revoked(&name),
+        };
+        take_note(&name, there, &self.0.near, &self.0.flights);
         if let Some(middle) = &self.0.middle {
-            let word = match there {
-                true => self.0.registered(&name),
-                false => self.0.revoked(&name),
-            };
             middle.tell_later(word);
         }
     }
@@ -423,8 +418,7 @@ impl Inner {
     }
 
     fn forget(&self, name: &Name) {
-        self.near.revoked(name);
-        self.flights.forget(name);
+        take_note(name, false, &self.near, &self.flights);
     }
 
     fn count(&self, reason: Reason) {

@@ -187,18 +187,21 @@ fn counted<T>(operation: &'static str, result: store::Result<T>) -> Option<T> {
 }
 
 fn take_in(heard: &Heard, near: &Near, flights: &Flights<Landed>) {
-    let names = |keys: &[String]| keys.iter().filter_map(|key| Name::from_text(key)).collect();
-    let (names, revoked): (Vec<Name>, bool) = match heard {
-        Heard::Registered(keys) => (names(keys), false),
-        Heard::Revoked(keys) => (names(keys), true),
+    let (keys, there) = match heard {
+        Heard::Registered(keys) => (keys, true),
+        Heard::Revoked(keys) => (keys, false),
         Heard::Pulse => return,
     };
-    for name in &names {
-        if revoked {
-            near.revoked(name);
-        } else {
-            near.appeared(name);
-        }
-        flights.forget(name);
+    for name in keys.iter().filter_map(|key| Name::from_text(key)) {
+        take_note(&name, there, near, flights);
     }
+}
+
+/// What was said of an id, here or by another node, holds for whatever is asked from now on.
+pub(super) fn take_note(name: &Name, there: bool, near: &Near, flights: &Flights<Landed>) {
+    match there {
+        true => near.appeared(name),
+        false => near.revoked(name),
+    }
+    flights.forget(name);
 }

@@ -194,6 +194,20 @@ async fn an_absence_that_arrives_after_the_word_does_not_hide_a_new_id() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_repair_has_written_is_known_to_whoever_was_told() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+    let id = new_id();
+    assert_eq!(reason(&one, id).await, Reason::NotFound);
+    hub.filled(id).await;
+    map.plant(id).await;
+    one.changed(<Order as semel_ids::Resource>::TYPE, ACME, &id.to_string(), true);
+    assert_eq!(reason(&one, id).await, Reason::HitDb, "before anybody else was told");
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_ne!(reason(&two, id).await, Reason::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rolled_back_registration_leaves_nothing_behind() {
     let map = Spy::new();
     let resolver = Resolver::builder(map.clone()).build();
