@@ -1,0 +1,104 @@
+//! How a command ends that did not go well: one line on stderr, and an exit code that scripts can read.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use semel::store::{Error, ErrorKind};
+
+/// Why a command failed. Shown as one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    code: Code,
+    words: String,
+}
+
+/// What a script is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// It was tried, and did not work.
+    Failed = 1,
+    /// What was asked for cannot be meant: a flag, a file, an id.
+    Usage = 2,
+    /// A check has found something.
+    Findings = 3,
+    /// A store or a broker cannot be reached.
+    Unreachable = 4,
+}
+
+impl Failure {
+    /// It was tried, and did not work: exit code 1.
+    pub fn failed(words: impl fmt::Display) -> Self {
+        Self::new(Code::Failed, words)
+    }
+
+    /// What was asked for cannot be meant: exit code 2.
+    pub fn usage(words: impl fmt::Display) -> Self {
+        Self::new(Code::Usage, words)
+    }
+
+    /// A check has found something: exit code 3. Its words are the sum; the findings were printed.
+    pub fn findings(words: impl fmt::Display) -> Self {
+        Self::new(Code::Findings, words)
+    }
+
+    /// A store or a broker cannot be reached: exit code 4.
+    pub fn unreachable(words: impl fmt::Display) -> Self {
+        Self::new(Code::Unreachable, words)
+    }
+
+    fn new(code: Code, words: impl fmt::Display) -> Self {
+        // Servers' messages may have several lines; a terminal gets one.
+        let words = words.to_string();
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        Self { code, words }
+    }
+
+    /// The same, with what was attempted in front.
+    #[must_use]
+    pub fn during(self, attempt: impl fmt::Display) -> Self {
+        Self::new(self.code, format_args!("{attempt}: {}", self.words))
+    }
+
+    /// What a script is told.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        ExitCode::from(code as u8)
+    }
+}
+
+/// The error and everything below it, on one line.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(source) = below {
+        let words = source.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        below = source.source();
+    }
+    text
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let words = chain(&error);
+        match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::Ambiguous => Self::unreachable(words),
+            _ => Self::failed(words),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The program `semel`: what a newcomer runs first and an operator runs daily.
+//!
+//! [`gateway`] puts the HTTP layer in front of any service, [`demo`] shows the whole mission on one
+//! screen, `command` is what operators do by hand. Nothing here decides anything about claims, events
+//! or ids: the libraries do, and this program chooses their store and broker by URL.
+
+mod admin;
+mod cli;
+mod command;
+pub mod demo;
+mod failure;
+pub mod gateway;
+mod logs;
+pub mod place;
+mod serve;
+pub mod settings;
+mod signals;
+
+use std::process::ExitCode;
+
+pub use failure::{Code, Failure};
+
+/// Runs the program with this process's arguments and environment.
+pub fn main() -> ExitCode {
+    let arguments = cli::parse();
+    // One provider for every TLS connection, chosen here and nowhere else. The only way to fail is
+    // that it is chosen already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return end(&Failure::failed(format_args!("cannot start threads: {error}"))),
+    };
+    let outcome = runtime.block_on(arguments.run());
+    // Work that hangs must not keep the process.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => end(&failure),
+    }
+}
+
+fn end(failure: &Failure) -> ExitCode {
+    eprintln!("semel: {failure}");
+    failure.code().into()
+}

@@ -1,0 +1,253 @@
+//! Where things are kept, chosen by URL: a store of each kind, opened the way it is used here.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use semel::store::AnyStore;
+use semel::store::memory::MemoryStore;
+use semel_redis::RedisStore;
+use semel_sql::mysql::MySqlStore;
+use semel_sql::postgres::PgStore;
+use semel_sql::sqlite::SqliteStore;
+
+use crate::failure::Failure;
+
+/// The address of a store. Shows itself without its password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl {
+    kind: StoreKind,
+    text: String,
+}
+
+/// The kinds of stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// `memory:`, gone with the process.
+    Memory,
+    /// `sqlite:PATH`.
+    Sqlite,
+    /// `postgres://…`.
+    Postgres,
+    /// `mysql://…`, MariaDB too.
+    MySql,
+    /// `redis://…`, `rediss://…` and `redis+cluster://…`.
+    Redis,
+}
+
+impl StoreKind {
+    /// Its name in sentences.
+    pub const fn name(self) -> &'static str {
+        match self {
+            StoreKind::Memory => "memory",
+            StoreKind::Sqlite => "SQLite",
+            StoreKind::Postgres => "PostgreSQL",
+            StoreKind::MySql => "MySQL",
+            StoreKind::Redis => "Redis",
+        }
+    }
+}
+
+impl FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
+        let kind = match scheme {
+            "memory" if text == "memory:" => StoreKind::Memory,
+            "sqlite" if text.len() > "sqlite:".len() => StoreKind::Sqlite,
+            "postgres" | "postgresql" => StoreKind::Postgres,
+            "mysql" | "mariadb" => StoreKind::MySql,
+            "redis" | "rediss" | "redis+cluster" => StoreKind::Redis,
+            _ => {
+                return Err(format!(
+                    "`{}` is no store; one of sqlite:PATH, postgres://…, mysql://…, redis://…, \
+                     redis+cluster://…, memory:",
+                    redacted(text)
+                ));
+            }
+        };
+        // sqlx knows MariaDB under MySQL's name.
+        let text = match text.strip_prefix("mariadb:") {
+            Some(rest) => format!("mysql:{rest}"),
+            None => text.to_owned(),
+        };
+        Ok(Self { kind, text })
+    }
+}
+
+impl StoreUrl {
+    /// Which kind of store it names.
+    pub fn kind(&self) -> StoreKind {
+        self.kind
+    }
+
+    /// The file of a SQLite store.
+    pub fn path(&self) -> Option<&Path> {
+        let path = self.text.strip_prefix("sqlite:")?;
+        // `sqlite://orders.db` is how sqlx writes it, `sqlite:///var/orders.db` an absolute path.
+        Some(Path::new(path.strip_prefix("//").unwrap_or(path)))
+    }
+}
+
+/// A URL without its password, for people and logs.
+pub fn redacted(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    // The last `@` before the path: a password may hold one that nobody escaped.
+    let authority = rest.find(['/', '?']).map_or(rest, |end| &rest[..end]);
+    let Some(at) = authority.rfind('@') else { return url.to_owned() };
+    let user = authority[..at].split(':').next().unwrap_or_default();
+    format!("{scheme}://{user}:***{}", &rest[at..])
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&redacted(&self.text))
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreUrl({self})")
+    }
+}
+
+/// How a store is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// By a service: what is missing (a SQLite file, tables) is made.
+    Serve,
+    /// By an operator: a SQLite file that is not there is an error, and nothing is made.
+    Look,
+}
+
+/// An open store of some kind.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In this process.
+    Memory(MemoryStore),
+    /// A file.
+    Sqlite(SqliteStore),
+    /// A server.
+    Postgres(PgStore),
+    /// A server.
+    MySql(MySqlStore),
+    /// A server or a cluster.
+    Redis(RedisStore),
+}
+
+impl Place {
+    /// Opens the store at `url`; `prefix` is what a Redis ledger's keys begin with.
+    ///
+    /// # Errors
+    /// It cannot be reached or is no ledger, said with its address.
+    pub async fn open(url: &StoreUrl, opening: Opening, prefix: &str) -> Result<Self, Failure> {
+        let opened = Self::try_open(url, opening, prefix).await;
+        opened.map_err(|failure| failure.during(format_args!("cannot open {url}")))
+    }
+
+    async fn try_open(url: &StoreUrl, opening: Opening, prefix: &str) -> Result<Self, Failure> {
+        let serve = opening == Opening::Serve;
+        Ok(match url.kind {
+            StoreKind::Memory => Place::Memory(MemoryStore::new()),
+            StoreKind::Sqlite => {
+                let path = url.path().map(PathBuf::from).unwrap_or_default();
+                if !serve && !path.exists() {
+                    return Err(Failure::unreachable("there is no such file"));
+                }
+                Place::Sqlite(SqliteStore::builder(path).migrate(serve).open().await?)
+            }
+            StoreKind::Postgres => {
+                let store = PgStore::connect(&url.text).await?;
+                if serve {
+                    store.migrate().await?;
+                }
+                Place::Postgres(store)
+            }
+            StoreKind::MySql => {
+                let store = MySqlStore::connect(&url.text).await?;
+                if serve {
+                    store.migrate().await?;
+                }
+                Place::MySql(store)
+            }
+            StoreKind::Redis => {
+                Place::Redis(RedisStore::builder().prefix(prefix).connect(&url.text).await?)
+            }
+        })
+    }
+
+    /// Its ledger, whichever it is.
+    pub fn ledger(&self) -> AnyStore {
+        match self.clone() {
+            Place::Memory(store) => AnyStore::new(store),
+            Place::Sqlite(store) => AnyStore::new(store),
+            Place::Postgres(store) => AnyStore::new(store),
+            Place::MySql(store) => AnyStore::new(store),
+            Place::Redis(store) => AnyStore::new(store),
+        }
+    }
+
+    /// Finishes what is under way and closes files.
+    pub async fn close(&self) {
+        if let Place::Sqlite(store) = self {
+            store.close().await;
+        }
+    }
+}
+
+/// Runs `$work` with the database behind a [`Place`] as `$store`, whichever it is; `$other` for stores
+/// that are none.
+macro_rules! on_database {
+    ($place:expr, $store:ident => $work:expr, $other:expr) => {
+        match $place {
+            $crate::place::Place::Sqlite($store) => $work,
+            $crate::place::Place::Postgres($store) => $work,
+            $crate::place::Place::MySql($store) => $work,
+            $crate::place::Place::Memory(_) | $crate::place::Place::Redis(_) => $other,
+        }
+    };
+}
+pub(crate) use on_database;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_not_shown() {
+        for (url, shown) in [
+            ("postgres://ann:se:cr@et@db/shop", "postgres://ann:***@db/shop"),
+            ("redis://:secret@cache:6379", "redis://:***@cache:6379"),
+            ("postgres://db/shop?a=x@y", "postgres://db/shop?a=x@y"),
+            ("sqlite:semel.db", "sqlite:semel.db"),
+        ] {
+            assert_eq!(redacted(url), shown);
+        }
+    }
+
+    #[test]
+    fn a_url_says_which_store_it_means() {
+        let kind = |text: &str| text.parse::<StoreUrl>().map(|url| url.kind());
+        assert_eq!(kind("sqlite:semel.db"), Ok(StoreKind::Sqlite));
+        assert_eq!(kind("postgresql://db/x"), Ok(StoreKind::Postgres));
+        assert_eq!(kind("mariadb://db/x"), Ok(StoreKind::MySql));
+        assert_eq!(kind("redis+cluster://a,b"), Ok(StoreKind::Redis));
+        assert_eq!(kind("memory:"), Ok(StoreKind::Memory));
+        for wrong in ["", "sqlite:", "semel.db", "memory:x", "mongodb://x"] {
+            assert!(kind(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_path_may_be_written_as_sqlx_writes_it() {
+        for (url, path) in [
+            ("sqlite:a.db", "a.db"),
+            ("sqlite://a.db", "a.db"),
+            ("sqlite:///var/a.db", "/var/a.db"),
+            ("sqlite:/var/a.db", "/var/a.db"),
+        ] {
+            assert_eq!(url.parse::<StoreUrl>().unwrap().path(), Some(Path::new(path)));
+        }
+    }
+}

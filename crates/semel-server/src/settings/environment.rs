@@ -1,0 +1,83 @@
+//! Settings from `SEMEL_*` variables: `SEMEL_LEDGER__LOCK_TTL=30s`.
+
+use toml::{Table, Value};
+
+use crate::failure::Failure;
+
+const PREFIX: &str = "SEMEL_";
+/// What is read by others: the tests' servers, and the switches of their sabotage.
+const OTHERS: [&str; 2] = ["SEMEL_TEST_", "SEMEL_SABOTAGE"];
+
+/// Writes what the variables say over what the file says.
+pub(super) fn lay_over(
+    table: &mut Table,
+    variables: impl Iterator<Item = (String, String)>,
+) -> Result<(), Failure> {
+    for (name, value) in variables {
+        if !name.starts_with(PREFIX) || OTHERS.iter().any(|other| name.starts_with(other)) {
+            continue;
+        }
+        // The one that everybody sets has a short name too.
+        let path = match name.as_str() {
+            "SEMEL_STORE" => "ledger__store".to_owned(),
+            other => other[PREFIX.len()..].to_ascii_lowercase(),
+        };
+        let unknown = || {
+            Failure::usage(format_args!(
+                "the variable {name} is no setting; sections and names are joined by two \
+                 underscores, as in SEMEL_LEDGER__LOCK_TTL"
+            ))
+        };
+        let (sections, leaf) = path.rsplit_once("__").ok_or_else(unknown)?;
+        let mut place = &mut *table;
+        for section in sections.split("__") {
+            let below = place.entry(section).or_insert_with(|| Value::Table(Table::new()));
+            place = below.as_table_mut().ok_or_else(unknown)?;
+        }
+        place.insert(leaf.to_owned(), meant(&value));
+        // Asked at once, so that the mistake is told under the variable's name.
+        super::Settings::meant(table.clone())
+            .map_err(|failure| failure.during(format_args!("the variable {name}")))?;
+    }
+    Ok(())
+}
+
+/// A variable is text; numbers, truth values and lists are known by their looks.
+fn meant(value: &str) -> Value {
+    let written = format!("value = {value}");
+    match written.parse::<Table>().ok().and_then(|mut table| table.remove("value")) {
+        Some(known @ (Value::Integer(_) | Value::Boolean(_) | Value::Array(_))) => known,
+        Some(_) | None => Value::String(value.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn laid(file: &str, variables: &[(&str, &str)]) -> Result<Table, String> {
+        let mut table: Table = file.parse().unwrap();
+        let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        lay_over(&mut table, variables).map(|()| table).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn a_variable_counts_for_more_than_the_file() {
+        let file = "[ledger]\nlock_ttl = \"1s\"\nprefix = \"a:\"";
+        let table = laid(file, &[("SEMEL_LEDGER__LOCK_TTL", "2s"), ("HOME", "x")]).unwrap();
+        assert_eq!(table["ledger"]["lock_ttl"].as_str(), Some("2s"));
+        assert_eq!(table["ledger"]["prefix"].as_str(), Some("a:"));
+        let table = laid("", &[("SEMEL_STORE", "memory:"), ("SEMEL_RELAY__BATCH", "7")]).unwrap();
+        assert_eq!(table["ledger"]["store"].as_str(), Some("memory:"));
+        assert_eq!(table["relay"]["batch"].as_integer(), Some(7));
+    }
+
+    #[test]
+    fn a_variable_that_nobody_knows_is_refused_by_name() {
+        for name in ["SEMEL_LOCK_TTL", "SEMEL_LEDGER__LOCK", "SEMEL_X__Y", "SEMEL_"] {
+            let refused = laid("", &[(name, "30s")]).unwrap_err();
+            assert!(refused.contains(name), "{refused}");
+        }
+        assert!(laid("", &[("SEMEL_TEST_SERVERS", "1")]).is_ok());
+    }
+}

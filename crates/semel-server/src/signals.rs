@@ -1,0 +1,37 @@
+//! What the operating system asks of a running service.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Failure;
+
+/// Cancelled by SIGTERM or SIGINT. A second one ends the process at once, unfinished calls and all.
+pub(crate) fn stop() -> Result<CancellationToken, Failure> {
+    let (mut terminate, mut interrupt) =
+        (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
+    let asked = stop.clone();
+    tokio::spawn(async move {
+        for first in [true, false] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if first {
+                asked.cancel();
+            }
+        }
+        tracing::warn!("asked to stop twice: calls under way are cut");
+        std::process::exit(1);
+    });
+    Ok(stop)
+}
+
+/// SIGHUP, as often as it comes.
+pub(crate) fn reload() -> Result<Signal, Failure> {
+    listen(SignalKind::hangup())
+}
+
+fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::failed(format_args!("cannot listen to signals: {error}")))
+}

@@ -1,0 +1,160 @@
+//! The built program, started the way people start it.
+//!
+//! Included by every test target. A service prints one line for each of its listeners on stdout,
+//! `NAME: URL`, and then `ready`; asked to listen on port 0, that is how its ports are known.
+#![allow(dead_code, reason = "each test target uses its part")]
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long a loaded machine may take to start the program. Nothing is waited for this long otherwise.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `semel` with these arguments and none of this process's settings, in `directory`.
+pub fn semel<A: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    command.args(arguments).current_dir(directory).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SEMEL_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs a command to its end.
+pub fn run<A: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = A>) -> Ended {
+    let output = semel(directory, arguments).output().expect("the program can be started");
+    Ended::from(output)
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained about.
+    pub stderr: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Ended {
+    /// It went well; gives what it printed.
+    #[track_caller]
+    pub fn well(self) -> String {
+        assert_eq!(self.code, Some(0), "{}{}", self.stdout, self.stderr);
+        self.stdout
+    }
+
+    /// It failed with this code and one line of explanation, which it gives.
+    #[track_caller]
+    pub fn badly(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+        assert_eq!(self.stderr.trim().lines().count(), 1, "one line, not {}", self.stderr);
+        self.stderr
+    }
+}
+
+/// A service under way. Killed when it is dropped.
+#[derive(Debug)]
+pub struct Service {
+    child: Child,
+    urls: BTreeMap<String, String>,
+}
+
+impl Service {
+    /// Starts a service and waits until it says `ready`.
+    #[track_caller]
+    pub fn start(mut command: Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).spawn().expect("the program can be started");
+        let stdout = child.stdout.take().expect("it was piped");
+        let (said, hear) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut lines = BufReader::new(stdout);
+            let mut line = String::new();
+            while lines.read_line(&mut line).is_ok_and(|length| length > 0) {
+                let _ = said.send(std::mem::take(&mut line));
+            }
+            // A full pipe must not stop the program.
+            let _ = lines.read_to_end(&mut Vec::new());
+        });
+        let (mut urls, end) = (BTreeMap::new(), Instant::now() + PATIENCE);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match hear.recv_timeout(left) {
+                Ok(line) if line.trim() == "ready" => return Self { child, urls },
+                Ok(line) => {
+                    if let Some((name, url)) = line.trim().split_once(": ") {
+                        urls.insert(name.to_owned(), url.to_owned());
+                    }
+                }
+                Err(error) => {
+                    let _ = child.kill();
+                    let status = child.wait();
+                    panic!("the program did not become ready ({error}, {status:?}): {urls:?}");
+                }
+            }
+        }
+    }
+
+    /// The URL of one of its listeners.
+    #[track_caller]
+    pub fn url(&self, name: &str) -> &str {
+        self.urls.get(name).unwrap_or_else(|| panic!("no {name} in {:?}", self.urls))
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// kill -9.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it is our child");
+        let _ = self.child.wait();
+    }
+
+    /// Sends a signal by its name, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.id().to_string()).status();
+        assert!(sent.expect("there is a kill command").success());
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn ended(mut self) -> ExitStatus {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the program did not end within {PATIENCE:?}");
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
