@@ -32,7 +32,7 @@ use crate::resource::{Resource, ResourceType};
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::typed::{InvalidId, TypedId};
-use flight::{Flights, Seat};
+use flight::{Ended, Flights, Seat};
 use load::{Landed, Loader, Wanted};
 use middle::{Middle, Word, take_note};
 use near::{Asked, Name, Near};
@@ -173,9 +173,10 @@ impl Resolver {
         tenant: &str,
         text: &'t str,
     ) -> Result<Resolution<'t>, ResolveError> {
+        let looked = self.0.flights.ended();
         let resolution = match self.0.near(&kind, codec, tenant, text) {
             Some(resolution) => resolution,
-            None => Box::pin(self.0.far(&kind, codec, tenant, text)).await?,
+            None => Box::pin(self.0.far(&kind, codec, tenant, text, looked)).await?,
         };
         self.0.count(resolution.reason);
         Ok(resolution)
@@ -208,10 +209,12 @@ impl Resolver {
         if texts.len() > MAX_BATCH {
             return Err(ResolveError::TooMany { asked: texts.len(), max: MAX_BATCH });
         }
+        let looked = self.0.flights.ended();
         let mut answers: Vec<_> =
             texts.iter().map(|text| self.0.near(&kind, codec, tenant, text)).collect();
         if answers.contains(&None) {
-            Box::pin(self.0.far_batch(&kind, codec, tenant, texts, &mut answers)).await?;
+            let asked = (tenant, texts);
+            Box::pin(self.0.far_batch(&kind, codec, asked, &mut answers, looked)).await?;
         }
         let answers: Vec<_> = answers.into_iter().flatten().collect();
         for answer in &answers {
@@ -338,9 +341,10 @@ impl Inner {
         codec: &Codec,
         tenant: &str,
         text: &'t str,
+        looked: Ended,
     ) -> Result<Resolution<'t>, ResolveError> {
         let mut answers = [None];
-        self.far_batch(kind, codec, tenant, &[text], &mut answers).await?;
+        self.far_batch(kind, codec, (tenant, &[text]), &mut answers, looked).await?;
         let [answer] = answers;
         answer.ok_or(ResolveError::CutOff)
     }
@@ -350,21 +354,21 @@ impl Inner {
         &self,
         kind: &ResourceType,
         codec: &Codec,
-        tenant: &str,
-        texts: &[&'t str],
+        (tenant, texts): (&str, &[&'t str]),
         answers: &mut [Option<Resolution<'t>>],
+        looked: Ended,
     ) -> Result<(), ResolveError> {
         check_tenant(tenant)?;
         let places: Vec<usize> = (0..texts.len()).filter(|at| answers[*at].is_none()).collect();
-        let wanted = |at: &usize| Wanted::new(tenant, *kind, codec, texts[*at]);
+        let tenant = Arc::from(tenant);
+        let wanted = |at: &usize| Wanted::new(&tenant, *kind, codec, texts[*at]);
         let cold: Vec<Wanted> = places.iter().filter_map(wanted).collect();
         let names: Vec<Name> = cold.iter().map(|one| one.name.clone()).collect();
-        for ((place, name), seat) in places.into_iter().zip(&names).zip(self.take_off(&names, cold))
-        {
+        for (place, seat) in places.into_iter().zip(self.take_off(&names, cold, looked)) {
             let (internal_id, reason) = match seat {
-                Seat::Aboard(landing) => {
+                Seat::Aboard(landing, at) => {
                     let landed = landing.await.ok_or(ResolveError::CutOff)?;
-                    landed.get(name).cloned().ok_or(ResolveError::CutOff)??
+                    landed[at].clone()?
                 }
                 Seat::Arrived(Some(id)) => (Some(id), Reason::HitL1),
                 Seat::Arrived(None) => (None, Reason::NotFound),
@@ -375,10 +379,15 @@ impl Inner {
     }
 
     /// Starts or joins the loads of these ids.
-    fn take_off(&self, names: &[Name], cold: Vec<Wanted>) -> Vec<Seat<Landed, Option<Ulid>>> {
+    fn take_off(
+        &self,
+        names: &[Name],
+        cold: Vec<Wanted>,
+        looked: Ended,
+    ) -> Vec<Seat<Landed, Option<Ulid>>> {
         let loader = Arc::clone(&self.loader);
         let arrived = |name: &Name| self.near.get(&name.asked(), self.limit());
-        self.flights.board(&self.runtime, names, arrived, move |own| {
+        self.flights.board(&self.runtime, names, looked, arrived, move |own| {
             let mut cold: Vec<Option<Wanted>> = cold.into_iter().map(Some).collect();
             loader.load(own.into_iter().filter_map(|at| cold[at].take()).collect())
         })

@@ -19,21 +19,34 @@ pub(super) fn encode(id: u128) -> [u8; LEN] {
 
 /// `None` for aliases (`i`, `l`, `o`, upper case), for another length, and beyond 128 bits.
 pub(super) fn decode(text: &[u8]) -> Option<u128> {
-    if !is_valid(text) {
-        return None;
-    }
-    // Sixty bits at a time fit a register.
-    let bits = |part: &[u8]| {
-        part.iter().fold(0_u64, |bits, byte| bits << 5 | u64::from(VALUES[*byte as usize]))
+    let text: &[u8; LEN] = text.try_into().ok()?;
+    let mut seen = 0;
+    // Sixty bits at a time fit a register; what is no digit spoils them, and is seen at the end.
+    let mut bits = |part: &[u8]| {
+        part.iter().fold(0_u64, |bits, byte| {
+            let value = VALUES[*byte as usize];
+            seen |= value;
+            bits << 5 | u64::from(value)
+        })
     };
-    let [head, high, low] = [&text[..2], &text[2..14], &text[14..]].map(bits);
-    Some(u128::from(head) << 120 | u128::from(high) << 60 | u128::from(low))
+    let [head, high, low] = [bits(&text[..2]), bits(&text[2..14]), bits(&text[14..])];
+    let id = u128::from(head) << 120 | u128::from(high) << 60 | u128::from(low);
+    (all_digits(seen) && fits(text)).then_some(id)
 }
 
 /// Whether [`decode`] gives something.
 pub(super) fn is_valid(text: &[u8]) -> bool {
     let Ok(text) = <&[u8; LEN]>::try_from(text) else { return false };
-    // Values have the top bits clear: one check for all of them.
-    let all = text.iter().fold(0, |all, byte| all | VALUES[*byte as usize]);
-    all < 32 && text[0] <= b'7'
+    let seen = text.iter().fold(0, |seen, byte| seen | VALUES[*byte as usize]);
+    all_digits(seen) && fits(text)
+}
+
+/// Digits have the top bits clear: one check for all that were seen.
+const fn all_digits(seen: u8) -> bool {
+    seen < 32
+}
+
+/// Twenty-six digits hold two bits more than an id.
+const fn fits(text: &[u8; LEN]) -> bool {
+    text[0] <= b'7'
 }

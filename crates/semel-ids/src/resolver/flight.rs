@@ -2,8 +2,10 @@
 //!
 //! A load is a task of its own. Whoever asked first may leave; the load goes on for the others.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
@@ -20,71 +22,99 @@ pub(super) type Landing<T> = Shared<BoxFuture<'static, Option<Arc<T>>>>;
 /// How a name gets its answer.
 #[derive(Clone)]
 pub(super) enum Seat<T, A> {
-    /// By a load.
-    Aboard(Landing<T>),
+    /// By a load, as its answer at this place.
+    Aboard(Landing<T>, usize),
     /// It is here by now.
     Arrived(A),
 }
 
-type Entries<T> = HashMap<Name, (u64, Landing<T>), RandomState>;
+/// What is known of a name's load: its number, its landing, and the name's place in it.
+type Flight<T> = (u64, Landing<T>, usize);
 
 /// The loads under way.
 #[derive(Debug)]
-pub(super) struct Flights<T>(Arc<Mutex<Board<T>>>);
+pub(super) struct Flights<T>(Arc<Port<T>>);
+
+#[derive(Debug)]
+struct Port<T> {
+    board: Mutex<Board<T>>,
+    ended: AtomicU64,
+}
+
+/// How many loads had ended at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ended(u64);
 
 #[derive(Debug)]
 struct Board<T> {
-    entries: Entries<T>,
+    entries: HashMap<Name, Flight<T>, RandomState>,
     number: u64,
 }
 
 impl<T: Send + Sync + 'static> Flights<T> {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Mutex::new(Board { entries: HashMap::default(), number: 0 })))
+        let board = Mutex::new(Board { entries: HashMap::default(), number: 0 });
+        Self(Arc::new(Port { board, ended: AtomicU64::new(0) }))
+    }
+
+    /// To be asked before anybody looks whether an answer is here.
+    pub(super) fn ended(&self) -> Ended {
+        Ended(self.0.ended.load(Ordering::Acquire))
     }
 
     /// How each of these names gets its answer, in order: loads under way are joined, the others
     /// start as one.
     ///
-    /// `arrived` looks once more, now that nobody can finish in between, whether the answer is here.
+    /// `arrived` looks once more, now that nobody can finish in between, whether the answer is here;
+    /// it is not asked where nobody has finished since it was looked for.
     pub(super) fn board<A, F: Future<Output = T> + Send + 'static>(
         &self,
         runtime: &Handle,
         names: &[Name],
+        looked: Ended,
         arrived: impl Fn(&Name) -> Option<A>,
         load: impl FnOnce(Vec<usize>) -> F,
     ) -> Vec<Seat<T, A>> {
+        let (landed, landing) = oneshot::channel();
+        let landing: Landing<T> = landing.map(Result::ok).boxed().shared();
+        let (mut own, mut mine) = (Vec::new(), Vec::new());
         let mut board = lock(&self.0);
-        let mut seats: Vec<Option<Seat<T, A>>> = Vec::with_capacity(names.len());
-        let (mut own, mut mine) = (Vec::new(), HashSet::with_hasher(RandomState::default()));
-        for (at, name) in names.iter().enumerate() {
-            let joined = board.entries.get(name).map(|(_, landing)| landing.clone());
-            let seat = joined.map(Seat::Aboard).or_else(|| arrived(name).map(Seat::Arrived));
-            if seat.is_none() && mine.insert(name) {
-                own.push(at);
-            }
-            seats.push(seat);
-        }
-        if own.is_empty() {
-            return seats.into_iter().flatten().collect();
-        }
+        let nobody_ended = self.ended() == looked;
         board.number += 1;
         let number = board.number;
-        let mine: Vec<Name> = own.iter().map(|at| names[*at].clone()).collect();
-        let (landed, landing) = oneshot::channel();
-        let landing = landing.map(Result::ok).boxed().shared();
-        board.entries.extend(mine.iter().map(|name| (name.clone(), (number, landing.clone()))));
+        let mut seats = Vec::with_capacity(names.len());
+        for (at, name) in names.iter().enumerate() {
+            let seat = match board.entries.entry(name.clone()) {
+                Entry::Occupied(flight) => {
+                    let (_, landing, place) = flight.get();
+                    Seat::Aboard(landing.clone(), *place)
+                }
+                Entry::Vacant(free) => {
+                    let answer = if nobody_ended { None } else { arrived(name) };
+                    answer.map(Seat::Arrived).unwrap_or_else(|| {
+                        let place = own.len();
+                        free.insert((number, landing.clone(), place));
+                        own.push(at);
+                        mine.push(name.clone());
+                        Seat::Aboard(landing.clone(), place)
+                    })
+                }
+            };
+            seats.push(seat);
+        }
         drop(board);
+        if own.is_empty() {
+            return seats;
+        }
         // After the lock: a runtime that is going down drops the task, and with it `done`, at once.
-        let done = Done { board: Arc::clone(&self.0), names: mine, number };
+        let done = Done { port: Arc::clone(&self.0), names: mine, number };
         let loading = load(own);
         runtime.spawn(async move {
             let loaded = loading.await;
             drop(done);
             let _ = landed.send(Arc::new(loaded));
         });
-        let seats = seats.into_iter();
-        seats.map(|seat| seat.unwrap_or_else(|| Seat::Aboard(landing.clone()))).collect()
+        seats
     }
 
     /// Nobody joins the load of this name any more: it began before something changed.
@@ -100,23 +130,24 @@ impl<T: Send + Sync + 'static> Flights<T> {
 
 /// Takes a load off the board when it ends, however it does.
 struct Done<T> {
-    board: Arc<Mutex<Board<T>>>,
+    port: Arc<Port<T>>,
     names: Vec<Name>,
     number: u64,
 }
 
 impl<T> Drop for Done<T> {
     fn drop(&mut self) {
-        let mut board = lock(&self.board);
+        let mut board = lock(&self.port);
+        self.port.ended.fetch_add(1, Ordering::Release);
         for name in &self.names {
             // A forgotten load may have a successor under the same name.
-            if board.entries.get(name).is_some_and(|(number, _)| *number == self.number) {
+            if board.entries.get(name).is_some_and(|(number, ..)| *number == self.number) {
                 board.entries.remove(name);
             }
         }
     }
 }
 
-fn lock<T>(board: &Mutex<Board<T>>) -> MutexGuard<'_, Board<T>> {
-    board.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(port: &Port<T>) -> MutexGuard<'_, Board<T>> {
+    port.board.lock().unwrap_or_else(PoisonError::into_inner)
 }

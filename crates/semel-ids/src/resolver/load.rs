@@ -26,9 +26,14 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// `None` if `text` is no id of this type.
-    pub(super) fn new(tenant: &str, kind: ResourceType, codec: &Codec, text: &str) -> Option<Self> {
+    pub(super) fn new(
+        tenant: &Arc<str>,
+        kind: ResourceType,
+        codec: &Codec,
+        text: &str,
+    ) -> Option<Self> {
         let candidates = codec.read(kind.prefix(), text).ok()?;
-        let name = Name { tenant: tenant.into(), kind, public: PublicId::stored(text)? };
+        let name = Name { tenant: Arc::clone(tenant), kind, public: PublicId::stored(text)? };
         Some(Self { name, candidates })
     }
 }
@@ -36,8 +41,8 @@ impl Wanted {
 /// What was found of an id.
 pub(super) type Found = Result<(Option<Ulid>, Reason), ResolveError>;
 
-/// What a load brings.
-pub(super) type Landed = HashMap<Name, Found, RandomState>;
+/// What a load brings: an answer for each id that was wanted, in order.
+pub(super) type Landed = Vec<Found>;
 
 pub(super) struct Loader {
     pub(super) map: Box<dyn Rows>,
@@ -51,20 +56,19 @@ impl Loader {
     /// Looks up ids of one tenant and type, each of them once.
     pub(super) async fn load(self: Arc<Self>, wanted: Vec<Wanted>) -> Landed {
         let turns: Vec<Turn> = wanted.iter().map(|one| self.near.turn(&one.name.asked())).collect();
-        let mut search = Search { landed: Landed::default(), open: wanted.iter().collect() };
+        let mut search = Search::new(&wanted);
         self.ask_middle(&mut search).await;
         if let Err(error) = self.ask_map(&mut search).await {
             search.fail(error);
         }
-        search.rest(|_| Some(Ok((None, Reason::NotFound))));
-        let Search { landed, .. } = search;
+        let landed = search.end();
         self.remember(&wanted, &turns, &landed);
         landed
     }
 
     async fn ask_middle(&self, search: &mut Search<'_>) {
         let Some(middle) = &self.middle else { return };
-        let keys: Vec<String> = search.open.iter().map(|one| one.name.to_text()).collect();
+        let keys: Vec<String> = search.open().map(|one| one.name.to_text()).collect();
         let Some(slots) = middle.get(&keys).await else { return };
         let mut wrong = Vec::new();
         let mut slots = keys.into_iter().zip(slots);
@@ -89,14 +93,15 @@ impl Loader {
     }
 
     async fn ask_map(&self, search: &mut Search<'_>) -> store::Result<()> {
-        let Some(first) = search.open.first() else { return Ok(()) };
-        let (tenant, kind) = (first.name.tenant.clone(), first.name.kind);
-        let mut rows = HashMap::new();
-        let publics: Vec<PublicId> = search.open.iter().map(|one| one.name.public).collect();
+        let Some(first) = search.open().next() else { return Ok(()) };
+        let (tenant, kind) = (Arc::clone(&first.name.tenant), first.name.kind);
+        let mut found = Vec::new();
+        let publics: Vec<PublicId> = search.open().map(|one| one.name.public).collect();
         for part in publics.chunks(self.settings.batch_max_in.max(1)) {
-            let found = self.map.find(&tenant, kind, part).await?;
-            rows.extend(found.into_iter().map(|row| (row.public.clone(), row)));
+            found.extend(self.map.find(&tenant, kind, part).await?);
         }
+        let rows = found.iter().map(|row| (row.public.as_str(), row));
+        let rows: HashMap<&str, &Row, RandomState> = rows.collect();
         let mut revoked = Vec::new();
         search.rest(|one| match rows.get(one.name.public.as_str()) {
             Some(row) if row.live && one.candidates.contains(row.internal) => {
@@ -131,7 +136,7 @@ impl Loader {
             return Ok(());
         }
         for fallback in self.fallbacks.iter().filter(|one| one.supports(kind)) {
-            let open = search.open.iter().map(|one| one.name.public);
+            let open = search.open().map(|one| one.name.public);
             let publics: Vec<_> = open.filter(|public| !revoked.contains(public)).collect();
             for part in publics.chunks(self.settings.batch_max_in.max(1)) {
                 let found = fallback.find(tenant, kind, part).await?;
@@ -149,8 +154,8 @@ impl Loader {
     /// Keeps what was found here, and fills the gaps of the shared cache with it.
     fn remember(&self, wanted: &[Wanted], turns: &[Turn], landed: &Landed) {
         let mut notes = Vec::new();
-        for (one, turn) in wanted.iter().zip(turns) {
-            let Some(Ok((found, reason))) = landed.get(&one.name) else { continue };
+        for ((one, turn), landed) in wanted.iter().zip(turns).zip(landed) {
+            let Ok((found, reason)) = landed else { continue };
             if !self.near.keep(&one.name, *found, *turn) || *reason == Reason::HitL2 {
                 continue;
             }
@@ -166,26 +171,41 @@ impl Loader {
 
 /// What is found, and what is not yet.
 struct Search<'w> {
-    landed: Landed,
-    open: Vec<&'w Wanted>,
+    wanted: &'w [Wanted],
+    landed: Vec<Option<Found>>,
+    /// The places of those without an answer.
+    open: Vec<usize>,
 }
 
-impl Search<'_> {
+impl<'w> Search<'w> {
+    fn new(wanted: &'w [Wanted]) -> Self {
+        let landed = wanted.iter().map(|_| None).collect();
+        Self { wanted, landed, open: (0..wanted.len()).collect() }
+    }
+
+    /// What has no answer yet.
+    fn open(&self) -> impl Iterator<Item = &'w Wanted> {
+        self.open.iter().map(|at| &self.wanted[*at])
+    }
+
     /// Asks about everything that is open; what gets an answer is closed.
     fn rest(&mut self, mut answer: impl FnMut(&Wanted) -> Option<Found>) {
-        let landed = &mut self.landed;
-        self.open.retain(|one| match answer(one) {
-            Some(found) => {
-                landed.insert(one.name.clone(), found);
-                false
-            }
-            None => true,
+        let (wanted, landed) = (self.wanted, &mut self.landed);
+        self.open.retain(|at| {
+            landed[*at] = answer(&wanted[*at]);
+            landed[*at].is_none()
         });
     }
 
     fn fail(&mut self, error: store::Error) {
         let error = Arc::new(error);
         self.rest(|_| Some(Err(ResolveError::Store(Arc::clone(&error)))));
+    }
+
+    /// What nobody knows is not there.
+    fn end(self) -> Landed {
+        let absent = || Ok((None, Reason::NotFound));
+        self.landed.into_iter().map(|found| found.unwrap_or_else(absent)).collect()
     }
 }
 

@@ -5,7 +5,7 @@
 //! up before a change was told is not remembered after it.
 
 use std::hash::{BuildHasher as _, Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -29,7 +29,7 @@ const NOTHING: Duration = Duration::from_secs(30);
 /// What an answer is remembered under.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name {
-    pub(super) tenant: Box<str>,
+    pub(super) tenant: Arc<str>,
     pub(super) kind: ResourceType,
     pub(super) public: PublicId,
 }
@@ -128,6 +128,8 @@ pub(super) struct Near {
     /// Ids of which it was said that they are there: no absence of theirs is believed for a while,
     /// whoever tells of it.
     fresh: Cache<Name, Instant, RandomState>,
+    /// Whether known ids have any room at all.
+    roomy: bool,
     watches: Box<[Mutex<Watch>]>,
     hasher: RandomState,
     l1_ttl: Duration,
@@ -156,6 +158,7 @@ impl Near {
                 .time_to_live(doubt)
                 .eviction_policy(EvictionPolicy::lru())
                 .build_with_hasher(hasher.clone()),
+            roomy: settings.l1_max_size > 0,
             watches: (0..PARTS).map(|_| Mutex::default()).collect(),
             hasher,
             l1_ttl: settings.l1_ttl,
@@ -168,7 +171,9 @@ impl Near {
     #[inline]
     pub(super) fn get(&self, asked: &Asked<'_>, limit: Option<Duration>) -> Option<Option<Ulid>> {
         let now = Instant::now();
-        if let Some(kept) = self.known.get(asked) {
+        if self.roomy
+            && let Some(kept) = self.known.get(asked)
+        {
             return kept.counts(now, limit).then_some(Some(kept.value));
         }
         self.absent.get(asked).filter(|kept| kept.counts(now, limit)).map(|_| None)
@@ -281,6 +286,9 @@ impl Near {
     }
 
     fn know(&self, name: &Name, id: Ulid, now: Instant) {
+        if !self.roomy {
+            return;
+        }
         let until = now + jittered(self.l1_ttl);
         self.known.insert(name.clone(), Kept { value: id, since: now, until });
     }

@@ -142,12 +142,17 @@ pub(super) async fn redis(arguments: &Arguments, report: &mut Report) -> Result<
     Ok(())
 }
 
+/// For a table that needs nothing when it is full.
+async fn nothing() -> Result<(), Trouble> {
+    Ok(())
+}
+
 /// The map beside a bare query over the same table.
 async fn map<M: IdMap + Clone>(
     arguments: &Arguments,
     report: &mut Report,
     store: &'static str,
-    map: M,
+    (map, filled): (M, impl Future<Output = Result<(), Trouble>>),
     query: impl FnOnce(Arc<Ids>) -> Arc<dyn Lane>,
 ) -> Result<(), Trouble> {
     let ids = Arc::new(Ids::new()?);
@@ -157,6 +162,7 @@ async fn map<M: IdMap + Clone>(
             return Err("not every binding was written".into());
         }
     }
+    filled.await?;
     let resolver = Resolver::builder(map).settings(forgetful()).build();
     let query = query(Arc::clone(&ids));
     let reason = Reason::HitDb;
@@ -220,7 +226,8 @@ pub(super) async fn sqlite(arguments: &Arguments, report: &mut Report) -> Result
     let place = Place::named("sqlite").await?;
     let store: SqliteStore = place.backend().sqlite().await?;
     let pool = SqlitePool::connect(&place.backend().to_string()).await?;
-    map(arguments, report, "sqlite", store, |ids| Arc::new(Sqlite { pool, ids })).await?;
+    map(arguments, report, "sqlite", (store, nothing()), |ids| Arc::new(Sqlite { pool, ids }))
+        .await?;
     place.remove().await;
     Ok(())
 }
@@ -231,8 +238,14 @@ pub(super) async fn postgres(arguments: &Arguments, report: &mut Report) -> Resu
     let store: PgStore = place.backend().postgres(&url).await?;
     let pool = PgPool::connect(&url).await?;
     let query = pool.clone();
-    map(arguments, report, "postgres", store, |ids| Arc::new(Postgres { pool: query, ids }))
-        .await?;
+    // A table that nobody has analysed is read from end to end by the bare query.
+    let analysed = pool.clone();
+    let analyse = async move {
+        sqlx::query("ANALYZE semel_id_map").execute(&analysed).await?;
+        Ok(())
+    };
+    let query = |ids| -> Arc<dyn Lane> { Arc::new(Postgres { pool: query, ids }) };
+    map(arguments, report, "postgres", (store, analyse), query).await?;
     pool.close().await;
     Ok(())
 }
@@ -242,7 +255,8 @@ pub(super) async fn mysql(arguments: &Arguments, report: &mut Report) -> Result<
     let url = place.backend().to_string();
     let store: MySqlStore = place.backend().mysql(&url).await?;
     let pool = MySqlPool::connect(&url).await?;
-    map(arguments, report, "mysql", store, |ids| Arc::new(MySql { pool, ids })).await?;
+    map(arguments, report, "mysql", (store, nothing()), |ids| Arc::new(MySql { pool, ids }))
+        .await?;
     place.remove().await;
     Ok(())
 }
