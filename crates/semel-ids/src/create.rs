@@ -38,11 +38,19 @@ impl<S> CreatingStore for S where
 pub trait CreateExt<S: CreatingStore> {
     /// Makes an `R`, once. Finish with [`Creation::run`].
     fn create<R: Resource>(&self, command: Command) -> Creation<S, R>;
+
+    /// Makes an `R` in a transaction that is open already, such as that of a handler behind an
+    /// atomic layer, whose answer is the outcome. Finish with [`Insertion::run`].
+    fn create_in<R: Resource>(&self, unit: Unit<S>) -> Insertion<S, R>;
 }
 
 impl<S: CreatingStore> CreateExt<S> for Executor<S> {
     fn create<R: Resource>(&self, command: Command) -> Creation<S, R> {
         Creation { executor: self.clone(), command, resolver: None, of: PhantomData }
+    }
+
+    fn create_in<R: Resource>(&self, unit: Unit<S>) -> Insertion<S, R> {
+        Insertion { executor: self.clone(), unit, resolver: None, of: PhantomData }
     }
 }
 
@@ -76,24 +84,46 @@ impl<S: CreatingStore, R: Resource> Creation<S, R> {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let Self { executor, command, resolver, .. } = self;
-        let half_made = AtomicBool::new(false);
-        let registrar = Registrar { executor: executor.clone(), resolver, half_made };
-        let execution = executor
-            .transact(command, move |mut unit| async move {
-                let id = registrar.register::<R>(&mut unit, 0).await?;
-                let public = id.public();
-                let reference = Reference::new(&public).expect("a public id is a reference");
-                unit.context().refer_to(reference);
-                let registrar = Arc::new(registrar);
-                let making = Making { unit, id, registrar: Arc::clone(&registrar), next: 1 };
-                let made = work(making).await.map_err(CreateError::Work)?;
-                match registrar.half_made.load(Ordering::Acquire) {
-                    true => Err(CreateError::HalfMade),
-                    false => Ok(made),
-                }
-            })
-            .await?;
+        let registrar = Registrar::new(&executor, resolver);
+        let execution = executor.transact(command, move |unit| registrar.make(unit, work)).await?;
         Ok(Created::new(execution))
+    }
+}
+
+/// An `R` to be made in a transaction that is open already.
+#[must_use = "nothing happens until `run` is awaited"]
+pub struct Insertion<S: CreatingStore, R> {
+    executor: Executor<S>,
+    unit: Unit<S>,
+    resolver: Option<Resolver>,
+    of: PhantomData<fn() -> R>,
+}
+
+impl<S: CreatingStore, R: Resource> Insertion<S, R> {
+    /// As [`Creation::resolver`].
+    pub fn resolver(mut self, resolver: &Resolver) -> Self {
+        self.resolver = Some(resolver.clone());
+        self
+    }
+
+    /// Does `work` in the transaction, where the id is mapped already. The outcome's reference is
+    /// the public id; the outcome itself is made by whoever opened the transaction.
+    ///
+    /// # Errors
+    /// [`CreateError`]. What is written by then must not be committed: a handler answers with
+    /// something that its layer does not keep, such as a 5xx.
+    pub async fn run<T, E, F, Fut>(self, work: F) -> Result<T, CreateError<E>>
+    where
+        F: FnOnce(Making<S, R>) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        Registrar::new(&self.executor, self.resolver).make(self.unit, work).await
+    }
+}
+
+impl<S: CreatingStore, R> fmt::Debug for Insertion<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Insertion").field("unit", &self.unit).finish_non_exhaustive()
     }
 }
 
@@ -111,6 +141,29 @@ struct Registrar<S: CreatingStore> {
 }
 
 impl<S: CreatingStore> Registrar<S> {
+    fn new(executor: &Executor<S>, resolver: Option<Resolver>) -> Self {
+        Self { executor: executor.clone(), resolver, half_made: AtomicBool::new(false) }
+    }
+
+    /// Maps an id of its own for the operation, and does `work` under it.
+    async fn make<R, T, E, F, Fut>(self, mut unit: Unit<S>, work: F) -> Result<T, CreateError<E>>
+    where
+        R: Resource,
+        F: FnOnce(Making<S, R>) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let id = self.register::<R>(&mut unit, 0).await?;
+        let reference = Reference::new(&id.public()).expect("a public id is a reference");
+        unit.context().refer_to(reference);
+        let registrar = Arc::new(self);
+        let making = Making { unit, id, registrar: Arc::clone(&registrar), next: 1 };
+        let made = work(making).await.map_err(CreateError::Work)?;
+        match registrar.half_made.load(Ordering::Acquire) {
+            true => Err(CreateError::HalfMade),
+            false => Ok(made),
+        }
+    }
+
     /// Maps the operation's id number `number` of this type, in its transaction.
     async fn register<R: Resource>(
         &self,

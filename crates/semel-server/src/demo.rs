@@ -1,14 +1,253 @@
 //! `semel demo`: the whole mission on one screen.
+//!
+//! An orders service on one database: an order is placed once for a key, whether it comes over HTTP
+//! or gRPC; it is found by its public id; and three groups of consumers are told of it, each of which
+//! writes one effect. Nothing here retries, deduplicates or acknowledges: the libraries do.
 
+mod chaos;
+mod events;
+mod grpc;
+mod http;
+mod machinery;
+mod mischief;
+mod orders;
+pub mod proto;
+mod screen;
+mod tables;
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use axum::extract::FromRef;
 use clap::Args;
+use metrics_exporter_prometheus::PrometheusHandle;
+use semel::Executor;
+use semel::store::AnyStore;
+use semel_ids::Resolver;
+use semel_tower::axum::ids::Ids;
+use tokio_util::sync::CancellationToken;
 
+use self::chaos::Chaos;
+use self::events::Events;
+use self::screen::Addresses;
+use self::tables::{Reading, Tables};
+use crate::admin::{self, Readiness};
+use crate::broker::Broker;
 use crate::failure::Failure;
+use crate::place::{Opening, Place, StoreKind, StoreUrl, on_database};
+use crate::serve::Listener;
 use crate::settings::Settings;
+use crate::signals;
+
+/// How long calls under way may take when the demo is asked to stop.
+const GRACE: Duration = Duration::from_secs(25);
 
 /// Try it all: an orders service with its events, on an embedded database
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {}
+pub struct Arguments {
+    /// Where orders, records and events are kept: sqlite:PATH, postgres://… or mysql://…
+    /// [default: sqlite:semel-demo.db]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// What carries events to their consumers: bus, nats://…, amqp://…, redis://… or
+    /// redis+cluster://…
+    #[arg(long, value_name = "URL", default_value = "bus")]
+    broker: String,
+    /// What the stream, the exchange or the keys are called on the broker
+    #[arg(long, default_value = "semel-demo")]
+    name: String,
+    /// Where orders are taken over HTTP
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
+    listen: String,
+    /// Where orders are taken over gRPC
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071")]
+    grpc_listen: String,
+    /// Where /metrics, /healthz and /readyz are, or off
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7072")]
+    admin_listen: String,
+    /// Mistreat it: retries, duplicates at once, callers that hang up, handlers that fail or are
+    /// slow, events that come twice; and watch
+    #[arg(long)]
+    chaos: bool,
+    /// Mistreat it for so long, then wait until all is done and check it: exit code 0 if nothing was
+    /// doubled or lost, else 3
+    #[arg(long, value_name = "DURATION")]
+    chaos_for: Option<String>,
+}
 
-pub(crate) async fn run(_arguments: Arguments, _settings: Settings) -> Result<(), Failure> {
-    Err(Failure::failed("not there yet"))
+/// What the doors share.
+#[derive(Debug)]
+struct Desk<S: Tables> {
+    executor: Executor<S>,
+    resolver: Resolver,
+    reading: Reading<S>,
+    /// Whether what the built-in load asks for is done.
+    chaos: bool,
+}
+
+impl<S: Tables> Clone for Desk<S> {
+    fn clone(&self) -> Self {
+        Self {
+            executor: self.executor.clone(),
+            resolver: self.resolver.clone(),
+            reading: self.reading.clone(),
+            chaos: self.chaos,
+        }
+    }
+}
+
+impl<S: Tables> FromRef<Desk<S>> for Ids {
+    fn from_ref(desk: &Desk<S>) -> Self {
+        Ids::new(desk.resolver.clone(), http::tenant())
+    }
+}
+
+pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+    let store = store(&arguments, &settings)?;
+    let named = |error| Failure::usage(format_args!("--broker: {error}"));
+    let url = arguments.broker.parse().map_err(named)?;
+    let broker = Broker::new(url, &arguments.name)
+        .map_err(|error| Failure::usage(format_args!("--name: {error}")))?;
+    let chaos = Chaos::of(arguments.chaos, arguments.chaos_for.as_deref())?;
+    let doors = Doors::bind(&arguments).await?;
+    let metrics = admin::count()?;
+    let stop = signals::stop()?;
+    let place = Place::open(&store, Opening::Serve, &settings.ledger.prefix).await?;
+    let ledger = place.ledger();
+    let demo = Demo { settings, store, broker, chaos, doors, metrics, ledger, stop };
+    let ended = on_database!(place.clone(), store => demo.serve(store).await, Err(no_database(&demo.store)));
+    place.close().await;
+    ended
+}
+
+/// The store that was chosen, if it is a database.
+fn store(arguments: &Arguments, settings: &Settings) -> Result<StoreUrl, Failure> {
+    let store = match (&arguments.store, &settings.ledger.store) {
+        (Some(text), _) => {
+            text.parse().map_err(|error| Failure::usage(format_args!("--store: {error}")))?
+        }
+        (None, Some(set)) => set.clone(),
+        (None, None) => "sqlite:semel-demo.db".parse().expect("it is a store"),
+    };
+    match store.kind() {
+        StoreKind::Memory | StoreKind::Redis => Err(no_database(&store)),
+        StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql => Ok(store),
+    }
+}
+
+fn no_database(store: &StoreUrl) -> Failure {
+    let instead = match store.kind() {
+        StoreKind::Redis => {
+            "; Redis can carry its events (--broker redis://…), and be the ledger of \
+             `semel gateway --store redis://…`"
+        }
+        StoreKind::Memory | StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql => "",
+    };
+    Failure::usage(format_args!(
+        "--store {store}: the demo keeps its orders in the ledger's database, so that both are one \
+         commit; use sqlite:PATH, postgres://… or mysql://…{instead}"
+    ))
+}
+
+/// The listeners, before anything is served.
+struct Doors {
+    orders: Listener,
+    grpc: Listener,
+    admin: Option<Listener>,
+}
+
+impl Doors {
+    async fn bind(arguments: &Arguments) -> Result<Self, Failure> {
+        Ok(Self {
+            orders: Listener::bind("--listen", &arguments.listen).await?,
+            grpc: Listener::bind("--grpc-listen", &arguments.grpc_listen).await?,
+            admin: match arguments.admin_listen.as_str() {
+                "off" => None,
+                address => Some(Listener::bind("--admin-listen", address).await?),
+            },
+        })
+    }
+
+    fn addresses(&self) -> Addresses {
+        let url = |listener: &Listener| format!("http://{}", listener.address());
+        Addresses {
+            orders: url(&self.orders),
+            grpc: url(&self.grpc),
+            admin: self.admin.as_ref().map(url),
+        }
+    }
+}
+
+/// Everything but the database, whose kind is not known here.
+struct Demo {
+    settings: Settings,
+    store: StoreUrl,
+    broker: Broker,
+    chaos: Option<Chaos>,
+    doors: Doors,
+    metrics: PrometheusHandle,
+    ledger: AnyStore,
+    stop: CancellationToken,
+}
+
+impl Demo {
+    /// Serves until it is asked to stop, or the load has ended.
+    async fn serve<S: Tables>(self, store: S) -> Result<(), Failure> {
+        let Self { settings, store: url, broker, chaos, doors, metrics, ledger, stop } = self;
+        let desk = open::<S>(store, &url, &settings, chaos.is_some()).await?;
+        let events = Events::start(&desk.executor, &broker, &settings, desk.chaos).await?;
+        let addresses = doors.addresses();
+        let Doors { orders, grpc, admin } = doors;
+        let orders = tokio::spawn(orders.serve(http::router(desk.clone()), stop.clone(), GRACE));
+        let grpc = tokio::spawn(grpc.serve(grpc::service(desk.clone()), stop.clone(), GRACE));
+        let closed = CancellationToken::new();
+        let readiness = Readiness::new(ledger, stop.clone());
+        let admin =
+            admin.map(|listener| admin::start(listener, metrics, readiness, closed.clone()));
+        say(&screen::first(&addresses, &url, &broker));
+
+        let ended = match chaos {
+            Some(chaos) => chaos.run(&addresses.orders, &desk, &stop).await,
+            None => {
+                stop.cancelled().await;
+                Ok(())
+            }
+        };
+        stop.cancel();
+        let finished = [orders.await, grpc.await];
+        if !finished.iter().all(|finished| matches!(finished, Ok(true))) {
+            tracing::warn!("calls under way did not finish within {GRACE:?}, and were cut");
+        }
+        events.stop().await;
+        desk.executor.shutdown(GRACE).await;
+        desk.reading.close().await;
+        closed.cancel();
+        if let Some(admin) = admin {
+            let _ = admin.await;
+        }
+        ended
+    }
+}
+
+/// The tables, and what the doors need.
+async fn open<S: Tables>(
+    store: S,
+    url: &StoreUrl,
+    settings: &Settings,
+    chaos: bool,
+) -> Result<Desk<S>, Failure> {
+    let refused = |error: sqlx::Error| {
+        Failure::failed(format_args!("cannot make the demo's tables in {url}: {error}"))
+    };
+    let reading = S::reading(url).map_err(refused)?;
+    S::set_up(&reading).await.map_err(refused)?;
+    let executor = machinery::executor(store.clone(), settings)?;
+    let resolver = machinery::resolver(store, settings)?;
+    Ok(Desk { executor, resolver, reading, chaos })
+}
+
+/// To whoever looks at stdout, if anybody still does.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -5,6 +5,7 @@
 //! or ids: the libraries do, and this program chooses their store and broker by URL.
 
 mod admin;
+pub mod broker;
 mod cli;
 mod command;
 pub mod demo;

@@ -82,6 +82,11 @@ impl StoreUrl {
         self.kind
     }
 
+    /// As whoever dials needs it: with its password.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
     /// The file of a SQLite store.
     pub fn path(&self) -> Option<&Path> {
         let path = self.text.strip_prefix("sqlite:")?;

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use semel::executor::Claimed;
+use semel::executor::{Claimed, Served, Settlement};
 use semel::outbox::{Outbox, Selection};
 use semel::store::Filter;
-use semel::{Command, Envelope, Error, Execution, Executor, Fingerprint, Key, Wait};
+use semel::{
+    Command, Envelope, Error, Execution, Executor, Fingerprint, Key, Outcome, Recorded, Wait,
+};
 use semel_ids::create::{CreateError, CreateExt as _};
 use semel_ids::resource::{Order, Payment};
 use semel_ids::{Reason, TypedId};
@@ -25,6 +27,7 @@ on_each_database! {
     another_request_under_the_key_makes_nothing
     further_things_have_ids_of_their_own
     a_thing_without_an_id_commits_nothing
+    a_thing_is_made_in_a_transaction_that_a_door_has_opened
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -237,5 +240,39 @@ async fn a_thing_without_an_id_commits_nothing<S: Whole>() {
     assert!(matches!(refused, Error::Work(CreateError::HalfMade)), "{refused}");
     assert_eq!(effects::read(scene.place.backend()).await.expect("effects").len(), 0);
     assert_eq!(events(&scene.store).await, 0);
+    scene.place.remove().await;
+}
+
+async fn a_thing_is_made_in_a_transaction_that_a_door_has_opened<S: Whole>() {
+    let scene = Scene::<S>::new().await;
+    let node = scene.node().await;
+    let executor = Executor::new(scene.store.clone());
+    let serve = async |fails| {
+        let (creating, node) = (executor.clone(), node.clone());
+        let served = executor.serve_transact(command("k"), move |unit| async move {
+            let creation = creating.create_in::<Order>(unit).resolver(&node);
+            match creation.run(|making| make(making, fails)).await {
+                Ok(Made { order, .. }) => {
+                    let outcome = Recorded::Whole(Outcome::new("text/plain", order.to_string()));
+                    Settlement::Complete { answer: Some(order), outcome }
+                }
+                Err(error) => Settlement::Fail { answer: None, error: error.to_string() },
+            }
+        });
+        served.await.expect("served")
+    };
+    let failed = serve(true).await;
+    assert!(matches!(failed, Served::Executed { answer: None, .. }), "{failed:?}");
+    assert_eq!(events(&scene.store).await, 0, "nothing of it is left");
+    let Served::Executed { answer: Some(id), .. } = serve(false).await else {
+        panic!("the second attempt runs")
+    };
+    assert_eq!(reason(&node, id).await, Reason::HitL1, "known as soon as it is made");
+    let Served::Replayed { outcome, .. } = serve(false).await else { panic!("it was made") };
+    assert_eq!(outcome.body(), id.to_string().as_bytes());
+    assert_eq!(outcome.reference().map(|it| it.as_str()), Some(&*id.to_string()));
+    assert!(scene.is_mapped(id).await);
+    assert_eq!(effects::read(scene.place.backend()).await.expect("effects").len(), 1);
+    assert_eq!(events(&scene.store).await, 1);
     scene.place.remove().await;
 }

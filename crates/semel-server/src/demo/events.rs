@@ -1,0 +1,144 @@
+//! The road from a commit to the last consumer: outbox, relay, broker, three inboxes.
+//!
+//! The groups know nothing of each other, nor of a broker. Each writes its effect in the transaction
+//! that also records that it has handled the event.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::Executor;
+use semel::bus::Bus;
+use semel::event::Envelope;
+use semel::executor::Unit;
+use semel::inbox::{Consumer, Consuming, Failure as Unhandled, Group, Inbox, InvalidGroup, Source};
+use semel::outbox::{Publisher, Relay, Relaying};
+use semel_amqp::{AmqpPublisher, AmqpSource};
+use semel_nats::{NatsPublisher, NatsSource};
+use semel_redis::stream::Streams;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::machinery;
+use super::mischief;
+use super::orders::{Order, PLACED};
+use super::tables::{GROUPS, Tables};
+use crate::broker::{Broker, Link};
+use crate::failure::Failure;
+use crate::settings::Settings;
+
+/// How long a broker waits for a sign of life before it gives a message to somebody else: what a
+/// killed process had in hands comes again after that.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often acknowledged events are removed from Redis Streams.
+const TRIM_EVERY: Duration = Duration::from_secs(60);
+
+/// Events under way, until they are stopped.
+#[derive(Debug)]
+pub(super) struct Events {
+    relaying: Relaying,
+    consuming: Vec<Consuming>,
+    _trimming: Option<AbortOnDropHandle<()>>,
+}
+
+impl Events {
+    /// Connects, consumes and relays. What an earlier process left is carried on.
+    pub(super) async fn start<S: Tables>(
+        executor: &Executor<S>,
+        broker: &Broker,
+        settings: &Settings,
+        chaos: bool,
+    ) -> Result<Self, Failure> {
+        let inbox = machinery::inbox(executor, settings)?;
+        let groups = GROUPS.map(|name| group(&inbox, name, chaos));
+        let store = executor.store().clone();
+        // Consumers first: RabbitMQ has nowhere to put what nobody has a queue for.
+        let mut consuming = Vec::new();
+        let mut trimming = None;
+        let relaying = match broker.link().await? {
+            Link::Bus => {
+                let bus = Bus::new();
+                for group in groups {
+                    bus.register(group).map_err(Failure::failed)?;
+                }
+                relay(store, bus, settings)?
+            }
+            Link::Nats(client, topology) => {
+                for group in groups {
+                    let name = group.name().to_owned();
+                    let source = NatsSource::builder(client.clone(), topology.clone(), &name);
+                    let source = source.ack_wait(PATIENCE).build().map_err(Failure::failed)?;
+                    consuming.push(consume(group, source).map_err(Failure::failed)?);
+                }
+                let publisher = NatsPublisher::new(client, topology).map_err(Failure::failed)?;
+                relay(store, publisher, settings)?
+            }
+            Link::Amqp { url, exchange } => {
+                let away = |error| broker.away(error);
+                for group in groups {
+                    let source =
+                        AmqpSource::builder(url.as_str(), group.name()).exchange(&exchange);
+                    let source = source.connect().await.map_err(away)?;
+                    consuming.push(consume(group, source).map_err(Failure::failed)?);
+                }
+                let publisher = AmqpPublisher::builder(url.as_str()).exchange(&exchange);
+                relay(store, publisher.connect().await.map_err(away)?, settings)?
+            }
+            Link::Redis(streams) => {
+                for group in groups {
+                    let source = streams.source(group.name()).patience(PATIENCE).open().await?;
+                    consuming.push(consume(group, source).map_err(Failure::failed)?);
+                }
+                let publisher = streams.publisher();
+                trimming =
+                    Some(AbortOnDropHandle::new(tokio::spawn(trim(streams, settings.relay.keep))));
+                relay(store, publisher, settings)?
+            }
+        };
+        Ok(Self { relaying, consuming, _trimming: trimming })
+    }
+
+    /// Finishes what is under way; what waits is there next time.
+    pub(super) async fn stop(self) {
+        self.relaying.stop().await;
+        for consuming in &self.consuming {
+            consuming.stop().await;
+        }
+    }
+}
+
+fn group<S: Tables>(inbox: &Inbox<S>, name: &'static str, chaos: bool) -> Group<S> {
+    let handle = move |event: Arc<Envelope>, mut unit: Unit<S>| async move {
+        let order: Order = event.parse().map_err(Unhandled::hopeless)?;
+        let id = order.order_id;
+        S::insert_effect(unit.conn(), event.tenant(), name, id).await?;
+        if chaos && mischief::stumbles(id, name, unit.context().attempt()) {
+            return Err(Unhandled::retry("chaos: the consumer was made to fail"));
+        }
+        Ok(())
+    };
+    inbox.group(name).ignore_unknown().on_atomic(PLACED, handle)
+}
+
+fn consume<S: Tables>(group: Group<S>, source: impl Source) -> Result<Consuming, InvalidGroup> {
+    Ok(Consumer::new(group, source)?.start())
+}
+
+fn relay<S: Tables>(
+    store: S,
+    publisher: impl Publisher,
+    settings: &Settings,
+) -> Result<Relaying, Failure> {
+    let builder = machinery::relay(Relay::builder(store, publisher), &settings.relay);
+    let relay =
+        builder.build().map_err(|error| Failure::usage(format_args!("[relay]: {error}")))?;
+    Ok(relay.start())
+}
+
+/// Removes from Redis what every group has acknowledged, now and then.
+async fn trim(streams: Streams, keep: Duration) {
+    loop {
+        tokio::time::sleep(TRIM_EVERY).await;
+        if let Err(error) = streams.trim(keep).await {
+            tracing::warn!(%error, "the streams could not be trimmed; trying again");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The door for gRPC: `semel.demo.v1.Orders/CreateOrder`, the same commit under keys of its own.
+
+use semel_tower::grpc::{GrpcLayer, GrpcService, Rules};
+use semel_tower::{Atomic, Scope, Transaction};
+use tonic::{Request, Response, Status};
+use tower::Layer as _;
+
+use super::Desk;
+use super::http::tenant;
+use super::mischief::Mischief;
+use super::orders::{self, NewOrder, Refused};
+use super::proto::orders_server::{Orders, OrdersServer};
+use super::proto::{CreateOrderRequest, Order};
+use super::tables::Tables;
+
+const CREATE: &str = "/semel.demo.v1.Orders/CreateOrder";
+
+/// The service, its only method behind idempotency.
+pub(super) fn service<S: Tables>(
+    desk: Desk<S>,
+) -> GrpcService<OrdersServer<Counter<S>>, S, Atomic> {
+    GrpcLayer::atomic(desk.executor.clone(), tenant(), Scope::global())
+        .unary(CREATE, Rules::new().required())
+        .layer(OrdersServer::new(Counter(desk)))
+}
+
+/// Takes orders.
+#[derive(Debug)]
+pub(super) struct Counter<S: Tables>(Desk<S>);
+
+#[tonic::async_trait]
+impl<S: Tables> Orders for Counter<S> {
+    async fn create_order(
+        &self,
+        mut request: Request<CreateOrderRequest>,
+    ) -> Result<Response<Order>, Status> {
+        // The layer requires a key of this method, so there is a claim, and its transaction.
+        let carried = request.extensions_mut().remove::<Transaction<S>>();
+        let unit = carried.and_then(|transaction| transaction.take());
+        let unit = unit.ok_or_else(|| Status::internal("the call has no transaction"))?;
+        let CreateOrderRequest { sku, quantity, amount_cents } = request.into_inner();
+        let wanted = NewOrder { sku, quantity, amount_cents }.check()?;
+        let order = orders::place(&self.0, unit, wanted, Mischief::None).await?;
+        Ok(Response::new(Order {
+            order_id: order.order_id.to_string(),
+            sku: order.sku,
+            quantity: order.quantity,
+            amount_cents: order.amount_cents,
+        }))
+    }
+}
+
+impl From<Refused> for Status {
+    fn from(refused: Refused) -> Self {
+        let why = refused.to_string();
+        match refused {
+            Refused::Invalid(_) => Status::invalid_argument(why),
+            Refused::Failed(_) => Status::unavailable(why),
+        }
+    }
+}

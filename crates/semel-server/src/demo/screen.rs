@@ -1,0 +1,44 @@
+//! The first screen: where the demo listens, and what to try.
+
+use std::fmt::Write as _;
+
+use crate::broker::{Broker, BrokerKind};
+use crate::place::StoreUrl;
+
+/// Where the demo listens.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    pub(super) orders: String,
+    pub(super) grpc: String,
+    pub(super) admin: Option<String>,
+}
+
+/// Everything before `ready`: the listeners first, each on a line that scripts read.
+pub(super) fn first(addresses: &Addresses, store: &StoreUrl, broker: &Broker) -> String {
+    let Addresses { orders, grpc, admin } = addresses;
+    let mut text = format!("orders: {orders}\ngrpc: {grpc}\n");
+    if let Some(admin) = admin {
+        let _ = writeln!(text, "admin: {admin}");
+    }
+    let url = broker.url();
+    let road = match url.kind() {
+        BrokerKind::Bus => url.kind().name().to_owned(),
+        kind @ (BrokerKind::Nats | BrokerKind::Amqp | BrokerKind::Redis) => {
+            format!("{} at {url}", kind.name())
+        }
+    };
+    let _ = write!(
+        text,
+        "
+Orders are kept in {store}; their events go over {road}.
+Place one, send it again, and see that it was placed once:
+
+  curl -i {orders}/orders -H 'X-Tenant-Id: acme' -H 'Idempotency-Key: order-1' \\
+       -H 'Content-Type: application/json' -d '{{\"sku\":\"tea\",\"quantity\":2,\"amount_cents\":1999}}'
+  curl {orders}/effects
+
+ready
+"
+    );
+    text
+}

@@ -1,0 +1,52 @@
+//! What is said about a broker that is there, and about one that is not.
+
+use semel_nats::async_nats::jetstream::{self, stream};
+use semel_server::Code;
+use semel_server::broker::Broker;
+
+use crate::ground::{server, unique};
+
+fn broker(url: &str, name: &str) -> Broker {
+    Broker::new(url.parse().expect("a broker"), name).expect("a name")
+}
+
+#[tokio::test]
+async fn a_broker_that_is_as_it_should_be_is_not_complained_of() {
+    for name in ["SEMEL_TEST_NATS_URL", "SEMEL_TEST_AMQP_URL"] {
+        let found = broker(&server(name), &unique()).check().await;
+        assert_eq!(found, Ok(Vec::new()), "{name}");
+    }
+    assert_eq!(broker("bus", "x").check().await, Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_stream_that_will_not_do_is_complained_of_and_left_as_it_is() {
+    let (url, name) = (server("SEMEL_TEST_NATS_URL"), unique());
+    let client = semel_nats::connect(&url).await.expect("the server");
+    let context = jetstream::new(client);
+    let config = stream::Config { name: name.clone(), ..stream::Config::default() };
+    context.create_stream(config).await.expect("a stream");
+    let found = broker(&url, &name).check().await.expect("it answers");
+    let codes: Vec<_> = found.iter().map(|finding| finding.code).collect();
+    assert_eq!(codes, ["nats-stream"], "{found:?}");
+    assert!(found[0].found.contains("subjects"), "{found:?}");
+    context.delete_stream(&name).await.expect("deleted");
+}
+
+#[tokio::test]
+async fn a_redis_that_can_lose_events_is_complained_of() {
+    // Whatever the server is like, the broker says of it what its streams say.
+    let url = server("SEMEL_TEST_REDIS_URL");
+    let streams = semel_redis::stream::Streams::builder().connect(&url).await.expect("the server");
+    let said = broker(&url, &unique()).check().await.expect("it answers");
+    assert_eq!(said, streams.check().await.expect("it answers"));
+}
+
+#[tokio::test]
+async fn a_broker_that_is_away_is_unreachable() {
+    for url in ["nats://127.0.0.1:1", "amqp://127.0.0.1:1/%2f", "redis://127.0.0.1:1"] {
+        let failure = broker(url, "x").check().await.expect_err("nobody is there");
+        assert_eq!(failure.code(), Code::Unreachable, "{failure}");
+        assert!(failure.to_string().contains(url), "{failure}");
+    }
+}

@@ -1,0 +1,106 @@
+//! A caller on real sockets, who says everything that a request says.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+
+/// The order of all tests.
+pub(crate) const TEA: &str = r#"{"sku":"tea","quantity":2,"amount_cents":1999}"#;
+
+/// Somebody of the tenant `acme`.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller(Client<HttpConnector, Full<Bytes>>);
+
+/// What was answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().expect("text"))
+    }
+
+    pub(crate) fn replayed(&self) -> bool {
+        self.header("idempotent-replayed") == Some("true")
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("text")
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+
+    /// It is a problem of this status and code.
+    #[track_caller]
+    pub(crate) fn is_problem(&self, status: u16, code: &str) {
+        assert_eq!(self.status, status, "{}", self.text());
+        assert_eq!(self.header("content-type"), Some("application/problem+json"));
+        let problem = self.json();
+        assert_eq!(problem["code"], code, "{problem}");
+        assert_eq!(problem["status"], status, "{problem}");
+    }
+
+    /// The public id of an order that was placed.
+    #[track_caller]
+    pub(crate) fn order_id(&self) -> String {
+        assert_eq!(self.status, 201, "{}", self.text());
+        self.json()["order_id"].as_str().expect("an id").to_owned()
+    }
+}
+
+impl Caller {
+    pub(crate) fn new() -> Self {
+        Self(Client::builder(TokioExecutor::new()).build_http())
+    }
+
+    /// Says this, and hears what is answered; `None` if nobody answers.
+    pub(crate) async fn say(
+        &self,
+        method: Method,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Option<Answer> {
+        let mut request = Request::builder().method(method).uri(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::from(body.to_owned())).expect("a request");
+        let response = self.0.request(request).await.ok()?;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.ok()?.to_bytes();
+        Some(Answer { status: parts.status.as_u16(), headers: parts.headers, body })
+    }
+
+    /// Places an order under a key at the service `base`.
+    pub(crate) async fn try_place(&self, base: &str, key: &str, order: &str) -> Option<Answer> {
+        let headers = [
+            ("x-tenant-id", "acme"),
+            ("idempotency-key", key),
+            ("content-type", "application/json"),
+        ];
+        self.say(Method::POST, &format!("{base}/orders"), &headers, order).await
+    }
+
+    /// The same, where somebody answers.
+    pub(crate) async fn place(&self, base: &str, key: &str, order: &str) -> Answer {
+        self.try_place(base, key, order).await.expect("an answer")
+    }
+
+    /// Asks for something of the tenant's.
+    pub(crate) async fn get(&self, url: &str) -> Answer {
+        let answer = self.say(Method::GET, url, &[("x-tenant-id", "acme")], "").await;
+        answer.expect("an answer")
+    }
+}

@@ -1,0 +1,58 @@
+//! The built-in load, and that it would tell.
+
+use crate::ground::Ground;
+use crate::program::{Ended, Service};
+
+fn ended(mut command: std::process::Command) -> Ended {
+    command.output().expect("the program can be started").into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_ends_with_nothing_doubled_and_nothing_lost() {
+    let ground = Ground::embedded();
+    let said = ended(ground.demo(&["--chaos-for", "3s"])).well();
+    let shown = said.lines().filter(|line| line.starts_with("requests ")).collect::<Vec<_>>();
+    assert!(shown.len() >= 3, "a line a second: {said}");
+    assert!(shown.iter().all(|line| line.contains("effects doubled 0,")), "{said}");
+    let count = |name: &str| -> u64 {
+        let last = shown.last().expect("a line").split(", ");
+        let found = last.filter_map(|cell| cell.strip_prefix(name)?.trim().parse().ok()).next();
+        found.unwrap_or_else(|| panic!("{name} in {said}"))
+    };
+    // Whatever may go wrong went wrong.
+    for name in ["executed", "replayed", "in progress", "failed", "hung up", "events sent again"] {
+        assert!(count(name) > 0, "{name}: {said}");
+    }
+    let orders = count("orders");
+    assert_eq!([count("INVENTORY"), count("NOTIFY"), count("BILLING")], [orders; 3]);
+    let verdict = format!("{orders} keys, {orders} orders, one answer each");
+    assert!(said.trim().lines().last().is_some_and(|line| line.contains(&verdict)), "{said}");
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_that_finds_a_doubled_effect_ends_with_3() {
+    let ground = Ground::embedded();
+    // So that there are tables.
+    drop(ground.start());
+    ground
+        .execute(
+            "CREATE TRIGGER sabotage AFTER INSERT ON effects \
+             WHEN (SELECT COUNT(*) FROM effects) = 20 \
+             BEGIN INSERT INTO effects SELECT * FROM effects LIMIT 1; END",
+        )
+        .await;
+    let said = ended(ground.demo(&["--chaos-for", "1s"]));
+    assert_eq!(said.code, Some(3), "{}{}", said.stdout, said.stderr);
+    assert!(said.stderr.contains("chaos: 1 effects doubled"), "{}", said.stderr);
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_that_is_asked_to_stop_ends_well() {
+    let ground = Ground::embedded();
+    let service = Service::start(ground.demo(&["--chaos"]));
+    service.signal("TERM");
+    assert_eq!(service.ended().code(), Some(0));
+    ground.remove().await;
+}

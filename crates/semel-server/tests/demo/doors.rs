@@ -1,0 +1,192 @@
+//! What callers see over HTTP.
+
+use http::Method;
+use serde_json::json;
+
+use crate::caller::{Caller, TEA};
+use crate::ground::{Ground, done, until_effects};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_is_placed_once_and_every_repeat_gets_the_first_answer() {
+    let ground = Ground::embedded();
+    let (service, caller) = (ground.start(), Caller::new());
+    let base = service.url("orders");
+    let first = caller.place(base, "k-1", TEA).await;
+    let id = first.order_id();
+    assert!(id.starts_with("ord_") && id.len() == 30, "{id}");
+    let body = format!(r#"{{"order_id":"{id}","sku":"tea","quantity":2,"amount_cents":1999}}"#);
+    assert_eq!(first.text(), body);
+    assert_eq!(first.header("location"), Some(&*format!("/orders/{id}")));
+    assert_eq!(first.header("content-type"), Some("application/json"));
+    assert!(!first.replayed());
+    // The same request, also where it is spelled differently and its key is quoted.
+    let respelled = r#"{"amount_cents": 1999, "quantity": 2, "sku": "tea"}"#;
+    for (key, order) in [("k-1", TEA), ("k-1", respelled), ("\"k-1\"", TEA)] {
+        let again = caller.place(base, key, order).await;
+        assert!(again.replayed(), "{}", again.text());
+        assert_eq!((again.status, &again.body), (201, &first.body));
+        assert_eq!(again.header("location"), first.header("location"));
+    }
+    assert_ne!(caller.place(base, "k-2", TEA).await.order_id(), id, "another key, another order");
+    assert_eq!(until_effects(&caller, base, &done(2)).await, done(2));
+    drop(service);
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_order_is_refused_and_its_key_is_free() {
+    let ground = Ground::embedded();
+    let (service, caller) = (ground.start(), Caller::new());
+    let base = service.url("orders");
+    for (n, wrong) in [
+        "",
+        "tea",
+        r#"{"sku":"tea","quantity":2}"#,
+        r#"{"sku":"","quantity":2,"amount_cents":1}"#,
+        r#"{"sku":"tea","quantity":0,"amount_cents":1}"#,
+        r#"{"sku":"tea","quantity":"2","amount_cents":1}"#,
+        r#"{"sku":"tea","quantity":2,"amount_cents":-1}"#,
+        r#"{"sku":"tea","quantity":2,"amount_cents":1,"gift":true}"#,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = format!("k-{n}");
+        caller.place(base, &key, wrong).await.is_problem(400, "ORDER_INVALID");
+        let right = caller.place(base, &key, TEA).await;
+        assert_eq!((right.status, right.replayed()), (201, false), "{wrong}: {}", right.text());
+    }
+    assert_eq!(until_effects(&caller, base, &done(8)).await, done(8), "nothing of the wrong ones");
+    drop(service);
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_says_whose_it_is_and_under_which_key() {
+    let ground = Ground::embedded();
+    let (service, caller) = (ground.start(), Caller::new());
+    let base = service.url("orders");
+    let orders = format!("{base}/orders");
+    let say = async |method, headers: &[(&str, &str)]| {
+        caller.say(method, &orders, headers, TEA).await.expect("an answer")
+    };
+    let unkeyed = say(Method::POST, &[("x-tenant-id", "acme")]).await;
+    unkeyed.is_problem(400, "KEY_MISSING");
+    let nobodys = say(Method::POST, &[("idempotency-key", "k")]).await;
+    nobodys.is_problem(401, "TENANT_UNKNOWN");
+    say(Method::GET, &[]).await.is_problem(401, "TENANT_UNKNOWN");
+    let id = caller.place(base, "k", TEA).await.order_id();
+    let shown = caller.say(Method::GET, &format!("{orders}/{id}"), &[], "").await;
+    shown.expect("an answer").is_problem(401, "TENANT_UNKNOWN");
+    // Another tenant's key is another key.
+    let theirs = say(Method::POST, &[("x-tenant-id", "other"), ("idempotency-key", "k")]).await;
+    assert_ne!(theirs.order_id(), id);
+    drop(service);
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_order_under_the_same_key_is_refused() {
+    let ground = Ground::embedded();
+    let (service, caller) = (ground.start(), Caller::new());
+    let base = service.url("orders");
+    caller.place(base, "k", TEA).await.order_id();
+    let other = r#"{"sku":"mug","quantity":1,"amount_cents":700}"#;
+    caller.place(base, "k", other).await.is_problem(422, "KEY_REUSED");
+    assert_eq!(until_effects(&caller, base, &done(1)).await, done(1));
+    drop(service);
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_is_found_by_its_public_id_and_by_no_other_tenant() {
+    let ground = Ground::embedded();
+    let (mut service, caller) = (ground.start(), Caller::new());
+    let (mut ids, mut bodies) = (Vec::new(), Vec::new());
+    for (key, sku) in [("a", "tea"), ("b", "mug"), ("c", "Tässchen ☕")] {
+        let order = json!({ "sku": sku, "quantity": 1, "amount_cents": 9_007_199_254_740_993_u64 });
+        let placed = caller.place(service.url("orders"), key, &order.to_string()).await;
+        ids.push(placed.order_id());
+        bodies.push(placed.text().to_owned());
+    }
+    for restarted in [false, true] {
+        if restarted {
+            // What the process remembered is gone; what it wrote is not.
+            service.kill();
+            service = ground.start();
+        }
+        let base = service.url("orders");
+        for (id, body) in ids.iter().zip(&bodies) {
+            let found = caller.get(&format!("{base}/orders/{id}")).await;
+            assert_eq!((found.status, found.text()), (200, &**body));
+        }
+        let several = format!("{base}/orders?ids={},{},{}", ids[2], ids[0], ids[2]);
+        let found = caller.get(&several).await;
+        let wanted = format!(r#"{{"orders":[{},{},{}]}}"#, bodies[2], bodies[0], bodies[2]);
+        assert_eq!((found.status, found.text()), (200, &*wanted), "in the order of the request");
+        let theirs = [("x-tenant-id", "other")];
+        let one = format!("{base}/orders/{}", ids[0]);
+        for url in [&one, &several] {
+            let hidden = caller.say(Method::GET, url, &theirs, "").await.expect("an answer");
+            hidden.is_problem(404, "NOT_FOUND");
+        }
+        let unknown = "ord_01arz3ndektsv4rrffq69g5fav";
+        caller.get(&format!("{base}/orders/{unknown}")).await.is_problem(404, "NOT_FOUND");
+        for wrong in ["ord_", "pay_01arz3ndektsv4rrffq69g5fav", &ids[0].to_uppercase()] {
+            caller.get(&format!("{base}/orders/{wrong}")).await.is_problem(400, "INVALID_PARAM");
+            let mixed = format!("{base}/orders?ids={},{wrong}", ids[0]);
+            caller.get(&mixed).await.is_problem(400, "INVALID_PARAM");
+        }
+        caller.get(&format!("{base}/orders")).await.is_problem(400, "INVALID_PARAM");
+    }
+    drop(service);
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_effect_by_hand_shows() {
+    let ground = Ground::embedded();
+    let (service, caller) = (ground.start(), Caller::new());
+    let base = service.url("orders");
+    caller.place(base, "k", TEA).await.order_id();
+    assert_eq!(until_effects(&caller, base, &done(1)).await, done(1));
+    ground
+        .execute("INSERT INTO effects SELECT * FROM effects WHERE consumer_group = 'NOTIFY'")
+        .await;
+    let said = caller.get(&format!("{base}/effects")).await;
+    let doubled =
+        r#"{"orders":1,"effects":{"INVENTORY":1,"NOTIFY":2,"BILLING":1},"outbox_pending":0}"#;
+    assert_eq!(said.text(), doubled, "nothing in the table forbids it, and it is counted");
+    drop(service);
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_cannot_ask_for_chaos() {
+    let ground = Ground::embedded();
+    let (service, caller) = (ground.start(), Caller::new());
+    let url = format!("{}/orders", service.url("orders"));
+    let headers = [("x-tenant-id", "acme"), ("idempotency-key", "k"), ("x-semel-chaos", "fail")];
+    let answer = caller.say(Method::POST, &url, &headers, TEA).await.expect("an answer");
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    drop(service);
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_told_how_it_is() {
+    let ground = Ground::embedded();
+    let (service, caller) = (ground.start(), Caller::new());
+    let (base, admin) = (service.url("orders"), service.url("admin"));
+    caller.place(base, "k", TEA).await.order_id();
+    caller.place(base, "k", TEA).await.order_id();
+    for path in ["healthz", "readyz"] {
+        assert_eq!(caller.get(&format!("{admin}/{path}")).await.status, 200, "{path}");
+    }
+    let metrics = caller.get(&format!("{admin}/metrics")).await;
+    let executed = r#"semel_executions_total{kind="http",outcome="executed"} 1"#;
+    assert!(metrics.text().contains(executed), "{}", metrics.text());
+    assert!(!metrics.text().contains("acme"), "no tenant, key or id is told");
+    drop(service);
+    ground.remove().await;
+}

@@ -1,0 +1,149 @@
+//! kill -9 under load, again and again, while clients retry with their keys until they are answered.
+//!
+//! Each key is sent by two clients at once. In the end there are as many orders as keys, one effect
+//! of each in every group, and one answer for each key, byte for byte.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use crate::caller::{Caller, TEA};
+use crate::ground::{Ground, done, server, until_effects};
+use crate::program::Service;
+
+const KEYS: usize = 120;
+/// Clients at once; each has every so many-th key, and a twin with the same keys.
+const CLIENTS: usize = 6;
+const KILLS: usize = 4;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_doubled_on_sqlite_and_the_bus() {
+    survive(Ground::embedded(), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_doubled_by_two_processes_on_postgres_and_nats() {
+    survive(Ground::postgres(&server("SEMEL_TEST_NATS_URL")).await, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_doubled_on_mysql_and_rabbitmq() {
+    survive(Ground::mysql(&server("SEMEL_TEST_AMQP_URL")).await, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_doubled_by_two_processes_on_mysql_and_redis_streams() {
+    survive(Ground::mysql(&server("SEMEL_TEST_REDIS_URL")).await, 2).await;
+}
+
+/// How many keys have their answer, and who wants to know.
+#[derive(Default)]
+struct Progress {
+    answered: AtomicUsize,
+    moved: Notify,
+}
+
+impl Progress {
+    fn answered(&self) {
+        self.answered.fetch_add(1, Ordering::SeqCst);
+        self.moved.notify_waiters();
+    }
+
+    async fn until(&self, wanted: usize) {
+        loop {
+            let moved = self.moved.notified();
+            if self.answered.load(Ordering::SeqCst) >= wanted {
+                return;
+            }
+            moved.await;
+        }
+    }
+}
+
+async fn survive(ground: Ground, processes: usize) {
+    let mut services: Vec<Service> = (0..processes).map(|_| ground.start()).collect();
+    let urls = |services: &[Service]| -> Vec<String> {
+        services.iter().map(|service| service.url("orders").to_owned()).collect()
+    };
+    let (tell, told) = watch::channel(urls(&services));
+    let progress = Arc::new(Progress::default());
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS * 2 {
+        clients.spawn(client(number, told.clone(), Arc::clone(&progress)));
+    }
+    for kill in 0..KILLS {
+        // In the middle of it: everybody else's calls are under way.
+        progress.until((kill + 1) * 2 * KEYS / (KILLS + 2)).await;
+        let at = kill % processes;
+        services.remove(at).kill();
+        services.insert(at, ground.start());
+        tell.send_replace(urls(&services));
+    }
+    let mut answers: BTreeMap<String, Vec<Bytes>> = BTreeMap::new();
+    for heard in clients.join_all().await {
+        for (key, answer) in heard {
+            answers.entry(key).or_default().push(answer);
+        }
+    }
+    assert_eq!(answers.len(), KEYS);
+    let caller = Caller::new();
+    let said = until_effects(&caller, services[0].url("orders"), &done(KEYS)).await;
+    assert_eq!(said, done(KEYS), "orders = keys, effects = orders in every group");
+    let mut orders: Vec<&Bytes> = Vec::new();
+    for (key, heard) in &answers {
+        // Of the last process to be asked, which may have seen none of it.
+        let last = services.last().expect("one").url("orders");
+        let again = caller.place(last, key, TEA).await;
+        assert!(again.replayed(), "{key}: {}", again.text());
+        assert!(heard.iter().all(|answer| *answer == again.body), "{key}: one answer");
+        orders.push(&heard[0]);
+    }
+    orders.sort();
+    orders.dedup();
+    assert_eq!(orders.len(), KEYS, "no two keys have one order");
+    assert_eq!(
+        caller.get(&format!("{}/effects", services[0].url("orders"))).await.text(),
+        done(KEYS),
+        "and nothing came of asking again"
+    );
+    drop(services);
+    ground.remove().await;
+}
+
+/// Places its orders, each until it is answered; gives what was answered.
+async fn client(
+    number: usize,
+    urls: watch::Receiver<Vec<String>>,
+    progress: Arc<Progress>,
+) -> Vec<(String, Bytes)> {
+    let (caller, mut heard) = (Caller::new(), Vec::new());
+    for key in (number % CLIENTS..KEYS).step_by(CLIENTS).map(|key| format!("key-{key}")) {
+        let answer = loop {
+            let url = {
+                let urls = urls.borrow();
+                urls[number % urls.len()].clone()
+            };
+            match caller.try_place(&url, &key, TEA).await {
+                Some(answer) if answer.status == 201 => break answer,
+                // In progress, failed, stopped in the middle, or nobody there.
+                Some(answer) => assert!(
+                    matches!(answer.status, 409 | 500 | 503),
+                    "{key}: {} {}",
+                    answer.status,
+                    answer.text()
+                ),
+                None => {}
+            }
+            // As an impatient client would.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        heard.push((key, answer.body));
+        progress.answered();
+    }
+    heard
+}

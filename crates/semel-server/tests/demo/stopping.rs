@@ -1,0 +1,65 @@
+//! SIGTERM: calls under way finish, and the program ends well.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::caller::{Caller, TEA};
+use crate::ground::{Ground, done, until_effects};
+
+async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let read = stream.read(&mut buffer).await.expect("an answer");
+        said.extend_from_slice(&buffer[..read]);
+        let text = String::from_utf8_lossy(&said);
+        if read == 0 || text.contains(end) {
+            return text.into_owned();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_under_way_finishes_and_the_program_ends_well() {
+    let ground = Ground::embedded();
+    let (service, caller) = (ground.start(), Caller::new());
+    let address = service.url("orders").strip_prefix("http://").expect("a URL").to_owned();
+    let mut stream = TcpStream::connect(&address).await.expect("somebody listens");
+    let head = format!(
+        "POST /orders HTTP/1.1\r\nhost: {address}\r\nx-tenant-id: acme\r\nidempotency-key: k\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        TEA.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    // The server asks for the body, so the call is under way.
+    assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 100"));
+    service.signal("TERM");
+    let ready = format!("{}/readyz", service.url("admin"));
+    while caller.get(&ready).await.status == 200 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stream.write_all(TEA.as_bytes()).await.expect("sent");
+    let answer = read_until(&mut stream, "amount_cents\":1999}").await;
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    assert_eq!(service.ended().code(), Some(0));
+    // And it was no empty promise.
+    let service = ground.start();
+    let again = caller.place(service.url("orders"), "k", TEA).await;
+    assert!(again.replayed() && answer.contains(again.text()), "{answer}");
+    let said = until_effects(&caller, service.url("orders"), &done(1)).await;
+    assert_eq!(said, done(1));
+    drop(service);
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_demo_ends_at_once_and_well() {
+    let ground = Ground::embedded();
+    let (service, caller) = (ground.start(), Caller::new());
+    // With a connection that is kept open.
+    caller.place(service.url("orders"), "k", TEA).await.order_id();
+    service.signal("INT");
+    assert_eq!(service.ended().code(), Some(0));
+    ground.remove().await;
+}
