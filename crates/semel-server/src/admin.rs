@@ -57,6 +57,40 @@ impl Readiness {
     }
 }
 
+/// The listener, before there is anything to look after.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    listener: Listener,
+    metrics: PrometheusHandle,
+}
+
+impl Admin {
+    /// Listens on `address`, the value of `--admin-listen`, and starts counting in this process;
+    /// `None` if it is `off`. Called once, before anything is counted.
+    pub(crate) async fn bind(address: &str) -> Result<Option<Self>, Failure> {
+        if address == "off" {
+            return Ok(None);
+        }
+        let listener = Listener::bind("--admin-listen", address).await?;
+        Ok(Some(Self { listener, metrics: count()? }))
+    }
+
+    /// Where it listens.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.listener.address())
+    }
+
+    /// Serves until `closed`, which comes after everything else has stopped: while calls finish,
+    /// `/readyz` says no and `/healthz` still says yes.
+    pub(crate) fn start(
+        self,
+        readiness: Readiness,
+        closed: CancellationToken,
+    ) -> tokio::task::JoinHandle<bool> {
+        start(self.listener, self.metrics, readiness, closed)
+    }
+}
+
 /// Starts counting in this process. Called once, before anything is counted.
 pub(crate) fn count() -> Result<PrometheusHandle, Failure> {
     let builder = PrometheusBuilder::new()

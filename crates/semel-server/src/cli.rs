@@ -31,7 +31,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Gateway(gateway::Arguments),
+    Gateway(Box<gateway::Arguments>),
     Demo(demo::Arguments),
     Migrate(migrate::Arguments),
     Doctor(doctor::Arguments),
@@ -60,7 +60,7 @@ impl Cli {
         match self.command {
             Command::Gateway(arguments) => {
                 let _logs = logs::start(self.log)?;
-                gateway::run(arguments, settings()?, self.config.clone()).await
+                gateway::run(*arguments, settings()?, self.config.clone()).await
             }
             Command::Demo(arguments) => {
                 let _logs = logs::start(self.log)?;

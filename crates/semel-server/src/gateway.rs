@@ -2,23 +2,246 @@
 //!
 //! It is the library's HTTP layer around a forwarding service; nothing here knows what a claim is.
 
+mod access;
+mod body;
+mod certificate;
+mod client;
+mod entrance;
+mod forward;
+mod headers;
+pub mod identity;
+mod routes;
 pub mod settings;
+mod token;
+mod upgrade;
+pub mod upstream;
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
+use http::HeaderName;
+use semel::executor::Polling;
+use semel::{AnyStore, Executor, Policy};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+use self::access::Access;
+use self::certificate::Certificate;
+use self::entrance::Entrance;
+use self::forward::Forward;
+use self::identity::Who;
+use self::settings::Gateway;
+use self::upstream::Upstream;
 use crate::failure::Failure;
-use crate::settings::Settings;
+use crate::place::{Opening, Place, StoreUrl};
+use crate::serve::Listener;
+use crate::settings::{Ledger, Settings, duration};
+use crate::{admin, serve, signals};
 
 /// Put idempotent writes in front of any HTTP service
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {}
+pub struct Arguments {
+    /// The service behind the gateway
+    #[arg(long, value_name = "URL")]
+    upstream: Option<Upstream>,
+    /// Where to listen [default: 127.0.0.1:7080]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Where records are kept [default: sqlite:semel.db]
+    #[arg(long, value_name = "URL")]
+    store: Option<StoreUrl>,
+    /// What tells callers apart: header:NAME, cookie:NAME, jwt-claim:NAME or global
+    /// [default: header:authorization]
+    #[arg(long, value_name = "WHO")]
+    principal: Option<Who>,
+    /// Keys to verify tokens with, a JSON Web Key Set
+    #[arg(long, value_name = "FILE")]
+    jwks: Option<PathBuf>,
+    /// The header that names the tenant [default: X-Tenant-Id]
+    #[arg(long, value_name = "NAME")]
+    tenant_header: Option<HeaderName>,
+    /// How long the upstream may take [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    upstream_timeout: Option<Duration>,
+    /// Speak HTTP/2 to an upstream without TLS
+    #[arg(long)]
+    upstream_http2: bool,
+    /// Check the upstream's certificate with these authorities instead of the system's
+    #[arg(long, value_name = "FILE")]
+    upstream_ca: Option<PathBuf>,
+    /// Speak TLS with this certificate chain, PEM
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// Where to serve /metrics, /healthz and /readyz; off for nowhere [default: 127.0.0.1:7090]
+    #[arg(long, value_name = "ADDRESS")]
+    admin_listen: Option<String>,
+    /// How long calls under way may take after SIGTERM [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    drain: Option<Duration>,
+    /// Forward without the layer, to measure what it costs
+    #[arg(long, hide = true)]
+    unprotected: bool,
+}
+
+impl Arguments {
+    /// Flags count for more than what was read.
+    fn over(&self, mut settings: Settings) -> Settings {
+        fn lay<T: Clone>(over: &Option<T>, under: &mut T) {
+            if let Some(value) = over {
+                under.clone_from(value);
+            }
+        }
+        fn lay_some<T: Clone>(over: &Option<T>, under: &mut Option<T>) {
+            if over.is_some() {
+                under.clone_from(over);
+            }
+        }
+        let gateway = &mut settings.gateway;
+        lay_some(&self.upstream, &mut gateway.upstream);
+        lay(&self.listen, &mut gateway.listen);
+        lay_some(&self.store, &mut settings.ledger.store);
+        lay(&self.principal, &mut gateway.principal);
+        lay_some(&self.jwks, &mut gateway.jwks);
+        lay(&self.tenant_header, &mut gateway.tenant_header);
+        lay(&self.upstream_timeout, &mut gateway.upstream_timeout);
+        gateway.upstream_http2 |= self.upstream_http2;
+        lay_some(&self.upstream_ca, &mut gateway.upstream_ca);
+        lay_some(&self.tls_cert, &mut gateway.tls_cert);
+        lay_some(&self.tls_key, &mut gateway.tls_key);
+        lay(&self.admin_listen, &mut gateway.admin_listen);
+        lay(&self.drain, &mut gateway.drain);
+        settings
+    }
+}
 
 pub(crate) async fn run(
-    _arguments: Arguments,
-    _settings: Settings,
-    _file: Option<PathBuf>,
+    arguments: Arguments,
+    settings: Settings,
+    file: Option<PathBuf>,
 ) -> Result<(), Failure> {
-    Err(Failure::failed("not there yet"))
+    let settings = arguments.over(settings);
+    let gateway = &settings.gateway;
+    let Some(upstream) = gateway.upstream.clone() else {
+        return Err(Failure::usage("a gateway needs a service behind it: give --upstream URL"));
+    };
+    if gateway.upstream_timeout.is_zero() {
+        return Err(Failure::usage("an --upstream-timeout of nothing lets nothing through"));
+    }
+    let certificate = Certificate::read(gateway)?;
+    let stop = signals::stop()?;
+    let admin = admin::Admin::bind(&gateway.admin_listen).await?;
+    let mut listener = Listener::bind("--listen", &gateway.listen).await?;
+    if let Some(certificate) = &certificate {
+        listener = listener.tls(certificate.config());
+    }
+    let scheme = if certificate.is_some() { "https" } else { "http" };
+    let shown = format!("{scheme}://{}", listener.address());
+    if arguments.unprotected {
+        let service = Access(Forward::new(gateway, upstream)?);
+        serve::say(&[("gateway", &shown)]);
+        listener.serve(service, stop, gateway.drain).await;
+        return Ok(());
+    }
+    let store = settings.ledger.store.clone().unwrap_or_else(default_store);
+    let place = Place::open(&store, Opening::Serve, &settings.ledger.prefix).await?;
+    let executor = executor(&place, &settings.ledger)?;
+    let forward = Forward::new(gateway, upstream.clone())?;
+    let entrance = Entrance::new(gateway, &settings.route, executor.clone(), forward)?;
+    let closed = CancellationToken::new();
+    let readiness = admin::Readiness::new(place.ledger(), stop.clone());
+    let admin_url = admin.as_ref().map(admin::Admin::url);
+    let admin = admin.map(|admin| admin.start(readiness, closed.clone()));
+    reload(arguments, &settings, file, entrance.clone(), certificate)?;
+
+    for warning in gateway.principal.warnings(gateway.jwks.is_some()) {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!(%upstream, %store, guarantee = ?executor.guarantee(), "the gateway listens");
+    let admin_line = admin_url.as_deref().map(|url| ("admin", url));
+    let lines: Vec<_> = [("gateway", &*shown)].into_iter().chain(admin_line).collect();
+    serve::say(&lines);
+
+    let end = finish(listener.serve(Access(entrance), stop.clone(), gateway.drain), &stop);
+    let (in_time, since) = end.await;
+    // Handlers go on without their callers; they have what is left of the grace.
+    let left = gateway.drain.saturating_sub(since.elapsed());
+    let shutdown = executor.shutdown(left).await;
+    place.close().await;
+    closed.cancel();
+    if let Some(admin) = admin {
+        let _ = admin.await;
+    }
+    match in_time && shutdown.graceful {
+        true => Ok(()),
+        false => Err(Failure::failed(format_args!(
+            "calls were still under way after {:?} and were cut; --drain gives them more time",
+            gateway.drain
+        ))),
+    }
+}
+
+/// What `serving` came to, and when it was asked to stop.
+async fn finish(serving: impl Future<Output = bool>, stop: &CancellationToken) -> (bool, Instant) {
+    let asked = async {
+        stop.cancelled().await;
+        tracing::info!("stopping: calls under way finish, no new ones are taken");
+        Instant::now()
+    };
+    tokio::join!(serving, asked)
+}
+
+fn default_store() -> StoreUrl {
+    "sqlite:semel.db".parse().expect("a store's URL")
+}
+
+/// Runs operations by what `[ledger]` says.
+fn executor(place: &Place, ledger: &Ledger) -> Result<Executor<AnyStore>, Failure> {
+    let policy = Policy {
+        keep: ledger.default_ttl,
+        lease: ledger.lock_ttl,
+        wait: routes::waits(ledger.wait_timeout),
+        ..Policy::default()
+    };
+    let polling = Polling { first: ledger.wait_interval, max: ledger.wait_max_interval };
+    let built = Executor::builder(place.ledger()).policy(policy).polling(polling).build();
+    built.map_err(|invalid| Failure::usage(format_args!("[ledger]: {invalid}")))
+}
+
+/// Reads routes, keys and certificates again whenever SIGHUP asks for it.
+fn reload(
+    arguments: Arguments,
+    started: &Settings,
+    file: Option<PathBuf>,
+    entrance: Entrance,
+    certificate: Option<Arc<Certificate>>,
+) -> Result<(), Failure> {
+    let mut asked = signals::reload()?;
+    let gateway: Gateway = started.gateway.clone();
+    tokio::spawn(async move {
+        while asked.recv().await.is_some() {
+            let read = Settings::read(file.as_deref()).and_then(|settings| {
+                let settings = arguments.over(settings);
+                entrance.reload(&gateway, &settings.route)?;
+                certificate.as_ref().map_or(Ok(()), |certificate| certificate.reload())?;
+                Ok(settings)
+            });
+            match read {
+                Ok(settings) => {
+                    tracing::info!(routes = settings.route.len(), "the routes were read again");
+                    if settings.gateway != gateway {
+                        tracing::warn!("[gateway] has changed, which takes a restart");
+                    }
+                }
+                Err(failure) => {
+                    tracing::error!(%failure, "the routes could not be read again; the old ones stay");
+                }
+            }
+        }
+    });
+    Ok(())
 }

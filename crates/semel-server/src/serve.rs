@@ -1,6 +1,7 @@
 //! A listener that serves a tower service until it is told to stop, then lets calls under way finish.
 
 use std::error::Error;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,17 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// The pause after an accept that failed, mostly for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Tells whoever started this process where it listens, and that it is ready.
+pub(crate) fn say(listeners: &[(&str, &str)]) {
+    let mut out = std::io::stdout().lock();
+    // Whoever started it may have gone; that is no reason to fail.
+    for (name, url) in listeners {
+        let _ = writeln!(out, "{name}: {url}");
+    }
+    let _ = writeln!(out, "ready");
+    let _ = out.flush();
+}
+
 /// Who called. In every request's extensions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
@@ -44,11 +56,12 @@ pub(crate) struct Listener {
 impl Listener {
     /// Listens on `address`, which the flag `flag` gave.
     pub(crate) async fn bind(flag: &str, address: &str) -> Result<Self, Failure> {
-        let cannot = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::InvalidInput => Failure::usage(format_args!(
+        let cannot = |error: std::io::Error| match error.kind() == std::io::ErrorKind::InvalidInput
+        {
+            true => Failure::usage(format_args!(
                 "{flag} {address}: {error}; write it as 127.0.0.1:7080"
             )),
-            _ => Failure::failed(format_args!("{flag}: cannot listen on {address}: {error}")),
+            false => Failure::failed(format_args!("{flag}: cannot listen on {address}: {error}")),
         };
         let socket = TcpListener::bind(address).await.map_err(cannot)?;
         let address = socket.local_addr().map_err(cannot)?;
@@ -83,12 +96,15 @@ impl Listener {
     {
         let (places, calls) = (Arc::new(Semaphore::new(CONNECTIONS)), GracefulShutdown::new());
         loop {
-            let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
+            let accepting = async {
+                let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
+                self.socket.accept().await.map(|accepted| (accepted, place))
+            };
             let accepted = tokio::select! {
-                accepted = self.socket.accept() => accepted,
+                accepted = accepting => accepted,
                 () = stop.cancelled() => break,
             };
-            let (stream, peer) = match accepted {
+            let ((stream, peer), place) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");

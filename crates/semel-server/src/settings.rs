@@ -4,7 +4,7 @@
 //! environment. The environment counts for more than the file, flags for more than both. A name that
 //! nobody knows is refused: a misspelt limit must not become the default.
 
-mod duration;
+pub(crate) mod duration;
 mod environment;
 mod names;
 

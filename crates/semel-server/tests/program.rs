@@ -16,7 +16,10 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `semel` with these arguments and none of this process's settings, in `directory`.
-pub fn semel<A: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = A>) -> Command {
+pub(crate) fn semel<A: AsRef<OsStr>>(
+    directory: &Path,
+    arguments: impl IntoIterator<Item = A>,
+) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
     command.args(arguments).current_dir(directory).stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
@@ -28,20 +31,23 @@ pub fn semel<A: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Ite
 }
 
 /// Runs a command to its end.
-pub fn run<A: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = A>) -> Ended {
+pub(crate) fn run<A: AsRef<OsStr>>(
+    directory: &Path,
+    arguments: impl IntoIterator<Item = A>,
+) -> Ended {
     let output = semel(directory, arguments).output().expect("the program can be started");
     Ended::from(output)
 }
 
 /// How a command ended.
 #[derive(Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     /// Its exit code; `None` if a signal ended it.
-    pub code: Option<i32>,
+    pub(crate) code: Option<i32>,
     /// What it printed.
-    pub stdout: String,
+    pub(crate) stdout: String,
     /// What it complained about.
-    pub stderr: String,
+    pub(crate) stderr: String,
 }
 
 impl From<Output> for Ended {
@@ -57,14 +63,14 @@ impl From<Output> for Ended {
 impl Ended {
     /// It went well; gives what it printed.
     #[track_caller]
-    pub fn well(self) -> String {
+    pub(crate) fn well(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.stdout, self.stderr);
         self.stdout
     }
 
     /// It failed with this code and one line of explanation, which it gives.
     #[track_caller]
-    pub fn badly(self, code: i32) -> String {
+    pub(crate) fn badly(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
         assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
         assert_eq!(self.stderr.trim().lines().count(), 1, "one line, not {}", self.stderr);
@@ -74,7 +80,7 @@ impl Ended {
 
 /// A service under way. Killed when it is dropped.
 #[derive(Debug)]
-pub struct Service {
+pub(crate) struct Service {
     child: Child,
     urls: BTreeMap<String, String>,
 }
@@ -82,9 +88,8 @@ pub struct Service {
 impl Service {
     /// Starts a service and waits until it says `ready`.
     #[track_caller]
-    pub fn start(mut command: Command) -> Self {
-        let mut child =
-            command.stdout(Stdio::piped()).spawn().expect("the program can be started");
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program can be started");
         let stdout = child.stdout.take().expect("it was piped");
         let (said, hear) = mpsc::channel();
         std::thread::spawn(move || {
@@ -117,30 +122,30 @@ impl Service {
 
     /// The URL of one of its listeners.
     #[track_caller]
-    pub fn url(&self, name: &str) -> &str {
+    pub(crate) fn url(&self, name: &str) -> &str {
         self.urls.get(name).unwrap_or_else(|| panic!("no {name} in {:?}", self.urls))
     }
 
     /// Its process.
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// kill -9.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().expect("it is our child");
         let _ = self.child.wait();
     }
 
     /// Sends a signal by its name, such as `TERM`.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").arg(format!("-{name}")).arg(self.id().to_string()).status();
         assert!(sent.expect("there is a kill command").success());
     }
 
     /// Waits for its end.
     #[track_caller]
-    pub fn ended(mut self) -> ExitStatus {
+    pub(crate) fn ended(mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait().expect("it is our child") {

@@ -333,6 +333,7 @@ macro_rules! __behaviours {
                 a_failed_answer_is_delivered_and_run_again,
                 a_failed_answer_under_keep_is_final,
                 a_failed_answer_backs_off,
+                an_answer_in_doubt_is_run_again_or_held,
                 failed_answers_use_attempts_up,
                 a_fresh_key_that_is_given_back_is_free,
                 a_failed_key_that_is_given_back_keeps_its_operation,

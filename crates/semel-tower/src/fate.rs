@@ -13,4 +13,7 @@ pub enum Fate {
     Release,
     /// Failed: the operation keeps its id, and the next request with this key runs it again.
     Fail,
+    /// Broke off, and nobody here knows what it did (a call to another service that was cut): as a
+    /// crash is, by the crash policy. Run again like a failure, or held until somebody resolves it.
+    Doubt,
 }

@@ -108,5 +108,6 @@ pub use methods::InvalidDescriptorSet;
 pub use retry::Retry;
 pub use rules::Rules;
 pub use service::GrpcService;
+pub use status::refusal;
 
 pub use crate::http::REPLAYED;

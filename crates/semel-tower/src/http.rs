@@ -15,7 +15,9 @@
 //! take and give [`Body`](crate::Body): inside one `ServiceBuilder`, something below that insists on
 //! axum's own (`middleware::from_fn`) needs
 //! `.map_request(|request: Request<_>| request.map(axum::body::Body::new))` in between. A handler's
-//! answer is delivered when it is whole and recorded; what must stream goes without a key.
+//! answer is delivered when it is whole and recorded; what must stream goes without a key. Every
+//! answer under a key has its [`Key`](semel::Key) in its extensions, so that a log outside can tell
+//! its digest; a problem has its [`Slug`], an answer that was kept its [`Receipt`](semel::Receipt).
 //!
 //! # Example
 //!
@@ -67,13 +69,34 @@ pub use crate::future::ResponseFuture;
 pub use crate::problem::Slug;
 pub use answer::REPLAYED;
 pub use later::OPERATIONS;
-pub use layer::IdempotencyLayer;
+pub use layer::{IdempotencyLayer, PROBLEMS};
 pub use preset::Preset;
 pub use rules::Rules;
 pub use service::Idempotency;
 
 #[cfg(feature = "grpc")]
 pub(crate) use {fingerprint::named, rules::never_kept};
+
+/// A problem as the layer writes it, for a service behind it that has to tell one itself (a proxy whose
+/// upstream is away). `types` is what [`problem_types`](IdempotencyLayer::problem_types) was given,
+/// `instance` the path of the request. A [`Fate`] beside it says what becomes of the claim.
+///
+/// ```
+/// use semel_tower::http::{Fate, PROBLEMS, Slug, problem};
+///
+/// let detail = "the upstream did not answer within 30s";
+/// let mut answer = problem(Slug::UpstreamAmbiguous, detail, PROBLEMS, "/orders");
+/// answer.extensions_mut().insert(Fate::Doubt);
+/// assert_eq!(answer.status(), 504);
+/// ```
+pub fn problem(
+    slug: Slug,
+    detail: impl Into<std::borrow::Cow<'static, str>>,
+    types: &str,
+    instance: &str,
+) -> http::Response<bytes::Bytes> {
+    crate::problem::Problem::new(slug, detail).written(types, instance)
+}
 
 /// A problem that an extractor refuses a request with.
 #[cfg(feature = "axum")]

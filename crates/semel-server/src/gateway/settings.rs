@@ -1,13 +1,320 @@
-//! `[gateway]` and `[[route]]`.
+//! `[gateway]` and `[[route]]`: what the file and the environment say.
+//!
+//! Nothing is opened or built here; [`routes`](super::routes) makes rules of this.
 
-use serde::Deserialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, Method, StatusCode};
+use semel::Pointer;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+
+use super::identity::Who;
+use super::upstream::Upstream;
+use crate::settings::duration;
 
 /// `[gateway]`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Gateway {}
+pub struct Gateway {
+    /// The service behind it.
+    #[serde(deserialize_with = "written")]
+    pub upstream: Option<Upstream>,
+    /// Where it listens.
+    pub listen: String,
+    /// Where metrics and health are asked for; `off` for nowhere.
+    pub admin_listen: String,
+    /// Who a caller is: keys belong to callers.
+    #[serde(deserialize_with = "said")]
+    pub principal: Who,
+    /// Keys that tokens are signed with. Without them claims are believed as they come.
+    pub jwks: Option<PathBuf>,
+    /// The header that names the tenant. A request without it belongs to the default tenant.
+    #[serde(deserialize_with = "said")]
+    pub tenant_header: HeaderName,
+    /// Headers that may carry the key.
+    #[serde(deserialize_with = "list")]
+    pub key_headers: Vec<HeaderName>,
+    /// How long the upstream may take for a request with a key, and be silent in any other.
+    #[serde(with = "duration")]
+    pub upstream_timeout: Duration,
+    /// Whether an upstream without TLS speaks HTTP/2. One with TLS says so itself.
+    pub upstream_http2: bool,
+    /// Certificates of authorities that the upstream's own is checked with, instead of the system's.
+    pub upstream_ca: Option<PathBuf>,
+    /// The certificate chain to speak TLS with, PEM.
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub tls_key: Option<PathBuf>,
+    /// Whether `X-Forwarded-Proto` and `X-Forwarded-Host` of callers are handed on: something in
+    /// front sets them.
+    pub trust_forwarded: bool,
+    /// How long calls under way may take after SIGTERM.
+    #[serde(with = "duration")]
+    pub drain: Duration,
+    /// An encoded `google.protobuf.FileDescriptorSet` whose unary methods take part.
+    pub descriptor_set: Option<PathBuf>,
+    /// What the type of a problem begins with.
+    pub problem_types: String,
+}
 
-/// One `[[route]]`.
-#[derive(Clone, Debug, Deserialize)]
+impl Default for Gateway {
+    fn default() -> Self {
+        Self {
+            upstream: None,
+            listen: "127.0.0.1:7080".to_owned(),
+            admin_listen: "127.0.0.1:7090".to_owned(),
+            principal: Who::default(),
+            jwks: None,
+            tenant_header: HeaderName::from_static("x-tenant-id"),
+            key_headers: vec![
+                HeaderName::from_static("idempotency-key"),
+                HeaderName::from_static("x-idempotency-key"),
+            ],
+            upstream_timeout: Duration::from_secs(30),
+            upstream_http2: false,
+            upstream_ca: None,
+            tls_cert: None,
+            tls_key: None,
+            trust_forwarded: false,
+            drain: Duration::from_secs(30),
+            descriptor_set: None,
+            problem_types: semel_tower::http::PROBLEMS.to_owned(),
+        }
+    }
+}
+
+/// One `[[route]]`: what the gateway does with some requests.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Route {}
+pub struct Route {
+    /// Which paths: `/orders/{id}/refunds`, `/files/{*rest}`.
+    pub path: String,
+    /// Which methods. POST and PATCH if nothing is said.
+    #[serde(default = "writing", alias = "method", deserialize_with = "methods")]
+    pub methods: Vec<Method>,
+    /// Whether the path is that of a unary gRPC method.
+    #[serde(default)]
+    pub grpc: bool,
+    /// Whether a request without a key is refused.
+    #[serde(default)]
+    pub required: bool,
+    /// How long a repeat waits for the first answer. `[ledger] wait_timeout` if nothing is said.
+    #[serde(default, deserialize_with = "period")]
+    pub wait: Option<Duration>,
+    /// How long answers are kept. `[ledger] default_ttl` if nothing is said.
+    #[serde(default, deserialize_with = "period")]
+    pub keep: Option<Duration>,
+    /// How long a claim lives without renewal. `[ledger] lock_ttl` if nothing is said.
+    #[serde(default, deserialize_with = "period")]
+    pub lease: Option<Duration>,
+    /// How long the upstream may take. `[gateway] upstream_timeout` if nothing is said.
+    #[serde(default, deserialize_with = "period")]
+    pub upstream_timeout: Option<Duration>,
+    /// Which answers are kept.
+    #[serde(default)]
+    pub preset: Preset,
+    /// Largest request body, in bytes.
+    pub max_request: Option<usize>,
+    /// Largest response body that is kept, in bytes.
+    pub max_response: Option<usize>,
+    /// Headers that are kept with an answer, beside the usual ones.
+    #[serde(default, deserialize_with = "list")]
+    pub kept_headers: Vec<HeaderName>,
+    /// Request headers that make a request another one.
+    #[serde(default, deserialize_with = "list")]
+    pub matched_headers: Vec<HeaderName>,
+    /// The only parts of a JSON body that make a request another one, as JSON pointers.
+    #[serde(default, deserialize_with = "pointers")]
+    pub matched: Vec<Pointer>,
+    /// Parts of a JSON body that do not make a request another one.
+    #[serde(default, deserialize_with = "pointers")]
+    pub ignored: Vec<Pointer>,
+    /// What the same key with another request is answered with: 422, or 409.
+    #[serde(default = "unprocessable", deserialize_with = "refusal")]
+    pub mismatch_status: StatusCode,
+    /// When a caller is told to come again. 1 s if nothing is said.
+    #[serde(default, deserialize_with = "period")]
+    pub retry_after: Option<Duration>,
+    /// Whether requests run unprotected while the store is away.
+    #[serde(default)]
+    pub fail_open: bool,
+    /// What becomes of an attempt that broke off.
+    #[serde(default)]
+    pub on_crash: OnCrash,
+    /// Attempts before an operation is given up.
+    pub max_attempts: Option<u32>,
+    /// Whether `Prefer: respond-async` is honoured.
+    #[serde(default = "yes")]
+    pub respond_async: bool,
+}
+
+/// Which answers are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// 2xx and 3xx; of gRPC, `OK`.
+    #[default]
+    SuccessOnly,
+    /// Everything below 500 that a repeat would get too.
+    #[serde(rename = "below_500")]
+    Below500,
+    /// 2xx, 3xx, and the 4xx that no repeat can change.
+    Terminal,
+    /// Everything.
+    StripeV1,
+}
+
+/// What becomes of an attempt that broke off: the gateway died, or the upstream did not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnCrash {
+    /// The next request with the key runs it again.
+    #[default]
+    Rerun,
+    /// Nobody runs it again until somebody has looked.
+    Hold,
+}
+
+fn writing() -> Vec<Method> {
+    vec![Method::POST, Method::PATCH]
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn unprocessable() -> StatusCode {
+    StatusCode::UNPROCESSABLE_ENTITY
+}
+
+/// Whatever has a spelling.
+fn said<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    spelt(&String::deserialize(from)?)
+}
+
+fn written<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    said(from).map(Some)
+}
+
+fn spelt<T, E>(text: &str) -> Result<T, E>
+where
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+    E: serde::de::Error,
+{
+    text.parse().map_err(|error: T::Err| E::custom(format_args!("`{text}`: {error}")))
+}
+
+/// One, or several.
+fn several<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Vec<T>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written<T> {
+        One(T),
+        Several(Vec<T>),
+    }
+    let written = Written::deserialize(from);
+    Ok(match written.map_err(|_| D::Error::custom("a text or a list of texts is wanted"))? {
+        Written::One(one) => vec![one],
+        Written::Several(all) => all,
+    })
+}
+
+fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<HeaderName>, D::Error> {
+    several::<D, String>(from)?.iter().map(|text| spelt(text)).collect()
+}
+
+fn methods<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Method>, D::Error> {
+    let mut methods = Vec::new();
+    for text in several::<D, String>(from)? {
+        let method: Method = spelt(&text.to_ascii_uppercase())?;
+        if [Method::HEAD, Method::CONNECT].contains(&method) {
+            return Err(D::Error::custom(format_args!(
+                "{method} has no answer that could be kept"
+            )));
+        }
+        methods.push(method);
+    }
+    match methods.is_empty() {
+        true => Err(D::Error::custom("a route without methods matches nothing")),
+        false => Ok(methods),
+    }
+}
+
+fn pointers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Pointer>, D::Error> {
+    let wrong = |text: &str, error| D::Error::custom(format_args!("`{text}`: {error}"));
+    let all = several::<D, String>(from)?;
+    all.iter().map(|text| Pointer::new(text).map_err(|error| wrong(text, error))).collect()
+}
+
+fn period<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    duration::deserialize(from).map(Some)
+}
+
+fn refusal<'de, D: Deserializer<'de>>(from: D) -> Result<StatusCode, D::Error> {
+    match u16::deserialize(from)? {
+        422 => Ok(StatusCode::UNPROCESSABLE_ENTITY),
+        409 => Ok(StatusCode::CONFLICT),
+        other => Err(D::Error::custom(format_args!("mismatch_status is 422 or 409, not {other}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(text: &str) -> Result<Route, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_route_needs_no_more_than_its_path() {
+        let route = route("path = \"/orders\"").unwrap();
+        assert_eq!(route.methods, [Method::POST, Method::PATCH]);
+        assert_eq!((route.preset, route.on_crash), (Preset::SuccessOnly, OnCrash::Rerun));
+        assert!(!route.required && !route.fail_open && route.respond_async);
+    }
+
+    #[test]
+    fn everything_about_a_route_can_be_written() {
+        let route = route(
+            "path = \"/pay\"\nmethod = \"put\"\nrequired = true\nwait = \"5s\"\nkeep = \"PT48H\"\n\
+             preset = \"below_500\"\nmax_request = 10\nkept_headers = [\"X-Rate\"]\n\
+             ignored = \"/sent_at\"\nmismatch_status = 409\nfail_open = true\non_crash = \"hold\"",
+        )
+        .unwrap();
+        assert_eq!((route.methods, route.preset), (vec![Method::PUT], Preset::Below500));
+        assert_eq!(route.keep, Some(Duration::from_secs(2 * 24 * 60 * 60)));
+        assert_eq!(route.kept_headers, ["x-rate"]);
+        assert_eq!((route.mismatch_status.as_u16(), route.on_crash), (409, OnCrash::Hold));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_name() {
+        for (text, named) in [
+            ("path = \"/a\"\nrequierd = true", "requierd"),
+            ("path = \"/a\"\nmethods = []", "without methods"),
+            ("path = \"/a\"\nmethods = \"HEAD\"", "HEAD"),
+            ("path = \"/a\"\npreset = \"all\"", "all"),
+            ("path = \"/a\"\nmismatch_status = 400", "400"),
+            ("path = \"/a\"\nkept_headers = [\"a b\"]", "a b"),
+            ("path = \"/a\"\nignored = [\"sent_at\"]", "sent_at"),
+            ("path = \"/a\"\nwait = 5", "no unit"),
+        ] {
+            let refused = route(text).unwrap_err();
+            assert!(refused.contains(named), "{text}: {refused}");
+        }
+    }
+}

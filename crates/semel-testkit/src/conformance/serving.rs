@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use semel::{
-    Command, Error, Executor, Fingerprint, Key, OnFailure, Outcome, Receipt, Record, Recorded,
-    Served, Settlement, State, Store, Wait,
+    Command, Error, Executor, Fingerprint, Key, OnCrash, OnFailure, Outcome, Receipt, Record,
+    Recorded, Served, Settlement, State, Store, Wait,
 };
 use tokio::sync::oneshot;
 
@@ -43,6 +43,10 @@ pub(super) fn refuses(n: u32) -> Settlement<String> {
 
 pub(super) fn fails(n: u32) -> Settlement<String> {
     Settlement::Fail { answer: format!("answer {n}"), error: format!("no {n}") }
+}
+
+pub(super) fn doubts(n: u32) -> Settlement<String> {
+    Settlement::Doubt { answer: format!("answer {n}"), error: format!("cut {n}") }
 }
 
 pub(super) fn gives_back(n: u32) -> Settlement<String> {
@@ -208,6 +212,25 @@ pub async fn a_failed_answer_backs_off<F: Fixture>(fixture: F) {
     assert!(retry_after <= long, "{retry_after:?}");
     fixture.advance(long).await;
     assert_eq!(executed(&serve(&executor, patient(), &work, keeps).await).0, "answer 2");
+}
+
+/// An answer that does not know what its work did is a crash: run again, or held until resolved.
+pub async fn an_answer_in_doubt_is_run_again_or_held<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    assert_eq!(executed(&serve(&executor, command(), &work, doubts).await), ("answer 1", None));
+    let found = record(&executor, &key()).await.expect("it is visible");
+    assert_eq!((found.state, failure(&found)), (State::Failed, Some("cut 1")));
+    let second = serve(&executor, command(), &work, keeps).await;
+    assert_eq!(executed(&second).1.expect("kept").operation_id, found.operation_id);
+
+    let held = || {
+        let key = Key::command("acme", "PAY", "held").expect("a valid key");
+        Command::new(key).on_crash(OnCrash::Hold)
+    };
+    assert_eq!(executed(&serve(&executor, held(), &work, doubts).await), ("answer 3", None));
+    let again = serve(&executor, held(), &work, keeps).await;
+    let Err(Error::Uncertain { error }) = again else { panic!("{again:?}") };
+    assert_eq!((error.as_str(), work.runs()), ("cut 3", 3));
 }
 
 /// Failed answers use attempts up; the last one is delivered too, and says why nothing runs.

@@ -35,7 +35,7 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
         Collected::TooLong { bytes, body } | Collected::Broken { bytes, body } => {
             let weighed = match code_in(&parts.headers) {
                 // A head alone says nothing: a proxy may have sent it before the handler ran.
-                None if bytes == 0 => Weighed::Failed(Code::Unknown),
+                None if bytes == 0 => Weighed::Doubted(Code::Unknown),
                 None | Some(Code::Ok) => Weighed::Done(Recorded::Omitted { bytes }),
                 Some(code) => Weighed::Failed(code),
             };
@@ -50,6 +50,7 @@ enum Weighed {
     Refused(Recorded),
     Released,
     Failed(Code),
+    Doubted(Code),
 }
 
 impl Weighed {
@@ -58,12 +59,15 @@ impl Weighed {
             Self::Done(outcome) => Settlement::Complete { answer, outcome },
             Self::Refused(outcome) => Settlement::Refuse { answer, outcome },
             Self::Released => Settlement::Release { answer },
-            Self::Failed(code) => {
-                let error = format!("the handler answered {code:?}: {}", code.description());
-                Settlement::Fail { answer, error }
-            }
+            Self::Failed(code) => Settlement::Fail { answer, error: said(code) },
+            Self::Doubted(code) => Settlement::Doubt { answer, error: said(code) },
         }
     }
+}
+
+/// What operators read.
+fn said(code: Code) -> String {
+    format!("the handler answered {code:?}: {}", code.description())
 }
 
 fn weigh(parts: &Parts, trailers: &HeaderMap, data: &Bytes, rules: &Rules) -> Weighed {
@@ -92,6 +96,7 @@ fn weigh(parts: &Parts, trailers: &HeaderMap, data: &Bytes, rules: &Rules) -> We
         }
         Fate::Release => Weighed::Released,
         Fate::Fail => Weighed::Failed(code),
+        Fate::Doubt => Weighed::Doubted(code),
     }
 }
 

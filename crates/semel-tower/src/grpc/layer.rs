@@ -133,6 +133,11 @@ impl<S: Store, R: Road<S>> GrpcLayer<S, R> {
         self.change(|door| door.rules = Arc::new(rules))
     }
 
+    /// Whether calls of this path are for this layer: a unary method that it was told of.
+    pub fn covers(&self, path: &str) -> bool {
+        self.door.rules(path).is_some()
+    }
+
     /// Metadata that may carry the key. Default `idempotency-key` and `x-idem-key`.
     #[must_use]
     pub fn key_metadata(self, names: impl IntoIterator<Item = HeaderName>) -> Self {

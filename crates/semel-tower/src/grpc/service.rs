@@ -186,8 +186,13 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 }));
             }
         };
-        let command = self.rules.apply(Command::new(key).fingerprint(fingerprint));
-        self.execute(inner, parts, data, command).await
+        let command = self.rules.apply(Command::new(key.clone()).fingerprint(fingerprint));
+        let mut answer = self.execute(inner, parts, data, command).await;
+        if let Ok(response) = &mut answer {
+            // For whoever writes logs outside of us.
+            response.extensions_mut().insert(key);
+        }
+        answer
     }
 
     /// Whose key this is.

@@ -3,6 +3,7 @@
 //! The code is for retry policies, the message for people, the details for programs
 //! (`google.rpc.ErrorInfo`, `google.rpc.RetryInfo`).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -24,12 +25,16 @@ const DOMAIN: &str = "semel";
 impl Problem {
     /// The answer. In one with trailers only the headers are the trailers.
     pub(super) fn refusal<B: HttpBody<Data = Bytes>>(self, code: Code) -> Response<Body<B>> {
+        self.told(code).map(|()| Body::whole(Bytes::new()))
+    }
+
+    fn told(self, code: Code) -> Response<()> {
         let message = match says_it_all(self.slug) {
             true => self.detail.to_string(),
             false => format!("{}: {}", self.slug.title(), self.detail),
         };
         let details = self.details(code, &message);
-        let mut response = Response::new(Body::whole(Bytes::new()));
+        let mut response = Response::new(());
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         Status::with_details(code, message, details)
@@ -62,6 +67,11 @@ impl Problem {
     }
 }
 
+/// A problem as the layer tells it, for a service behind it that has to tell one itself.
+pub fn refusal(slug: Slug, detail: impl Into<Cow<'static, str>>) -> Response<Bytes> {
+    Problem::new(slug, detail).told(code(slug)).map(|()| Bytes::new())
+}
+
 /// Whether the detail of a problem repeats its title.
 fn says_it_all(slug: Slug) -> bool {
     matches!(slug, Slug::KeyReused | Slug::StoreFull | Slug::ShuttingDown)
@@ -80,8 +90,10 @@ pub(super) fn code(slug: Slug) -> Code {
         Slug::TenantUnknown | Slug::PrincipalUnknown => Code::Unauthenticated,
         Slug::ReplayRefused => Code::PermissionDenied,
         Slug::WorkFailed | Slug::Misconfigured => Code::Internal,
-        Slug::WorkTimeout => Code::DeadlineExceeded,
-        Slug::StoreUnavailable | Slug::ShuttingDown => Code::Unavailable,
+        Slug::WorkTimeout | Slug::UpstreamAmbiguous => Code::DeadlineExceeded,
+        Slug::StoreUnavailable | Slug::ShuttingDown | Slug::UpstreamUnreachable => {
+            Code::Unavailable
+        }
         Slug::OperationUnknown | Slug::PublicIdNotFound => Code::NotFound,
     }
 }

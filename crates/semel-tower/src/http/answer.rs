@@ -10,6 +10,7 @@ use super::rules::Rules;
 use crate::body::{Body, Collected, collect};
 use crate::envelope::{self, Damaged, Envelope};
 use crate::fate::Fate;
+use crate::problem::Slug;
 
 /// Marks an answer that was made by an earlier request.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -29,9 +30,14 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
             return Settlement::Release { answer };
         }
         Fate::Fail => {
-            let error = format!("the handler answered {}", parts.status);
+            let error = said(&parts);
             let answer = Response::from_parts(parts, Body::through(body));
             return Settlement::Fail { answer, error };
+        }
+        Fate::Doubt => {
+            let error = said(&parts);
+            let answer = Response::from_parts(parts, Body::through(body));
+            return Settlement::Doubt { answer, error };
         }
         Fate::Keep => {}
     }
@@ -60,6 +66,14 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
     match refused {
         true => Settlement::Refuse { answer, outcome },
         false => Settlement::Complete { answer, outcome },
+    }
+}
+
+/// What operators read of an answer that did not go well.
+fn said(answer: &http::response::Parts) -> String {
+    match answer.extensions.get::<Slug>() {
+        Some(slug) => format!("the handler answered {}: {}", answer.status, slug.as_str()),
+        None => format!("the handler answered {}", answer.status),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::identity::{Scope, Tenant};
 use crate::road::{Atomic, Fenced, Road};
 
 /// What a problem's type begins with, where nothing else is said.
-pub(super) const PROBLEMS: &str = "urn:semel:problem:";
+pub const PROBLEMS: &str = "urn:semel:problem:";
 
 /// The rules of single operations, by name.
 type Routes = HashMap<Box<str>, Arc<Rules>>;

@@ -162,7 +162,13 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 return Ok(self.write(problem.close(parts.version < Version::HTTP_2), &parts));
             }
         };
-        self.execute(inner, parts, body, asked).await
+        let key = asked.key.clone();
+        let mut answer = self.execute(inner, parts, body, asked).await;
+        if let Ok(response) = &mut answer {
+            // For whoever writes logs outside of us.
+            response.extensions_mut().insert(key);
+        }
+        answer
     }
 
     /// Whose key this is and what rules it; `None` for a request without one.
@@ -313,12 +319,12 @@ where
         // Nobody is there to hear a refusal: it must be kept until somebody asks. One that the same
         // request may not get again is told as a failure.
         Fate::Release if sent_away.as_ref().is_some_and(SentAway::is_so) => {
-            match passing(answer.status) {
+            match passing(answer.status) || answer.status.is_server_error() {
                 true => Fate::Fail,
                 false => Fate::Keep,
             }
         }
-        fate @ (Fate::Keep | Fate::Release | Fate::Fail) => fate,
+        fate @ (Fate::Keep | Fate::Release | Fate::Fail | Fate::Doubt) => fate,
     };
     answer::settle(response, fate, &rules).await.map(Ok)
 }

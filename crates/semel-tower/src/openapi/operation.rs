@@ -118,6 +118,9 @@ fn by_status(rules: &Rules) -> Vec<(StatusCode, String)> {
         (Slug::ReplayRefused, rules.replay_check.is_none()),
         // The answer of another URL.
         (Slug::OperationUnknown, true),
+        // A gateway's.
+        (Slug::UpstreamUnreachable, true),
+        (Slug::UpstreamAmbiguous, true),
         // Of extractors, which the layer does not know.
         (Slug::PublicIdInvalid, true),
         (Slug::PublicIdNotFound, true),

@@ -134,6 +134,8 @@ fn the_table_of_problems_is_the_documented_one() {
         ("replay-refused", 403),
         ("work-failed", 500),
         ("work-timeout", 504),
+        ("upstream-unreachable", 502),
+        ("upstream-ambiguous", 504),
         ("store-full", 503),
         ("store-unavailable", 503),
         ("shutting-down", 503),

@@ -9,7 +9,7 @@ use super::command::Order;
 use super::execution::{Error, Execution};
 use super::run::failpoint;
 use super::serve::{End, Fault};
-use super::settle::{Ended, failed};
+use super::settle::{Ended, doubted, failed};
 use super::{Context, Inner};
 use crate::clock::monotonic;
 use crate::judge::Verdict;
@@ -259,6 +259,10 @@ impl<S: TransactionalStore> Inner<S> {
                 return self.timed_out::<C, T, E>(order, grant, limit).await;
             }
             Worked::Failed(failure) => {
+                if let Some(text) = doubted(order, &failure) {
+                    self.interrupted(order, grant, &text).await;
+                    return Err(failure.into());
+                }
                 let ending = failed(order, grant, &failure);
                 return self.fail::<C, T, E>(order, grant, ending, failure.into()).await;
             }

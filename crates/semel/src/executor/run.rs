@@ -17,7 +17,7 @@ use super::command::Order;
 use super::execution::{Error, Execution, label};
 use super::finish::receipt_of;
 use super::serve::Fault;
-use super::settle::{failed, failure};
+use super::settle::{doubted, failed, failure};
 use super::stop::Stop;
 use super::supervise::Ran;
 use super::wait::Waiting;
@@ -233,6 +233,10 @@ impl<S: Store> Inner<S> {
                 self.succeed::<C, T, E>(order, grant, &context, value).await
             }
             Ran::Finished(Err(error)) => {
+                if let Some(text) = doubted(order, &error) {
+                    Box::pin(self.interrupted(order, grant, &text)).await;
+                    return Err(Error::Work(error));
+                }
                 let ending = failed(order, grant, &error);
                 Box::pin(self.fail::<C, T, E>(order, grant, ending, Error::Work(error))).await
             }

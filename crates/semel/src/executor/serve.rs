@@ -45,6 +45,15 @@ pub enum Settlement<A> {
         /// What operators read.
         error: String,
     },
+    /// Broke off, and nobody here knows what it did: as a crash is, by the command's crash policy.
+    /// Run again it counts as a failure; held it is uncertain until somebody resolves it; verified
+    /// it waits for its lease to end, and the next caller asks.
+    Doubt {
+        /// What this caller gets.
+        answer: A,
+        /// What operators read.
+        error: String,
+    },
     /// Failed, and no retry would help: dead at once, until an operator decides.
     Bury {
         /// What this caller gets.
@@ -99,6 +108,7 @@ impl<A> Settlement<A> {
                 Settlement::Refuse { answer: f(answer), outcome }
             }
             Settlement::Fail { answer, error } => Settlement::Fail { answer: f(answer), error },
+            Settlement::Doubt { answer, error } => Settlement::Doubt { answer: f(answer), error },
             Settlement::Bury { answer, error } => Settlement::Bury { answer: f(answer), error },
             Settlement::Release { answer } => Settlement::Release { answer: f(answer) },
         }
@@ -202,6 +212,7 @@ struct Unkept<A> {
 #[derive(Clone)]
 pub(super) enum End {
     Fail(String),
+    Doubt(String),
     Bury(String),
     /// The key is free again; whether the operation is `forgotten` too.
     Release {
@@ -229,6 +240,7 @@ fn made<A>(
         }
         Settlement::Refuse { answer, outcome } => (answer, End::Refuse(outcome)),
         Settlement::Fail { answer, error } => (answer, End::Fail(error)),
+        Settlement::Doubt { answer, error } => (answer, End::Doubt(error)),
         Settlement::Bury { answer, error } => (answer, End::Bury(error)),
         Settlement::Release { answer } => {
             (answer, End::Release { forgotten: !context.is_known_outside() })

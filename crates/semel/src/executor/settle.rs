@@ -12,7 +12,7 @@ use crate::judge::exceeded;
 use crate::key::Key;
 use crate::measure;
 use crate::outcome::ErrorText;
-use crate::policy::OnFailure;
+use crate::policy::{OnCrash, OnFailure};
 use crate::record::State;
 use crate::store::{Ending, Error, ErrorKind, Peeked, Settled, Store};
 
@@ -106,10 +106,22 @@ fn is_ours(found: Option<&Peeked>, lease: &Lease, ending: &Ending) -> bool {
     }
 }
 
+/// What to say of work that may have had its effect, where a crash must not be re-run blindly: neither
+/// must this.
+pub(super) fn doubted(order: &Order, fault: &impl Fault) -> Option<String> {
+    if order.policy.on_crash == OnCrash::Rerun {
+        return None;
+    }
+    match fault.end() {
+        End::Doubt(text) => Some(text),
+        End::Fail(_) | End::Bury(_) | End::Release { .. } | End::Refuse(_) => None,
+    }
+}
+
 /// What work without a result leaves behind.
 pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Ending {
     match fault.end() {
-        End::Fail(text) => failure(order, grant.attempt, &text),
+        End::Fail(text) | End::Doubt(text) => failure(order, grant.attempt, &text),
         End::Bury(text) => Ending::Dead { error: ErrorText::new(&text) },
         End::Refuse(outcome) => {
             let outcome = outcome.within(order.policy.max_outcome);

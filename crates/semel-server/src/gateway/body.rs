@@ -1,0 +1,171 @@
+//! Bodies on their way through the gateway. None is read here.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+
+use super::client::too_late;
+
+/// Why a body broke off.
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// When something was last heard of a request's body: an upload takes as long as it takes.
+#[derive(Clone, Debug)]
+pub(super) struct Progress(Arc<Mutex<Instant>>);
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    fn noted(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Returns after `limit` without any.
+    pub(super) async fn none_for(&self, limit: Duration) {
+        loop {
+            let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let end = last + limit;
+            if end <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(end).await;
+        }
+    }
+}
+
+/// A request's body on its way to the upstream.
+#[derive(Debug)]
+pub(super) struct Outgoing<B> {
+    body: B,
+    progress: Option<Progress>,
+}
+
+impl<B> Outgoing<B> {
+    pub(super) fn new(body: B, progress: Option<Progress>) -> Self {
+        Self { body, progress }
+    }
+}
+
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Outgoing<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let (Poll::Ready(_), Some(progress)) = (&polled, &self.progress) {
+            progress.noted();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// An answer's body: the upstream's, or a few words of ours.
+#[derive(Debug)]
+pub(super) struct Answer {
+    from: Source,
+    deadline: Option<(Pin<Box<Sleep>>, Duration)>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Upstream(Incoming),
+    Here(Bytes),
+}
+
+impl Answer {
+    /// The upstream's. Where somebody waits for its end, it comes before the deadline or breaks off.
+    pub(super) fn upstream(body: Incoming, deadline: Option<(Instant, Duration)>) -> Self {
+        let deadline =
+            deadline.map(|(end, limit)| (Box::pin(tokio::time::sleep_until(end)), limit));
+        Self { from: Source::Upstream(body), deadline }
+    }
+}
+
+impl From<Bytes> for Answer {
+    fn from(words: Bytes) -> Self {
+        Self { from: Source::Here(words), deadline: None }
+    }
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Self { from, deadline } = &mut *self;
+        match from {
+            Source::Here(words) if words.is_empty() => Poll::Ready(None),
+            Source::Here(words) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(words))))),
+            Source::Upstream(body) => match Pin::new(body).poll_frame(cx) {
+                Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
+                Poll::Pending => match deadline {
+                    Some((end, limit)) => {
+                        end.as_mut().poll(cx).map(|()| Some(Err(too_late(*limit).into())))
+                    }
+                    None => Poll::Pending,
+                },
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.from {
+            Source::Upstream(body) => body.is_end_stream(),
+            Source::Here(words) => words.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.from {
+            Source::Upstream(body) => body.size_hint(),
+            Source::Here(words) => SizeHint::with_exact(words.len() as u64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt as _, StreamBody};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_goes_on_is_not_late_and_a_silent_one_is() {
+        let progress = Progress::new();
+        let frames = futures_util::stream::unfold(0, |n| async move {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            (n < 3).then(|| (Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"x"))), n + 1))
+        });
+        let body = Outgoing::new(StreamBody::new(Box::pin(frames)), Some(progress.clone()));
+        let limit = Duration::from_secs(30);
+        tokio::select! {
+            () = progress.none_for(limit) => panic!("it goes on"),
+            read = body.collect() => assert_eq!(read.unwrap().to_bytes(), "xxx"),
+        }
+        let since = Instant::now();
+        progress.none_for(limit).await;
+        assert_eq!(since.elapsed(), limit);
+    }
+}

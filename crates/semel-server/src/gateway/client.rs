@@ -1,0 +1,134 @@
+//! Connections to the upstream: pooled, HTTP/1.1 or HTTP/2, over TLS where its URL says so.
+//!
+//! Nothing is sent twice. The pool hands back a request that it could not write a byte of; whether to
+//! try again is the caller's to decide, who has the key.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Body as HttpBody;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+
+use super::settings::Gateway;
+use super::upstream::Upstream;
+use crate::failure::Failure;
+
+/// How long a connection may be idle and be used again. Shorter than any server that we know waits
+/// before it closes one (gunicorn 2 s, Node and Apache 5 s): a request written to a connection while the
+/// other side closes it is one that nobody can vouch for.
+const IDLE: Duration = Duration::from_secs(1);
+/// Idle connections at once. Above it they are closed after use.
+const MAX_IDLE: usize = 1_024;
+/// How long a connection may take. A request that waits for one has not been sent.
+const CONNECTING: Duration = Duration::from_secs(10);
+/// How often an HTTP/2 connection is asked whether it is still there, and how long it may take to say.
+const PING: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(10));
+
+/// A pool of connections to one upstream.
+pub(super) type Pool<B> = Client<HttpsConnector<HttpConnector>, B>;
+
+/// The pools of an upstream: gRPC wants HTTP/2, also where nothing else does.
+#[derive(Clone, Debug)]
+pub(super) struct Pools<B> {
+    pub(super) any: Pool<B>,
+    pub(super) grpc: Pool<B>,
+}
+
+impl<B> Pools<B>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    pub(super) fn new(settings: &Gateway, upstream: &Upstream) -> Result<Self, Failure> {
+        let roots = match upstream.is_secure() {
+            true => roots(settings.upstream_ca.as_deref())?,
+            false => RootCertStore::empty(),
+        };
+        let tls = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let connecting = CONNECTING.min(settings.upstream_timeout);
+        let any = pool(tls.clone(), connecting, settings.upstream_http2);
+        let grpc = pool(tls, connecting, true);
+        Ok(Self { any, grpc })
+    }
+}
+
+fn pool<B>(tls: ClientConfig, connecting: Duration, http2: bool) -> Pool<B>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(connecting));
+    let secure = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    let connector = match http2 {
+        true => secure.enable_http2().wrap_connector(tcp),
+        false => secure.enable_all_versions().wrap_connector(tcp),
+    };
+    let (ping, pong) = PING;
+    Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(MAX_IDLE)
+        .http2_only(http2)
+        .http2_adaptive_window(true)
+        .http2_keep_alive_interval(ping)
+        .http2_keep_alive_timeout(pong)
+        .retry_canceled_requests(false)
+        .build(connector)
+}
+
+/// Whom the upstream's certificate is checked with.
+fn roots(file: Option<&Path>) -> Result<RootCertStore, Failure> {
+    let mut roots = RootCertStore::empty();
+    let Some(path) = file else {
+        let found = rustls_native_certs::load_native_certs();
+        for certificate in found.certs {
+            // One that cannot be read is one that nobody is checked with.
+            let _ = roots.add(certificate);
+        }
+        return match roots.is_empty() {
+            true => Err(Failure::failed(
+                "this system has no certificates to check the upstream's with; give --upstream-ca",
+            )),
+            false => Ok(roots),
+        };
+    };
+    let wrong = |error: &dyn std::fmt::Display| {
+        Failure::usage(format_args!("--upstream-ca {}: {error}", path.display()))
+    };
+    let found = CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
+    for certificate in found {
+        let certificate = certificate.map_err(|error| wrong(&error))?;
+        roots.add(certificate).map_err(|error| wrong(&error))?;
+    }
+    match roots.is_empty() {
+        true => Err(wrong(&"there is no certificate in it")),
+        false => Ok(roots),
+    }
+}
+
+/// Whether a call that failed was never given to a connection, or handed back by it unwritten.
+pub(super) fn is_unsent(error: &hyper_util::client::legacy::Error) -> bool {
+    let source = std::error::Error::source(error);
+    let canceled = source.and_then(|source| source.downcast_ref::<hyper::Error>());
+    // hyper says "canceled" of a message that it hands back, and of nothing else.
+    error.is_connect()
+        || error.connect_info().is_none()
+        || canceled.is_some_and(hyper::Error::is_canceled)
+}
+
+/// An answer that took too long.
+pub(super) fn too_late(limit: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("the upstream took longer than {limit:?}"))
+}

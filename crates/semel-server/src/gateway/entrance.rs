@@ -1,0 +1,153 @@
+//! Where requests come in: the route they meet, and the layer that is for them.
+//!
+//! What a reload changes is in one place and is swapped as one: a request sees the old routes or the new
+//! ones, never some of each.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arc_swap::ArcSwap;
+use http::request::Parts;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use semel::{AnyStore, Executor};
+use semel_tower::grpc::{GrpcLayer, GrpcService};
+use semel_tower::http::{Idempotency, IdempotencyLayer};
+use semel_tower::{Body, Fenced};
+use tower::{Layer as _, Service};
+
+use super::body::Answer;
+use super::forward::Forward;
+use super::identity;
+use super::routes::{self, Matched, Routes};
+use super::settings::{Gateway, Route};
+use super::token::Issuer;
+use crate::failure::Failure;
+
+type Inside = Forward<Body<Incoming>>;
+
+/// Everything that a reload changes.
+struct Doors {
+    routes: Routes,
+    http: Idempotency<Inside, AnyStore, Fenced>,
+    grpc: GrpcService<Inside, AnyStore, Fenced>,
+    /// Which paths are gRPC's.
+    methods: GrpcLayer<AnyStore>,
+}
+
+/// The gateway's service.
+#[derive(Clone)]
+pub(super) struct Entrance {
+    doors: Arc<ArcSwap<Doors>>,
+    executor: Executor<AnyStore>,
+    forward: Inside,
+}
+
+impl Entrance {
+    pub(super) fn new(
+        settings: &Gateway,
+        routes: &[Route],
+        executor: Executor<AnyStore>,
+        forward: Inside,
+    ) -> Result<Self, Failure> {
+        let doors = doors(settings, routes, &executor, &forward)?;
+        Ok(Self { doors: Arc::new(ArcSwap::from_pointee(doors)), executor, forward })
+    }
+
+    /// Lets requests in by these routes from now on; by the old ones if there is anything wrong with
+    /// them. Files that the settings name are read again.
+    pub(super) fn reload(&self, settings: &Gateway, routes: &[Route]) -> Result<(), Failure> {
+        let doors = doors(settings, routes, &self.executor, &self.forward)?;
+        self.doors.store(Arc::new(doors));
+        Ok(())
+    }
+}
+
+fn doors(
+    settings: &Gateway,
+    all: &[Route],
+    executor: &Executor<AnyStore>,
+    forward: &Inside,
+) -> Result<Doors, Failure> {
+    let issuer = match &settings.jwks {
+        Some(path) => Issuer::read(path)?,
+        None => Issuer::anybody(),
+    };
+    let who = || {
+        (identity::tenant(settings.tenant_header.clone()), settings.principal.scope(issuer.clone()))
+    };
+    let ((tenant, scope), keys) = (who(), settings.key_headers.clone());
+    let mut http = IdempotencyLayer::new(executor.clone(), tenant, scope)
+        .key_headers(keys)
+        .problem_types(settings.problem_types.as_str())
+        .operation(named);
+    let (tenant, scope) = who();
+    let mut grpc = GrpcLayer::new(executor.clone(), tenant, scope);
+    for route in all {
+        if route.grpc {
+            grpc = grpc.unary(&route.path, routes::grpc_rules(route));
+            continue;
+        }
+        let rules = routes::rules(route);
+        for method in &route.methods {
+            http = http.route(&routes::operation(method, route), rules.clone());
+        }
+    }
+    if let Some(path) = &settings.descriptor_set {
+        grpc = described(grpc, path)?;
+    }
+    Ok(Doors {
+        routes: Routes::new(all)?,
+        http: http.layer(forward.clone()),
+        grpc: grpc.layer(forward.clone()),
+        methods: grpc,
+    })
+}
+
+fn described(grpc: GrpcLayer<AnyStore>, path: &Path) -> Result<GrpcLayer<AnyStore>, Failure> {
+    let wrong = |why: &dyn std::fmt::Display| {
+        Failure::usage(format_args!("descriptor_set {}: {why}", path.display()))
+    };
+    let encoded = std::fs::read(path).map_err(|error| wrong(&error))?;
+    grpc.descriptor_set(&encoded).map_err(|invalid| wrong(&invalid))
+}
+
+/// The operation is the route's; without one the layer names it after the path.
+fn named(request: &Parts) -> Option<String> {
+    request.extensions.get::<Arc<Matched>>().map(|matched| matched.operation.clone())
+}
+
+impl Service<Request<Incoming>> for Entrance {
+    type Response = Response<Body<Answer>>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body<Answer>>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+        let doors = self.doors.load();
+        let (method, path) = (request.method(), request.uri().path());
+        let matched = doors.routes.met(method, path).cloned();
+        let grpc = doors.methods.covers(path);
+        if let Some(matched) = &matched {
+            request.extensions_mut().insert(Arc::clone(matched));
+        }
+        let answering = match grpc {
+            true => doors.grpc.clone().call(request),
+            false => doors.http.clone().call(request),
+        };
+        Box::pin(async move {
+            let mut answer = answering.await?;
+            if let Some(matched) = matched {
+                answer.extensions_mut().insert(matched);
+            }
+            Ok(answer)
+        })
+    }
+}

@@ -1,0 +1,219 @@
+//! The service inside the layer: hands a request to the upstream and its answer back.
+//!
+//! It knows nothing of keys. What it knows is whether a request may have reached the upstream, which is
+//! what a claim's fate hangs on: nothing sent is released, anything else is in doubt.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body::Body as HttpBody;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::connect::capture_connection;
+use metrics::counter;
+use semel_tower::http::{Fate, Slug};
+use tokio::time::Instant;
+use tower::Service;
+
+use super::body::{Answer, BoxError, Outgoing, Progress};
+use super::client::{Pools, is_unsent};
+use super::headers::{self, Arrival};
+use super::routes::Matched;
+use super::settings::Gateway;
+use super::upgrade::Upgrade;
+use super::upstream::Upstream;
+use crate::failure::{Failure, chain};
+use crate::serve::Peer;
+
+const UNSENT: &str = "nothing was sent; come again with the same key";
+const DOUBTFUL: &str = "whether the request took effect is not known; come again with the same key";
+
+/// Hands requests to the upstream.
+#[derive(Debug)]
+pub(super) struct Forward<B>(Arc<Inner<B>>);
+
+#[derive(Debug)]
+struct Inner<B> {
+    upstream: Upstream,
+    pools: Pools<Outgoing<B>>,
+    timeout: Duration,
+    secure: bool,
+    trusted: bool,
+    problems: String,
+}
+
+impl<B> Clone for Forward<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// Of a request, what is needed when it is gone.
+struct Sent {
+    path: String,
+    grpc: bool,
+    claimed: bool,
+}
+
+impl<B> Forward<B>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    pub(super) fn new(settings: &Gateway, upstream: Upstream) -> Result<Self, Failure> {
+        Ok(Self(Arc::new(Inner {
+            pools: Pools::new(settings, &upstream)?,
+            upstream,
+            timeout: settings.upstream_timeout,
+            secure: settings.tls_cert.is_some(),
+            trusted: settings.trust_forwarded,
+            problems: settings.problem_types.clone(),
+        })))
+    }
+
+    async fn send(self, mut request: Request<B>) -> Response<Answer> {
+        let inner = &*self.0;
+        let Some(uri) = inner.upstream.join(request.uri()) else {
+            return told(
+                StatusCode::BAD_REQUEST,
+                "the request's target is no path of this service\n",
+            );
+        };
+        let content = request.headers().get(CONTENT_TYPE);
+        let sent = Sent {
+            path: request.uri().path().to_owned(),
+            grpc: content.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")),
+            claimed: request.extensions().get::<semel::Context>().is_some(),
+        };
+        let matched = request.extensions().get::<Arc<Matched>>();
+        let limit = matched.and_then(|matched| matched.upstream_timeout).unwrap_or(inner.timeout);
+        let upgrade = Upgrade::asked(&mut request, sent.claimed);
+        inner.readdress(&mut request, uri);
+        if let Some(upgrade) = &upgrade {
+            upgrade.ask(request.headers_mut());
+        }
+        // Somebody waits for the end of what was claimed. Anything else may stream for as long as it
+        // likes: the upstream is only not to be silent before it answers.
+        let deadline = Instant::now() + limit;
+        let progress = (!sent.claimed).then(Progress::new);
+        let mut request = request.map(|body| Outgoing::new(body, progress.clone()));
+        let connection = capture_connection(&mut request);
+        let pool = if sent.grpc { &inner.pools.grpc } else { &inner.pools.any };
+        let answered = pool.request(request);
+        let answer = tokio::select! {
+            answer = answered => answer,
+            () = silence(progress.as_ref(), deadline, limit) => {
+                let unsent = connection.connection_metadata().is_none();
+                return inner.failed(&sent, unsent, &format!("no answer within {limit:?}"));
+            }
+        };
+        match answer {
+            Ok(response) => {
+                count("answered");
+                let waited = sent.claimed.then_some((deadline, limit));
+                pass(response, upgrade, waited)
+            }
+            Err(error) => inner.failed(&sent, is_unsent(&error), &chain(&error)),
+        }
+    }
+}
+
+/// Returns when an answer is overdue.
+async fn silence(progress: Option<&Progress>, deadline: Instant, limit: Duration) {
+    match progress {
+        Some(progress) => progress.none_for(limit).await,
+        None => tokio::time::sleep_until(deadline).await,
+    }
+}
+
+impl<B> Inner<B> {
+    /// Makes a request of a caller's one of ours.
+    fn readdress(&self, request: &mut Request<B>, uri: Uri) {
+        let peer = request.extensions().get::<Peer>().map(|peer| -> IpAddr { peer.0.ip() });
+        let from = Arrival { peer, secure: self.secure, trusted: self.trusted };
+        let (target, version) = (std::mem::replace(request.uri_mut(), uri), request.version());
+        headers::forward(request.headers_mut(), &target, version, from);
+        if let Some(claim) = request.extensions_mut().remove::<semel::Context>() {
+            headers::claimed(request.headers_mut(), &claim);
+        }
+        // Which version is spoken with the upstream is the connection's to say.
+        *request.version_mut() = Version::HTTP_11;
+    }
+
+    /// What a caller is told whose request got no answer, and what becomes of its claim.
+    fn failed(&self, sent: &Sent, unsent: bool, why: &str) -> Response<Answer> {
+        let (slug, fate, detail, result) = match unsent {
+            true => (Slug::UpstreamUnreachable, Fate::Release, UNSENT, "unreachable"),
+            false => (Slug::UpstreamAmbiguous, Fate::Doubt, DOUBTFUL, "ambiguous"),
+        };
+        count(result);
+        tracing::warn!(upstream = %self.upstream, why, "{}", slug.title());
+        let mut response = match sent.grpc {
+            true => semel_tower::grpc::refusal(slug, detail),
+            false => semel_tower::http::problem(slug, detail, &self.problems, &sent.path),
+        };
+        if sent.claimed {
+            response.extensions_mut().insert(fate);
+        }
+        response.map(Answer::from)
+    }
+}
+
+fn count(result: &'static str) {
+    counter!("semel_gateway_upstream_total", "result" => result).increment(1);
+}
+
+/// An upstream's answer as its caller gets it.
+fn pass(
+    mut response: Response<Incoming>,
+    upgrade: Option<Upgrade>,
+    waited: Option<(Instant, Duration)>,
+) -> Response<Answer> {
+    match (response.status(), upgrade) {
+        (StatusCode::SWITCHING_PROTOCOLS, Some(upgrade)) => upgrade.join(&mut response),
+        (StatusCode::SWITCHING_PROTOCOLS, None) => {
+            return told(StatusCode::BAD_GATEWAY, "the upstream changed the protocol unasked\n");
+        }
+        (_, _) => headers::strip(response.headers_mut()),
+    }
+    *response.version_mut() = Version::HTTP_11;
+    response.map(|body| Answer::upstream(body, waited))
+}
+
+/// A few words that are nobody's answer.
+fn told(status: StatusCode, words: &'static str) -> Response<Answer> {
+    let mut response = Response::new(Answer::from(Bytes::from_static(words.as_bytes())));
+    *response.status_mut() = status;
+    response
+}
+
+impl<B> Service<Request<B>> for Forward<B>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let forward = self.clone();
+        Box::pin(async move {
+            Ok(match *request.method() {
+                Method::CONNECT => told(StatusCode::METHOD_NOT_ALLOWED, "this is no tunnel\n"),
+                _ => forward.send(request).await,
+            })
+        })
+    }
+}

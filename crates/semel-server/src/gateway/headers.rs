@@ -1,0 +1,220 @@
+//! Headers on their way through (RFC 9110, 7.6): those of one connection end here, those that say
+//! where a request came from are added.
+
+use std::net::IpAddr;
+
+use http::header::{
+    CONNECTION, EXPECT, Entry, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+    TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
+use semel::Context;
+
+/// Headers of a connection, named by `Connection` or not. `TE` is looked at first.
+static HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("keep-alive"),
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HeaderName::from_static("http2-settings"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+];
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// What the upstream is told of the claim that its work is done under: the same operation has the same
+/// id across attempts, and a fence never falls.
+const OPERATION_ID: HeaderName = HeaderName::from_static("semel-operation-id");
+const ATTEMPT: HeaderName = HeaderName::from_static("semel-attempt");
+const FENCE: HeaderName = HeaderName::from_static("semel-fence");
+
+/// How a request came here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) peer: Option<IpAddr>,
+    pub(super) secure: bool,
+    /// Whether what callers say about it is handed on.
+    pub(super) trusted: bool,
+}
+
+/// Takes away what belongs to the connection a message came over.
+pub(super) fn strip(headers: &mut HeaderMap) {
+    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
+    let options = lines.flat_map(|line| line.split(','));
+    let named: Vec<HeaderName> = options.filter_map(|option| option.trim().parse().ok()).collect();
+    let trailers = accepts_trailers(headers);
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Whether `TE` has the word that is kept: whoever reads it again can say the same to the next.
+fn accepts_trailers(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(TE).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|word| word.trim().eq_ignore_ascii_case("trailers"))
+}
+
+/// A request's headers as the upstream gets them.
+pub(super) fn forward(headers: &mut HeaderMap, target: &Uri, version: Version, from: Arrival) {
+    strip(headers);
+    // Answered here, when the body is first wanted.
+    headers.remove(EXPECT);
+    let host = match target.authority() {
+        // An absolute target counts for more than the header (RFC 9112, 3.2.2).
+        Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
+        None => headers.get(HOST).cloned(),
+    };
+    // The upstream's own takes its place.
+    headers.remove(HOST);
+    if let Some(peer) = from.peer {
+        append(headers, FORWARDED_FOR, &peer.to_canonical().to_string());
+    }
+    let scheme = if from.secure { "https" } else { "http" };
+    say(headers, FORWARDED_PROTO, Some(HeaderValue::from_static(scheme)), from.trusted);
+    say(headers, FORWARDED_HOST, host, from.trusted);
+    let via = match version {
+        Version::HTTP_10 => "1.0 semel",
+        Version::HTTP_2 => "2 semel",
+        _ => "1.1 semel",
+    };
+    append(headers, VIA, via);
+    for name in [OPERATION_ID, ATTEMPT, FENCE] {
+        headers.remove(name);
+    }
+}
+
+/// Tells the upstream which claim it works under.
+pub(super) fn claimed(headers: &mut HeaderMap, claim: &Context) {
+    let operation = claim.operation_id().to_string();
+    if let Ok(operation) = HeaderValue::from_str(&operation) {
+        headers.insert(OPERATION_ID, operation);
+    }
+    headers.insert(ATTEMPT, claim.attempt().into());
+    headers.insert(FENCE, claim.fence().0.into());
+}
+
+/// One list in one line.
+fn append(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    let mut list = Vec::new();
+    for line in headers.get_all(&name) {
+        list.extend_from_slice(line.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(value.as_bytes());
+    if let Ok(list) = HeaderValue::from_bytes(&list) {
+        headers.insert(name, list);
+    }
+}
+
+fn say(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>, trusted: bool) {
+    match (headers.entry(name), value) {
+        (Entry::Occupied(_), _) if trusted => {}
+        (Entry::Occupied(mut there), Some(value)) => {
+            there.insert(value);
+        }
+        (Entry::Occupied(there), None) => {
+            there.remove_entry_mult();
+        }
+        (Entry::Vacant(room), Some(value)) => {
+            room.insert(value);
+        }
+        (Entry::Vacant(_), None) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    fn through(lines: &[(&'static str, &'static str)], trusted: bool) -> HeaderMap {
+        let mut headers = map(lines);
+        let peer = Some(IpAddr::from([10, 0, 0, 7]));
+        let from = Arrival { peer, secure: true, trusted };
+        forward(&mut headers, &Uri::from_static("/a"), Version::HTTP_11, from);
+        headers
+    }
+
+    #[test]
+    fn headers_of_a_connection_end_here() {
+        let mut headers = map(&[
+            ("connection", "close, X-Mine"),
+            ("connection", "x-other"),
+            ("x-mine", "1"),
+            ("x-other", "1"),
+            ("keep-alive", "5"),
+            ("proxy-connection", "close"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "AAA"),
+            ("te", "gzip"),
+            ("proxy-authorization", "x"),
+            ("x-end-to-end", "1"),
+        ]);
+        strip(&mut headers);
+        assert_eq!(headers, map(&[("x-end-to-end", "1")]));
+    }
+
+    #[test]
+    fn trailers_are_still_accepted() {
+        let mut headers = map(&[("te", "gzip;q=1, trailers"), ("connection", "te")]);
+        strip(&mut headers);
+        assert_eq!(headers, map(&[("te", "trailers")]));
+    }
+
+    #[test]
+    fn where_a_request_came_from_is_said() {
+        let headers = through(
+            &[
+                ("host", "shop.example"),
+                ("x-forwarded-for", "192.0.2.1"),
+                ("x-forwarded-for", "192.0.2.2"),
+                ("x-forwarded-proto", "gopher"),
+                ("x-forwarded-host", "evil"),
+                ("via", "1.0 fred"),
+                ("expect", "100-continue"),
+                ("semel-operation-id", "mine"),
+            ],
+            false,
+        );
+        let expected = map(&[
+            ("x-forwarded-for", "192.0.2.1, 192.0.2.2, 10.0.0.7"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "shop.example"),
+            ("via", "1.0 fred, 1.1 semel"),
+        ]);
+        assert_eq!(headers, expected);
+    }
+
+    #[test]
+    fn what_something_in_front_says_is_handed_on_if_it_is_trusted() {
+        let lines = [("x-forwarded-proto", "http"), ("x-forwarded-host", "shop"), ("host", "lb")];
+        let headers = through(&lines, true);
+        assert_eq!(
+            (&headers["x-forwarded-proto"], &headers["x-forwarded-host"]),
+            (&HeaderValue::from_static("http"), &HeaderValue::from_static("shop"),)
+        );
+    }
+
+    #[test]
+    fn naming_an_added_header_in_connection_does_not_take_it_away() {
+        let headers = through(&[("connection", "x-forwarded-for, via"), ("host", "a")], false);
+        assert_eq!(headers["x-forwarded-for"], "10.0.0.7");
+        assert_eq!(headers["via"], "1.1 semel");
+    }
+}

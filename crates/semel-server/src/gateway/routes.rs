@@ -1,0 +1,233 @@
+//! `[[route]]`s as the layers know them: which one a request meets, and its rules.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use semel::{Command, Policy, Wait};
+use semel_tower::grpc::{Codes, Rules as GrpcRules};
+use semel_tower::http::{Preset as Kept, Rules};
+
+use super::settings::{OnCrash, Preset, Route};
+use crate::failure::Failure;
+
+/// The route that a request met. In its extensions, and in those of its answer.
+#[derive(Debug)]
+pub(super) struct Matched {
+    /// The operation: `POST /orders/{id}`.
+    pub(super) operation: String,
+    /// `/orders/{id}`.
+    pub(super) pattern: String,
+    pub(super) upstream_timeout: Option<Duration>,
+}
+
+/// All routes. The most specific one is met, whatever their order.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    by_method: HashMap<Method, matchit::Router<Arc<Matched>>>,
+}
+
+impl Routes {
+    pub(super) fn new(routes: &[Route]) -> Result<Self, Failure> {
+        let mut all = Self::default();
+        for route in routes {
+            check(route)?;
+            for method in &route.methods {
+                let operation = operation(method, route);
+                let matched = Matched {
+                    pattern: route.path.clone(),
+                    upstream_timeout: route.upstream_timeout,
+                    operation,
+                };
+                let shown = matched.operation.clone();
+                let router = all.by_method.entry(method.clone()).or_default();
+                router
+                    .insert(&route.path, Arc::new(matched))
+                    .map_err(|error| Failure::usage(format_args!("the route {shown}: {error}")))?;
+            }
+        }
+        Ok(all)
+    }
+
+    pub(super) fn met(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
+        let met = self.by_method.get(method)?.at(path).ok()?;
+        Some(met.value)
+    }
+}
+
+/// The name under which the layer knows a route.
+pub(super) fn operation(method: &Method, route: &Route) -> String {
+    format!("{method} {}", route.path)
+}
+
+/// What the types cannot say.
+fn check(route: &Route) -> Result<(), Failure> {
+    let wrong = |why: &dyn std::fmt::Display| {
+        Err(Failure::usage(format_args!("the route {}: {why}", route.path)))
+    };
+    if !route.path.starts_with('/') {
+        return wrong(&"a path begins with a slash");
+    }
+    if route.grpc && (route.path.contains('{') || route.path.split('/').count() != 3) {
+        return wrong(&"the path of a gRPC method is written out: /package.Service/Method");
+    }
+    let default = Policy::default();
+    let policy = Policy {
+        keep: route.keep.unwrap_or(default.keep),
+        lease: route.lease.unwrap_or(default.lease),
+        max_attempts: route.max_attempts,
+        ..default
+    };
+    match policy.check() {
+        Ok(()) if route.upstream_timeout.is_some_and(|limit| limit.is_zero()) => {
+            wrong(&"an upstream_timeout of nothing lets nothing through")
+        }
+        Ok(()) => Ok(()),
+        Err(invalid) => wrong(&invalid),
+    }
+}
+
+/// A route's rules for HTTP.
+pub(super) fn rules(route: &Route) -> Rules {
+    let mut rules = Rules::new()
+        .methods(route.methods.iter().cloned())
+        .preset(match route.preset {
+            Preset::SuccessOnly => Kept::success_only(),
+            Preset::Below500 => Kept::below_500(),
+            Preset::Terminal => Kept::terminal(),
+            Preset::StripeV1 => Kept::stripe_v1(),
+        })
+        .kept_headers(route.kept_headers.iter().cloned())
+        .matched_headers(route.matched_headers.iter().cloned())
+        .matched(route.matched.iter().cloned())
+        .ignored(route.ignored.iter().cloned())
+        .mismatch_status(route.mismatch_status)
+        .respond_async(route.respond_async)
+        .command(command(route));
+    if route.required {
+        rules = rules.required();
+    }
+    if route.fail_open {
+        rules = rules.fail_open();
+    }
+    if let Some(wait) = route.wait {
+        rules = rules.wait(waits(wait));
+    }
+    if let Some(keep) = route.keep {
+        rules = rules.keep(keep);
+    }
+    if let Some(bytes) = route.max_request {
+        rules = rules.max_request(bytes);
+    }
+    if let Some(bytes) = route.max_response {
+        rules = rules.max_response(bytes);
+    }
+    if let Some(delay) = route.retry_after {
+        rules = rules.retry_after(delay);
+    }
+    rules
+}
+
+/// A route's rules for gRPC. What has no meaning there is left out.
+pub(super) fn grpc_rules(route: &Route) -> GrpcRules {
+    let mut rules = GrpcRules::new()
+        .codes(match route.preset {
+            Preset::SuccessOnly => Codes::ok_only(),
+            Preset::Below500 | Preset::Terminal => Codes::terminal(),
+            Preset::StripeV1 => Codes::everything(),
+        })
+        .kept_metadata(route.kept_headers.iter().cloned())
+        .matched_metadata(route.matched_headers.iter().cloned())
+        .command(command(route));
+    if route.required {
+        rules = rules.required();
+    }
+    if route.fail_open {
+        rules = rules.fail_open();
+    }
+    if let Some(wait) = route.wait {
+        rules = rules.wait(waits(wait));
+    }
+    if let Some(keep) = route.keep {
+        rules = rules.keep(keep);
+    }
+    if let Some(bytes) = route.max_request {
+        rules = rules.max_request(bytes);
+    }
+    if let Some(bytes) = route.max_response {
+        rules = rules.max_response(bytes);
+    }
+    if let Some(delay) = route.retry_after {
+        rules = rules.retry_after(delay);
+    }
+    rules
+}
+
+/// Zero does not wait.
+pub(super) fn waits(limit: Duration) -> Wait {
+    if limit.is_zero() { Wait::No } else { Wait::UpTo(limit) }
+}
+
+fn command(route: &Route) -> impl Fn(Command) -> Command + Send + Sync + 'static {
+    let (lease, attempts, on_crash) = (route.lease, route.max_attempts, route.on_crash);
+    move |mut command| {
+        if let Some(lease) = lease {
+            command = command.lease(lease);
+        }
+        if let Some(attempts) = attempts {
+            command = command.max_attempts(attempts);
+        }
+        match on_crash {
+            OnCrash::Rerun => command.on_crash(semel::OnCrash::Rerun),
+            OnCrash::Hold => command.on_crash(semel::OnCrash::Hold),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routes(texts: &[&str]) -> Result<Routes, String> {
+        let all: Vec<Route> = texts.iter().map(|text| toml::from_str(text).unwrap()).collect();
+        Routes::new(&all).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn the_most_specific_route_is_met_whatever_their_order() {
+        let routes = routes(&[
+            "path = \"/{*rest}\"",
+            "path = \"/orders/{id}\"",
+            "path = \"/orders/new\"",
+            "path = \"/orders\"\nmethods = [\"PUT\"]",
+        ])
+        .unwrap();
+        let met =
+            |method: &Method, path| routes.met(method, path).map(|met| met.operation.as_str());
+        assert_eq!(met(&Method::POST, "/orders/new"), Some("POST /orders/new"));
+        assert_eq!(met(&Method::POST, "/orders/7"), Some("POST /orders/{id}"));
+        assert_eq!(met(&Method::PATCH, "/orders/7/x"), Some("PATCH /{*rest}"));
+        assert_eq!(met(&Method::PUT, "/orders"), Some("PUT /orders"));
+        assert_eq!(met(&Method::PUT, "/orders/7"), None);
+        assert_eq!(met(&Method::GET, "/orders"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_a_route_is_refused_by_name() {
+        for (texts, named) in [
+            (&["path = \"orders\""][..], "slash"),
+            (&["path = \"/a\"", "path = \"/a\""], "POST /a"),
+            (&["path = \"/a/{x}\"", "path = \"/a/{y}\""], "POST /a/{y}"),
+            (&["path = \"/a/{x\""], "/a/{x"),
+            (&["path = \"/a\"\nlease = \"1ms\""], "lease"),
+            (&["path = \"/a\"\nkeep = \"0s\""], "keep"),
+            (&["path = \"/a\"\nmax_attempts = 0"], "/a"),
+            (&["path = \"/a\"\nupstream_timeout = \"0s\""], "upstream_timeout"),
+            (&["path = \"/a\"\ngrpc = true"], "/package.Service/Method"),
+        ] {
+            let refused = routes(texts).unwrap_err();
+            assert!(refused.contains(named), "{texts:?}: {refused}");
+        }
+    }
+}

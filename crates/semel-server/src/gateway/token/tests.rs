@@ -1,0 +1,156 @@
+use ring::rand::SystemRandom;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
+};
+use serde_json::json;
+
+use super::*;
+
+const NOW: i64 = 1_700_000_000;
+
+fn text(bytes: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+struct Signer {
+    ed: Ed25519KeyPair,
+    ec: EcdsaKeyPair,
+}
+
+impl Signer {
+    fn new() -> Self {
+        let random = SystemRandom::new();
+        let ed = Ed25519KeyPair::generate_pkcs8(&random).unwrap();
+        let ec = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
+        Self {
+            ed: Ed25519KeyPair::from_pkcs8(ed.as_ref()).unwrap(),
+            ec: EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, ec.as_ref(), &random)
+                .unwrap(),
+        }
+    }
+
+    fn issuer(&self) -> Issuer {
+        let point = self.ec.public_key().as_ref();
+        let (x, y) = (text(&point[1..33]), text(&point[33..]));
+        let ed = text(self.ed.public_key().as_ref());
+        let set = json!({"keys": [
+            {"kty": "OKP", "crv": "Ed25519", "kid": "ed", "x": ed},
+            {"kty": "EC", "crv": "P-256", "kid": "ec", "x": x, "y": y, "alg": "ES256"},
+            {"kty": "oct", "kid": "secret", "k": "AAAA"},
+        ]});
+        Issuer::of(&set.to_string()).unwrap()
+    }
+
+    fn token(&self, header: &Value, claims: &Value) -> String {
+        let signed = format!("{}.{}", text(header.to_string()), text(claims.to_string()));
+        let signature = match header["alg"].as_str() {
+            Some("ES256") => {
+                self.ec.sign(&SystemRandom::new(), signed.as_bytes()).unwrap().as_ref().to_vec()
+            }
+            Some("none") => Vec::new(),
+            _ => self.ed.sign(signed.as_bytes()).as_ref().to_vec(),
+        };
+        format!("{signed}.{}", text(signature))
+    }
+}
+
+#[test]
+fn a_claim_of_a_signed_token_is_believed() {
+    let signer = Signer::new();
+    let issuer = signer.issuer();
+    for (alg, kid) in [("EdDSA", "ed"), ("ES256", "ec")] {
+        let claims = json!({"sub": "ann", "exp": NOW + 10, "nbf": NOW - 10});
+        let token = signer.token(&json!({"alg": alg, "kid": kid}), &claims);
+        assert_eq!(issuer.claim_at(&token, "sub", NOW).as_deref(), Some("\"ann\""), "{alg}");
+        let unnamed = signer.token(&json!({"alg": alg}), &claims);
+        assert!(issuer.claim_at(&unnamed, "sub", NOW).is_some(), "{alg}");
+    }
+}
+
+#[test]
+fn a_token_that_was_not_signed_so_is_nobodys() {
+    let signer = Signer::new();
+    let (issuer, claims) = (signer.issuer(), json!({"sub": "ann"}));
+    let token = |header: Value| signer.token(&header, &claims);
+    for (what, token) in [
+        ("none", token(json!({"alg": "none"}))),
+        ("symmetric", token(json!({"alg": "HS256", "kid": "ed"}))),
+        ("the algorithm of another key", token(json!({"alg": "EdDSA", "kid": "ec"}))),
+        ("an unknown key", token(json!({"alg": "EdDSA", "kid": "other"}))),
+        ("an extension", token(json!({"alg": "EdDSA", "kid": "ed", "crit": ["b64"]}))),
+        ("somebody else", Signer::new().token(&json!({"alg": "EdDSA", "kid": "ed"}), &claims)),
+        ("no signature", token(json!({"alg": "EdDSA"})).rsplit_once('.').unwrap().0.to_owned()),
+        ("nothing", String::new()),
+    ] {
+        assert_eq!(issuer.claim_at(&token, "sub", NOW), None, "{what}");
+    }
+    let good = token(json!({"alg": "EdDSA", "kid": "ed"}));
+    let (head, rest) = good.split_once('.').unwrap();
+    let (_, signature) = rest.split_once('.').unwrap();
+    let forged = format!("{head}.{}.{signature}", text(json!({"sub": "bob"}).to_string()));
+    assert!(issuer.claim_at(&good, "sub", NOW).is_some());
+    assert_eq!(issuer.claim_at(&forged, "sub", NOW), None);
+}
+
+#[test]
+fn a_token_has_its_time() {
+    let signer = Signer::new();
+    let issuer = signer.issuer();
+    let read = |claims: Value| {
+        let token = signer.token(&json!({"alg": "EdDSA"}), &claims);
+        issuer.claim_at(&token, "sub", NOW).is_some()
+    };
+    assert!(read(json!({"sub": "ann", "exp": NOW - 30})), "clocks may differ");
+    assert!(!read(json!({"sub": "ann", "exp": NOW - 61})));
+    assert!(!read(json!({"sub": "ann", "nbf": NOW + 61})));
+    assert!(!read(json!({"sub": "ann", "exp": "tomorrow"})));
+}
+
+#[test]
+fn without_keys_a_claim_is_read_as_it_comes() {
+    let signer = Signer::new();
+    let token = |claims: Value| signer.token(&json!({"alg": "none"}), &claims);
+    let read = |claims: Value| Issuer::anybody().claim_at(&token(claims), "sub", NOW);
+    assert_eq!(read(json!({"sub": "ann"})).as_deref(), Some("\"ann\""));
+    assert_eq!(read(json!({"sub": 7})).as_deref(), Some("7"));
+    for nothing in [json!({"sub": ""}), json!({"sub": null}), json!({"sub": ["a"]}), json!({})] {
+        assert_eq!(read(nothing.clone()), None, "{nothing}");
+    }
+}
+
+#[test]
+fn a_set_without_a_usable_key_is_refused() {
+    for (set, named) in [
+        ("{}", "keys"),
+        ("{\"keys\": []}", "no key"),
+        ("{\"keys\": [{\"kty\": \"oct\", \"k\": \"AAAA\"}]}", "no key"),
+        (
+            "{\"keys\": [{\"kty\": \"EC\", \"crv\": \"P-256\", \"x\": \"AA\", \"y\": \"AA\"}]}",
+            "no key",
+        ),
+    ] {
+        let refused = Issuer::of(set).unwrap_err();
+        assert!(refused.contains(named), "{set}: {refused}");
+    }
+}
+
+/// RFC 7515, appendix A.2.
+#[test]
+fn the_standards_own_example_is_verified() {
+    let n = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt\
+             0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSX\
+             ndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5\
+             IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
+    let token = "eyJhbGciOiJSUzI1NiJ9.\
+                 eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290\
+                 Ijp0cnVlfQ.\
+                 cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt\
+                 _O8W2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArL\
+                 IARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7no\
+                 OPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQ\
+                 Ge77Rw";
+    let set = json!({"keys": [{"kty": "RSA", "n": n, "e": "AQAB"}]});
+    let issuer = Issuer::of(&set.to_string()).unwrap();
+    assert_eq!(issuer.claim_at(token, "iss", 1_300_819_000).as_deref(), Some("\"joe\""));
+    assert_eq!(issuer.claim_at(token, "iss", 1_300_819_441), None, "its time is over");
+}

@@ -1,0 +1,61 @@
+//! Connections that become something else (WebSocket): asked for and agreed to by others, and from
+//! then on bytes both ways.
+
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderMap, HeaderValue, Request, Response, Version};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+
+use super::headers;
+
+/// A caller who asked for another protocol.
+#[derive(Debug)]
+pub(super) struct Upgrade {
+    protocol: HeaderValue,
+    caller: OnUpgrade,
+}
+
+impl Upgrade {
+    /// Whether the request asks for one that can be had. HTTP/2 cannot: it is spoken without asking. Nor
+    /// can any for a request whose answer is to be kept.
+    pub(super) fn asked<B>(request: &mut Request<B>, claimed: bool) -> Option<Self> {
+        let caller = hyper::upgrade::on(&mut *request);
+        let protocol = request.headers().get(UPGRADE)?.clone();
+        let fit = request.version() == Version::HTTP_11 && !claimed;
+        let h2c =
+            protocol.as_bytes().get(..3).is_some_and(|name| name.eq_ignore_ascii_case(b"h2c"));
+        (fit && !h2c && is_meant(request.headers())).then_some(Self { protocol, caller })
+    }
+
+    /// Asks the upstream for it.
+    pub(super) fn ask(&self, headers: &mut HeaderMap) {
+        headers.insert(UPGRADE, self.protocol.clone());
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+
+    /// The upstream agrees: what either side says from now on is the other's.
+    pub(super) fn join(self, response: &mut Response<Incoming>) {
+        let upstream = hyper::upgrade::on(&mut *response);
+        let protocol = response.headers().get(UPGRADE).cloned().unwrap_or(self.protocol);
+        headers::strip(response.headers_mut());
+        response.headers_mut().insert(UPGRADE, protocol);
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        let caller = self.caller;
+        tokio::spawn(async move {
+            let (upstream, caller) = match tokio::try_join!(upstream, caller) {
+                Ok(both) => both,
+                Err(error) => return tracing::debug!(%error, "an upgrade came to nothing"),
+            };
+            let (mut upstream, mut caller) = (TokioIo::new(upstream), TokioIo::new(caller));
+            // However it ends, both ends know.
+            let _ = tokio::io::copy_bidirectional(&mut caller, &mut upstream).await;
+        });
+    }
+}
+
+/// `Upgrade` without its word in `Connection` is somebody else's, and was not meant for us.
+fn is_meant(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|word| word.trim().eq_ignore_ascii_case("upgrade"))
+}

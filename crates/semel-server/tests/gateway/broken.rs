@@ -1,0 +1,180 @@
+//! An upstream that is away, slow, or breaks off: what is told, and what becomes of the claim.
+
+use std::time::Duration;
+
+use http::Method;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use crate::caller::{Caller, full};
+use crate::ground::Ground;
+use crate::shop::Shop;
+
+fn is(slug: &str, status: u16) -> (u16, String) {
+    (status, slug.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_is_away_leaves_the_key_free() {
+    let ground = Ground::new();
+    // A port that was ours a moment ago is nobody's.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let config = "[[route]]\npath = \"/pay\"\non_crash = \"hold\"\npreset = \"stripe_v1\"";
+    let gateway = ground.configured(&format!("http://{address}"), config);
+    let caller = Caller::new(&gateway);
+    for target in ["/orders", "/pay"] {
+        let refused = caller.post(target, "k", "{\"a\":1}").await;
+        assert_eq!(refused.problem(), is("upstream-unreachable", 502));
+        assert_eq!(refused.json()["retryable"], true);
+        assert_eq!(refused.json()["instance"], target);
+        // Another body: nothing is left of the first.
+        let again = caller.post(target, "k", "{\"a\":2}").await;
+        assert_eq!(
+            again.problem(),
+            is("upstream-unreachable", 502),
+            "released, not failed or held"
+        );
+    }
+    let free = caller.request(Method::POST, "/orders").body(full("")).unwrap();
+    assert_eq!(caller.send(free).await.problem(), is("upstream-unreachable", 502));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_an_answer_is_in_doubt_and_run_again_only_when_asked() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let caller = Caller::new(&gateway);
+    let cut = caller.post("/hang-up-once", "k", "{}").await;
+    assert_eq!(cut.problem(), is("upstream-ambiguous", 504));
+    assert_eq!(shop.seen("/hang-up-once").len(), 1, "it was not sent again by itself");
+    let other = caller.post("/hang-up-once", "k", "{\"a\":1}").await;
+    assert_eq!(other.problem(), is("key-reused", 422), "the failure keeps its request");
+    let again = caller.post("/hang-up-once", "k", "{}").await;
+    assert_eq!((again.status.as_u16(), again.replayed()), (201, false));
+    let seen = shop.seen("/hang-up-once");
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[0].headers["semel-operation-id"], seen[1].headers["semel-operation-id"]);
+    assert_eq!(seen[1].headers["semel-attempt"], "2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_an_answer_is_held_where_the_route_says_so() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let config = "[[route]]\npath = \"/hang-up\"\non_crash = \"hold\"";
+    let gateway = ground.configured(&shop.url(), config);
+    let caller = Caller::new(&gateway);
+    assert_eq!(caller.post("/hang-up", "k", "{}").await.problem(), is("upstream-ambiguous", 504));
+    for _ in 0..2 {
+        assert_eq!(caller.post("/hang-up", "k", "{}").await.problem(), is("uncertain", 409));
+    }
+    assert_eq!(shop.seen("/hang-up").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_takes_too_long_is_in_doubt() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let config = "[[route]]\npath = \"/slow\"\nupstream_timeout = \"200ms\"\non_crash = \"hold\"";
+    let gateway = ground.configured(&shop.url(), config);
+    let caller = Caller::new(&gateway);
+    assert_eq!(caller.post("/slow", "k", "{}").await.problem(), is("upstream-ambiguous", 504));
+    assert_eq!(caller.post("/slow", "k", "{}").await.problem(), is("uncertain", 409));
+    let free = caller.request(Method::POST, "/slow").body(full("")).unwrap();
+    assert_eq!(caller.send(free).await.problem(), is("upstream-ambiguous", 504));
+    assert_eq!(shop.seen("/slow").len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_success_that_breaks_off_is_done_and_its_answer_is_lost() {
+    let ground = Ground::new();
+    let (url, heard) = closing("HTTP/1.1 201 Created\r\ncontent-length: 9\r\n\r\nok").await;
+    let gateway = ground.gateway(&url, &[]);
+    let caller = Caller::new(&gateway);
+    let cut = caller.try_send(caller.keyed("/cut", "k", "{}")).await;
+    assert!(cut.is_err(), "what there is of it is not taken for all of it: {cut:?}");
+    let again = caller.post("/cut", "k", "{}").await;
+    assert_eq!(again.problem(), is("result-unavailable", 409));
+    assert_eq!(heard.borrow().len(), 1, "the upstream said that it is done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_breaks_off_before_it_says_anything_is_in_doubt() {
+    for head in ["", "HTTP/1.1 20", "HTTP/1.1 201 Created\r\ncontent-le", "nonsense\r\n\r\n"] {
+        let ground = Ground::new();
+        let (url, heard) = closing(head).await;
+        let gateway = ground.gateway(&url, &["--store", "memory:"]);
+        let caller = Caller::new(&gateway);
+        let cut = caller.post("/cut", "k", "{}").await;
+        assert_eq!(cut.problem(), is("upstream-ambiguous", 504), "{head:?}");
+        assert_eq!(heard.borrow().len(), 1, "{head:?}");
+    }
+}
+
+/// An upstream that closes each connection after one answer, without having said so.
+async fn closing(answer: &'static str) -> (String, tokio::sync::watch::Receiver<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (heard, hear) = tokio::sync::watch::channel(Vec::new());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let heard = heard.clone();
+            tokio::spawn(async move {
+                let mut text = String::new();
+                while !text.ends_with("{}") {
+                    let mut bytes = [0; 4096];
+                    match stream.read(&mut bytes).await {
+                        Ok(read) if read > 0 => {
+                            text.push_str(&String::from_utf8_lossy(&bytes[..read]));
+                        }
+                        Ok(_) | Err(_) => return,
+                    }
+                }
+                heard.send_modify(|all: &mut Vec<String>| all.push(text));
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            });
+        }
+    });
+    (url, hear)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_died_in_the_pool_costs_no_request_twice() {
+    let ground = Ground::new();
+    let (url, heard) = closing("HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok").await;
+    let gateway = ground.gateway(&url, &["--store", "memory:"]);
+    let caller = Caller::new(&gateway);
+    // Each connection is closed the moment it goes back to the pool, while the next request is taken
+    // from the caller: sometimes it is noticed in time, sometimes not.
+    for n in 0..40 {
+        let key = format!("k-{n}");
+        loop {
+            let answer = caller.post("/orders", &key, "{}").await;
+            match answer.status.as_u16() {
+                201 => break,
+                502 => assert_eq!(answer.problem(), is("upstream-unreachable", 502)),
+                _ => assert_eq!(answer.problem(), is("upstream-ambiguous", 504)),
+            }
+        }
+    }
+    let heard = heard.borrow().clone();
+    for n in 0..40 {
+        let key = format!("idempotency-key: k-{n}\r\n");
+        let times = heard.iter().filter(|text| text.contains(&key)).count();
+        assert_eq!(times, 1, "{key:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_never_reads_is_no_reason_to_wait_for_ever() {
+    let ground = Ground::new();
+    // The system completes connections that nobody accepts.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let gateway = ground.gateway(&url, &["--upstream-timeout", "300ms"]);
+    let caller = Caller::new(&gateway);
+    let since = std::time::Instant::now();
+    assert_eq!(caller.post("/orders", "k", "{}").await.problem(), is("upstream-ambiguous", 504));
+    assert!(since.elapsed() >= Duration::from_millis(300));
+}

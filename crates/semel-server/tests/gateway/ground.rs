@@ -1,0 +1,86 @@
+//! A directory of a test's own, and gateways that run in it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::program::{self, Service};
+
+/// How long a loaded machine may take for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory that goes with its test.
+pub(crate) struct Ground(PathBuf);
+
+impl Ground {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::SeqCst);
+        let name = format!("semel-gateway-{}-{count}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        Self(directory)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A file in it, by its name.
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// `semel gateway` before `upstream`, on ports of its own, with a SQLite store here unless a flag
+    /// says otherwise. Its log is a file here.
+    pub(crate) fn command(&self, upstream: &str, flags: &[&str]) -> Command {
+        let fixed = ["gateway", "--upstream", upstream, "--listen", "127.0.0.1:0"];
+        let admin = match flags.contains(&"--admin-listen") {
+            true => &[][..],
+            false => &["--admin-listen", "127.0.0.1:0"],
+        };
+        let arguments = fixed.iter().chain(admin).chain(flags);
+        let mut command = program::semel(&self.0, arguments);
+        let log = File::options().create(true).append(true).open(self.0.join("log")).unwrap();
+        command.stderr(log);
+        command
+    }
+
+    /// Starts it.
+    #[track_caller]
+    pub(crate) fn gateway(&self, upstream: &str, flags: &[&str]) -> Service {
+        Service::start(self.command(upstream, flags))
+    }
+
+    /// Starts it with this `semel.toml`.
+    #[track_caller]
+    pub(crate) fn configured(&self, upstream: &str, file: &str) -> Service {
+        self.write("semel.toml", file);
+        self.gateway(upstream, &["--config", "semel.toml"])
+    }
+
+    /// What its gateways have logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.0.join("log")).unwrap_or_default()
+    }
+
+    /// Waits until the log says `words` this many times.
+    pub(crate) async fn logged(&self, words: &str, times: usize) {
+        let end = Instant::now() + PATIENCE;
+        while self.log().matches(words).count() < times {
+            assert!(Instant::now() < end, "never logged {words:?}:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

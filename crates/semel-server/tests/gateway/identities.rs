@@ -1,0 +1,152 @@
+//! Whose key it is: callers, tenants, tokens.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use serde_json::{Value, json};
+
+use crate::caller::Caller;
+use crate::ground::Ground;
+use crate::shop::Shop;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_cannot_be_told_has_no_keys_and_everything_else() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let nobody = Caller::new(&gateway).as_somebody("");
+    let refused = nobody.post("/orders", "k", "{}").await;
+    assert_eq!(refused.problem(), (401, "principal-unknown".to_owned()));
+    assert_eq!(shop.seen("/orders").len(), 0);
+    assert_eq!(nobody.get("/orders").await.status, 201, "without a key nobody asks");
+
+    let ann = Caller::new(&gateway);
+    let bob = ann.clone().as_somebody("Bearer bob");
+    assert!(!ann.post("/orders", "k", "{}").await.replayed());
+    assert!(!bob.post("/orders", "k", "{}").await.replayed(), "hers is not his");
+    assert!(bob.post("/orders", "k", "{}").await.replayed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_are_apart_and_absent_is_one_of_them() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--tenant-header", "x-shop"]);
+    let caller = Caller::new(&gateway);
+    let of = async |tenant: Option<&str>| {
+        let mut request = caller.keyed("/orders", "k", "{}");
+        if let Some(tenant) = tenant {
+            request.headers_mut().insert("x-shop", tenant.parse().unwrap());
+        }
+        caller.send(request).await
+    };
+    for tenant in [None, Some("a"), Some("b")] {
+        assert!(!of(tenant).await.replayed(), "{tenant:?}");
+        assert!(of(tenant).await.replayed(), "{tenant:?}");
+    }
+    assert!(of(Some("default")).await.replayed(), "absent is the tenant named default");
+    let mut twice = caller.keyed("/orders", "k", "{}");
+    twice.headers_mut().append("x-shop", "a".parse().unwrap());
+    twice.headers_mut().append("x-shop", "b".parse().unwrap());
+    assert_eq!(caller.send(twice).await.problem(), (401, "tenant-unknown".to_owned()));
+    assert_eq!(of(Some(&"x".repeat(65))).await.problem().1, "tenant-unknown");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cookie_or_nothing_may_tell_callers_apart() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--principal", "cookie:sid"]);
+    let caller = Caller::new(&gateway).as_somebody("");
+    let with = |cookie: &str| {
+        let mut request = caller.keyed("/orders", "k", "{}");
+        request.headers_mut().insert("cookie", cookie.parse().unwrap());
+        request
+    };
+    assert!(!caller.send(with("a=1; sid=ann")).await.replayed());
+    assert!(caller.send(with("sid=ann; b=2")).await.replayed());
+    assert!(!caller.send(with("sid=bob")).await.replayed());
+    assert_eq!(caller.send(with("xsid=ann")).await.problem().0, 401);
+
+    let other = Ground::new();
+    let gateway = other.gateway(&shop.url(), &["--principal", "global"]);
+    let nobody = Caller::new(&gateway).as_somebody("");
+    assert!(!nobody.post("/orders", "k", "{}").await.replayed());
+    assert!(nobody.as_somebody("Bearer ann").post("/orders", "k", "{}").await.replayed());
+    assert!(other.log().contains("callers are not told apart"), "{}", other.log());
+}
+
+struct Signer(Ed25519KeyPair);
+
+impl Signer {
+    fn new() -> Self {
+        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+        Self(Ed25519KeyPair::from_pkcs8(made.as_ref()).unwrap())
+    }
+
+    fn keys(&self) -> String {
+        let x = URL_SAFE_NO_PAD.encode(self.0.public_key());
+        json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": x}]}).to_string()
+    }
+
+    fn token(&self, alg: &str, claims: &Value) -> &'static str {
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let signed = format!("{}.{}", part(&json!({"alg": alg, "kid": "1"})), part(claims));
+        let signature = URL_SAFE_NO_PAD.encode(self.0.sign(signed.as_bytes()));
+        format!("Bearer {signed}.{signature}").leak()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewed_token_is_the_same_caller_and_a_forged_one_is_nobody() {
+    let (ground, shop, signer) = (Ground::new(), Shop::open().await, Signer::new());
+    ground.write("keys.json", signer.keys());
+    let flags = ["--principal", "jwt-claim:sub", "--jwks", "keys.json"];
+    let gateway = ground.gateway(&shop.url(), &flags);
+    assert!(!ground.log().contains("unverified"), "{}", ground.log());
+    let caller = Caller::new(&gateway);
+    let with = async |token| caller.clone().as_somebody(token).post("/orders", "k", "{}").await;
+    let far = 4_000_000_000_u64;
+    assert!(!with(signer.token("EdDSA", &json!({"sub": "ann", "exp": far}))).await.replayed());
+    let renewed = signer.token("EdDSA", &json!({"sub": "ann", "exp": far + 1}));
+    assert!(with(renewed).await.replayed());
+    assert!(!with(signer.token("EdDSA", &json!({"sub": "bob", "exp": far}))).await.replayed());
+    for nobody in [
+        signer.token("EdDSA", &json!({"sub": "ann", "exp": 1})),
+        signer.token("EdDSA", &json!({"name": "ann", "exp": far})),
+        signer.token("none", &json!({"sub": "ann"})),
+        signer.token("HS256", &json!({"sub": "ann"})),
+        Signer::new().token("EdDSA", &json!({"sub": "ann", "exp": far})),
+        "Bearer ann",
+        "Basic ann",
+    ] {
+        assert_eq!(with(nobody).await.problem(), (401, "principal-unknown".to_owned()), "{nobody}");
+    }
+    assert_eq!(shop.seen("/orders").len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_keys_a_claim_is_believed_and_that_is_said() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--principal", "jwt-claim:sub"]);
+    let (ann, eve) = (Signer::new(), Signer::new());
+    let caller = Caller::new(&gateway);
+    let with = async |token| caller.clone().as_somebody(token).post("/orders", "k", "{}").await;
+    assert!(!with(ann.token("EdDSA", &json!({"sub": "ann"}))).await.replayed());
+    assert!(with(eve.token("none", &json!({"sub": "ann"}))).await.replayed());
+    assert!(ground.log().contains("believed unverified"), "{}", ground.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_were_rotated_are_read_again_when_asked() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let (old, new) = (Signer::new(), Signer::new());
+    ground.write("keys.json", old.keys());
+    let flags = ["--principal", "jwt-claim:sub", "--jwks", "keys.json"];
+    let gateway = ground.gateway(&shop.url(), &flags);
+    let claims = json!({"sub": "ann", "exp": 4_000_000_000_u64});
+    let caller = Caller::new(&gateway).as_somebody(new.token("EdDSA", &claims));
+    assert_eq!(caller.post("/orders", "k", "{}").await.problem().0, 401);
+    ground.write("keys.json", new.keys());
+    gateway.signal("HUP");
+    ground.logged("the routes were read again", 1).await;
+    assert_eq!(caller.post("/orders", "k", "{}").await.status, 201);
+}

@@ -1,0 +1,169 @@
+//! A gateway's own life: killed, stopped, told to read its routes again.
+
+use std::time::Duration;
+
+use http::Method;
+use tokio::net::TcpStream;
+
+use crate::caller::{Caller, full, get};
+use crate::ground::{Ground, PATIENCE};
+use crate::shop::Shop;
+
+/// Asks until the answer is no "in progress": the lease of a dead gateway lapses.
+async fn settled(caller: &Caller, target: &str, key: &str) -> crate::caller::Answer {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        let answer = caller.post(target, key, "{}").await;
+        if answer.status != 409 || answer.problem().1 != "in-progress" {
+            return answer;
+        }
+        assert!(std::time::Instant::now() < end, "the lease never lapses");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_killed_in_mid_call_loses_and_doubles_nothing_that_it_promised() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let config = "[ledger]\nlock_ttl = \"1s\"\n[[route]]\npath = \"/pay\"\n\
+                  [[route]]\npath = \"/slow\"\non_crash = \"hold\"";
+    let gateway = ground.configured(&shop.url(), config);
+    let caller = Caller::new(&gateway);
+    let done = caller.post("/orders", "done", "{}").await;
+    let cut = tokio::spawn(async move { caller.try_send(caller.keyed("/slow", "k", "{}")).await });
+    shop.arrived(2).await;
+    gateway.kill();
+    assert!(cut.await.unwrap().is_err());
+
+    let gateway = ground.gateway(&shop.url(), &["--config", "semel.toml"]);
+    let caller = Caller::new(&gateway);
+    let again = caller.post("/orders", "done", "{}").await;
+    assert_eq!((again.replayed(), again.body), (true, done.body), "what was answered stays");
+    let held = settled(&caller, "/slow", "k").await;
+    assert_eq!(held.problem(), (409, "uncertain".to_owned()));
+    assert_eq!(shop.seen("/slow").len(), 1, "what may have happened is not sent again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_a_killed_gateway_is_taken_over_when_its_lease_is_over() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let config = "[ledger]\nlock_ttl = \"1s\"";
+    let gateway = ground.configured(&shop.url(), config);
+    let caller = Caller::new(&gateway);
+    let cut = tokio::spawn(async move { caller.try_send(caller.keyed("/slow", "k", "{}")).await });
+    shop.arrived(1).await;
+    gateway.kill();
+    assert!(cut.await.unwrap().is_err());
+    // The first is let go too: the upstream did it, and nobody heard.
+    shop.let_go(2);
+    let gateway = ground.gateway(&shop.url(), &["--config", "semel.toml"]);
+    let taken = settled(&Caller::new(&gateway), "/slow", "k").await;
+    assert_eq!((taken.status.as_u16(), taken.replayed()), (201, false));
+    let seen = shop.seen("/slow");
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[0].headers["semel-operation-id"], seen[1].headers["semel-operation-id"]);
+    assert_eq!(seen[1].headers["semel-attempt"], "2", "the upstream can tell");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asked_to_stop_it_finishes_what_is_under_way_and_takes_nothing_new() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let caller = Caller::new(&gateway);
+    let under_way = tokio::spawn({
+        let caller = caller.clone();
+        async move { caller.post("/slow", "k", "{}").await }
+    });
+    let without_key = tokio::spawn(async move {
+        let request = caller.request(Method::POST, "/slow").body(full("")).unwrap();
+        caller.send(request).await
+    });
+    shop.arrived(2).await;
+    let (url, admin) = (gateway.url("gateway").to_owned(), gateway.url("admin").to_owned());
+    gateway.signal("TERM");
+    let address = url.trim_start_matches("http://").to_owned();
+    let end = std::time::Instant::now() + PATIENCE;
+    while TcpStream::connect(&address).await.is_ok() {
+        assert!(std::time::Instant::now() < end, "it still listens");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let ready = get(&format!("{admin}/readyz")).await;
+    assert_eq!((ready.status.as_u16(), ready.text()), (503, "stopping\n"));
+    assert_eq!(get(&format!("{admin}/healthz")).await.status, 200);
+    shop.let_go(2);
+    assert_eq!(under_way.await.unwrap().status, 201);
+    assert_eq!(without_key.await.unwrap().status, 201);
+    assert_eq!(gateway.ended().code(), Some(0));
+
+    let gateway = ground.gateway(&shop.url(), &[]);
+    assert!(Caller::new(&gateway).post("/slow", "k", "{}").await.replayed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_caller_left_is_finished_too() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let caller = Caller::new(&gateway);
+    let leaving =
+        tokio::spawn(async move { caller.try_send(caller.keyed("/slow", "k", "{}")).await });
+    shop.arrived(1).await;
+    leaving.abort();
+    assert!(leaving.await.is_err());
+    ground.logged("the caller left", 1).await;
+    gateway.signal("TERM");
+    ground.logged("stopping", 1).await;
+    shop.let_go(1);
+    assert_eq!(gateway.ended().code(), Some(0));
+    let gateway = ground.gateway(&shop.url(), &[]);
+    assert!(Caller::new(&gateway).post("/slow", "k", "{}").await.replayed());
+    assert_eq!(shop.seen("/slow").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_outlast_the_grace_are_cut_and_the_exit_says_so() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--drain", "100ms"]);
+    let caller = Caller::new(&gateway);
+    let cut = tokio::spawn(async move { caller.try_send(caller.keyed("/slow", "k", "{}")).await });
+    shop.arrived(1).await;
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().code(), Some(1));
+    // It is told if there is time to tell it.
+    if let Ok(told) = cut.await.unwrap() {
+        assert_eq!(told.problem(), (503, "shutting-down".to_owned()));
+    }
+    assert!(ground.log().contains("semel: calls were still under way"), "{}", ground.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_are_read_again_when_asked_and_a_bad_file_changes_nothing() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), "[[route]]\npath = \"/old\"\nrequired = true");
+    let caller = Caller::new(&gateway);
+    let wants_key = async |target: &str| {
+        let request = caller.request(Method::POST, target).body(full("{}")).unwrap();
+        caller.send(request).await.status == 400
+    };
+    assert_eq!((wants_key("/old").await, wants_key("/new").await), (true, false));
+    assert_eq!(caller.post("/new", "k", "{}").await.status, 201);
+
+    ground.write("semel.toml", "[[route]]\npath = \"/new\"\nrequired = true");
+    gateway.signal("HUP");
+    ground.logged("the routes were read again", 1).await;
+    assert_eq!((wants_key("/old").await, wants_key("/new").await), (false, true));
+    assert!(caller.post("/new", "k", "{}").await.replayed(), "what was kept is still there");
+
+    for (n, bad) in ["[[route]]\npath = \"old\"", "[[rout", "[ledger]\nlock_ttl = \"x\""]
+        .into_iter()
+        .enumerate()
+    {
+        ground.write("semel.toml", bad);
+        gateway.signal("HUP");
+        ground.logged("the old ones stay", n + 1).await;
+        assert_eq!((wants_key("/old").await, wants_key("/new").await), (false, true), "{bad}");
+    }
+    ground.write("semel.toml", "[gateway]\ntrust_forwarded = true");
+    gateway.signal("HUP");
+    ground.logged("takes a restart", 1).await;
+    assert!(!wants_key("/new").await);
+}

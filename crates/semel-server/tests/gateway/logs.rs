@@ -1,0 +1,85 @@
+//! What a gateway tells about itself, and what it keeps to itself.
+
+use serde_json::Value;
+
+use crate::caller::{Caller, get};
+use crate::ground::Ground;
+use crate::shop::Shop;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_for_every_request_names_its_route_and_never_its_key_or_query() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    ground.write("semel.toml", "[[route]]\npath = \"/orders/{id}\"\nrequired = true");
+    let flags = ["--config", "semel.toml", "--log", "json"];
+    let mut command = ground.command(&shop.url(), &flags);
+    command.env("RUST_LOG", "trace");
+    let gateway = crate::program::Service::start(command);
+    let caller = Caller::new(&gateway).as_somebody("Bearer very-secret-token");
+    caller.post("/orders/7?card=4111", "very-secret-key", "{\"pin\":\"very-secret-pin\"}").await;
+    caller.post("/orders/7?card=4111", "very-secret-key", "{\"pin\":\"very-secret-pin\"}").await;
+    caller.post("/orders/7?card=4111", "very-secret-key", "{}").await;
+    caller.get("/plain?card=4111").await;
+    ground.logged("\"message\":\"answered\"", 4).await;
+
+    let log = ground.log();
+    let ours: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .filter(|line: &Value| line["message"] == "answered")
+        .collect();
+    let all: Vec<_> = ours.iter().map(|line| (&line["status"], &line["replayed"])).collect();
+    assert_eq!(
+        format!("{all:?}"),
+        format!(
+            "{:?}",
+            [
+                (&Value::from(201), &Value::from(false)),
+                (&Value::from(201), &Value::from(true)),
+                (&Value::from(422), &Value::from(false)),
+                (&Value::from(201), &Value::from(false)),
+            ]
+        )
+    );
+    for line in &ours[..3] {
+        assert_eq!((&line["method"], &line["path"]), (&"POST".into(), &"/orders/{id}".into()));
+        assert_eq!(line["key"].as_str().map(str::len), Some(8), "a digest: {line}");
+    }
+    assert_eq!(ours[0]["operation"], ours[1]["operation"]);
+    assert_eq!((&ours[2]["problem"], &ours[3]["path"]), (&"key-reused".into(), &"/plain".into()));
+    assert_eq!(ours[3].get("key"), None);
+    // Not even at the level where libraries tell all they have: that is for what we log ourselves.
+    let by_us = log.lines().filter(|line| line.contains("semel"));
+    for line in by_us {
+        assert!(!line.contains("very-secret") && !line.contains("4111"), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_count_requests_and_what_became_of_them() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let caller = Caller::new(&gateway);
+    for _ in 0..3 {
+        caller.post("/orders", "k", "{}").await;
+    }
+    let metrics = get(&format!("{}/metrics", gateway.url("admin"))).await;
+    for line in [
+        "semel_executions_total{kind=\"http\",outcome=\"executed\"} 1",
+        "semel_executions_total{kind=\"http\",outcome=\"replayed\"} 2",
+        "semel_gateway_requests_total{method=\"POST\",status=\"201\"} 3",
+        "semel_gateway_upstream_total{result=\"answered\"} 1",
+        "semel_gateway_seconds_count 3",
+    ] {
+        assert!(metrics.text().contains(line), "{line}: {}", metrics.text());
+    }
+    assert_eq!(caller.get("/metrics").await.status, 201, "that is the upstream's own");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_listener_for_operators_can_be_left_out() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--admin-listen", "off"]);
+    assert_eq!(Caller::new(&gateway).post("/orders", "k", "{}").await.status, 201);
+    let urls = format!("{gateway:?}");
+    assert!(!urls.contains("admin"), "{urls}");
+}

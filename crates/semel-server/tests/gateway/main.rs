@@ -1,0 +1,21 @@
+//! `semel gateway`, started the way people start it, in front of a service that knows nothing of keys.
+
+#[path = "../program.rs"]
+mod program;
+
+mod caller;
+mod ground;
+mod raw;
+mod shop;
+
+mod answers;
+mod broken;
+mod calls;
+mod identities;
+mod lifetimes;
+mod logs;
+mod passing;
+mod secure;
+mod sharing;
+mod starting;
+mod stores;

@@ -1,0 +1,190 @@
+//! What a proxy must not get in the way of: streams, upgrades, trailers, headers, targets.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::sync::mpsc;
+
+use crate::caller::{BoxError, Caller, Sending, full};
+use crate::ground::{Ground, PATIENCE};
+use crate::raw::Raw;
+use crate::shop::Shop;
+
+/// A body that is written while it is sent.
+fn written() -> (mpsc::UnboundedSender<&'static str>, Sending) {
+    let (say, mut said) = mpsc::unbounded_channel::<&'static str>();
+    let frames = futures_util::stream::poll_fn(move |cx| {
+        said.poll_recv(cx).map(|text| {
+            text.map(|text| Ok::<_, BoxError>(Frame::data(Bytes::from_static(text.as_bytes()))))
+        })
+    });
+    (say, BodyExt::boxed(StreamBody::new(frames)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_key_streams_both_ways_while_it_is_written() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    // Longer than the limit in all, never silent for so long.
+    let gateway = ground.gateway(&shop.url(), &["--upstream-timeout", "5s"]);
+    for caller in [Caller::new(&gateway), Caller::http2(&gateway)] {
+        let (say, body) = written();
+        say.send("one").unwrap();
+        let request = caller.request(Method::POST, "/echo").body(body).unwrap();
+        let mut answer = caller.begin(request).await.unwrap().into_body();
+        for next in ["two", "three"] {
+            let heard = tokio::time::timeout(PATIENCE, answer.frame()).await.unwrap();
+            let heard = heard.unwrap().unwrap().into_data().unwrap();
+            assert!(!heard.is_empty(), "the echo of what was said comes before more is said");
+            say.send(next).unwrap();
+        }
+        drop(say);
+        let rest = answer.collect().await.unwrap().to_bytes();
+        assert!(rest.ends_with(b"three"), "{rest:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_may_take_longer_than_the_upstream_may_be_silent() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--upstream-timeout", "2s"]);
+    let caller = Caller::new(&gateway);
+    let (say, body) = written();
+    let request = caller.request(Method::POST, "/orders").body(body).unwrap();
+    let sending = tokio::spawn(async move { caller.send(request).await });
+    for _ in 0..5 {
+        say.send("more").unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    drop(say);
+    assert_eq!(sending.await.unwrap().status, 201);
+    assert_eq!(shop.seen("/orders")[0].body.len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_protocol_passes_once_it_is_agreed_on() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let mut raw = Raw::connect(&gateway).await;
+    raw.say(
+        "GET /socket HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+         idempotency-key: k\r\n\r\n",
+    )
+    .await;
+    let head = raw.hear("\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 101"), "{head}");
+    assert!(head.contains("upgrade: websocket"), "{head}");
+    raw.say("hello").await;
+    assert_eq!(raw.hear("hello").await, "hello");
+    raw.say("again").await;
+    assert_eq!(raw.hear("again").await, "again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_come_through_in_both_directions() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--upstream-http2"]);
+    let caller = Caller::http2(&gateway);
+    let trailers = HeaderMap::from_iter([("x-check".parse().unwrap(), "9".parse().unwrap())]);
+    let frames = [Ok(Frame::data(Bytes::from_static(b"sum"))), Ok(Frame::trailers(trailers))];
+    let body = BodyExt::boxed(StreamBody::new(futures_util::stream::iter(frames)));
+    let request = caller.request(Method::POST, "/trailers").header("te", "trailers");
+    let answer = caller.send(request.body(body).unwrap()).await;
+    assert_eq!(answer.text(), "3 + 4");
+    assert_eq!(answer.trailers.unwrap()["x-sum"], "7");
+    let seen = &shop.seen("/trailers")[0];
+    assert_eq!(seen.trailers.as_ref().unwrap()["x-check"], "9");
+    assert_eq!(seen.version, http::Version::HTTP_2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_upstream_learns_where_a_request_came_from_and_nothing_of_its_connection() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let mut raw = Raw::connect(&gateway).await;
+    raw.say(
+        "GET /a?b=c HTTP/1.1\r\nhost: shop.example\r\nconnection: keep-alive, x-mine\r\nx-mine: 1\r\n\
+         x-forwarded-for: 192.0.2.1\r\nx-forwarded-proto: https\r\nvia: 1.0 fred\r\n\
+         semel-operation-id: mine\r\nproxy-authorization: x\r\nx-theirs: 2\r\n\r\n",
+    )
+    .await;
+    let answer = raw.hear("\"order\":1}").await;
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    let seen = &shop.seen("/a?b=c")[0].headers;
+    let port = shop.address.port();
+    for (name, value) in [
+        ("host", format!("localhost:{port}").as_str()),
+        ("x-forwarded-for", "192.0.2.1, 127.0.0.1"),
+        ("x-forwarded-proto", "http"),
+        ("x-forwarded-host", "shop.example"),
+        ("via", "1.0 fred, 1.1 semel"),
+        ("x-theirs", "2"),
+    ] {
+        assert_eq!(seen[name], value, "{name}");
+    }
+    for gone in ["x-mine", "connection", "semel-operation-id", "proxy-authorization"] {
+        assert!(!seen.contains_key(gone), "{gone}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_chooses_where_it_goes() {
+    let (ground, shop, elsewhere) = (Ground::new(), Shop::open().await, Shop::open().await);
+    let gateway = ground.gateway(&format!("{}/api", shop.url()), &[]);
+    let evil = elsewhere.address;
+    for (target, status) in [
+        (format!("GET http://{evil}/x"), "201"),
+        (format!("GET //{evil}/x"), "201"),
+        (format!("GET /@{evil}/x"), "201"),
+        ("GET /../x".to_owned(), "400"),
+        ("GET /%2e%2e/x".to_owned(), "400"),
+        (format!("CONNECT {evil}"), "4"),
+        ("OPTIONS *".to_owned(), "4"),
+    ] {
+        let mut raw = Raw::connect(&gateway).await;
+        raw.say(&format!("{target} HTTP/1.1\r\nhost: {evil}\r\n\r\n")).await;
+        let answer = raw.hear("\r\n\r\n").await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{target}: {answer}");
+    }
+    assert_eq!(shop.seen("/api/x").len(), 1);
+    let strange = [format!("/api//{evil}/x"), format!("/api/@{evil}/x")];
+    assert_eq!(strange.map(|target| shop.seen(&target).len()), [1, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_is_the_callers_and_a_head_has_no_body() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let caller = Caller::new(&gateway);
+    let moved = caller.post("/moved", "k", "{}").await;
+    assert_eq!(
+        (moved.status.as_u16(), &moved.headers["location"]),
+        (303, &"/orders/1".parse().unwrap())
+    );
+    assert!(caller.post("/moved", "k", "{}").await.replayed());
+    let head = caller.request(Method::HEAD, "/orders").body(full("")).unwrap();
+    let head = caller.send(head).await;
+    assert_eq!((head.status.as_u16(), head.body.len()), (201, 0));
+    assert_eq!(head.headers["content-length"], "11");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_before_it_sends_its_body_is_told_to_go_on_or_not() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let head = "POST /orders HTTP/1.1\r\nhost: a\r\nauthorization: x\r\ncontent-length: 2\r\n\
+                expect: 100-continue\r\n";
+    let mut raw = Raw::connect(&gateway).await;
+    raw.say(&format!("{head}idempotency-key: k\r\n\r\n")).await;
+    assert!(raw.hear("\r\n\r\n").await.starts_with("HTTP/1.1 100"));
+    raw.say("{}").await;
+    assert!(raw.hear("\"order\":1}").await.starts_with("HTTP/1.1 201"));
+    let mut raw = Raw::connect(&gateway).await;
+    raw.say(&format!("{head}idempotency-key: a, b\r\n\r\n")).await;
+    let refused = raw.hear("\r\n\r\n").await;
+    assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
+    assert_eq!(shop.seen("/orders").len(), 1);
+    assert!(!shop.seen("/orders")[0].headers.contains_key("expect"));
+}

@@ -1,0 +1,34 @@
+//! A socket without manners.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::ground::PATIENCE;
+use crate::program::Service;
+
+/// A connection to a gateway.
+pub(crate) struct Raw(TcpStream);
+
+impl Raw {
+    pub(crate) async fn connect(gateway: &Service) -> Self {
+        let address = gateway.url("gateway").trim_start_matches("http://");
+        Self(TcpStream::connect(address).await.unwrap())
+    }
+
+    pub(crate) async fn say(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// Reads until `end` was said.
+    pub(crate) async fn hear(&mut self, end: &str) -> String {
+        let mut heard = Vec::new();
+        while !String::from_utf8_lossy(&heard).contains(end) {
+            let mut bytes = [0; 1024];
+            let read = tokio::time::timeout(PATIENCE, self.0.read(&mut bytes)).await;
+            let read = read.expect("something is said").unwrap();
+            assert_ne!(read, 0, "only {:?} was said", String::from_utf8_lossy(&heard));
+            heard.extend_from_slice(&bytes[..read]);
+        }
+        String::from_utf8(heard).unwrap()
+    }
+}

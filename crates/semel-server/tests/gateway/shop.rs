@@ -1,0 +1,205 @@
+//! The service behind the gateway: does what it is asked as often as it is asked, and remembers it.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http_body::Frame;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Answer = Result<Response<BoxBody<Bytes, BoxError>>, BoxError>;
+
+/// A request that arrived whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) target: String,
+    pub(crate) version: Version,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+/// A running service.
+pub(crate) struct Shop {
+    pub(crate) address: SocketAddr,
+    scheme: &'static str,
+    state: Arc<State>,
+}
+
+struct State {
+    seen: Mutex<Vec<Seen>>,
+    count: watch::Sender<usize>,
+    /// What `/slow` waits for, once for each request.
+    gate: Semaphore,
+}
+
+impl Shop {
+    pub(crate) async fn open() -> Self {
+        Self::start(None).await
+    }
+
+    /// The same behind TLS.
+    pub(crate) async fn secure(config: Arc<ServerConfig>) -> Self {
+        Self::start(Some(config)).await
+    }
+
+    async fn start(tls: Option<Arc<ServerConfig>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(State {
+            seen: Mutex::default(),
+            count: watch::Sender::new(0),
+            gate: Semaphore::new(0),
+        });
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        tokio::spawn(listen(listener, tls, Arc::clone(&state)));
+        Self { address, scheme, state }
+    }
+
+    /// By its name, which its certificate has too.
+    pub(crate) fn url(&self) -> String {
+        format!("{}://localhost:{}", self.scheme, self.address.port())
+    }
+
+    /// All that arrived at a path, query and all.
+    pub(crate) fn seen(&self, target: &str) -> Vec<Seen> {
+        let all = self.state.seen.lock().unwrap();
+        all.iter().filter(|seen| seen.target == target).cloned().collect()
+    }
+
+    /// Waits until so many requests arrived, wherever.
+    pub(crate) async fn arrived(&self, requests: usize) {
+        let mut count = self.state.count.subscribe();
+        let waited = count.wait_for(|count| *count >= requests);
+        let waited = tokio::time::timeout(crate::ground::PATIENCE, waited).await;
+        assert!(waited.is_ok(), "{requests} requests never arrived");
+    }
+
+    /// Lets so many requests of `/slow` be answered.
+    pub(crate) fn let_go(&self, requests: usize) {
+        self.state.gate.add_permits(requests);
+    }
+}
+
+async fn listen(listener: TcpListener, tls: Option<Arc<ServerConfig>>, state: Arc<State>) {
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (tls, state) = (tls.clone(), Arc::clone(&state));
+        tokio::spawn(async move {
+            let service = service_fn(move |request| answer(request, Arc::clone(&state)));
+            let server = auto::Builder::new(TokioExecutor::new());
+            match tls {
+                None => {
+                    let connection =
+                        server.serve_connection_with_upgrades(TokioIo::new(stream), service);
+                    let _ = connection.await;
+                }
+                Some(config) => {
+                    let Ok(stream) = TlsAcceptor::from(config).accept(stream).await else { return };
+                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                }
+            }
+        });
+    }
+}
+
+async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
+    if request.uri().path() == "/socket" {
+        return Ok(socket(&mut request));
+    }
+    if request.uri().path() == "/echo" {
+        // What comes in goes out, as it comes.
+        return Ok(Response::new(request.into_body().map_err(Into::into).boxed()));
+    }
+    let (parts, body) = request.into_parts();
+    let collected = body.collect().await?;
+    let trailers = collected.trailers().cloned();
+    let target = parts.uri.path_and_query().unwrap().to_string();
+    let count = {
+        let mut seen = state.seen.lock().unwrap();
+        seen.push(Seen {
+            target,
+            version: parts.version,
+            headers: parts.headers,
+            body: collected.to_bytes(),
+            trailers,
+        });
+        seen.len()
+    };
+    state.count.send_replace(count);
+    let said = |status: StatusCode, words: String| {
+        Response::builder()
+            .status(status)
+            .header("content-type", "application/json")
+            .header("location", format!("/orders/{count}"))
+            .header("set-cookie", "session=secret")
+            .header("x-count", count)
+            .body(Full::from(words).map_err(|never: Infallible| match never {}).boxed())
+    };
+    let made = format!("{{\"order\":{count}}}");
+    Ok(match parts.uri.path() {
+        "/refuse" => said(StatusCode::UNPROCESSABLE_ENTITY, "{\"error\":\"no\"}".to_owned())?,
+        "/fail" => said(StatusCode::INTERNAL_SERVER_ERROR, "{\"error\":\"oh\"}".to_owned())?,
+        "/fail-once" if count == 1 => said(StatusCode::SERVICE_UNAVAILABLE, String::new())?,
+        "/moved" => said(StatusCode::SEE_OTHER, String::new())?,
+        "/trailers" => trailers_too(),
+        // The connection ends without a word.
+        "/hang-up" => return Err("nothing to say".into()),
+        "/hang-up-once" if count == 1 => return Err("nothing to say".into()),
+        "/slow" => {
+            state.gate.acquire().await?.forget();
+            said(StatusCode::CREATED, made)?
+        }
+        "/shop.v1.Orders/Create" => grpc(count),
+        _ => said(StatusCode::CREATED, made)?,
+    })
+}
+
+fn frames(frames: Vec<Result<Frame<Bytes>, BoxError>>) -> BoxBody<Bytes, BoxError> {
+    BodyExt::boxed(StreamBody::new(futures_util::stream::iter(frames)))
+}
+
+fn trailers_too() -> Response<BoxBody<Bytes, BoxError>> {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-sum", "7".parse().unwrap());
+    let data = Frame::data(Bytes::from_static(b"3 + 4"));
+    let mut response = Response::new(frames(vec![Ok(data), Ok(Frame::trailers(trailers))]));
+    response.headers_mut().insert("trailer", "x-sum".parse().unwrap());
+    response
+}
+
+fn grpc(count: usize) -> Response<BoxBody<Bytes, BoxError>> {
+    let message = [&b"\0\0\0\0\x01"[..], &[u8::try_from(count).unwrap()]].concat();
+    let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), 0.into())]);
+    let body = frames(vec![Ok(Frame::data(message.into())), Ok(Frame::trailers(trailers))]);
+    let mut response = Response::new(body);
+    response.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    response
+}
+
+/// Another protocol: says back what it hears.
+fn socket(request: &mut Request<Incoming>) -> Response<BoxBody<Bytes, BoxError>> {
+    let upgrade = hyper::upgrade::on(request);
+    tokio::spawn(async move {
+        let Ok(stream) = upgrade.await else { return };
+        let (mut from, mut to) = tokio::io::split(TokioIo::new(stream));
+        let _ = tokio::io::copy(&mut from, &mut to).await;
+    });
+    let mut response = Response::new(frames(Vec::new()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert("upgrade", "websocket".parse().unwrap());
+    response.headers_mut().insert("connection", "upgrade".parse().unwrap());
+    response
+}

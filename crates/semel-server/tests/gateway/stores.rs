@@ -1,0 +1,39 @@
+//! A ledger that is away.
+
+use semel_testkit::proxy::FaultProxy;
+
+use crate::caller::{Caller, get};
+use crate::ground::Ground;
+use crate::sharing::Database;
+use crate::shop::Shop;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_ledger_nothing_runs_but_where_a_route_would_rather_run_twice() {
+    let (ground, shop, database) = (Ground::new(), Shop::open().await, Database::new().await);
+    let proxy = FaultProxy::start(database.server()).await.unwrap();
+    let store = database.url_through(proxy.addr());
+    let config =
+        format!("[ledger]\nstore = \"{store}\"\n[[route]]\npath = \"/log\"\nfail_open = true");
+    let gateway = ground.configured(&shop.url(), &config);
+    let caller = Caller::new(&gateway);
+    let ready = format!("{}/readyz", gateway.url("admin"));
+    assert_eq!(caller.post("/orders", "before", "{}").await.status, 201);
+    assert_eq!(get(&ready).await.status, 200);
+
+    proxy.reset_next(100_000);
+    proxy.reset_all();
+    let refused = caller.post("/orders", "k", "{}").await;
+    assert_eq!(refused.problem(), (503, "store-unavailable".to_owned()));
+    assert!(refused.headers.contains_key("retry-after"));
+    assert_eq!(shop.seen("/orders").len(), 1, "refused before the upstream was called");
+    assert_eq!(get(&ready).await.status, 503);
+    assert_eq!(get(&format!("{}/healthz", gateway.url("admin"))).await.status, 200);
+    let open = caller.post("/log", "k", "{}").await;
+    assert_eq!((open.status.as_u16(), shop.seen("/log").len()), (201, 1));
+    let metrics = get(&format!("{}/metrics", gateway.url("admin"))).await;
+    assert!(metrics.text().contains("semel_fail_open_total 1"), "{}", metrics.text());
+
+    proxy.heal();
+    assert!(caller.post("/orders", "before", "{}").await.replayed());
+    assert_eq!(caller.post("/orders", "k", "{}").await.status, 201);
+}
