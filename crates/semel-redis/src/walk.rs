@@ -92,6 +92,13 @@ impl<'a> Walk<'a> {
         Ok(Self { store, operation, nodes, index, position, now: Timestamp::from_micros(0) })
     }
 
+    /// Goes to one record and nowhere else: a whole digest is a record's name.
+    fn only(&mut self, digest: Digest) {
+        self.index = self.nodes.len().saturating_sub(1);
+        self.position =
+            Position { exhausted: true, pending: vec![digest], ..Position::default() };
+    }
+
     /// Whether every node has been walked over and nothing is pending.
     fn is_done(&self) -> bool {
         self.position.pending.is_empty()
@@ -178,6 +185,9 @@ pub(crate) async fn list(
     };
     let limit = usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
     let mut walk = Walk::resume(store, "list", from).await?;
+    if let (None, Some(digest)) = (after, filter.digest.as_deref().and_then(Digest::from_bytes)) {
+        walk.only(digest);
+    }
     let mut page = Page::default();
     let mut steps = 0;
     // The time comes with a step, and `due` needs it.

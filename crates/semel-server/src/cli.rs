@@ -1,13 +1,16 @@
 //! What may be written after `semel`.
 //!
-//! Every command's own flags are beside what it does.
+//! Every command's own flags are beside what it does. What cannot be meant is answered with one line.
 
+use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::PathBuf;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 use crate::command::{completions, doctor, ids, inbox, map, migrate, outbox, records, sweep};
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::logs::{self, Format};
 use crate::settings::Settings;
 use crate::{demo, gateway};
@@ -46,7 +49,59 @@ enum Command {
 
 /// Reads this process's arguments. Ends the process with code 2 if they cannot be meant.
 pub(crate) fn parse() -> Cli {
-    Cli::parse()
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = refuse(&error, &arguments);
+            std::process::exit(code);
+        }
+    }
+}
+
+/// Says why the arguments cannot be meant: whole pages where somebody asked for help, else one line.
+fn refuse(error: &clap::Error, arguments: &[OsString]) -> i32 {
+    // Nobody may be reading, which is no reason to fail.
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            0
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if arguments.len() < 2 => {
+            let _ = error.print();
+            Code::Usage as i32
+        }
+        _ => {
+            let failure = Failure::usage(said(error, &wanted(arguments)));
+            let _ = writeln!(std::io::stderr(), "semel: {failure}");
+            Code::Usage as i32
+        }
+    }
+}
+
+/// The parser's words on one line, and where there are more.
+fn said(error: &clap::Error, command: &str) -> String {
+    let more = format!("`{command} --help` says what may be written");
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return format!("`{command}` alone says too little; {more}");
+    }
+    let text = error.render().to_string();
+    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let words = lines.map(|line| line.trim_start_matches("error: ").replacen("tip: ", "", 1));
+    format!("{}; {more}", words.collect::<Vec<_>>().join("; ").replace(":; ", ": "))
+}
+
+/// The command that was asked for, as far as it is one.
+fn wanted(arguments: &[OsString]) -> String {
+    let (mut path, mut command) = (String::from("semel"), described());
+    for word in arguments.iter().skip(1).filter_map(|word| word.to_str()) {
+        if let Some(below) = command.find_subcommand(word).cloned() {
+            path = format!("{path} {}", below.get_name());
+            command = below;
+        }
+    }
+    path
 }
 
 /// The arguments as clap knows them, for completions.
@@ -75,6 +130,34 @@ impl Cli {
             Command::Ids(arguments) => ids::run(arguments),
             Command::Map(arguments) => map::run(arguments, settings()?).await,
             Command::Completions(arguments) => completions::run(arguments),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_do_not_contradict_each_other() {
+        described().debug_assert();
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_one_line_that_names_the_command() {
+        for (words, named) in [
+            (&["semel", "outbox", "list", "--nope"][..], "semel outbox list --help"),
+            (&["semel", "outbox"], "semel outbox --help"),
+            (&["semel", "recrods"], "records"),
+            (&["semel", "doctor", "--store", "ann:pw@db"], "is no store"),
+            (&["semel", "doctor", "postgres://ann:pw@db"], "ann:***@db"),
+            (&["semel", "ids", "encode", "ord"], "<ULID>"),
+        ] {
+            let arguments: Vec<OsString> = words.iter().map(OsString::from).collect();
+            let error = Cli::try_parse_from(&arguments).unwrap_err();
+            let shown = Failure::usage(said(&error, &wanted(&arguments))).to_string();
+            assert!(shown.contains(named), "{shown}");
+            assert!(!shown.contains("pw") && !shown.contains("Usage"), "{shown}");
         }
     }
 }

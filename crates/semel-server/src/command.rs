@@ -1,6 +1,7 @@
 //! What operators do by hand.
 //!
-//! Each command opens a store as it is, does one thing and says what it did; `shown` prints.
+//! Each command opens a store as it is, does one thing and says what it did: `shown` prints, `watch`
+//! tells how far long work has come. What the verbs mean is the libraries' business.
 
 pub(crate) mod completions;
 pub(crate) mod doctor;
@@ -10,4 +11,57 @@ pub(crate) mod map;
 pub(crate) mod migrate;
 pub(crate) mod outbox;
 pub(crate) mod records;
+pub(crate) mod shown;
 pub(crate) mod sweep;
+pub(crate) mod watch;
+pub(crate) mod words;
+
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::place::{Opening, Place, StoreKind, StoreUrl};
+use crate::settings::Settings;
+
+/// Where a command looks, and how it answers.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct At {
+    /// The store: sqlite:PATH, postgres://…, mysql://…, redis://…
+    /// [default: ledger.store of the settings, else sqlite:semel.db]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Where and how")]
+    store: Option<StoreUrl>,
+    /// Answer in JSON, for machines
+    #[arg(long, global = true, help_heading = "Where and how")]
+    pub(crate) json: bool,
+}
+
+impl At {
+    /// The store that is meant.
+    pub(crate) fn url(&self, settings: &Settings) -> StoreUrl {
+        let named = self.store.clone().or_else(|| settings.ledger.store.clone());
+        named.unwrap_or_else(|| "sqlite:semel.db".parse().expect("a URL"))
+    }
+
+    /// Whether somebody has said which store is meant.
+    pub(crate) fn named(&self, settings: &Settings) -> bool {
+        self.store.is_some() || settings.ledger.store.is_some()
+    }
+
+    /// The store that is meant, as it is: nothing is made.
+    pub(crate) async fn open(&self, settings: &Settings) -> Result<Place, Failure> {
+        let url = self.url(settings);
+        if url.kind() == StoreKind::Memory {
+            return Err(Failure::usage(
+                "memory: lives inside one process, and this is another; name a store that lasts \
+                 with --store",
+            ));
+        }
+        Place::open(&url, Opening::Look, &settings.ledger.prefix).await
+    }
+}
+
+/// A store that keeps no events and no ids.
+pub(crate) fn no_database(what: &str) -> Failure {
+    Failure::usage(format_args!(
+        "this store has no {what}; it is in a database: sqlite:PATH, postgres://… or mysql://…"
+    ))
+}

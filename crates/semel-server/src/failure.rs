@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use semel::store::{Error, ErrorKind};
 
+use crate::place::redacted;
+
 /// Why a command failed. Shown as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -47,10 +49,11 @@ impl Failure {
     }
 
     fn new(code: Code, words: impl fmt::Display) -> Self {
-        // Servers' messages may have several lines; a terminal gets one.
+        // Servers' messages may have several lines; a terminal gets one. Whatever quotes a URL, ours or
+        // theirs, passes here, and no password passes.
         let words = words.to_string();
-        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-        Self { code, words }
+        let words: Vec<String> = words.split_whitespace().map(redacted).collect();
+        Self { code, words: words.join(" ").replace(char::is_control, " ") }
     }
 
     /// The same, with what was attempted in front.
@@ -100,5 +103,29 @@ impl From<Error> for Failure {
             ErrorKind::Unavailable | ErrorKind::Ambiguous => Self::unreachable(words),
             _ => Self::failed(words),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_without_a_password() {
+        let said = "line 2:\n  store = 'postgres://ann:se/cr?et@db/shop'\n\x1b[1mno\tserver";
+        let failure = Failure::usage(said).during("cannot open redis://:pw@cache:1");
+        let shown = failure.to_string();
+        assert!(!shown.contains(char::is_control), "{shown:?}");
+        for secret in ["se/cr", "et@", "pw"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
+        assert!(shown.contains("line 2:") && shown.contains("db/shop"), "{shown}");
+    }
+
+    #[test]
+    fn what_was_not_reached_has_a_code_of_its_own() {
+        let code = |kind| Failure::from(Error::new(kind, "open", "x")).code();
+        assert_eq!(code(ErrorKind::Unavailable), Code::Unreachable);
+        assert_eq!(code(ErrorKind::Misconfigured), Code::Failed);
     }
 }

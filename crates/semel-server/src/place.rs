@@ -1,4 +1,7 @@
 //! Where things are kept, chosen by URL: a store of each kind, opened the way it is used here.
+//!
+//! A URL may hold a password, so none is shown as it was written. What a store can do is its own
+//! crate's business.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,6 +15,9 @@ use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
 
 use crate::failure::Failure;
+
+/// Words in the names of parameters that hold what nobody is to see.
+const SECRET: [&str; 4] = ["pass", "pwd", "secret", "token"];
 
 /// The address of a store. Shows itself without its password.
 #[derive(Clone, PartialEq, Eq)]
@@ -56,9 +62,9 @@ impl FromStr for StoreUrl {
         let kind = match scheme {
             "memory" if text == "memory:" => StoreKind::Memory,
             "sqlite" if text.len() > "sqlite:".len() => StoreKind::Sqlite,
-            "postgres" | "postgresql" => StoreKind::Postgres,
-            "mysql" | "mariadb" => StoreKind::MySql,
-            "redis" | "rediss" | "redis+cluster" => StoreKind::Redis,
+            "postgres" | "postgresql" if text.contains("://") => StoreKind::Postgres,
+            "mysql" | "mariadb" if text.contains("://") => StoreKind::MySql,
+            "redis" | "rediss" | "redis+cluster" if text.contains("://") => StoreKind::Redis,
             _ => {
                 return Err(format!(
                     "`{}` is no store; one of sqlite:PATH, postgres://…, mysql://…, redis://…, \
@@ -72,7 +78,37 @@ impl FromStr for StoreUrl {
             Some(rest) => format!("mysql:{rest}"),
             None => text.to_owned(),
         };
+        check(kind, &text)?;
         Ok(Self { kind, text })
+    }
+}
+
+/// Whether the kind's own client can read the URL: found out before anything is dialled.
+fn check(kind: StoreKind, text: &str) -> Result<(), String> {
+    let wrong = |why: String| Err(format!("`{}` is no {} URL: {why}", redacted(text), kind.name()));
+    match kind {
+        StoreKind::Memory => Ok(()),
+        // A file's name may hold one, and sqlx's parameters are not ours.
+        StoreKind::Sqlite if text.contains('?') => wrong("it takes no parameters".to_owned()),
+        StoreKind::Sqlite => Ok(()),
+        StoreKind::Postgres => match text.parse::<sqlx::postgres::PgConnectOptions>() {
+            Ok(_) => Ok(()),
+            Err(error) => wrong(crate::failure::chain(&error)),
+        },
+        StoreKind::MySql => match text.parse::<sqlx::mysql::MySqlConnectOptions>() {
+            Ok(_) => Ok(()),
+            Err(error) => wrong(crate::failure::chain(&error)),
+        },
+        StoreKind::Redis => {
+            let nodes = match text.strip_prefix("redis+cluster://") {
+                Some(nodes) => nodes.split(',').map(|node| format!("redis://{}", node.trim())).collect(),
+                None => vec![text.to_owned()],
+            };
+            match nodes.iter().find_map(|node| redis::Client::open(node.as_str()).err()) {
+                None => Ok(()),
+                Some(error) => wrong(error.to_string()),
+            }
+        }
     }
 }
 
@@ -82,8 +118,8 @@ impl StoreUrl {
         self.kind
     }
 
-    /// As whoever dials needs it: with its password.
-    pub(crate) fn as_str(&self) -> &str {
+    /// The URL as it was written, for whoever dials it.
+    pub(crate) fn secret(&self) -> &str {
         &self.text
     }
 
@@ -95,14 +131,60 @@ impl StoreUrl {
     }
 }
 
-/// A URL without its password, for people and logs.
+/// A URL without its password, for people and logs. Whatever it makes of a URL that is none, it shows
+/// rather too little.
 pub fn redacted(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    // The last `@` before the path: a password may hold one that nobody escaped.
-    let authority = rest.find(['/', '?']).map_or(rest, |end| &rest[..end]);
-    let Some(at) = authority.rfind('@') else { return url.to_owned() };
-    let user = authority[..at].split(':').next().unwrap_or_default();
-    format!("{scheme}://{user}:***{}", &rest[at..])
+    let Some((scheme, rest)) = url.split_once("://") else {
+        // Half a URL, as it is pasted: the half before `@` is the one to hide.
+        let pasted = url.rsplit_once('@').filter(|(before, _)| before.contains(':'));
+        return pasted.map_or_else(|| url.to_owned(), |(_, after)| format!("***@{after}"));
+    };
+    if rest.contains("://") {
+        return url.split(',').map(redacted).collect::<Vec<_>>().join(",");
+    }
+    if scheme.ends_with("sqlite") {
+        return url.to_owned();
+    }
+    let shown = match userinfo(rest) {
+        None => rest.to_owned(),
+        Some(at) => {
+            let user = match rest[..at].split_once(':') {
+                Some((user, _)) if !user.contains(['/', '?', '#']) => format!("{user}:***"),
+                // A name alone is a name to a database, and a token to others.
+                None if scheme.contains("sql") || scheme.contains("postgres") => {
+                    rest[..at].to_owned()
+                }
+                Some(_) | None => "***".to_owned(),
+            };
+            format!("{user}{}", &rest[at..])
+        }
+    };
+    format!("{scheme}://{}", without_parameters(&shown))
+}
+
+/// Where the `@` after the password is. A password may hold one that nobody escaped, and so it may a
+/// slash: then it seems to be in the path.
+fn userinfo(rest: &str) -> Option<usize> {
+    let head = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let path = rest.find('?').unwrap_or(rest.len());
+    let port = rest[..head].rsplit_once(':').map(|(_, port)| port);
+    let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+    // What stands where the port does and is none, is the beginning of a password.
+    let reach = if port.is_none_or(is_port) { path } else { rest.len() };
+    rest[..head].rfind('@').or_else(|| rest[..reach].rfind('@'))
+}
+
+/// Some clients take a password as a parameter.
+fn without_parameters(rest: &str) -> String {
+    let Some((before, parameters)) = rest.split_once('?') else { return rest.to_owned() };
+    let parameter = |parameter: &str| match parameter.split_once('=') {
+        Some((name, _)) if SECRET.iter().any(|word| name.to_ascii_lowercase().contains(word)) => {
+            format!("{name}=***")
+        }
+        Some(_) | None => parameter.to_owned(),
+    };
+    let parameters: Vec<String> = parameters.split('&').map(parameter).collect();
+    format!("{before}?{}", parameters.join("&"))
 }
 
 impl fmt::Display for StoreUrl {
@@ -225,7 +307,18 @@ mod tests {
             ("postgres://ann:se:cr@et@db/shop", "postgres://ann:***@db/shop"),
             ("redis://:secret@cache:6379", "redis://:***@cache:6379"),
             ("postgres://db/shop?a=x@y", "postgres://db/shop?a=x@y"),
+            ("postgres://db:5432/shop?a=x@y", "postgres://db:5432/shop?a=x@y"),
+            ("postgres://ann@db/shop", "postgres://ann@db/shop"),
+            ("postgres://ann:se/cr?et@db/shop", "postgres://ann:***@db/shop"),
+            ("postgres://ann:1/2@db/shop", "postgres://ann:***@db/shop"),
+            ("postgres://db/x?user=a&password=pw&b=c", "postgres://db/x?user=a&password=***&b=c"),
+            ("mysql://db/x?SSLPassword=pw", "mysql://db/x?SSLPassword=***"),
+            ("nats://token@broker:4222", "nats://***@broker:4222"),
+            ("nats://a:pw@one,nats://b:pw@two", "nats://a:***@one,nats://b:***@two"),
+            ("redis+cluster://:pw@a:1,:pw@b:2", "redis+cluster://:***@b:2"),
+            ("ann:pw@db/shop", "***@db/shop"),
             ("sqlite:semel.db", "sqlite:semel.db"),
+            ("sqlite:///home/me@work/a.db", "sqlite:///home/me@work/a.db"),
         ] {
             assert_eq!(redacted(url), shown);
         }
@@ -239,9 +332,13 @@ mod tests {
         assert_eq!(kind("mariadb://db/x"), Ok(StoreKind::MySql));
         assert_eq!(kind("redis+cluster://a,b"), Ok(StoreKind::Redis));
         assert_eq!(kind("memory:"), Ok(StoreKind::Memory));
-        for wrong in ["", "sqlite:", "semel.db", "memory:x", "mongodb://x"] {
+        let none = ["", "sqlite:", "semel.db", "memory:x", "mongodb://x", "sqlite:a.db?mode=ro"];
+        let garbled = ["postgres:db", "postgres://db:x/y", "mysql://[", "redis://", "redis://a:b:c"];
+        for wrong in none.into_iter().chain(garbled) {
             assert!(kind(wrong).is_err(), "{wrong}");
         }
+        let refused = kind("postgres://ann:se/cret@db").unwrap_err();
+        assert!(!refused.contains("cret"), "{refused}");
     }
 
     #[test]

@@ -2,11 +2,13 @@
 //!
 //! A setting is known by its path: `lock_ttl` under `[ledger]` is `SEMEL_LEDGER__LOCK_TTL` in the
 //! environment. The environment counts for more than the file, flags for more than both. A name that
-//! nobody knows is refused: a misspelt limit must not become the default.
+//! nobody knows is refused: a misspelt limit must not become the default. So is a value that cannot be
+//! meant, such as a lease of nothing.
 
 pub(crate) mod duration;
 mod environment;
 mod names;
+mod sane;
 
 use std::path::Path;
 use std::time::Duration;
@@ -73,6 +75,11 @@ impl Default for Ledger {
             wait_max_interval: Duration::from_millis(500),
         }
     }
+}
+
+/// A duration as flags and files write it: `30s`, `1h 30m` or `PT30S`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    duration::parse(text)
 }
 
 fn address<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<StoreUrl>, D::Error> {
@@ -172,7 +179,7 @@ impl Default for IdResolve {
 }
 
 /// `[idresolve.cache]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cache {
     /// How long this process remembers an id.
@@ -190,6 +197,19 @@ pub struct Cache {
     /// How long Redis remembers an id.
     #[serde(with = "duration")]
     pub l2_ttl: Duration,
+}
+
+/// Shows the URL without its password.
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let url = self.l2_url.as_deref().map(crate::place::redacted);
+        f.debug_struct("Cache")
+            .field("l1_ttl", &self.l1_ttl)
+            .field("l1_max_size", &self.l1_max_size)
+            .field("l2_enabled", &self.l2_enabled)
+            .field("l2_url", &url)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for Cache {
@@ -221,15 +241,14 @@ impl Settings {
                 Self::written(&text).map_err(|failure| failure.during(shown))?
             }
         };
-        let variables = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        environment::lay_over(&mut table, variables)?;
-        Self::meant(table)
+        environment::lay_over(&mut table, environment::variables()?.into_iter())?;
+        let settings = Self::meant(table)?;
+        sane::together(&settings)?;
+        Ok(settings)
     }
 
     fn written(text: &str) -> Result<Table, Failure> {
-        let table = text.parse::<Table>().map_err(Failure::usage)?;
+        let table = text.parse::<Table>().map_err(|error| garbled(text, &error))?;
         let known = names::snake_case(table)?;
         // Told here, a mistake is the file's; later it could be the environment's.
         Self::meant(known.clone())?;
@@ -237,8 +256,19 @@ impl Settings {
     }
 
     fn meant(table: Table) -> Result<Self, Failure> {
-        Value::Table(table).try_into().map_err(|error: toml::de::Error| Failure::usage(error))
+        let meant: Result<Self, toml::de::Error> = Value::Table(table).try_into();
+        let settings = meant.map_err(Failure::usage)?;
+        sane::each(&settings)?;
+        Ok(settings)
     }
+}
+
+/// What is wrong with a text that is no TOML, and where. The parser's own words quote the line, which
+/// may hold a password.
+fn garbled(text: &str, error: &toml::de::Error) -> Failure {
+    let at = error.span().map_or(0, |span| span.start.min(text.len()));
+    let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+    Failure::usage(format_args!("line {line}: {}", error.message()))
 }
 
 #[cfg(test)]
@@ -272,7 +302,8 @@ mod tests {
             ("[ledger]\nlock_ttl = 30", "30s"),
             ("[ledger]\nlock_ttl = \"30s\"\nlockTtl = \"40s\"", "lockTtl"),
             ("[ledger]\nstore = \"mongodb://x\"", "mongodb"),
-            ("[ledger", "ledger"),
+            ("[ledger", "line 1"),
+            ("\n\n[ledger]\nlock_ttl = = 3", "line 4"),
         ] {
             let failure = Settings::written(text).unwrap_err().to_string();
             assert!(failure.contains(named), "{text}: {failure}");

@@ -114,6 +114,15 @@ impl SqliteStore {
         Builder::new(path.as_ref())
     }
 
+    /// What the schema of the file at `path` lacks, in words. An empty list is good news. It need not
+    /// be a ledger yet, which [`open`](Self::open) would make of it: nothing is written.
+    ///
+    /// # Errors
+    /// If there is no such file, or it is no database.
+    pub async fn verify(path: impl AsRef<Path>) -> Result<Vec<Finding>> {
+        schema::verify(&Self::builder(path)).await
+    }
+
     async fn start(settings: Builder) -> Result<Self> {
         let shared = Arc::new(Shared::new(Tick::new(settings.clock.clone(), &settings.path)));
         let ended = writer::start(Arc::clone(&shared), settings.clone()).await?;

@@ -209,6 +209,7 @@ macro_rules! __behaviours {
                 a_filter_on_a_scope_may_take_those_below_it,
                 a_filter_on_the_id_matches_exactly,
                 a_listing_follows_the_records,
+                a_record_is_found_by_its_digest_and_by_its_operation,
                 every_finding_says_what_to_do,
                 a_listener_is_woken_by_a_settled_key,
             }
@@ -276,6 +277,7 @@ macro_rules! __behaviours {
                 a_late_failure_does_not_undo_a_success,
                 downstream_keys_are_stable_across_retries_and_takeovers,
                 a_held_crash_is_uncertain_until_somebody_resolves_it,
+                an_overruled_holder_is_refused,
                 a_crashed_attempt_is_verified_before_it_runs_again,
                 long_work_keeps_its_claim,
                 a_shutdown_gives_back_only_what_no_longer_runs,

@@ -90,7 +90,7 @@ pub use executor::{
 };
 pub use fingerprint::{Fingerprint, InvalidFingerprint, Pointer};
 pub use key::{Digest, Hint, InvalidKey, Key, Kind, Principal};
-pub use operate::{Operate, Operated, Resolution};
+pub use operate::{Holder, Operate, Operated, Resolution};
 pub use outcome::{ErrorText, InvalidReference, Outcome, Recorded, Reference};
 pub use policy::{InvalidPolicy, OnCrash, OnFailure, Policy, Wait, Woken};
 pub use record::{Entry, Record, State, Version};

@@ -47,6 +47,38 @@ pub enum Resolution {
     },
     /// It did not happen: the next caller runs it.
     DidNotHappen,
+    /// It failed, and that is the answer until it expires: nobody runs it.
+    Failed {
+        /// Why.
+        reason: String,
+        /// How long the failure is kept.
+        keep: Duration,
+    },
+}
+
+impl Resolution {
+    fn change(self) -> Change {
+        match self {
+            Resolution::Happened { outcome, keep } => {
+                Change::End(Ending::Succeeded { outcome: Recorded::Whole(outcome), keep })
+            }
+            Resolution::DidNotHappen => Change::Redrive,
+            Resolution::Failed { reason, keep } => {
+                let error = ErrorText::new(&reason);
+                Change::End(Ending::Failed { error, retry_after: None, keep })
+            }
+        }
+    }
+}
+
+/// Whether a lease that runs counts for more than an operator's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// It does: the record is left to its holder.
+    Respected,
+    /// It does not. From then on the holder's answer is refused like any late one; its work is not
+    /// stopped, and what it did outside the store stays done.
+    Overruled,
 }
 
 /// An operator's verbs.
@@ -81,13 +113,23 @@ pub trait Operate: Sync {
         key: &Key,
         resolution: Resolution,
     ) -> impl Future<Output = Result<Operated>> + Send {
-        let change = match resolution {
-            Resolution::Happened { outcome, keep } => {
-                Change::End(Ending::Succeeded { outcome: Recorded::Whole(outcome), keep })
-            }
-            Resolution::DidNotHappen => Change::Redrive,
-        };
-        change_if(self, key, change, |state| state == State::Uncertain)
+        change_if(self, key, resolution.change(), |state| state == State::Uncertain)
+    }
+
+    /// Decides a record whatever became of it so far: Uncertain, Failed or Dead ones, claims whose
+    /// lease is over and, if the holder is to be overruled, one whose lease runs. Never a record that
+    /// succeeded: an answer that was given stays the answer.
+    fn decide(
+        &self,
+        key: &Key,
+        resolution: Resolution,
+        holder: Holder,
+    ) -> impl Future<Output = Result<Operated>> + Send {
+        change_if(self, key, resolution.change(), move |state| match state {
+            State::Uncertain | State::Failed | State::Dead => true,
+            State::Running => holder == Holder::Overruled,
+            State::Succeeded => false,
+        })
     }
 
     /// Sends a Failed or Dead record round again: due now, its attempts counted from zero.

@@ -356,6 +356,11 @@ pub struct Filter {
     pub below: bool,
     /// With this id, whosever it is.
     pub id: Option<String>,
+    /// Whose key's digest begins with these bytes: four of them are what logs show. What is longer
+    /// than a digest matches nothing.
+    pub digest: Option<Vec<u8>>,
+    /// Of this operation.
+    pub operation: Option<OperationId>,
     /// In this state.
     pub state: Option<State>,
     /// With this reference.
@@ -370,6 +375,15 @@ impl Filter {
     /// after a slash lies before what comes after the next character.
     pub fn range_below(scope: &str) -> [String; 2] {
         [format!("{scope}/"), format!("{scope}0")]
+    }
+
+    /// Between which digests those lie that begin with `digest`, both included.
+    pub fn range_of(digest: &[u8]) -> [Vec<u8>; 2] {
+        [0x00, 0xff].map(|fill| {
+            let mut end = digest.to_vec();
+            end.resize(end.len().max(32), fill);
+            end
+        })
     }
 
     fn is_in(&self, wanted: &str, scope: &str) -> bool {
@@ -397,6 +411,8 @@ impl Filter {
             && self.tenant.as_deref().is_none_or(|tenant| key.tenant() == tenant)
             && self.scope.as_deref().is_none_or(|scope| self.is_in(scope, key.scope()))
             && self.id.as_deref().is_none_or(|id| key.id() == id)
+            && self.digest.as_deref().is_none_or(|head| key.digest().as_bytes().starts_with(head))
+            && self.operation.is_none_or(|operation| record.operation_id == operation)
             && self.state.is_none_or(|state| record.state == state)
             && self.reference.as_deref().is_none_or(|wanted| reference == Some(wanted))
             && (!self.due || due())

@@ -1,13 +1,300 @@
-//! `semel doctor`.
+//! `semel doctor`: everything that can be checked from outside, in words and with the fix.
+//!
+//! What a store checks about itself is its own crate's; here it is asked, together with what the
+//! settings leave out and what waits for somebody.
+
+mod broker;
 
 use clap::Args;
+use semel::outbox::{Backlog, Outbox};
+use semel::store::{Filter, Finding, Guarantee, Inspect as _, Severity, Store as _};
+use semel::{AnyStore, State};
+use serde_json::{Value, json};
 
+use super::{At, migrate, shown};
 use crate::failure::Failure;
+use crate::place::{Opening, Place, StoreKind, on_database};
 use crate::settings::Settings;
 
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Arguments {}
+/// Records that are counted at most: a look need not read everything.
+const MOST: u32 = 1_000;
+/// An event that has waited longer than this is not just on its way.
+const LONG: std::time::Duration = std::time::Duration::from_secs(300);
 
-pub(crate) async fn run(_arguments: Arguments, _settings: Settings) -> Result<(), Failure> {
-    Err(Failure::failed("not there yet"))
+/// Check the store, the broker and the settings
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    at: At,
+    /// A broker to check, too: nats://…, amqp://…, redis://…
+    #[arg(long, value_name = "URL")]
+    broker: Option<String>,
+    /// Warnings count, too
+    #[arg(long)]
+    strict: bool,
+}
+
+/// How good or bad a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Good,
+    Note,
+    Warning,
+    Error,
+}
+
+impl Level {
+    const fn name(self) -> &'static str {
+        match self {
+            Level::Good => "ok",
+            Level::Note => "note",
+            Level::Warning => "warning",
+            Level::Error => "error",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug)]
+struct Check {
+    about: &'static str,
+    level: Level,
+    code: &'static str,
+    found: String,
+    fix: String,
+}
+
+impl Check {
+    fn good(about: &'static str, code: &'static str, found: impl Into<String>) -> Self {
+        Self { about, level: Level::Good, code, found: found.into(), fix: String::new() }
+    }
+
+    fn note(
+        about: &'static str,
+        code: &'static str,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { about, level: Level::Note, code, found: found.into(), fix: fix.into() }
+    }
+
+    fn warning(
+        about: &'static str,
+        code: &'static str,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { level: Level::Warning, ..Self::note(about, code, found, fix) }
+    }
+
+    fn of(about: &'static str, finding: Finding) -> Self {
+        let Finding { severity, code, found, fix } = finding;
+        let level = match severity {
+            Severity::Warning => Level::Warning,
+            Severity::Error => Level::Error,
+        };
+        Self { about, level, code, found, fix }
+    }
+
+    fn json(&self) -> Value {
+        let Self { about, level, code, found, fix } = self;
+        let fix = (!fix.is_empty()).then_some(fix);
+        json!({ "about": about, "level": level.name(), "code": code, "found": found, "fix": fix })
+    }
+}
+
+/// A finding as JSON.
+pub(crate) fn finding(finding: &Finding) -> Value {
+    Check::of("store", finding.clone()).json()
+}
+
+pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+    let Arguments { at, broker, strict } = arguments;
+    let (mut checks, mut away) = (Vec::new(), None);
+    match store(&at, &settings).await {
+        Ok(found) => checks.extend(found),
+        Err(failure) => {
+            checks.push(unreached("store", "store-unreachable", &failure));
+            away = Some(failure);
+        }
+    }
+    if let Some(url) = &broker {
+        match broker::check(url).await {
+            Ok(found) => checks.extend(found),
+            Err(failure) => {
+                checks.push(unreached("broker", "broker-unreachable", &failure));
+                away = away.or(Some(failure));
+            }
+        }
+    }
+    checks.extend(advice(&at, &settings));
+    let worst = if strict { Level::Warning } else { Level::Error };
+    let bad = checks.iter().filter(|check| check.level >= worst).count();
+    match at.json {
+        true => {
+            let list: Vec<Value> = checks.iter().map(Check::json).collect();
+            shown::json(&json!({ "checks": list, "ok": bad == 0 }))?;
+        }
+        false => print(&checks)?,
+    }
+    match (away, bad) {
+        (Some(failure), _) => Err(failure),
+        (None, 0) => Ok(()),
+        (None, bad) => Err(Failure::findings(format_args!(
+            "{} of {} came out badly; the fixes are beside them",
+            bad,
+            shown::counted(checks.len() as u64, "check")
+        ))),
+    }
+}
+
+fn unreached(about: &'static str, code: &'static str, failure: &Failure) -> Check {
+    let fix = "see that it runs, and that address, user and password are right".to_owned();
+    Check { about, level: Level::Error, code, found: failure.to_string(), fix }
+}
+
+fn print(checks: &[Check]) -> Result<(), Failure> {
+    for Check { about, level, found, fix, .. } in checks {
+        shown::line(format!("{:<8} {about}: {}", level.name(), shown::clean(found)))?;
+        if !fix.is_empty() {
+            shown::line(format!("{:<8} fix: {}", "", shown::clean(fix)))?;
+        }
+    }
+    Ok(())
+}
+
+async fn store(at: &At, settings: &Settings) -> Result<Vec<Check>, Failure> {
+    let url = at.url(settings);
+    let mut checks = Vec::new();
+    if url.kind() == StoreKind::Sqlite {
+        // A file without the schema cannot even be opened as a store.
+        let lacking = migrate::lacks(&url).await?;
+        if lacking.iter().any(|finding| finding.severity == Severity::Error) {
+            checks.extend(lacking.into_iter().map(|finding| Check::of("store", finding)));
+            return Ok(checks);
+        }
+    }
+    let place = Place::open(&url, Opening::Look, &settings.ledger.prefix).await?;
+    let ledger = place.ledger();
+    checks.push(Check::good("store", "store-reached", format!("{url} answers")));
+    checks.push(promise(url.kind(), ledger.guarantee()));
+    let found = ledger.check().await?;
+    let lacking = found.iter().any(|finding| finding.code.starts_with("sql-"));
+    checks.extend(found.into_iter().map(|finding| Check::of("store", finding)));
+    if !lacking {
+        checks.extend(waiting(&ledger).await?);
+        checks.extend(
+            on_database!(&place, store => Some(backlog(store.backlog().await?)), None).flatten(),
+        );
+    }
+    place.close().await;
+    Ok(checks)
+}
+
+/// What the store promises.
+fn promise(kind: StoreKind, guarantee: Guarantee) -> Check {
+    let database =
+        matches!(kind, StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql);
+    let words = match guarantee {
+        Guarantee::Atomic => "atomic: claim, effects and answer are one commit",
+        Guarantee::Fenced if database => {
+            "atomic for work in its transactions (exactly once); fenced for effects elsewhere: one \
+             holder at a time, one answer, late holders refused"
+        }
+        Guarantee::Fenced => {
+            "fenced: one holder at a time, one answer, late holders refused; an effect may run again \
+             after a crash"
+        }
+        Guarantee::AtMostOnce => "at most once: a crashed attempt is not run again by itself",
+        Guarantee::BestEffort => {
+            let found = "the guarantee is best effort: a claim that was acknowledged can be lost";
+            let fix = "use PostgreSQL, MySQL, SQLite, or one Redis without failover, where that matters";
+            return Check::warning("store", "guarantee-best-effort", found, fix);
+        }
+    };
+    Check::good("store", "guarantee", format!("the guarantee is {words}"))
+}
+
+/// Records that nobody will come back to by himself.
+async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
+    let mut checks = Vec::new();
+    for (state, code, what) in [
+        (State::Uncertain, "records-uncertain", "uncertain: they may or may not have happened"),
+        (State::Dead, "records-dead", "dead: their attempts are used up"),
+    ] {
+        let filter = Filter { state: Some(state), ..Filter::default() };
+        let page = ledger.list(&filter, None, MOST).await?;
+        let (count, more) = (page.entries.len() as u64, page.next.is_some());
+        if count > 0 {
+            let found = format!(
+                "{}{} {} {what}",
+                shown::counted(count, "record"),
+                if more { " or more" } else { "" },
+                if count == 1 { "is" } else { "are" },
+            );
+            let name = super::words::name(state);
+            let fix = format!("`semel records list --state {name}`, then `records show` and `resolve`");
+            checks.push(Check::warning("records", code, found, fix));
+        }
+    }
+    if checks.is_empty() {
+        checks.push(Check::good("records", "records-decided", "none is dead or uncertain"));
+    }
+    Ok(checks)
+}
+
+/// Events that do not get away.
+fn backlog(backlog: Backlog) -> Option<Check> {
+    let Backlog { waiting, dead, oldest } = backlog;
+    let fix = "`semel outbox list --status dead` says why; then `outbox redrive` or `discard`";
+    let stuck = "see that a relay runs and reaches its broker";
+    Some(match oldest {
+        _ if dead > 0 => {
+            let found = format!("{} given up", shown::counted(dead, "event"));
+            Check::warning("outbox", "outbox-dead", found, fix)
+        }
+        Some(age) if age > LONG => {
+            let events = shown::counted(waiting, "event");
+            let found = format!("{events} waiting, the oldest for {}", shown::span(age));
+            Check::warning("outbox", "outbox-stuck", found, stuck)
+        }
+        Some(_) | None => {
+            Check::good("outbox", "outbox-flows", format!("{} waiting", shown::counted(waiting, "event")))
+        }
+    })
+}
+
+/// What the settings leave out, or may regret.
+fn advice(at: &At, settings: &Settings) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let cache = &settings.idresolve.cache;
+    if !at.named(settings) {
+        let found = "no store is named, so it is the file semel.db in this directory";
+        let fix = "name one: --store, SEMEL_STORE, or store under [ledger]";
+        checks.push(Check::note("settings", "store-default", found, fix));
+    }
+    match (settings.idresolve.enabled && cache.l2_enabled, &cache.l2_url) {
+        (true, None) => {
+            let found = "l2_enabled, but there is no l2_url: public ids are remembered by each process \
+                         alone, and what is revoked is known elsewhere only after l1_ttl";
+            let fix = "set idresolve.cache.l2_url to a Redis URL, or l2_enabled = false";
+            checks.push(Check::note("settings", "l2-url-missing", found, fix));
+        }
+        (true, Some(_)) | (false, _) => {}
+    }
+    if settings.idresolve.fallback_to_biz_table {
+        let found = "fallback_to_biz_table is on: an unknown id costs a look into a business table";
+        let fix = "turn it off once `semel map verify` is clean";
+        checks.push(Check::warning("settings", "fallback-on", found, fix));
+    }
+    if settings.relay.lease < settings.relay.base_backoff {
+        let found = "relay.lease is shorter than relay.base_backoff";
+        let fix = "a lease should outlast what publishing a batch may take: 30s";
+        checks.push(Check::warning("settings", "relay-lease-short", found, fix));
+    }
+    let found = "a gateway's principal must outlive a retry: a bearer token that is refreshed in \
+                 between makes another caller of the same one";
+    let fix = "with rotating tokens use --principal jwt-claim:sub (and --jwks, or the claim is unverified)";
+    checks.push(Check::note("gateway", "principal", found, fix));
+    checks
 }

@@ -1,12 +1,154 @@
-//! `semel ids`.
+//! `semel ids`: public ids made, written and read by hand. No store is asked.
 
-use clap::Args;
+mod why;
 
+use clap::{Args, Subcommand, ValueEnum};
+use semel_ids::{Codec, Generator, Prefix};
+use serde_json::{Value, json};
+use ulid::Ulid;
+
+use super::{shown, words};
 use crate::failure::Failure;
 
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Arguments {}
+/// Most ids that one call makes.
+const MOST: u32 = 1_000_000;
 
-pub(crate) fn run(_arguments: Arguments) -> Result<(), Failure> {
-    Err(Failure::failed("not there yet"))
+/// Make, encode and decode public ids
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    /// How ids are written
+    #[arg(long, global = true, value_enum, default_value_t = Payload::Ulid)]
+    payload: Payload,
+    /// Ids end with two characters that tell a mistyped one
+    #[arg(long, global = true)]
+    checksum: bool,
+    /// Answer in JSON, for machines
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// How the payload of an id is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Payload {
+    /// 26 characters of lower-case Crockford base32
+    Ulid,
+    /// 22 characters of 0-9A-Za-z
+    Base62,
+}
+
+impl Payload {
+    /// The codec of these two choices.
+    pub(crate) fn codec(self, checksum: bool) -> Codec {
+        let codec = match self {
+            Payload::Ulid => Codec::new(),
+            Payload::Base62 => Codec::new().base62(),
+        };
+        if checksum { codec.checksum() } else { codec }
+    }
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Verb {
+    /// Make new ids
+    New {
+        /// What they begin with, such as ord
+        #[arg(value_parser = prefix)]
+        prefix: Prefix,
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 1,
+            value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)))]
+        count: u32,
+    },
+    /// Write the public ids of ULIDs
+    Encode {
+        /// What they begin with, such as ord
+        #[arg(value_parser = prefix)]
+        prefix: Prefix,
+        /// ULIDs: 26 characters of Crockford base32 in either case, or 32 hex digits
+        #[arg(required = true, value_name = "ULID", value_parser = ulid)]
+        ulids: Vec<Ulid>,
+    },
+    /// Read a public id: its prefix, ULID, time and bytes
+    Decode {
+        /// The id
+        id: String,
+    },
+}
+
+fn prefix(text: &str) -> Result<Prefix, String> {
+    Prefix::new(text).map_err(|invalid| invalid.to_string())
+}
+
+/// A ULID as people have it. Other spellings of Crockford's (I for 1) are refused: what they stand
+/// for is a guess.
+fn ulid(text: &str) -> Result<Ulid, String> {
+    if text.len() == 32 {
+        let bytes = words::unhex(text).and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
+        return bytes.map(Ulid::from_bytes).ok_or_else(|| "32 characters that are no hex".to_owned());
+    }
+    let read = Codec::new().decode(&format!("id_{}", text.to_ascii_lowercase()));
+    read.map(|(_, id)| id).map_err(|_| {
+        "not a ULID; one has 26 characters of Crockford base32, the first of them 0 to 7".to_owned()
+    })
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { payload, checksum, json, verb } = arguments;
+    let codec = payload.codec(checksum);
+    match verb {
+        Verb::New { prefix, count } => {
+            let generator = Generator::new();
+            let ids = (0..count)
+                .map(|_| generator.generate().map_err(Failure::failed))
+                .collect::<Result<Vec<_>, _>>()?;
+            list(ids.iter().map(|id| codec.encode(prefix, *id).to_string()).collect(), json)
+        }
+        Verb::Encode { prefix, ulids } => {
+            list(ulids.iter().map(|id| codec.encode(prefix, *id).to_string()).collect(), json)
+        }
+        Verb::Decode { id } => decode(&id, &codec, json),
+    }
+}
+
+fn list(ids: Vec<String>, json: bool) -> Result<(), Failure> {
+    match json {
+        true => shown::json(&json!({ "ids": ids })),
+        false => shown::line(ids.join("\n")),
+    }
+}
+
+fn decode(text: &str, codec: &Codec, json: bool) -> Result<(), Failure> {
+    let (prefix, id) = codec.decode(text).map_err(|_| {
+        let shown: String = text.chars().take(60).collect();
+        Failure::usage(format_args!("`{shown}` is no such id: {}", why::not(text, codec)))
+    })?;
+    let millis = i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX);
+    let timestamp = jiff::Timestamp::from_millisecond(millis).ok().map(|at| format!("{at:.3}"));
+    let hex = words::hex(&id.to_bytes());
+    if json {
+        let timestamp = timestamp.map_or(Value::Null, Value::String);
+        return shown::json(&json!({
+            "prefix": prefix.as_str(), "ulid": id.to_string(), "timestamp": timestamp, "hex": hex,
+        }));
+    }
+    let timestamp = timestamp.unwrap_or_else(|| "beyond the calendar".to_owned());
+    shown::line(format!("prefix     {prefix}\nulid       {id}\ntimestamp  {timestamp}\nhex        {hex}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ulid_is_read_in_either_case_and_as_hex() {
+        let id = ulid("01ARZ3NDEKTSV4RRFFQ69G5FAV").unwrap();
+        assert_eq!(ulid("01arz3ndektsv4rrffq69g5fav"), Ok(id));
+        assert_eq!(ulid(&words::hex(&id.to_bytes())), Ok(id));
+        for wrong in ["", "01ARZ3NDEKTSV4RRFFQ69G5FAU1", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ", "0IARZ3NDEKTSV4RRFFQ69G5FAV"]
+        {
+            assert!(ulid(wrong).is_err(), "{wrong}");
+        }
+    }
 }

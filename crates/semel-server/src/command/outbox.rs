@@ -1,13 +1,305 @@
-//! `semel outbox`.
+//! `semel outbox`: events that wait for their broker, and what an operator does about those that do
+//! not get there.
+//!
+//! Publishing is the relays'; a verb here only says that a row may be tried again, or never.
 
-use clap::Args;
+use clap::{Args, Subcommand};
+use semel::clock::Clock;
+use semel::outbox::{Backlog, Outbox, Row, Selection, Status, Verb};
+use semel::store::Result as StoreResult;
+use semel::{EventId, Timestamp};
+use serde_json::{Value, json};
 
+use super::watch::Watch;
+use super::{At, no_database, shown, words};
 use crate::failure::Failure;
+use crate::place::on_database;
 use crate::settings::Settings;
 
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Arguments {}
+/// Rows that one step of a verb changes.
+const STEP: u32 = 500;
+/// Ids that one statement names.
+const IDS: usize = 500;
 
-pub(crate) async fn run(_arguments: Arguments, _settings: Settings) -> Result<(), Failure> {
-    Err(Failure::failed("not there yet"))
+/// Look at the outbox, and redrive or discard events
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    at: At,
+    #[command(subcommand)]
+    verb: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// How much waits, how long the oldest has waited, and what was given up
+    Status,
+    /// List events by their number
+    List {
+        #[command(flatten)]
+        which: Which,
+        /// Rows at most
+        #[arg(long, default_value_t = 50, value_name = "N",
+            value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+        /// Go on after this number
+        #[arg(long, value_name = "NUMBER")]
+        after: Option<u64>,
+    },
+    /// Send failed and dead events round again: due now, tries counted from zero
+    Redrive(Many),
+    /// Give pending, failed and dead events up
+    Discard {
+        #[command(flatten)]
+        many: Many,
+        /// Why; kept with each of them
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+    /// Send published events again, for a broker that lost what it had confirmed
+    Republish(Many),
+}
+
+#[derive(Clone, Debug, Args)]
+struct Which {
+    /// Only of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only of this event type
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+    /// Only in this status: pending, leased, published, failed or dead
+    #[arg(long, value_parser = words::status)]
+    status: Option<Status>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Many {
+    /// These events
+    #[arg(value_name = "ID", value_parser = words::event, required_unless_present = "all")]
+    ids: Vec<EventId>,
+    #[command(flatten)]
+    which: Which,
+    /// Every event that the filters let through
+    #[arg(long, conflicts_with = "ids")]
+    all: bool,
+    /// Count what would be changed, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Many {
+    /// What is meant, in parts that one statement can name.
+    fn selections(&self) -> Vec<Selection> {
+        let Which { tenant, kind, status } = self.which.clone();
+        let all = Selection { ids: Vec::new(), tenant, kind, status };
+        if self.all {
+            return vec![all];
+        }
+        self.ids.chunks(IDS).map(|ids| Selection { ids: ids.to_vec(), ..all.clone() }).collect()
+    }
+}
+
+pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+    let Arguments { at, verb } = arguments;
+    let place = at.open(&settings).await?;
+    let done = on_database!(&place, store => act(store, verb, at.json).await, Err(no_database("outbox")));
+    place.close().await;
+    done
+}
+
+async fn act<O: Outbox>(outbox: &O, verb: Command, json: bool) -> Result<(), Failure> {
+    match verb {
+        Command::Status => status(outbox, json).await,
+        Command::List { which, limit, after } => list(outbox, which, after, limit, json).await,
+        Command::Redrive(many) => apply(outbox, &many, Verb::Redrive, json).await,
+        Command::Discard { many, reason } => {
+            apply(outbox, &many, Verb::Discard { reason }, json).await
+        }
+        Command::Republish(many) => apply(outbox, &many, Verb::Republish, json).await,
+    }
+}
+
+async fn status<O: Outbox>(outbox: &O, json: bool) -> Result<(), Failure> {
+    let Backlog { waiting, dead, oldest } = outbox.backlog().await?;
+    let of = |status| Selection { status: Some(status), ..Selection::default() };
+    let failed = outbox.count(&of(Status::Failed), &Verb::Redrive).await?;
+    let discard = Verb::Discard { reason: String::new() };
+    let pending = outbox.count(&of(Status::Pending), &discard).await?;
+    let published = outbox.count(&of(Status::Published), &Verb::Republish).await?;
+    let leased = waiting.saturating_sub(failed + pending);
+    if json {
+        return shown::json(&json!({
+            "waiting": waiting, "pending": pending, "leased": leased, "failed": failed,
+            "dead": dead, "published": published, "counted_up_to": Backlog::MOST,
+            "oldest_seconds": oldest.map(|age| age.as_secs_f64()),
+        }));
+    }
+    let mut grid = shown::Grid::new(["STATUS", "EVENTS", ""]);
+    let many = |count: u64| match count >= Backlog::MOST {
+        true => format!("{count} or more"),
+        false => count.to_string(),
+    };
+    let oldest = oldest.map_or_else(String::new, |age| format!("the oldest for {}", shown::span(age)));
+    for (name, count, note) in [
+        ("waiting", waiting, oldest.as_str()),
+        ("- pending", pending, "not tried yet"),
+        ("- leased", leased, "a relay is at it"),
+        ("- failed", failed, "tried again later"),
+        ("dead", dead, if dead > 0 { "see `outbox list --status dead`" } else { "" }),
+        ("published", published, "kept for a while, then removed"),
+    ] {
+        grid.row([name.to_owned(), many(count), note.to_owned()]);
+    }
+    grid.print()
+}
+
+async fn list<O: Outbox>(
+    outbox: &O,
+    which: Which,
+    after: Option<u64>,
+    limit: u32,
+    json: bool,
+) -> Result<(), Failure> {
+    let Which { tenant, kind, status } = which;
+    let selection = Selection { ids: Vec::new(), tenant, kind, status };
+    let mut rows = outbox.list(&selection, after, limit + 1).await?;
+    let more = rows.len() > limit as usize;
+    rows.truncate(limit as usize);
+    let next = rows.last().filter(|_| more).map(|row| row.sequence);
+    if json {
+        let rows: Vec<Value> = rows.iter().map(row).collect();
+        return shown::json(&json!({ "events": rows, "next": next }));
+    }
+    let now = Clock::system().now();
+    let mut grid = shown::Grid::new(["NO", "ID", "TENANT", "TYPE", "STATUS", "TRIES", "WHEN", "NOTE"]);
+    for row in &rows {
+        grid.row(cells(row, now));
+    }
+    grid.print()?;
+    if let Some(next) = next {
+        shown::aside(format!("there are more: --after {next}"));
+    }
+    Ok(())
+}
+
+fn cells(row: &Row, now: Timestamp) -> [String; 8] {
+    let (id, tenant, kind, unreadable) = match &row.envelope {
+        Ok(event) => (event.id().to_string(), event.tenant(), event.kind(), None),
+        Err(why) => ("?".to_owned(), "?", "?", Some(why.clone())),
+    };
+    let when = match row.status {
+        Status::Published => row.published_at.map(|at| shown::away(at, now)),
+        Status::Failed => row.due_at.map(|at| format!("due {}", shown::away(at, now))),
+        Status::Leased => row.due_at.map(|at| format!("lease ends {}", shown::away(at, now))),
+        Status::Pending | Status::Dead => None,
+    };
+    let when = when.unwrap_or_else(|| shown::away(row.created_at, now));
+    let note = unreadable.or_else(|| row.error.as_ref().map(ToString::to_string));
+    [
+        row.sequence.to_string(),
+        id,
+        tenant.to_owned(),
+        kind.to_owned(),
+        row.status.name().to_owned(),
+        row.attempts.to_string(),
+        when,
+        note.unwrap_or_default(),
+    ]
+}
+
+/// A row as JSON, without its payload.
+pub(crate) fn row(row: &Row) -> Value {
+    let mut told = json!({
+        "sequence": row.sequence,
+        "status": row.status.name(),
+        "attempts": row.attempts,
+        "error": row.error.as_ref().map(ToString::to_string),
+        "created_at": shown::instant(Some(row.created_at)),
+        "due_at": shown::instant(row.due_at),
+        "published_at": shown::instant(row.published_at),
+    });
+    match &row.envelope {
+        Ok(event) => {
+            let about = event.aggregate().map(|about| json!({ "type": &*about.kind, "id": &*about.id }));
+            told["id"] = event.id().to_string().into();
+            told["tenant"] = event.tenant().into();
+            told["type"] = event.kind().into();
+            told["source"] = event.source().into();
+            told["about"] = about.unwrap_or(Value::Null);
+            told["causation_id"] = event.causation_id().into();
+            told["correlation_id"] = event.correlation_id().into();
+            told["bytes"] = event.payload().len().into();
+        }
+        Err(why) => told["unreadable"] = why.as_str().into(),
+    }
+    told
+}
+
+/// Does a verb to everything that is meant, a step at a time: each row once, however it matches
+/// afterwards.
+async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Result<(), Failure> {
+    let (name, done) = match &verb {
+        Verb::Redrive => ("redrive", "redriven"),
+        Verb::Discard { .. } => ("discard", "discarded"),
+        Verb::Republish => ("republish", "made pending again"),
+    };
+    if let Some(status) = many.which.status.filter(|status| !applies(&verb, *status)) {
+        return Err(Failure::usage(format_args!("{name} does not apply to {} events", status.name())));
+    }
+    let mut total = 0;
+    for selection in many.selections() {
+        total += outbox.count(&selection, &verb).await?;
+    }
+    let mut changed = total;
+    if !many.dry_run {
+        changed = 0;
+        let mut watch = Watch::new(name, Some(total));
+        for selection in many.selections() {
+            changed += step(outbox, &selection, &verb, |step| {
+                watch.at(changed + step, Some(total), || format!("{} of {total}", changed + step));
+            })
+            .await?;
+        }
+    }
+    if json {
+        shown::json(&json!({ "verb": name, "changed": changed, "dry_run": many.dry_run }))?;
+    } else {
+        let would = if many.dry_run { "would be " } else { "" };
+        shown::line(format!("{} {would}{done}", shown::counted(changed, "event")))?;
+    }
+    // Whoever names events wants each of them done.
+    match many.ids.len() as u64 {
+        named if named > changed => Err(Failure::failed(format_args!(
+            "{name} applied to {changed} of the {named} named events; the others are not there, or \
+             not in a status that it applies to: see `semel outbox list`"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+async fn step<O: Outbox>(
+    outbox: &O,
+    selection: &Selection,
+    verb: &Verb,
+    mut told: impl FnMut(u64),
+) -> StoreResult<u64> {
+    let (mut changed, mut after) = (0, None);
+    loop {
+        let applied = outbox.apply(selection, verb, after, STEP).await?;
+        changed += u64::from(applied.changed);
+        told(changed);
+        match applied.last {
+            Some(last) if applied.changed > 0 => after = Some(last),
+            Some(_) | None => return Ok(changed),
+        }
+    }
+}
+
+fn applies(verb: &Verb, status: Status) -> bool {
+    match verb {
+        Verb::Redrive => matches!(status, Status::Failed | Status::Dead),
+        Verb::Discard { .. } => matches!(status, Status::Pending | Status::Failed | Status::Dead),
+        Verb::Republish => status == Status::Published,
+    }
 }

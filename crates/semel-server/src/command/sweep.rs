@@ -1,13 +1,102 @@
-//! `semel sweep`.
+//! `semel sweep`: removes what nobody can need any more, now instead of in a minute.
 
 use clap::Args;
+use semel::Clock;
+use semel::store::{Filter, Inspect as _, Store as _};
+use semel::{OnCrash, Record, State, Timestamp};
+use serde_json::json;
 
+use super::watch::Watch;
+use super::{At, shown};
 use crate::failure::Failure;
 use crate::settings::Settings;
 
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Arguments {}
+/// Records in one step.
+const STEP: u32 = 1_000;
 
-pub(crate) async fn run(_arguments: Arguments, _settings: Settings) -> Result<(), Failure> {
-    Err(Failure::failed("not there yet"))
+/// Remove expired records and suspend lapsed ones that must not be run again
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    at: At,
+    /// Records to work off at most [default: all there are]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// Count what would be swept, by this machine's clock, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+    let Arguments { at, limit, dry_run } = arguments;
+    let place = at.open(&settings).await?;
+    let limit = limit.unwrap_or(u64::MAX);
+    let ledger = place.ledger();
+    let (removed, suspended) = match dry_run {
+        true => foresee(&ledger, limit).await?,
+        false => sweep(&ledger, limit).await?,
+    };
+    place.close().await;
+    if at.json {
+        let told = json!({ "removed": removed, "suspended": suspended, "dry_run": dry_run });
+        return shown::json(&told);
+    }
+    let would = if dry_run { "would be " } else { "" };
+    shown::line(format!(
+        "{} {would}removed, {suspended} {would}suspended",
+        shown::counted(removed, "record")
+    ))
+}
+
+/// Until there is nothing more. A store may have looked in vain and still have more to look at.
+async fn sweep(ledger: &semel::AnyStore, limit: u64) -> Result<(u64, u64), Failure> {
+    let mut watch = Watch::new("sweep", None);
+    let (mut removed, mut suspended) = (0, 0);
+    loop {
+        let left = limit - (removed + suspended);
+        let step = u32::try_from(left).unwrap_or(STEP).min(STEP);
+        let swept = ledger.sweep(step).await?;
+        removed += u64::from(swept.removed);
+        suspended += u64::from(swept.suspended);
+        watch.counted(removed + suspended);
+        if !swept.more || removed + suspended >= limit {
+            return Ok((removed, suspended));
+        }
+    }
+}
+
+/// What a sweep would do, by looking at every record.
+async fn foresee(ledger: &semel::AnyStore, limit: u64) -> Result<(u64, u64), Failure> {
+    let (mut watch, now) = (Watch::new("looking", None), Clock::system().now());
+    let (mut removed, mut suspended, mut seen, mut after) = (0, 0, 0, None);
+    loop {
+        let page = ledger.list(&Filter::default(), after.as_ref(), STEP).await?;
+        seen += page.entries.len() as u64;
+        watch.counted(seen);
+        for entry in &page.entries {
+            match fate(&entry.record, now) {
+                _ if removed + suspended >= limit => return Ok((removed, suspended)),
+                Some(true) => removed += 1,
+                Some(false) => suspended += 1,
+                None => {}
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok((removed, suspended));
+        }
+    }
+}
+
+/// Whether a record would be removed; `false` if it would be suspended.
+fn fate(record: &Record, now: Timestamp) -> Option<bool> {
+    let lapsed = record.lease_until.filter(|until| *until <= now);
+    let kept = lapsed.is_some_and(|until| until.after(record.keep) <= now);
+    match (record.state, record.on_crash) {
+        (State::Succeeded | State::Failed, _) => record.expired(now).then_some(true),
+        (State::Running, OnCrash::Rerun) => kept.then_some(true),
+        (State::Running, OnCrash::Verify) => kept.then_some(false),
+        (State::Running, OnCrash::Hold) => lapsed.map(|_| false),
+        (State::Dead | State::Uncertain, _) => None,
+    }
 }

@@ -46,6 +46,12 @@ async fn list(
     for words in words.into_iter().flatten() {
         query = query.bind(words.clone().into_bytes());
     }
+    for bytes in filter.digest.as_deref().map(Filter::range_of).into_iter().flatten() {
+        query = query.bind(bytes);
+    }
+    if let Some(operation) = filter.operation {
+        query = query.bind(operation.to_bytes().to_vec());
+    }
     if let Some(state) = filter.state {
         query = query.bind(i16::from(state.code()));
     }
@@ -89,6 +95,8 @@ fn text(filter: &Filter, after: bool) -> String {
     and(filter.scope.is_some(), if filter.below { below } else { "scope = ?" });
     and(filter.id.is_some(), "id = ?");
     and(filter.reference.is_some(), "reference = ?");
+    and(filter.digest.is_some(), "digest >= ? AND digest <= ?");
+    and(filter.operation.is_some(), "operation_id = ?");
     and(filter.state.is_some() && needs_some, "attention = ?");
     and(filter.state.is_some() && !needs_some, "state = ?");
     // The first condition is what the index is searched by.

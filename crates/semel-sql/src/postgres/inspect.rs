@@ -39,6 +39,7 @@ async fn list(
 ) -> Result<Page> {
     // An index answers these by itself; everything else walks the primary key, a window at a time.
     let indexed = filter.due
+        || filter.digest.is_some()
         || filter.reference.is_some()
         || matches!(filter.state, Some(State::Failed | State::Dead | State::Uncertain));
     let mut query = QueryBuilder::<Postgres>::new("select ");
@@ -122,6 +123,13 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
     }
     if let Some(id) = &filter.id {
         query.push(" and r.id = ").push_bind(id.clone());
+    }
+    if let Some(digest) = &filter.digest {
+        let [from, to] = Filter::range_of(digest);
+        query.push(" and r.digest >= ").push_bind(from).push(" and r.digest <= ").push_bind(to);
+    }
+    if let Some(operation) = filter.operation {
+        query.push(" and r.operation_id = ").push_bind(operation.to_bytes().to_vec());
     }
     if let Some(reference) = &filter.reference {
         query.push(" and r.reference = ").push_bind(reference.clone());

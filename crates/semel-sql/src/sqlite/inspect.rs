@@ -42,7 +42,7 @@ fn ask(
     limit: u32,
     now: i64,
 ) {
-    let Filter { kind, tenant, scope, below, id, state, reference, due } = filter;
+    let Filter { kind, tenant, scope, below, id, state, reference, due, .. } = filter;
     query.push_bind(after.map_or_else(Vec::new, |cursor| cursor.0.clone()));
     if let Some(kind) = kind {
         query.push(" AND kind = ").push_bind(i64::from(kind.code()));
@@ -61,6 +61,13 @@ fn ask(
     }
     if let Some(id) = id {
         query.push(" AND id = ").push_bind(id.clone());
+    }
+    if let Some(digest) = &filter.digest {
+        let [from, to] = Filter::range_of(digest);
+        query.push(" AND digest >= ").push_bind(from).push(" AND digest <= ").push_bind(to);
+    }
+    if let Some(operation) = filter.operation {
+        query.push(" AND operation_id = ").push_bind(operation.to_bytes().to_vec());
     }
     if let Some(state) = state {
         query.push(" AND state = ").push(state.code());
@@ -121,6 +128,12 @@ mod tests {
             let plan = plan(filter).await;
             assert!(plan.contains("USING INDEX semel_record_open (state=?"), "{plan}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_digest_is_found_by_the_primary_key() {
+        let plan = plan(Filter { digest: Some(vec![7; 4]), ..Filter::default() }).await;
+        assert!(plan.contains("(digest>? AND digest<?)"), "{plan}");
     }
 
     #[tokio::test]

@@ -99,6 +99,13 @@ async fn patient(
     }
 }
 
+/// What is wrong with the schema of a file that nobody has opened as a store.
+pub(super) async fn verify(settings: &Builder) -> Result<Vec<Finding>> {
+    let named = |error| failure::opening(&settings.path, settings.busy_timeout, error);
+    let mut connection = settings.reading().connect().await.map_err(named)?;
+    findings(&mut connection).await.map_err(named)
+}
+
 /// What is wrong with the schema, in words.
 pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Finding>> {
     let mut findings = Vec::new();

@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use semel::executor::{Claimed, Verification};
-use semel::{Command, Error, Key, OnCrash, Operate, Operated, Outcome, Resolution, State};
+use semel::{
+    Command, Error, Holder, Key, OnCrash, Operate, Operated, Outcome, Resolution, State,
+};
 
 use super::stage::{Held, LEASE, PAST_LEASE, SOON, Work, command, executor, key, value};
 use crate::Fixture;
@@ -106,6 +108,46 @@ pub async fn a_held_crash_is_uncertain_until_somebody_resolves_it<F: Fixture>(fi
     assert_eq!(executor.resolve(&key(), happened).await.expect("a store"), Operated::Done);
     assert_eq!(value(&work.run(&executor, careful).await), "it did");
     assert_eq!(work.runs(), 0);
+}
+
+/// An operator's word counts for more than a lease that runs only if it is said to; then the holder is
+/// refused, whichever way it was decided, and an answer that was given is not changed.
+pub async fn an_overruled_holder_is_refused<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let keep = Duration::from_secs(60);
+    let answer = || Outcome::new(Outcome::JSON, r#""it did""#);
+    for (id, resolution) in [
+        ("rerun", Resolution::DidNotHappen),
+        ("failed", Resolution::Failed { reason: "the bank says no".to_owned(), keep }),
+        ("happened", Resolution::Happened { outcome: answer(), keep }),
+    ] {
+        let key = Key::command("acme", "PAY", id).expect("a valid key");
+        let command = Command::new(key.clone()).lease(LEASE);
+        let Ok(Claimed::Granted(claim)) = executor.claim(command.clone()).await else {
+            panic!("a grant");
+        };
+        let kept = executor.decide(&key, resolution.clone(), Holder::Respected).await;
+        assert_eq!(kept.expect("a store"), Operated::Refused { state: State::Running });
+        let decided = executor.decide(&key, resolution, Holder::Overruled).await;
+        assert_eq!(decided.expect("a store"), Operated::Done, "{id}");
+        let late = claim.complete(Outcome::new(Outcome::JSON, r#""late""#)).await;
+        assert_eq!(late.expect("a store"), None, "{id}: a late answer is refused");
+        let work = Work::default();
+        let next = work.run(&executor, command).await;
+        match id {
+            "rerun" => assert_eq!(work.runs(), 1, "{next:?}"),
+            "failed" => {
+                assert!(matches!(&next, Err(Error::FailedFinal { .. })), "{next:?}");
+                assert_eq!(work.runs(), 0);
+            }
+            _ => assert_eq!((value(&next), work.runs()), ("it did", 0)),
+        }
+        if id != "failed" {
+            let again = executor.decide(&key, Resolution::DidNotHappen, Holder::Overruled).await;
+            let given = Operated::Refused { state: State::Succeeded };
+            assert_eq!(again.expect("a store"), given, "{id}");
+        }
+    }
 }
 
 /// A verifier is asked before a crashed attempt is run again, and its word counts.

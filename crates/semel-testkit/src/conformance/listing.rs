@@ -213,6 +213,29 @@ pub async fn a_filter_on_a_scope_may_take_those_below_it<F: Fixture>(fixture: F)
     assert_eq!(scene.found(alone).await, ["A"]);
 }
 
+/// A record is found by its digest, by the digits of it that logs show, and by its operation.
+pub async fn a_record_is_found_by_its_digest_and_by_its_operation<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    for at in 0..12 {
+        scene.claim(&draft(&key(&format!("k{at}")))).await;
+    }
+    let wanted = key("k7");
+    let digest = wanted.digest();
+    let by = |bytes: &[u8]| Filter { digest: Some(bytes.to_vec()), ..Filter::default() };
+    assert_eq!(scene.found(by(digest.as_bytes())).await, ["k7"]);
+    assert_eq!(scene.found(by(&digest.as_bytes()[..4])).await, ["k7"]);
+    assert_eq!(scene.found(by(&[])).await.len(), 12);
+    let mut other = *digest.as_bytes();
+    other[31] ^= 1;
+    assert!(scene.found(by(&other)).await.is_empty());
+    let longer = [digest.as_bytes(), &[0][..]].concat();
+    assert!(scene.found(by(&longer)).await.is_empty());
+    let operation = Some(scene.record(&wanted).await.operation_id);
+    assert_eq!(scene.found(Filter { operation, ..Filter::default() }).await, ["k7"]);
+    let both = Filter { operation, ..by(key("k8").digest().as_bytes()) };
+    assert!(scene.found(both).await.is_empty());
+}
+
 /// An id is found wherever it is, and nothing that only looks like it.
 pub async fn a_filter_on_the_id_matches_exactly<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;

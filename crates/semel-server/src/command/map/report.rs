@@ -1,0 +1,104 @@
+//! What a backfill, a comparison or a repair came to, for people and for machines.
+
+use semel_ids::migration::{Backfilled, Refusals, Repaired, Sample, Tally, Verified};
+use serde_json::{Value, json};
+
+use super::super::shown;
+use crate::failure::Failure;
+
+pub(super) fn backfilled(report: &Backfilled, dry: bool, json: bool) -> Result<(), Failure> {
+    let Backfilled { seen, written, already, refused, resumed } = report;
+    if json {
+        shown::json(&json!({
+            "seen": seen, "written": written, "already": already, "resumed": resumed,
+            "refused": refusals(refused), "complete": report.complete(), "dry_run": dry,
+        }))?;
+    } else {
+        shown::line(plain(report, dry))?;
+    }
+    match report.complete() {
+        true => Ok(()),
+        false => Err(Failure::findings(format_args!(
+            "{} cannot be put into the map; the reasons are above",
+            shown::counted(refused.count(), "row")
+        ))),
+    }
+}
+
+pub(super) fn verified(report: &Verified, json: bool) -> Result<(), Failure> {
+    if json {
+        let Verified { rows, mappings, matched, .. } = report;
+        shown::json(&json!({
+            "rows": rows, "mappings": mappings, "matched": matched,
+            "missing": tally(&report.missing), "mismatched": tally(&report.mismatched),
+            "revoked": tally(&report.revoked), "extra": tally(&report.extra),
+            "duplicated": tally(&report.duplicated), "unreadable": refusals(&report.unreadable),
+            "clean": report.clean(),
+        }))?;
+    } else {
+        shown::line(plain(report, false))?;
+    }
+    match report.wrong() {
+        0 => Ok(()),
+        wrong => Err(Failure::findings(format_args!(
+            "{} between map and table; `semel map repair` mends what can be mended",
+            shown::counted(wrong, "difference")
+        ))),
+    }
+}
+
+pub(super) fn repaired(
+    report: &Repaired,
+    dry: bool,
+    untold: u64,
+    json: bool,
+) -> Result<(), Failure> {
+    if json {
+        let Repaired { rows, mappings, withheld, undone, .. } = report;
+        shown::json(&json!({
+            "rows": rows, "mappings": mappings, "withheld": withheld, "undone": undone,
+            "inserted": tally(&report.inserted), "overwritten": tally(&report.overwritten),
+            "revived": tally(&report.revived), "revoked": tally(&report.revoked),
+            "left_revoked": tally(&report.left_revoked), "left_young": tally(&report.left_young),
+            "unreadable": refusals(&report.unreadable), "untold": untold,
+            "finished": report.finished(), "dry_run": dry,
+        }))?;
+    } else {
+        shown::line(plain(report, dry))?;
+    }
+    if untold > 0 && !dry {
+        shown::aside(format!(
+            "{untold} changes were told to no cache: services that run believe what they remember for \
+             as long as their caches' times to live (idresolve.cache.l2_url names the shared one)"
+        ));
+    }
+    match report.finished() {
+        true => Ok(()),
+        false => Err(Failure::findings(
+            "something was left to a later run or to somebody's judgement; it is listed above",
+        )),
+    }
+}
+
+fn plain(report: &impl std::fmt::Display, dry: bool) -> String {
+    let text: Vec<String> = report.to_string().lines().map(shown::clean).collect();
+    match dry {
+        true => format!("dry run, nothing was written\n{}", text.join("\n")),
+        false => text.join("\n"),
+    }
+}
+
+fn refusals(refusals: &Refusals) -> Value {
+    let reasons: serde_json::Map<String, Value> =
+        refusals.iter().map(|(reason, counted)| (reason.to_string(), tally(counted))).collect();
+    json!({ "count": refusals.count(), "reasons": reasons })
+}
+
+fn tally(tally: &Tally) -> Value {
+    let sample = |sample: &Sample| {
+        let Sample { key, tenant, public, note } = sample;
+        json!({ "key": key, "tenant": tenant, "public_id": public, "note": note })
+    };
+    let samples: Vec<Value> = tally.samples.iter().map(sample).collect();
+    json!({ "count": tally.count, "samples": samples })
+}

@@ -1,0 +1,53 @@
+//! Telling the caches of running services what a repair changed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use semel_ids::migration::Changed;
+use semel_ids::shared::Shared as _;
+use semel_redis::RedisCache;
+
+use crate::failure::Failure;
+use crate::settings::Settings;
+
+/// The cache that services share, if the settings name one.
+pub(super) struct Caches {
+    shared: Option<RedisCache>,
+    absences: Duration,
+    ttl: Duration,
+    missed: AtomicU64,
+}
+
+impl Caches {
+    pub(super) fn of(settings: &Settings) -> Result<Self, Failure> {
+        let cache = &settings.idresolve.cache;
+        let url = cache.l2_url.as_deref().filter(|_| cache.l2_enabled);
+        let shared = url.map(RedisCache::open).transpose()?;
+        // As long as anybody believes an absence, or a presence, that was seen before.
+        let (absences, ttl) = (cache.negative_ttl * 2, cache.l2_ttl.max(cache.l1_ttl) * 2);
+        Ok(Self { shared, absences, ttl, missed: AtomicU64::new(0) })
+    }
+
+    /// How many changes no cache was told of.
+    pub(super) fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
+    }
+
+    pub(super) async fn tell(&self, changes: &[Changed]) {
+        let key = |changed: &Changed| {
+            format!("{}:{}:{}", changed.tenant, changed.kind.name(), changed.public)
+        };
+        let (live, revoked): (Vec<&Changed>, Vec<&Changed>) =
+            changes.iter().partition(|changed| changed.is_live());
+        let [live, revoked] = [live, revoked].map(|some| some.into_iter().map(key).collect::<Vec<_>>());
+        let told = async {
+            let Some(shared) = &self.shared else { return false };
+            let live = live.is_empty() || shared.registered(&live, self.absences).await.is_ok();
+            let gone = revoked.is_empty() || shared.revoked(&revoked, self.ttl).await.is_ok();
+            live && gone
+        };
+        if !told.await {
+            self.missed.fetch_add(changes.len() as u64, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! An answer that an operator puts in, as its door will give it, and one that is stored, as it was
+//! given.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use semel::{Kind, Outcome, Record, Recorded};
+use semel_tower::Envelope;
+
+use super::is_http;
+use crate::failure::Failure;
+
+/// Largest answer that is read: more than any ledger takes from an operator.
+const LARGEST: u64 = 8 << 20;
+
+/// The answer in `file`, for a record of this kind.
+pub(super) fn read(
+    kind: Kind,
+    file: &Path,
+    content_type: Option<&str>,
+    status: Option<u16>,
+) -> Result<Outcome, Failure> {
+    let body = contents(file)?;
+    if status.is_some() && !is_http(kind) {
+        return Err(Failure::usage(format_args!("a {} answer has no --status", kind.name())));
+    }
+    match kind {
+        Kind::Http => http(body, content_type, status),
+        Kind::Grpc => grpc(&body, content_type),
+        Kind::Command => command(body, content_type),
+        // Who consumes keeps no result.
+        Kind::Message | Kind::Event if body.is_empty() => Ok(Outcome::empty()),
+        Kind::Message | Kind::Event => Err(Failure::usage(format_args!(
+            "a {} has no answer; give an empty file, such as /dev/null",
+            kind.name()
+        ))),
+    }
+}
+
+fn contents(file: &Path) -> Result<Vec<u8>, Failure> {
+    let shown = file.display();
+    let mut body = Vec::new();
+    let read = match file == Path::new("-") {
+        true => std::io::stdin().lock().take(LARGEST + 1).read_to_end(&mut body),
+        false => std::fs::File::open(file)
+            .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut body)),
+    };
+    match read {
+        Err(error) => Err(Failure::usage(format_args!("cannot read the answer {shown}: {error}"))),
+        Ok(_) if body.len() as u64 > LARGEST => {
+            Err(Failure::usage(format_args!("{shown} is too large to be an answer")))
+        }
+        Ok(_) => Ok(body),
+    }
+}
+
+/// A response, as the HTTP layer stores and replays one.
+fn http(body: Vec<u8>, content_type: Option<&str>, status: Option<u16>) -> Result<Outcome, Failure> {
+    let content_type = content_type.map_or_else(|| guess(&body), str::to_owned);
+    let status = StatusCode::from_u16(status.unwrap_or(200)).map_err(Failure::usage)?;
+    let mut headers = HeaderMap::new();
+    if !body.is_empty() {
+        headers.insert(CONTENT_TYPE, header(&content_type)?);
+    }
+    let envelope = Envelope { status, headers, body: body.into(), trailers: HeaderMap::new() };
+    Ok(Outcome::new(Envelope::HTTP, envelope.encode()))
+}
+
+/// A message, as the gRPC layer stores and replays one: framed, and followed by its status.
+fn grpc(message: &[u8], content_type: Option<&str>) -> Result<Outcome, Failure> {
+    let length = u32::try_from(message.len()).map_err(Failure::usage)?;
+    let body = [&[0][..], &length.to_be_bytes(), message].concat();
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, header(content_type.unwrap_or("application/grpc"))?);
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    let envelope = Envelope { status: StatusCode::OK, headers, body: body.into(), trailers };
+    Ok(Outcome::new(Envelope::GRPC, envelope.encode()))
+}
+
+/// A result, which is read as JSON unless somebody says otherwise.
+fn command(body: Vec<u8>, content_type: Option<&str>) -> Result<Outcome, Failure> {
+    match content_type {
+        Some(content_type) => Ok(Outcome::new(content_type.to_owned(), body)),
+        None => match serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
+            Ok(_) => Ok(Outcome::new(Outcome::JSON, body)),
+            Err(error) => Err(Failure::usage(format_args!(
+                "a command's answer is JSON, and this is none ({error}); say what it is with \
+                 --content-type"
+            ))),
+        },
+    }
+}
+
+fn header(text: &str) -> Result<HeaderValue, Failure> {
+    HeaderValue::from_str(text)
+        .map_err(|_| Failure::usage(format_args!("`{text}` cannot be a content type")))
+}
+
+fn guess(body: &[u8]) -> String {
+    let text = std::str::from_utf8(body).is_ok();
+    match serde_json::from_slice::<serde::de::IgnoredAny>(body) {
+        Ok(_) => "application/json",
+        Err(_) if text => "text/plain; charset=utf-8",
+        Err(_) => "application/octet-stream",
+    }
+    .to_owned()
+}
+
+/// The status and the type of a stored answer, as its door would give them.
+pub(super) fn head(outcome: &Outcome) -> (Option<u16>, String) {
+    let door = [Envelope::HTTP, Envelope::GRPC].contains(&outcome.content_type());
+    match Envelope::decode(outcome.body()) {
+        Ok(envelope) if door => {
+            let content_type = envelope.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            (Some(envelope.status.as_u16()), content_type.unwrap_or_default().to_owned())
+        }
+        Ok(_) | Err(_) => (None, outcome.content_type().to_owned()),
+    }
+}
+
+/// The answer's own text.
+pub(super) fn stored(record: &Record) -> Option<Bytes> {
+    let Some(Recorded::Whole(outcome)) = &record.outcome else { return None };
+    let door = [Envelope::HTTP, Envelope::GRPC].contains(&outcome.content_type());
+    match Envelope::decode(outcome.body()) {
+        Ok(envelope) if door => Some(envelope.body),
+        Ok(_) | Err(_) => Some(outcome.body().clone()),
+    }
+}

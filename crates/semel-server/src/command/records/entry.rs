@@ -1,0 +1,134 @@
+//! A record as an operator sees it.
+
+use semel::store::Filter;
+use semel::{Entry, Key, OnCrash, Principal, Record, Recorded, State, Timestamp};
+use serde_json::{Value, json};
+
+use super::super::{shown, words};
+use super::answer;
+use crate::failure::Failure;
+
+/// The principal's digest in hex; nothing for those who share a scope.
+pub(crate) fn principal(principal: &Principal) -> Option<String> {
+    Some(words::hex(principal.as_bytes())).filter(|digits| !digits.is_empty())
+}
+
+/// The digits that lists and logs show.
+pub(crate) fn digest(key: &Key) -> String {
+    key.digest().to_string()
+}
+
+/// A record in a sentence.
+pub(crate) fn name(key: &Key) -> String {
+    let (kind, scope, id) = (key.kind().name(), shown::clean(key.scope()), shown::clean(key.id()));
+    format!("{kind} {scope} `{id}` of {} ({})", shown::clean(key.tenant()), digest(key))
+}
+
+/// Everything about a record but its answer's own text.
+pub(crate) fn json(entry: &Entry) -> Value {
+    let Entry { key, record } = entry;
+    let on_crash = match record.on_crash {
+        OnCrash::Rerun => "rerun",
+        OnCrash::Verify => "verify",
+        OnCrash::Hold => "hold",
+    };
+    json!({
+        "digest": words::hex(key.digest().as_bytes()),
+        "kind": key.kind().name(),
+        "tenant": key.tenant(),
+        "scope": key.scope(),
+        "principal": principal(key.asked_by()),
+        "id": key.id(),
+        "state": words::name(record.state),
+        "operation_id": record.operation_id.to_string(),
+        "attempt": record.attempt,
+        "fence": record.fence.0,
+        "version": record.number,
+        "owner": &*record.owner,
+        "on_crash": on_crash,
+        "keep_seconds": record.keep.as_secs_f64(),
+        "answer": told(record),
+        "reference": reference(record),
+        "error": record.error.as_ref().map(ToString::to_string),
+        "lease_until": shown::instant(record.lease_until),
+        "retry_at": shown::instant(record.retry_at),
+        "created_at": shown::instant(Some(record.created_at)),
+        "updated_at": shown::instant(Some(record.updated_at)),
+        "completed_at": shown::instant(record.completed_at),
+        "expires_at": shown::instant(record.expires_at),
+    })
+}
+
+fn told(record: &Record) -> Value {
+    match &record.outcome {
+        None => Value::Null,
+        Some(Recorded::Omitted { bytes }) => json!({ "omitted_bytes": bytes }),
+        Some(Recorded::Whole(outcome)) => {
+            let (status, content_type) = answer::head(outcome);
+            json!({ "bytes": outcome.body().len(), "content_type": content_type, "status": status })
+        }
+    }
+}
+
+/// The short name of what an operation made, or the type of the event that a record is about.
+pub(crate) fn reference(record: &Record) -> Option<String> {
+    let outcome = match &record.outcome {
+        Some(Recorded::Whole(outcome)) => Some(outcome),
+        Some(Recorded::Omitted { .. }) | None => record.parcel.as_ref(),
+    };
+    outcome.and_then(|outcome| outcome.reference()).map(ToString::to_string)
+}
+
+/// One line for each.
+pub(crate) fn table(entries: &[Entry], now: Timestamp) -> Result<(), Failure> {
+    let mut grid = shown::Grid::new([
+        "DIGEST", "KIND", "TENANT", "SCOPE", "PRINCIPAL", "ID", "STATE", "ATTEMPT", "UPDATED", "NOTE",
+    ]);
+    for Entry { key, record } in entries {
+        let who = principal(key.asked_by()).map(|digits| digits[..8].to_owned());
+        grid.row([
+            digest(key),
+            key.kind().name().to_owned(),
+            key.tenant().to_owned(),
+            key.scope().to_owned(),
+            who.unwrap_or_else(|| "global".to_owned()),
+            key.id().to_owned(),
+            state(record, now),
+            record.attempt.to_string(),
+            shown::away(record.updated_at, now),
+            note(record, now),
+        ]);
+    }
+    grid.print()
+}
+
+/// The state, and whether nobody is behind it any more.
+pub(crate) fn state(record: &Record, now: Timestamp) -> String {
+    let lapsed = record.state == State::Running && !record.held(now);
+    let word = match () {
+        () if lapsed => " (lapsed)",
+        () if record.expired(now) => " (expired)",
+        () => "",
+    };
+    format!("{}{word}", words::name(record.state))
+}
+
+fn note(record: &Record, now: Timestamp) -> String {
+    let error = || record.error.as_ref().map_or_else(String::new, ToString::to_string);
+    match (record.state, record.retry_at, record.lease_until) {
+        (State::Failed, Some(at), _) => format!("due {}: {}", shown::away(at, now), error()),
+        (State::Running, _, Some(until)) => format!("lease ends {}", shown::away(until, now)),
+        (State::Succeeded, ..) => reference(record).unwrap_or_default(),
+        (State::Failed | State::Dead | State::Uncertain | State::Running, ..) => error(),
+    }
+}
+
+/// Everything about an event's handling by anybody.
+pub(crate) fn consumers(tenant: &str, id: &str) -> Filter {
+    Filter {
+        kind: Some(semel::Kind::Event),
+        tenant: Some(tenant.to_owned()),
+        id: Some(id.to_owned()),
+        ..Filter::default()
+    }
+}

@@ -1,0 +1,206 @@
+//! Which record is meant: by its id, its reference, its digest or its operation.
+//!
+//! An id is only one part of a key, so it may name several records; then the flags narrow it, or the
+//! digest, which names one. Nothing is guessed.
+
+use std::collections::HashSet;
+
+use clap::Args;
+use semel::store::{Filter, Inspect as _, Store as _};
+use semel::{AnyStore, Entry, Kind, OperationId, Principal, State};
+use serde_json::json;
+
+use super::super::watch::Watch;
+use super::super::{shown, words};
+use super::entry;
+use crate::failure::Failure;
+
+/// Candidates that are shown at most.
+const SHOWN: usize = 50;
+/// Records that one look takes.
+const LOOK: u32 = 500;
+
+/// Which records.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct Which {
+    /// Only of this kind: command, http, grpc, message or event
+    #[arg(long, value_parser = words::kind)]
+    kind: Option<Kind>,
+    /// Only of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only of this operation, or consumer group with its handlers
+    #[arg(long)]
+    scope: Option<String>,
+    /// Only of this caller: `global`, or the first hex digits that lists show
+    #[arg(long, value_name = "DIGITS", value_parser = digits)]
+    principal: Option<String>,
+    /// Only in this state: running, succeeded, failed, dead or uncertain
+    #[arg(long, value_parser = words::state)]
+    state: Option<State>,
+    /// Only what waits for somebody to run it
+    #[arg(long)]
+    due: bool,
+}
+
+fn digits(text: &str) -> Result<String, String> {
+    let hex = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    match text == "global" || hex {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err("write `global`, or hex digits as lists show them".to_owned()),
+    }
+}
+
+impl Which {
+    pub(super) fn filter(&self) -> Filter {
+        Filter {
+            kind: self.kind,
+            tenant: self.tenant.clone(),
+            scope: self.scope.clone(),
+            below: true,
+            state: self.state,
+            due: self.due,
+            ..Filter::default()
+        }
+    }
+
+    /// What no store filters by.
+    pub(super) fn narrows(&self, entry: &Entry) -> bool {
+        let shown = entry::principal(entry.key.asked_by());
+        match self.principal.as_deref() {
+            None => true,
+            Some("global") => shown.is_none(),
+            Some(digits) => shown.is_some_and(|shown| shown.starts_with(digits)),
+        }
+    }
+
+    /// The key, where every part of it is known.
+    fn key(&self, id: &str) -> Option<semel::Key> {
+        let principal = match self.principal.as_deref() {
+            None | Some("global") => Principal::global(),
+            Some(digits) => Principal::from_bytes(&words::unhex(digits)?)?,
+        };
+        let (tenant, scope) = (self.tenant.as_deref()?, self.scope.as_deref()?);
+        semel::Key::new(self.kind?, tenant, scope, principal, id).ok()
+    }
+}
+
+/// One record.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Key {
+    /// The record: its id, reference, digest (8 to 64 hex digits) or operation id
+    key: String,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Key {
+    pub(super) fn new(key: &str, which: Which) -> Self {
+        Self { key: key.to_owned(), which }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.key
+    }
+
+    /// The tenant that was named.
+    pub(super) fn tenant(&self) -> Option<&str> {
+        self.which.tenant.as_deref()
+    }
+
+    /// The one record that is meant.
+    pub(super) async fn one(&self, ledger: &AnyStore, json: bool) -> Result<Entry, Failure> {
+        let mut found = self.all(ledger).await?;
+        match found.len() {
+            0 => Err(self.unknown()),
+            1 => Ok(found.remove(0)),
+            _ => Err(self.ambiguous(&found, json)),
+        }
+    }
+
+    pub(super) fn unknown(&self) -> Failure {
+        Failure::usage(format_args!(
+            "no record has `{}` as its id, reference, digest or operation id{}",
+            shown::clean(&self.key),
+            if self.narrowed() { ", within what the flags leave" } else { "" }
+        ))
+    }
+
+    fn narrowed(&self) -> bool {
+        let Which { kind, tenant, scope, principal, state, due } = &self.which;
+        kind.is_some()
+            || state.is_some()
+            || *due
+            || [tenant, scope, principal].iter().any(|part| part.is_some())
+    }
+
+    /// Shows the candidates, and asks for more.
+    pub(super) fn ambiguous(&self, found: &[Entry], json: bool) -> Failure {
+        let shown = match json {
+            true => {
+                let candidates: Vec<_> = found.iter().map(entry::json).collect();
+                shown::json(&json!({ "candidates": candidates }))
+            }
+            false => entry::table(found, semel::Clock::system().now()),
+        };
+        if let Err(failure) = shown {
+            return failure;
+        }
+        let many = if found.len() >= SHOWN { "or more " } else { "" };
+        Failure::usage(format_args!(
+            "`{}` may be {} {many}records; choose with --tenant, --scope, --kind or --principal, or \
+             name the digest",
+            shown::clean(&self.key),
+            found.len()
+        ))
+    }
+
+    /// Every record that may be meant. The first reading of the text that finds one counts.
+    pub(super) async fn all(&self, ledger: &AnyStore) -> Result<Vec<Entry>, Failure> {
+        let text = &self.key;
+        if let Some(key) = self.which.key(text)
+            && let Some(found) = ledger.peek(&key).await?
+            && self.which.principal.is_some()
+        {
+            return Ok(vec![Entry { key, record: found.record }]);
+        }
+        let all = self.which.filter();
+        let mut readings = vec![
+            Filter { id: Some(text.clone()), ..all.clone() },
+            Filter { reference: Some(text.clone()), ..all.clone() },
+        ];
+        if let Some(digest) = words::unhex(text).filter(|digest| (4..=32).contains(&digest.len())) {
+            let by_digest = Filter { digest: Some(digest.clone()), ..all.clone() };
+            // A whole digest can hardly be anything else, and is found at once.
+            let place = if digest.len() == 32 { 0 } else { readings.len() };
+            readings.insert(place, by_digest);
+        }
+        if let Ok(operation) = text.parse::<OperationId>() {
+            readings.push(Filter { operation: Some(operation), ..all });
+        }
+        for filter in &readings {
+            let found = self.look(ledger, filter).await?;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    async fn look(&self, ledger: &AnyStore, filter: &Filter) -> Result<Vec<Entry>, Failure> {
+        let (mut watch, mut pages) = (Watch::new("looking", None), 0);
+        let (mut found, mut seen, mut after) = (Vec::new(), HashSet::new(), None);
+        loop {
+            let page = ledger.list(filter, after.as_ref(), LOOK).await?;
+            let fresh = page.entries.into_iter().filter(|entry| seen.insert(entry.key.digest()));
+            found.extend(fresh.filter(|entry| self.which.narrows(entry)));
+            pages += 1;
+            watch.counted(pages);
+            after = page.next;
+            if after.is_none() || found.len() >= SHOWN {
+                found.sort_by(|a: &Entry, b| a.key.scope().cmp(b.key.scope()));
+                return Ok(found);
+            }
+        }
+    }
+}

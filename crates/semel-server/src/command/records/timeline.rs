@@ -1,0 +1,276 @@
+//! `semel records show`: one operation from its command to its events, their deliveries and their
+//! consumers.
+
+use std::fmt::Write as _;
+
+use semel::outbox::{Row, Status};
+use semel::store::Store as _;
+use semel::{AnyStore, Clock, Entry, EventId, Kind, Record, Recorded, State, Timestamp};
+use serde_json::{Value, json};
+
+use super::super::{outbox, shown, words};
+use super::find::Key;
+use super::trace::{self, Found};
+use super::{answer, entry};
+use crate::failure::Failure;
+use crate::place::{Place, on_database};
+
+/// What is known of one operation.
+struct Timeline {
+    /// The command; nothing where an event was asked for.
+    command: Option<Entry>,
+    events: Vec<Event>,
+    /// Whether everything was looked through.
+    complete: bool,
+    now: Timestamp,
+}
+
+struct Event {
+    id: String,
+    /// Its row in the outbox, unless that was cleaned or is elsewhere.
+    row: Option<Row>,
+    consumers: Vec<Entry>,
+}
+
+pub(super) async fn show(
+    place: &Place,
+    key: &Key,
+    groups: &[String],
+    json: bool,
+) -> Result<(), Failure> {
+    let ledger = &place.ledger();
+    let found = key.all(ledger).await?;
+    let timeline = match found.as_slice() {
+        [] => of_unhandled(place, ledger, key, groups).await?.ok_or_else(|| key.unknown())?,
+        [one] if one.key.kind() != Kind::Event => of_command(place, ledger, one, groups).await?,
+        [first, rest @ ..] if rest.iter().all(|entry| same_event(first, entry)) => {
+            of_event(place, &found).await?
+        }
+        several => return Err(key.ambiguous(several, json)),
+    };
+    match json {
+        true => shown::json(&timeline.json()),
+        false => shown::line(timeline.text().trim_end()),
+    }
+}
+
+fn same_event(one: &Entry, other: &Entry) -> bool {
+    one.key.kind() == Kind::Event
+        && other.key.kind() == Kind::Event
+        && one.key.id() == other.key.id()
+        && one.key.tenant() == other.key.tenant()
+}
+
+async fn of_command(
+    place: &Place,
+    ledger: &AnyStore,
+    command: &Entry,
+    groups: &[String],
+) -> Result<Timeline, Failure> {
+    // Read again with the store's clock, by which ages are told.
+    let (command, now) = match ledger.peek(&command.key).await? {
+        Some(found) => (Entry { key: command.key.clone(), record: found.record }, found.now),
+        None => (command.clone(), Clock::system().now()),
+    };
+    let Found { items: rows, mut complete } = on_database!(
+        place,
+        store => trace::events(store, &command.record, now).await?,
+        Found { items: Vec::new(), complete: true }
+    );
+    let mut events = Vec::new();
+    for row in rows {
+        let Ok(event) = &row.envelope else { continue };
+        let id = event.id().to_string();
+        let found = trace::consumers(ledger, event.tenant(), &id, groups).await?;
+        complete &= found.complete;
+        events.push(Event { id, row: Some(row), consumers: found.items });
+    }
+    Ok(Timeline { command: Some(command), events, complete, now })
+}
+
+/// An event that somebody has a record of.
+async fn of_event(place: &Place, found: &[Entry]) -> Result<Timeline, Failure> {
+    let key = &found[0].key;
+    let row = match key.id().parse::<EventId>() {
+        Ok(id) => on_database!(
+            place,
+            store => trace::event(store, Some(key.tenant()), id).await?.into_iter().next(),
+            None
+        ),
+        Err(_) => None,
+    };
+    let event = Event { id: key.id().to_owned(), row, consumers: found.to_vec() };
+    let now = Clock::system().now();
+    Ok(Timeline { command: None, events: vec![event], complete: true, now })
+}
+
+/// An event that nobody has handled yet.
+async fn of_unhandled(
+    place: &Place,
+    ledger: &AnyStore,
+    key: &Key,
+    groups: &[String],
+) -> Result<Option<Timeline>, Failure> {
+    let Ok(id) = key.text().parse::<EventId>() else { return Ok(None) };
+    let rows = on_database!(
+        place,
+        store => trace::event(store, key.tenant(), id).await?,
+        Vec::new()
+    );
+    let (mut events, mut complete) = (Vec::new(), true);
+    for row in rows {
+        let Ok(event) = &row.envelope else { continue };
+        let found = trace::consumers(ledger, event.tenant(), &id.to_string(), groups).await?;
+        complete &= found.complete;
+        events.push(Event { id: id.to_string(), row: Some(row), consumers: found.items });
+    }
+    let now = Clock::system().now();
+    Ok((!events.is_empty()).then_some(Timeline { command: None, events, complete, now }))
+}
+
+impl Timeline {
+    fn json(&self) -> Value {
+        let event = |event: &Event| {
+            let consumers: Vec<Value> = event.consumers.iter().map(entry::json).collect();
+            json!({
+                "id": event.id,
+                "delivery": event.row.as_ref().map(outbox::row),
+                "consumers": consumers,
+            })
+        };
+        json!({
+            "command": self.command.as_ref().map(entry::json),
+            "events": self.events.iter().map(event).collect::<Vec<_>>(),
+            "complete": self.complete,
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if let Some(command) = &self.command {
+            self.write_command(&mut text, command);
+            if self.events.is_empty() {
+                text.push_str("events       none found\n");
+            }
+        }
+        for event in &self.events {
+            self.write_event(&mut text, event);
+        }
+        if !self.complete {
+            text.push_str("There is more than was looked through; there may be other events.\n");
+        }
+        text
+    }
+
+    fn write_command(&self, text: &mut String, command: &Entry) {
+        let Entry { key, record } = command;
+        let who = entry::principal(key.asked_by()).unwrap_or_else(|| "global".to_owned());
+        let _ = writeln!(text, "command      {}", entry::name(key));
+        let _ = writeln!(text, "digest       {}", words::hex(key.digest().as_bytes()));
+        let _ = writeln!(text, "principal    {who}");
+        let _ = writeln!(text, "operation    {}", record.operation_id);
+        let _ = writeln!(text, "claimed      {}", shown::when(record.created_at, self.now));
+        let _ = writeln!(text, "state        {}", self.ending(record));
+        if let Some(at) = record.completed_at {
+            let _ = writeln!(text, "settled      {}", shown::when(at, self.now));
+        }
+        if let Some(reference) = entry::reference(record) {
+            let _ = writeln!(text, "reference    {}", shown::clean(&reference));
+        }
+        if let Some(at) = record.expires_at {
+            let _ = writeln!(text, "kept until   {}", shown::when(at, self.now));
+        }
+    }
+
+    /// The state of a record, and what belongs to it.
+    fn ending(&self, record: &Record) -> String {
+        let tries = shown::counted(record.attempt.into(), "attempt");
+        let error = || match &record.error {
+            Some(error) => format!(": {}", shown::clean(error.as_str())),
+            None => String::new(),
+        };
+        let state = entry::state(record, self.now);
+        match record.state {
+            State::Running => {
+                let until = record.lease_until.map_or_else(String::new, |until| {
+                    format!(", lease ends {}", shown::away(until, self.now))
+                });
+                format!("{state}, attempt {} of {}{until}", record.attempt, shown::clean(&record.owner))
+            }
+            State::Succeeded => match &record.outcome {
+                Some(Recorded::Omitted { bytes }) => {
+                    format!("{state} after {tries}, its answer of {bytes} bytes was too large to keep")
+                }
+                Some(Recorded::Whole(outcome)) => {
+                    let (status, kind) = answer::head(outcome);
+                    let status = status.map_or_else(String::new, |status| format!("{status} "));
+                    let bytes = answer::stored(record).map_or(0, |body| body.len());
+                    format!("{state} after {tries}: {status}{} ({bytes} bytes)", shown::clean(&kind))
+                }
+                None => format!("{state} after {tries}"),
+            },
+            State::Failed => {
+                let next = match record.retry_at {
+                    Some(at) => format!(", next attempt {}", shown::away(at, self.now)),
+                    None => ", for good".to_owned(),
+                };
+                format!("{state} after {tries}{next}{}", error())
+            }
+            State::Dead | State::Uncertain => format!("{state} after {tries}{}", error()),
+        }
+    }
+
+    fn write_event(&self, text: &mut String, event: &Event) {
+        let Event { id, row, consumers } = event;
+        match row {
+            None => {
+                let _ = writeln!(text, "event        {id}, no longer in the outbox, or of another store");
+            }
+            Some(row) => self.write_row(text, id, row),
+        }
+        if consumers.is_empty() {
+            text.push_str("  consumer   none has a record of it\n");
+        }
+        for Entry { key, record } in consumers {
+            let ending = self.ending(record);
+            let at = shown::when(record.completed_at.unwrap_or(record.updated_at), self.now);
+            let _ = writeln!(text, "  consumer   {} {ending}, {at}", shown::clean(key.scope()));
+        }
+    }
+
+    fn write_row(&self, text: &mut String, id: &str, row: &Row) {
+        let what = match &row.envelope {
+            Ok(event) => {
+                let about = event.aggregate().map_or_else(String::new, |about| {
+                    format!(" about {} {}", shown::clean(&about.kind), shown::clean(&about.id))
+                });
+                format!("{}{about} of {}", shown::clean(event.kind()), shown::clean(event.tenant()))
+            }
+            Err(why) => format!("unreadable: {}", shown::clean(why)),
+        };
+        let _ = writeln!(text, "event        {id} {what}");
+        if let (None, Some(cause)) =
+            (&self.command, row.envelope.as_ref().ok().and_then(|event| event.causation_id()))
+        {
+            let _ = writeln!(text, "  cause      {}", shown::clean(cause));
+        }
+        let _ = writeln!(text, "  appended   {}", shown::when(row.created_at, self.now));
+        let tries = shown::counted(row.attempts.into(), "try").replace("trys", "tries");
+        let error = match &row.error {
+            Some(error) => format!(": {}", shown::clean(error.as_str())),
+            None => String::new(),
+        };
+        let due = || row.due_at.map_or_else(String::new, |at| shown::away(at, self.now));
+        let delivery = match (row.status, row.published_at) {
+            (Status::Published, Some(at)) => {
+                format!("published after {tries}, {}", shown::when(at, self.now))
+            }
+            (Status::Published, None) => format!("published after {tries}"),
+            (Status::Pending, _) => "waits for its first try".to_owned(),
+            (Status::Leased, _) => format!("a relay is at it, {tries} so far, lease ends {}", due()),
+            (Status::Failed, _) => format!("failed after {tries}, next {}{error}", due()),
+            (Status::Dead, _) => format!("dead after {tries}{error}"),
+        };
+        let _ = writeln!(text, "  delivery   {delivery}");
+    }
+}

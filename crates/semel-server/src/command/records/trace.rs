@@ -1,0 +1,133 @@
+//! Finding what an operation caused: its events in the outbox, and their records in the ledger.
+//!
+//! No index leads from an operation to its events. But rows are numbered in the order of time, so
+//! that a few looks find where the operation's own time begins, and only that is read.
+
+use std::time::Duration;
+
+use semel::outbox::{Outbox, Row, Selection};
+use semel::store::{Inspect as _, Result, Store as _};
+use semel::{AnyStore, Entry, Key, Kind, Principal, Record, Timestamp};
+
+use super::entry;
+
+/// How far before and after its record's times an operation's events are looked for.
+const SLACK: Duration = Duration::from_secs(5);
+/// Events are committed with the attempt that succeeds: this much before its end is read first.
+const LAST: Duration = Duration::from_secs(300);
+/// Rows in one look.
+const LOOK: u32 = 200;
+/// Rows that are read at most, for each of the two stretches.
+const MOST: usize = 50_000;
+/// Looks for the consumers of an event at most.
+const PAGES: usize = 1_000;
+
+/// What was found, and whether that is all.
+pub(super) struct Found<T> {
+    pub(super) items: Vec<T>,
+    pub(super) complete: bool,
+}
+
+/// The events that this operation caused.
+pub(super) async fn events<O: Outbox>(outbox: &O, record: &Record, now: Timestamp) -> Result<Found<Row>> {
+    let operation = record.operation_id.to_string();
+    let caused = |row: &Row| {
+        row.envelope.as_ref().is_ok_and(|event| {
+            [event.causation_id(), event.correlation_id()].contains(&Some(operation.as_str()))
+        })
+    };
+    let back = |at: Timestamp, span: Duration| {
+        Timestamp::from_micros(at.as_micros().saturating_sub(semel::clock::micros(span)))
+    };
+    let begin = back(record.created_at, SLACK);
+    let end = record.completed_at.unwrap_or(now).after(SLACK);
+    let late = back(end, LAST).max(begin);
+    let found = stretch(outbox, late, end, &caused).await?;
+    if !found.items.is_empty() || late == begin {
+        return Ok(found);
+    }
+    let earlier = stretch(outbox, begin, late, &caused).await?;
+    Ok(Found { complete: found.complete && earlier.complete, ..earlier })
+}
+
+async fn stretch<O: Outbox>(
+    outbox: &O,
+    begin: Timestamp,
+    end: Timestamp,
+    caused: &impl Fn(&Row) -> bool,
+) -> Result<Found<Row>> {
+    let mut after = before(outbox, begin).await?;
+    let (mut items, mut read) = (Vec::new(), 0);
+    while read < MOST {
+        let rows = outbox.list(&Selection::default(), Some(after), LOOK).await?;
+        let Some(last) = rows.last() else { return Ok(Found { items, complete: true }) };
+        read += rows.len();
+        after = last.sequence;
+        let past = last.created_at > end.after(SLACK);
+        items.extend(rows.into_iter().filter(|row| caused(row)));
+        if past {
+            return Ok(Found { items, complete: true });
+        }
+    }
+    Ok(Found { items, complete: false })
+}
+
+/// A number that no row of `begin` or later has or is below, by halving what is left.
+async fn before<O: Outbox>(outbox: &O, begin: Timestamp) -> Result<u64> {
+    let (mut low, mut high) = (0, i64::MAX.unsigned_abs());
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        let next = outbox.list(&Selection::default(), Some(middle), 1).await?;
+        match next.first() {
+            Some(row) if row.created_at < begin => low = row.sequence,
+            Some(_) | None => high = middle,
+        }
+    }
+    Ok(low)
+}
+
+/// The event's row in the outbox, if it is still there.
+pub(super) async fn event<O: Outbox>(
+    outbox: &O,
+    tenant: Option<&str>,
+    id: semel::EventId,
+) -> Result<Vec<Row>> {
+    let selection =
+        Selection { ids: vec![id], tenant: tenant.map(str::to_owned), ..Selection::default() };
+    outbox.list(&selection, None, LOOK).await
+}
+
+/// Who has handled an event, or tried: in these groups, or in any.
+pub(super) async fn consumers(
+    ledger: &AnyStore,
+    tenant: &str,
+    id: &str,
+    groups: &[String],
+) -> Result<Found<Entry>> {
+    if !groups.is_empty() {
+        let mut items = Vec::new();
+        for group in groups {
+            let Ok(key) = Key::new(Kind::Event, tenant, group, Principal::global(), id) else {
+                continue;
+            };
+            let found = ledger.peek(&key).await?;
+            items.extend(found.map(|found| Entry { key, record: found.record }));
+        }
+        return Ok(Found { items, complete: true });
+    }
+    let (filter, mut items, mut after) = (entry::consumers(tenant, id), Vec::<Entry>::new(), None);
+    for _ in 0..PAGES {
+        let page = ledger.list(&filter, after.as_ref(), LOOK).await?;
+        for entry in page.entries {
+            if items.iter().all(|other| other.key != entry.key) {
+                items.push(entry);
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    items.sort_by(|a, b| a.key.scope().cmp(b.key.scope()));
+    Ok(Found { items, complete: after.is_none() })
+}

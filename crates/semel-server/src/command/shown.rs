@@ -1,0 +1,164 @@
+//! What commands print: tables for people, one JSON document for machines, times in UTC.
+//!
+//! On a terminal a table is as wide as the terminal; in a pipe every row is one line. Nobody reading
+//! any more (`semel records list | head`) is no failure.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use comfy_table::{ContentArrangement, Table, TableStyle};
+use semel::Timestamp;
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Prints text as it is, and a line end.
+pub(crate) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
+    let mut text = text.as_ref().to_owned();
+    text.push('\n');
+    bytes(text.as_bytes())
+}
+
+/// Prints bytes as they are.
+pub(crate) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|error| {
+            Failure::failed(format_args!("cannot write to standard output: {error}"))
+        }),
+    }
+}
+
+/// Prints one document.
+pub(crate) fn json(value: &Value) -> Result<(), Failure> {
+    line(value.to_string())
+}
+
+/// Says something that is not the answer, such as where a list goes on.
+pub(crate) fn aside(text: impl AsRef<str>) {
+    let _ = writeln!(io::stderr(), "{}", text.as_ref());
+}
+
+/// Rows under headings.
+pub(crate) struct Grid(Table);
+
+impl Grid {
+    pub(crate) fn new<const N: usize>(headings: [&str; N]) -> Self {
+        let mut table = Table::new();
+        table.load_style(TableStyle::new()).set_header(headings);
+        Self(table)
+    }
+
+    /// Whatever rows hold, they hold no escape sequence and no line end.
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.0.add_row(cells.map(|cell| clean(&cell)));
+    }
+
+    pub(crate) fn print(mut self) -> Result<(), Failure> {
+        for column in self.0.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        if let Some(width) = width() {
+            self.0.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+        }
+        line(self.0.trim_fmt())
+    }
+}
+
+/// How wide the terminal is, if it is one.
+fn width() -> Option<u16> {
+    terminal_size::terminal_size_of(io::stdout()).map(|(terminal_size::Width(width), _)| width)
+}
+
+/// The text without what a terminal would obey.
+pub(crate) fn clean(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+/// A moment as RFC 3339 in UTC; `None` beyond the calendar, as what is kept for ever.
+pub(crate) fn moment(at: Timestamp) -> Option<String> {
+    jiff::Timestamp::from_microsecond(at.as_micros()).ok().map(|at| format!("{at:.6}"))
+}
+
+/// The same as a JSON value.
+pub(crate) fn instant(at: Option<Timestamp>) -> Value {
+    at.and_then(moment).map_or(Value::Null, Value::String)
+}
+
+/// A moment for people: to the second, and how far away it is.
+pub(crate) fn when(at: Timestamp, now: Timestamp) -> String {
+    match jiff::Timestamp::from_microsecond(at.as_micros()) {
+        Ok(moment) => format!("{moment:.0} ({})", away(at, now)),
+        Err(_) => "never".to_owned(),
+    }
+}
+
+/// How far away a moment is, in words.
+pub(crate) fn away(at: Timestamp, now: Timestamp) -> String {
+    match at.remaining(now) {
+        Some(left) => format!("in {}", span(left)),
+        None => {
+            let past = now.remaining(at).unwrap_or_default();
+            if past < Duration::from_secs(1) { "now".to_owned() } else { format!("{} ago", span(past)) }
+        }
+    }
+}
+
+/// A span in words, by its largest unit.
+pub(crate) fn span(span: Duration) -> String {
+    const UNITS: [(u64, &str); 4] =
+        [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];
+    let seconds = span.as_secs();
+    let unit = UNITS.into_iter().find(|(size, _)| seconds >= *size);
+    match unit.map(|(size, name)| (seconds / size, name)) {
+        Some((1, name)) => format!("1 {name}"),
+        Some((count, name)) => format!("{count} {name}s"),
+        None => format!("{} ms", span.as_millis()),
+    }
+}
+
+/// `1 record`, `2 records`.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+    #[test]
+    fn ages_are_words() {
+        let at = |seconds: i64| Timestamp::from_micros(NOW.as_micros() + seconds * 1_000_000);
+        for (seconds, words) in [
+            (0, "now"),
+            (-1, "1 second ago"),
+            (-59, "59 seconds ago"),
+            (-60, "1 minute ago"),
+            (-7_200, "2 hours ago"),
+            (-864_000, "10 days ago"),
+            (90, "in 1 minute"),
+        ] {
+            assert_eq!(away(at(seconds), NOW), words);
+        }
+        assert_eq!(span(Duration::from_millis(250)), "250 ms");
+    }
+
+    #[test]
+    fn a_moment_is_rfc_3339_in_utc() {
+        assert_eq!(moment(NOW).as_deref(), Some("2023-11-14T22:13:20.000000Z"));
+        assert_eq!(when(NOW, NOW), "2023-11-14T22:13:20Z (now)");
+        let never = Timestamp::from_micros(i64::MAX);
+        assert_eq!((moment(never), when(never, NOW).as_str()), (None, "never"));
+    }
+
+    #[test]
+    fn nothing_that_is_shown_reaches_the_terminal_as_a_command() {
+        assert_eq!(clean("a\x1b[31m\nb"), "a [31m b");
+    }
+}

@@ -1,0 +1,102 @@
+//! Names that flags take, as the libraries' values.
+
+use std::time::Duration;
+
+use semel::outbox::Status;
+use semel::store::Cursor;
+use semel::{EventId, Kind, State};
+
+const KINDS: [Kind; 5] = [Kind::Command, Kind::Http, Kind::Grpc, Kind::Message, Kind::Event];
+
+/// `http`.
+pub(crate) fn kind(text: &str) -> Result<Kind, String> {
+    let found = KINDS.into_iter().find(|kind| kind.name() == text);
+    found.ok_or_else(|| one_of(KINDS.map(Kind::name)))
+}
+
+/// `dead`.
+pub(crate) fn state(text: &str) -> Result<State, String> {
+    let found = State::ALL.into_iter().find(|state| name(*state) == text);
+    found.ok_or_else(|| one_of(State::ALL.map(name)))
+}
+
+/// The state's name to operators.
+pub(crate) const fn name(state: State) -> &'static str {
+    match state {
+        State::Running => "running",
+        State::Succeeded => "succeeded",
+        State::Failed => "failed",
+        State::Dead => "dead",
+        State::Uncertain => "uncertain",
+    }
+}
+
+/// `published`.
+pub(crate) fn status(text: &str) -> Result<Status, String> {
+    let found = Status::ALL.into_iter().find(|status| status.name() == text);
+    found.ok_or_else(|| one_of(Status::ALL.map(Status::name)))
+}
+
+/// An event's id, as `outbox list` shows it.
+pub(crate) fn event(text: &str) -> Result<EventId, String> {
+    text.parse().map_err(|_| {
+        "an event's id is 26 characters of upper-case Crockford base32, as lists show it".to_owned()
+    })
+}
+
+/// `30s`, `1h 30m` or `PT30S`.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    crate::settings::duration(text)
+}
+
+/// Where a list goes on, as the list before it said.
+pub(crate) fn cursor(text: &str) -> Result<Cursor, String> {
+    unhex(text).map(Cursor).ok_or_else(|| "it is no cursor; copy the one that was shown".to_owned())
+}
+
+fn one_of<const N: usize>(names: [&str; N]) -> String {
+    format!("one of {}", names.join(", "))
+}
+
+/// Lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Hex of either case.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_back_and_others_are_answered_with_the_names() {
+        for known in KINDS {
+            assert_eq!(kind(known.name()), Ok(known));
+        }
+        for known in State::ALL {
+            assert_eq!(state(name(known)), Ok(known));
+        }
+        for known in Status::ALL {
+            assert_eq!(status(known.name()), Ok(known));
+        }
+        assert!(kind("HTTP").unwrap_err().contains("http"));
+        assert!(state("lost").unwrap_err().contains("uncertain"));
+        assert!(status("sent").unwrap_err().contains("published"));
+    }
+
+    #[test]
+    fn hex_reads_back_in_either_case() {
+        assert_eq!(unhex(&hex(&[0, 0x7f, 0xff])), Some(vec![0, 0x7f, 0xff]));
+        assert_eq!(unhex("FF"), Some(vec![0xff]));
+        for wrong in ["f", "fg", "é1", "+1"] {
+            assert_eq!(unhex(wrong), None, "{wrong}");
+        }
+    }
+}
