@@ -303,15 +303,15 @@ macro_rules! tables {
 
 fn sqlite(url: &StoreUrl) -> sqlx::Result<SqliteConnectOptions> {
     let options = SqliteConnectOptions::new().busy_timeout(PATIENCE);
-    Ok(options.filename(url.path().unwrap_or_else(|| url.as_str().as_ref())))
+    Ok(options.filename(url.path().unwrap_or_else(|| url.secret().as_ref())))
 }
 
 fn postgres(url: &StoreUrl) -> sqlx::Result<PgConnectOptions> {
-    url.as_str().parse()
+    url.secret().parse()
 }
 
 fn mysql(url: &StoreUrl) -> sqlx::Result<MySqlConnectOptions> {
-    url.as_str().parse()
+    url.secret().parse()
 }
 
 tables!(SqliteStore, sqlx::Sqlite, SqlitePoolOptions, sqlite, SQLITE);
