@@ -356,6 +356,32 @@ async fn what_a_group_has_not_handled_shows_in_its_gauges() {
 
 /// Keys and ids would make a series each.
 #[tokio::test]
+async fn what_is_held_and_what_waits_shows_in_the_ledgers_gauges() {
+    let book = Book::default();
+    let _here = metrics::set_default_local_recorder(&book);
+    let executor = Executor::new(MemoryStore::new());
+    let command =
+        |id: &str| semel::Command::new(semel::Key::command("acme", "PAY", id).expect("a key"));
+    let fail = |_| async { Err::<(), _>("the bank is away") };
+    assert!(executor.run(command("1"), fail).await.is_err());
+    assert!(executor.run(command("2").max_attempts(1), fail).await.is_err());
+    let held = executor.claim(command("3")).await.expect("memory answers");
+    executor.sample_held();
+    executor.sample_waiting().await.expect("memory answers");
+    let number = |state: &str| book.get(&format!("semel_records{{state={state:?}}}"));
+    assert_eq!(
+        (number("running"), number("failed"), number("dead")),
+        (Some(1.0), Some(1.0), Some(1.0))
+    );
+    assert_eq!(number("uncertain"), Some(0.0));
+    assert!(book.get("semel_oldest_running_seconds").is_some_and(|age| age > 0.0));
+    drop(held);
+    executor.sample_held();
+    assert_eq!(number("running"), Some(0.0));
+    assert_eq!(book.get("semel_oldest_running_seconds"), Some(0.0));
+}
+
+#[tokio::test]
 async fn no_label_carries_a_key_or_an_id() {
     let book = Book::default();
     let _here = metrics::set_default_local_recorder(&book);

@@ -16,6 +16,7 @@ mod heartbeat;
 mod manual;
 mod replay;
 mod run;
+mod sample;
 mod serve;
 mod settle;
 mod stop;

@@ -6,6 +6,7 @@ use metrics::{counter, gauge, histogram};
 
 use crate::key::Kind;
 use crate::outbox::Backlog;
+use crate::record::State;
 use crate::store;
 
 pub(crate) fn executed(kind: Kind, outcome: &'static str) {
@@ -35,6 +36,15 @@ pub(crate) fn unrecorded() {
 pub(crate) fn store_failed(error: &store::Error) {
     let (operation, kind) = (error.operation(), error.kind().name());
     counter!("semel_store_errors_total", "operation" => operation, "kind" => kind).increment(1);
+}
+
+/// So many records, as far as they were counted.
+pub(crate) fn records(state: State, count: usize) {
+    gauge!("semel_records", "state" => state.name()).set(count as f64);
+}
+
+pub(crate) fn oldest_running(age: Option<Duration>) {
+    gauge!("semel_oldest_running_seconds").set(age.unwrap_or_default().as_secs_f64());
 }
 
 pub(crate) fn swept(removed: u32) {

@@ -54,6 +54,17 @@ impl State {
             _ => return None,
         })
     }
+
+    /// The name used in metrics and by operators.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Running => "running",
+            State::Succeeded => "succeeded",
+            State::Failed => "failed",
+            State::Dead => "dead",
+            State::Uncertain => "uncertain",
+        }
+    }
 }
 
 /// Names one write of one record, over the whole life of its key.

@@ -42,9 +42,15 @@ impl<S: Store> Heartbeat<S> {
     /// store cannot have started counting earlier.
     pub(super) fn start(&self, lease: Lease, length: Duration, since: Instant, lost: Stop) -> Beat {
         self.started.get_or_init(|| launch(&self.store, &self.table));
-        let beat =
-            Entry { lease, length, renew_at: since + length / 3, ends: since + length, lost };
-        self.table.insert(beat)
+        let (renew_at, ends) = (since + length / 3, since + length);
+        self.table.insert(Entry { lease, length, since, renew_at, ends, lost })
+    }
+
+    /// How many leases there are, and how long the oldest has been there.
+    pub(super) fn held(&self) -> (usize, Option<Duration>) {
+        let leases = self.table.lock();
+        let oldest = leases.entries.values().map(|entry| entry.since).min();
+        (leases.entries.len(), oldest.map(|since| monotonic().saturating_duration_since(since)))
     }
 }
 
@@ -81,6 +87,7 @@ impl Drop for Beat {
 struct Entry {
     lease: Lease,
     length: Duration,
+    since: Instant,
     renew_at: Instant,
     ends: Instant,
     lost: Stop,
