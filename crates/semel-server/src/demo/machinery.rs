@@ -14,9 +14,10 @@ use semel_redis::RedisCache;
 use crate::failure::Failure;
 use crate::settings::{self, Settings};
 
-/// The longest that a claim of events lives here, whatever the settings say: somebody who kills the
-/// demo and starts it again wants to see the rest arrive.
+/// How long claims of events live here, at the relay and at their handlers, where the settings say
+/// nothing but the default: whoever kills the demo and starts it again wants to see the rest arrive.
 const RELAY_LEASE: Duration = Duration::from_secs(5);
+const HANDLER_LEASE: Duration = Duration::from_secs(10);
 /// How often published events are cleaned away, and what waits is counted.
 const CLEAN_EVERY: Duration = Duration::from_secs(15);
 
@@ -36,7 +37,7 @@ pub(super) fn inbox<S: Store>(
 ) -> Result<Inbox<S>, Failure> {
     let wanted = &settings.inbox;
     let policy = Policy {
-        lease: wanted.lock_ttl,
+        lease: unless_said(wanted.lock_ttl, settings::Inbox::default().lock_ttl, HANDLER_LEASE),
         wait: waiting(wanted.wait_if_in_progress, wanted.wait_max),
         on_failure: OnFailure::Backoff { base: wanted.base_backoff, cap: wanted.max_backoff },
         max_attempts: Some(wanted.max_retry),
@@ -50,9 +51,10 @@ pub(super) fn relay<O: Outbox, P: Publisher>(
     builder: RelayBuilder<O, P>,
     settings: &settings::Relay,
 ) -> RelayBuilder<O, P> {
+    let lease = unless_said(settings.lease, settings::Relay::default().lease, RELAY_LEASE);
     builder
         .batch(settings.batch)
-        .lease(settings.lease.min(RELAY_LEASE))
+        .lease(lease)
         .backoff(settings.base_backoff, settings.max_backoff)
         .max_attempts(settings.max_retry)
         .keep(settings.keep)
@@ -82,6 +84,11 @@ pub(super) fn resolver(map: impl IdMap, settings: &Settings) -> Result<Resolver,
         }
         None => builder.build(),
     })
+}
+
+/// What the settings say; `ours` if that is what they say by default.
+fn unless_said(said: Duration, default: Duration, ours: Duration) -> Duration {
+    if said == default { ours } else { said }
 }
 
 fn waiting(wanted: bool, limit: Duration) -> Wait {

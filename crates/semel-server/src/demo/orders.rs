@@ -116,8 +116,10 @@ pub(super) async fn place<S: Tables>(
     })
 }
 
+/// Callers are not told what databases say.
 fn failed(error: impl fmt::Display) -> Refused {
-    Refused::Failed(error.to_string())
+    tracing::warn!(%error, "an order could not be written down");
+    Refused::Failed("the order could not be written down; come again with the same key".to_owned())
 }
 
 #[cfg(test)]

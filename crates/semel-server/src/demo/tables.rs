@@ -141,6 +141,8 @@ const SQLITE: &[&str] = &[
 ];
 
 const POSTGRES: &[&str] = &[
+    // What is there already is no news.
+    "SET client_min_messages = warning",
     // Two that make a table at once may fail, even with IF NOT EXISTS.
     "SELECT pg_advisory_lock(7070)",
     "CREATE TABLE IF NOT EXISTS orders (

@@ -136,6 +136,33 @@ impl Ground {
         }
     }
 
+    /// A number that somebody else counts.
+    pub(crate) async fn number(&self, query: &str) -> i64 {
+        let sql = AssertSqlSafe(query);
+        let counted = match &self.database {
+            Database::Sqlite => {
+                let url = format!("sqlite:{}", self.directory.join("semel-demo.db").display());
+                let mut side = SqliteConnection::connect(&url).await.expect("the file");
+                sqlx::query_scalar(sql).fetch_one(&mut side).await
+            }
+            Database::Postgres(_) => {
+                let mut side = PgConnection::connect(&self.store()).await.expect("the server");
+                sqlx::query_scalar(sql).fetch_one(&mut side).await
+            }
+            Database::MySql(_) => {
+                let mut side = MySqlConnection::connect(&self.store()).await.expect("the server");
+                sqlx::query_scalar(sql).fetch_one(&mut side).await
+            }
+        };
+        counted.expect(query)
+    }
+
+    /// Orders that a group has handled, over all groups: second effects are not counted.
+    pub(crate) async fn handled(&self) -> i64 {
+        let pairs = "SELECT DISTINCT consumer_group, order_id FROM effects";
+        self.number(&format!("SELECT COUNT(*) FROM ({pairs}) AS pairs")).await
+    }
+
     /// Takes away what the test has left.
     pub(crate) async fn remove(self) {
         match &self.database {

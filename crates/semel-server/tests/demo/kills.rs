@@ -111,6 +111,8 @@ async fn survive(ground: Ground, processes: usize) {
         done(KEYS),
         "and nothing came of asking again"
     );
+    let handled = ground.handled().await;
+    assert_eq!(handled, i64::try_from(3 * KEYS).expect("few"), "and none stands in for another");
     drop(services);
     ground.remove().await;
 }

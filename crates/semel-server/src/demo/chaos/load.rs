@@ -14,7 +14,7 @@ use crate::demo::mischief::Mischief;
 use crate::failure::Failure;
 
 /// Callers at once, each with its own keys.
-const CALLERS: u32 = 12;
+const CALLERS: usize = 12;
 /// How long a caller waits before it tries again, at first and at most: it is impatient.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 /// Within this many milliseconds a caller hangs up.
@@ -42,18 +42,23 @@ enum Plan {
     Slow,
 }
 
-impl Plan {
-    /// Any, the harmless ones more often.
-    fn any() -> Self {
-        match fastrand::u8(..100) {
-            0..35 => Plan::Once,
-            35..65 => Plan::AtOnce,
-            65..80 => Plan::HangUp,
-            80..92 => Plan::Fail,
-            _ => Plan::Slow,
-        }
-    }
-}
+/// What a caller does with its keys, in turn: the harmless more often. Callers begin at different
+/// places, so that all of it goes on at any time.
+const PLANS: [Plan; 13] = [
+    Plan::Once,
+    Plan::AtOnce,
+    Plan::HangUp,
+    Plan::AtOnce,
+    Plan::Fail,
+    Plan::Once,
+    Plan::AtOnce,
+    Plan::Slow,
+    Plan::Once,
+    Plan::HangUp,
+    Plan::AtOnce,
+    Plan::Fail,
+    Plan::Once,
+];
 
 impl Load {
     pub(super) fn new(url: &str, tenant: &str) -> Result<Self, Failure> {
@@ -75,11 +80,11 @@ impl Load {
         for caller in 0..CALLERS {
             let (load, over, stop) = (Arc::clone(self), over.clone(), stop.clone());
             let calling = async move {
-                for number in 0_u64.. {
+                for (number, plan) in (0_u64..).zip(PLANS.iter().cycle().skip(caller)) {
                     if over.is_cancelled() {
                         return;
                     }
-                    load.one(&format!("{caller}-{number}"), Plan::any()).await;
+                    load.one(&format!("{caller}-{number}"), *plan).await;
                 }
             };
             tasks.spawn(async move { stop.run_until_cancelled(calling).await });
