@@ -1,4 +1,4 @@
-//! Measuring the ledger beside the raw limit of each store, the HTTP layer beside none, events beside
+//! Measuring the ledger beside the raw limit of each store, the HTTP layer and the gateway beside none, events beside
 //! bare brokers and bare transactions, and ids beside bare caches and queries.
 //!
 //! A figure is worth something only beside its reference, so both run in turns (the ledger's in one
@@ -10,6 +10,7 @@ mod arguments;
 mod business;
 mod counted;
 mod events;
+mod gateway;
 mod http;
 mod ids;
 mod large;
@@ -88,6 +89,11 @@ pub async fn run(arguments: &[String]) -> Result<(), Trouble> {
     if arguments.wants(What::Http) {
         eprintln!("http …");
         http::bench(&arguments, &mut report).await.map_err(|trouble| format!("http: {trouble}"))?;
+    }
+    if arguments.wants(What::Gateway) {
+        eprintln!("gateway …");
+        let done = gateway::bench(&arguments, &mut report).await;
+        done.map_err(|trouble| format!("gateway: {trouble}"))?;
     }
     if arguments.wants(What::Events) {
         events::bench(&arguments, &mut report).await?;

@@ -54,7 +54,23 @@ pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
     let measures = |this: &str| args.first().is_some_and(|what| what == this || what == "all");
     let peers = if measures("http") { peers(steps) } else { None };
     let start = if measures("events") { Fleet::start } else { Fleet::start_without_brokers };
-    proofs(steps, start, "bench", &program, args, peers.map(|path| ("SEMEL_BENCH_PEERS", path)))
+    let gateway = if measures("gateway") { Some(gateway(steps)?) } else { None };
+    let named = [
+        peers.map(|path| ("SEMEL_BENCH_PEERS", path)),
+        gateway.map(|path| ("SEMEL_BENCH_GATEWAY", path)),
+    ];
+    let named: Vec<_> = named.into_iter().flatten().collect();
+    proofs(steps, start, "bench", &program, args, &named)
+}
+
+/// Builds the program whose gateway is measured.
+fn gateway(steps: &mut Steps) -> Result<PathBuf, Failure> {
+    let mut build = cargo();
+    build.args(["build", "--release", "-p", "semel-server"]);
+    steps.command("build the gateway", &mut build)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| crate::root().join("target"), PathBuf::from);
+    Ok(target.join("release").join("semel"))
 }
 
 /// Builds the servers of other people's libraries, which nothing else needs. A measurement without
@@ -79,7 +95,7 @@ fn peers(steps: &mut Steps) -> Option<PathBuf> {
 /// The fault runs, which need the failpoints and the sabotage switches compiled in.
 pub(crate) fn faults(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
     let program = ["--features", "testing", "--bin", "faults"];
-    proofs(steps, Fleet::start, "faults", &program, args, None)
+    proofs(steps, Fleet::start, "faults", &program, args, &[])
 }
 
 fn proofs(
@@ -88,7 +104,7 @@ fn proofs(
     name: &str,
     program: &[&str],
     args: &[String],
-    named: Option<(&str, PathBuf)>,
+    named: &[(&str, PathBuf)],
 ) -> Result<(), Failure> {
     let run = ["run", "--release", "-p", "semel-proofs"];
     // Built first: servers that idle through a release build are processors it does not get.
@@ -98,6 +114,7 @@ fn proofs(
     with_servers(steps, start, |steps, fleet| {
         let mut command = cargo();
         command.args(run).args(program).arg("--").args(args);
+        let named = named.iter().map(|(name, path)| (name, path));
         steps.command(name, command.envs(fleet.environment()).envs(named))
     })
 }

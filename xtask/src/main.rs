@@ -34,7 +34,7 @@ usage: cargo xtask <command>
   tidy                   the project's own checks of its sources and documents
   servers -- CMD…        run one command beside the servers, for example
                          cargo xtask servers -- cargo nextest run -p semel-sql
-  bench WHAT [ARGS]      benchmarks beside the servers: ledger, http, events, ids, all [--quick] [--json FILE]
+  bench WHAT [ARGS]      benchmarks beside the servers: ledger, http, gateway, events, ids, all [--quick] [--json FILE]
   faults WHAT [ARGS]     fault runs beside the servers: model, crash, sabotage, …
   fuzz [TARGET…] [ARGS]  fuzz targets, one after another: key, fingerprint, envelope, request
                          [--seconds N] each, 60 by default [--json FILE]

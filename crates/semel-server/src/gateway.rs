@@ -13,6 +13,7 @@ pub mod identity;
 mod routes;
 pub mod settings;
 mod token;
+mod trace;
 mod upgrade;
 pub mod upstream;
 

@@ -1,13 +1,13 @@
-//! Logs, on stderr: for people, or a JSON object a line.
+//! Logs, on stderr: for people, or a JSON object a line. With the feature `otlp`, traces too.
 //!
 //! `RUST_LOG` chooses what is written, `info` by default. Nothing that is logged carries a key: a
-//! digest names it.
+//! digest names it. Traces go where `OTEL_EXPORTER_OTLP_ENDPOINT` says, if it says anything.
 
 use clap::ValueEnum;
 use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{Layer as _, fmt};
+use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::failure::Failure;
 
@@ -22,7 +22,13 @@ pub(crate) enum Format {
 
 /// Ends what logging began, when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Logs;
+pub(crate) struct Logs {
+    #[cfg(feature = "otlp")]
+    traces: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
+}
+
+/// Where traces go.
+type Traces = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// Starts logging in this process.
 pub(crate) fn start(format: Format) -> Result<Logs, Failure> {
@@ -35,9 +41,52 @@ pub(crate) fn start(format: Format) -> Result<Logs, Failure> {
     let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
     let lines = match format {
         Format::Text => lines.boxed(),
-        Format::Json => lines.json().flatten_event(true).boxed(),
+        Format::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
     };
-    let started = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
-    started.map_err(Failure::failed)?;
-    Ok(Logs)
+    let (traces, logs) = traces()?;
+    let registry = tracing_subscriber::registry().with(traces).with(lines.with_filter(filter));
+    registry.try_init().map_err(Failure::failed)?;
+    Ok(logs)
+}
+
+#[cfg(not(feature = "otlp"))]
+fn traces() -> Result<(Option<Traces>, Logs), Failure> {
+    Ok((None, Logs {}))
+}
+
+#[cfg(feature = "otlp")]
+fn traces() -> Result<(Option<Traces>, Logs), Failure> {
+    use opentelemetry::trace::TracerProvider as _;
+    use opentelemetry_sdk::Resource;
+    use opentelemetry_sdk::propagation::TraceContextPropagator;
+    use opentelemetry_sdk::trace::SdkTracerProvider;
+
+    let named = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+    if named.iter().all(|name| std::env::var_os(name).is_none()) {
+        return Ok((None, Logs { traces: None }));
+    }
+    let exporter = opentelemetry_otlp::SpanExporter::builder()
+        .with_tonic()
+        .build()
+        .map_err(|error| Failure::usage(format_args!("OTEL_EXPORTER_OTLP_ENDPOINT: {error}")))?;
+    let provider = SdkTracerProvider::builder()
+        .with_resource(Resource::builder().with_service_name("semel").build())
+        .with_batch_exporter(exporter)
+        .build();
+    opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
+    // Requests only: what libraries say about themselves is for the log.
+    let ours = tracing_subscriber::filter::Targets::new()
+        .with_target("semel::request", tracing::Level::INFO);
+    let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("semel"));
+    Ok((Some(layer.with_filter(ours).boxed()), Logs { traces: Some(provider) }))
+}
+
+#[cfg(feature = "otlp")]
+impl Drop for Logs {
+    fn drop(&mut self) {
+        if let Some(traces) = &self.traces {
+            // What is not told by then is not worth waiting for.
+            let _ = traces.shutdown();
+        }
+    }
 }

@@ -174,7 +174,8 @@ async fn speak<I, S, B>(
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    builder.http2().timer(TokioTimer::new());
+    // A caller that vanished without a word is found out.
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PATIENCE);
     let connection = builder
         .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
         .into_owned();

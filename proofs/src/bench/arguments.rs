@@ -21,6 +21,8 @@ pub(crate) struct Arguments {
     pub(crate) lanes: Option<usize>,
     /// Another build of this program, whose servers run beside ours.
     pub(crate) against: Option<PathBuf>,
+    /// Minutes of full load, where memory is looked at.
+    pub(crate) minutes: Option<u64>,
 }
 
 /// A benchmark.
@@ -28,6 +30,7 @@ pub(crate) struct Arguments {
 pub(crate) enum What {
     Ledger,
     Http,
+    Gateway,
     Events,
     Ids,
     All,
@@ -43,9 +46,9 @@ pub(crate) enum Which {
     Redis,
 }
 
-const USAGE: &str = "usage: bench ledger|http|events|ids|all [--quick] [--json FILE] \
+const USAGE: &str = "usage: bench ledger|http|gateway|events|ids|all [--quick] [--json FILE] \
                      [--store memory|sqlite|postgres|mysql|redis]… [--large] [--full] \
-                     [--connections N] [--lanes N] [--against PROGRAM]";
+                     [--connections N] [--lanes N] [--against PROGRAM] [--minutes N]";
 
 impl Which {
     const ALL: [Self; 5] = [Self::Memory, Self::Sqlite, Self::Postgres, Self::MySql, Self::Redis];
@@ -80,6 +83,7 @@ impl Arguments {
         let what = match words.next() {
             Some("ledger") => What::Ledger,
             Some("http") => What::Http,
+            Some("gateway") => What::Gateway,
             Some("events") => What::Events,
             Some("ids") => What::Ids,
             Some("all") => What::All,
@@ -88,7 +92,7 @@ impl Arguments {
         };
         let (mut stores, mut quick, mut json) = (Vec::new(), false, None);
         let (mut large, mut full) = (false, false);
-        let (mut connections, mut lanes, mut against) = (16, None, None);
+        let (mut connections, mut lanes, mut against, mut minutes) = (16, None, None, None);
         while let Some(word) = words.next() {
             match word {
                 "--quick" => quick = true,
@@ -99,6 +103,7 @@ impl Arguments {
                 }
                 "--lanes" => lanes = Some(words.next().ok_or(USAGE)?.parse::<usize>()?.max(1)),
                 "--against" => against = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
+                "--minutes" => minutes = Some(words.next().ok_or(USAGE)?.parse::<u64>()?),
                 "--json" => json = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
                 "--store" => {
                     let name = words.next().ok_or(USAGE)?;
@@ -122,6 +127,7 @@ impl Arguments {
             connections,
             lanes,
             against,
+            minutes,
         })
     }
 }

@@ -16,8 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lane::{First, Repeats, Shape};
-use process::{Cost, Process};
+use lane::Repeats;
+pub(crate) use lane::{First, Shape};
+use process::Cost;
+pub(crate) use process::Process;
 use server::Remembering;
 pub(crate) use server::run as serve;
 

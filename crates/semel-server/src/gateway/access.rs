@@ -15,8 +15,10 @@ use semel::{Key, Receipt};
 use semel_tower::http::{REPLAYED, Slug};
 use tokio::time::Instant;
 use tower::Service;
+use tracing::Instrument as _;
 
 use super::routes::Matched;
+use super::trace;
 use crate::serve::Peer;
 
 /// What the log of requests is called in `RUST_LOG`.
@@ -42,14 +44,16 @@ where
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let mut line = Line::begun(&request);
-        let answering = self.0.call(request);
-        Box::pin(async move {
+        let span = trace::span(&request);
+        let answering = span.in_scope(|| self.0.call(request));
+        let answered = async move {
             let answer = answering.await;
             if let Ok(response) = &answer {
                 line.answered(response);
             }
             answer
-        })
+        };
+        Box::pin(answered.instrument(span))
     }
 }
 

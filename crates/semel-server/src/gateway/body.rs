@@ -82,7 +82,25 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Outgoing<B> {
 #[derive(Debug)]
 pub(super) struct Answer {
     from: Source,
-    deadline: Option<(Pin<Box<Sleep>>, Duration)>,
+    deadline: Option<Deadline>,
+}
+
+/// When a body that is waited for must be whole.
+#[derive(Debug)]
+struct Deadline {
+    end: Pin<Box<Sleep>>,
+    limit: Duration,
+    /// What is waited for. With one byte more nobody waits any longer, and the rest is delivered as it
+    /// comes.
+    left: usize,
+}
+
+/// Until when an answer is waited for, and how much of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waited {
+    pub(super) until: Instant,
+    pub(super) limit: Duration,
+    pub(super) bytes: usize,
 }
 
 #[derive(Debug)]
@@ -93,9 +111,12 @@ enum Source {
 
 impl Answer {
     /// The upstream's. Where somebody waits for its end, it comes before the deadline or breaks off.
-    pub(super) fn upstream(body: Incoming, deadline: Option<(Instant, Duration)>) -> Self {
-        let deadline =
-            deadline.map(|(end, limit)| (Box::pin(tokio::time::sleep_until(end)), limit));
+    pub(super) fn upstream(body: Incoming, waited: Option<Waited>) -> Self {
+        let deadline = waited.map(|Waited { until, limit, bytes }| Deadline {
+            end: Box::pin(tokio::time::sleep_until(until)),
+            limit,
+            left: bytes,
+        });
         Self { from: Source::Upstream(body), deadline }
     }
 }
@@ -119,9 +140,20 @@ impl HttpBody for Answer {
             Source::Here(words) if words.is_empty() => Poll::Ready(None),
             Source::Here(words) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(words))))),
             Source::Upstream(body) => match Pin::new(body).poll_frame(cx) {
-                Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
+                Poll::Ready(frame) => {
+                    let data = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len);
+                    let bytes =
+                        frame.as_ref().and_then(|frame| frame.as_ref().ok()).map_or(0, data);
+                    if let Some(Deadline { left, .. }) = deadline {
+                        match left.checked_sub(bytes) {
+                            Some(less) => *left = less,
+                            None => *deadline = None,
+                        }
+                    }
+                    Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+                }
                 Poll::Pending => match deadline {
-                    Some((end, limit)) => {
+                    Some(Deadline { end, limit, .. }) => {
                         end.as_mut().poll(cx).map(|()| Some(Err(too_late(*limit).into())))
                     }
                     None => Poll::Pending,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::capture_connection;
@@ -22,15 +22,21 @@ use semel_tower::http::{Fate, Slug};
 use tokio::time::Instant;
 use tower::Service;
 
-use super::body::{Answer, BoxError, Outgoing, Progress};
+use super::body::{Answer, BoxError, Outgoing, Progress, Waited};
 use super::client::{Pools, is_unsent};
 use super::headers::{self, Arrival};
 use super::routes::Matched;
 use super::settings::Gateway;
+use super::trace;
 use super::upgrade::Upgrade;
 use super::upstream::Upstream;
 use crate::failure::{Failure, chain};
 use crate::serve::Peer;
+
+/// What the layer keeps of an answer where no route says otherwise.
+const MAX_RESPONSE: usize = 1 << 20;
+/// What gRPC has before a message.
+const PREFIX: usize = 5;
 
 const UNSENT: &str = "nothing was sent; come again with the same key";
 const DOUBTFUL: &str = "whether the request took effect is not known; come again with the same key";
@@ -86,14 +92,14 @@ where
                 "the request's target is no path of this service\n",
             );
         };
-        let content = request.headers().get(CONTENT_TYPE);
         let sent = Sent {
             path: request.uri().path().to_owned(),
-            grpc: content.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")),
+            grpc: is_grpc(request.headers()),
             claimed: request.extensions().get::<semel::Context>().is_some(),
         };
         let matched = request.extensions().get::<Arc<Matched>>();
         let limit = matched.and_then(|matched| matched.upstream_timeout).unwrap_or(inner.timeout);
+        let bytes = matched.and_then(|matched| matched.max_response).unwrap_or(MAX_RESPONSE);
         let upgrade = Upgrade::asked(&mut request, sent.claimed);
         inner.readdress(&mut request, uri);
         if let Some(upgrade) = &upgrade {
@@ -117,7 +123,8 @@ where
         match answer {
             Ok(response) => {
                 count("answered");
-                let waited = sent.claimed.then_some((deadline, limit));
+                let waited = Waited { until: deadline, limit, bytes: bytes.saturating_add(PREFIX) };
+                let waited = (sent.claimed && !is_endless(&response)).then_some(waited);
                 pass(response, upgrade, waited)
             }
             Err(error) => inner.failed(&sent, is_unsent(&error), &chain(&error)),
@@ -140,6 +147,7 @@ impl<B> Inner<B> {
         let from = Arrival { peer, secure: self.secure, trusted: self.trusted };
         let (target, version) = (std::mem::replace(request.uri_mut(), uri), request.version());
         headers::forward(request.headers_mut(), &target, version, from);
+        trace::hand_on(request.headers_mut());
         if let Some(claim) = request.extensions_mut().remove::<semel::Context>() {
             headers::claimed(request.headers_mut(), &claim);
         }
@@ -174,7 +182,7 @@ fn count(result: &'static str) {
 fn pass(
     mut response: Response<Incoming>,
     upgrade: Option<Upgrade>,
-    waited: Option<(Instant, Duration)>,
+    waited: Option<Waited>,
 ) -> Response<Answer> {
     match (response.status(), upgrade) {
         (StatusCode::SWITCHING_PROTOCOLS, Some(upgrade)) => upgrade.join(&mut response),
@@ -185,6 +193,23 @@ fn pass(
     }
     *response.version_mut() = Version::HTTP_11;
     response.map(|body| Answer::upstream(body, waited))
+}
+
+/// Whether it is a call of gRPC's. Those of gRPC-Web are requests like any other.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    kind.split_at_checked(GRPC.len()).is_some_and(|(start, rest)| {
+        let next = rest.trim_ascii_start().first();
+        start.eq_ignore_ascii_case(GRPC) && matches!(next, None | Some(b'+' | b';'))
+    })
+}
+
+/// Whether nobody waits for the end of an answer, because it has none.
+fn is_endless(response: &Response<Incoming>) -> bool {
+    const STREAM: &[u8] = b"text/event-stream";
+    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    kind.get(..STREAM.len()).is_some_and(|start| start.eq_ignore_ascii_case(STREAM))
 }
 
 /// A few words that are nobody's answer.

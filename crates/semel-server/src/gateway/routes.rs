@@ -20,6 +20,7 @@ pub(super) struct Matched {
     /// `/orders/{id}`.
     pub(super) pattern: String,
     pub(super) upstream_timeout: Option<Duration>,
+    pub(super) max_response: Option<usize>,
 }
 
 /// All routes. The most specific one is met, whatever their order.
@@ -38,6 +39,7 @@ impl Routes {
                 let matched = Matched {
                     pattern: route.path.clone(),
                     upstream_timeout: route.upstream_timeout,
+                    max_response: route.max_response,
                     operation,
                 };
                 let shown = matched.operation.clone();

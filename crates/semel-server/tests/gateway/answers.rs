@@ -185,7 +185,7 @@ async fn an_answer_can_be_asked_for_later() {
     let place = accepted.headers["location"].to_str().unwrap().to_owned();
     shop.arrived(1).await;
     assert_eq!(caller.get(&place).await.status, 202);
-    assert_eq!(caller.clone().as_somebody("Bearer eve").get(&place).await.status, 404);
+    assert_eq!(caller.clone().by("Bearer eve").get(&place).await.status, 404);
     shop.let_go(1);
     loop {
         let answer = caller.get(&place).await;

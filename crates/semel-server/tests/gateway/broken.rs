@@ -178,3 +178,50 @@ async fn an_upstream_that_never_reads_is_no_reason_to_wait_for_ever() {
     assert_eq!(caller.post("/orders", "k", "{}").await.problem(), is("upstream-ambiguous", 504));
     assert!(since.elapsed() >= Duration::from_millis(300));
 }
+
+/// An upstream that begins its answer with one text, and after a while goes on with the other.
+async fn pausing(begins: &'static str, goes_on: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let read = stream.read(&mut [0; 4096]).await;
+                assert!(read.is_ok());
+                stream.write_all(begins.as_bytes()).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(900)).await;
+                let _ = stream.write_all(goes_on.as_bytes()).await;
+                let _ = stream.read(&mut [0; 1]).await;
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_waited_for_only_as_far_as_it_is_kept() {
+    let config = "[gateway]\nupstream_timeout = \"300ms\"\n[[route]]\npath = \"/{*rest}\"\n\
+                  max_response = 4";
+    let more_than_is_kept =
+        pausing("HTTP/1.1 201 Created\r\ncontent-length: 12\r\n\r\n0123456789", "ab");
+    let endless = pausing(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 12\r\n\r\n",
+        "data: hello\n",
+    );
+    for url in [more_than_is_kept.await, endless.await] {
+        let ground = Ground::new();
+        let gateway = ground.configured(&url, config);
+        let caller = Caller::new(&gateway);
+        let whole = caller.post("/a", "k", "{}").await;
+        assert_eq!(whole.body.len(), 12, "however long it takes: {whole:?}");
+        assert_eq!(caller.post("/a", "k", "{}").await.problem(), is("result-unavailable", 409));
+    }
+    let stalled = pausing("HTTP/1.1 201 Created\r\ncontent-length: 4\r\n\r\n01", "23").await;
+    let ground = Ground::new();
+    let gateway = ground.configured(&stalled, config);
+    let caller = Caller::new(&gateway);
+    let cut = caller.try_send(caller.keyed("/a", "k", "{}")).await;
+    assert!(cut.is_err(), "its claim is not held for ever: {cut:?}");
+    assert_eq!(caller.post("/a", "k", "{}").await.problem(), is("result-unavailable", 409));
+}

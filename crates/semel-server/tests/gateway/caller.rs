@@ -102,7 +102,7 @@ impl Caller {
     }
 
     /// The same as somebody else.
-    pub(crate) fn as_somebody(mut self, token: &'static str) -> Self {
+    pub(crate) fn by(mut self, token: &'static str) -> Self {
         self.token = token;
         self
     }

@@ -14,14 +14,14 @@ use crate::shop::Shop;
 async fn a_caller_who_cannot_be_told_has_no_keys_and_everything_else() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &[]);
-    let nobody = Caller::new(&gateway).as_somebody("");
+    let nobody = Caller::new(&gateway).by("");
     let refused = nobody.post("/orders", "k", "{}").await;
     assert_eq!(refused.problem(), (401, "principal-unknown".to_owned()));
     assert_eq!(shop.seen("/orders").len(), 0);
     assert_eq!(nobody.get("/orders").await.status, 201, "without a key nobody asks");
 
     let ann = Caller::new(&gateway);
-    let bob = ann.clone().as_somebody("Bearer bob");
+    let bob = ann.clone().by("Bearer bob");
     assert!(!ann.post("/orders", "k", "{}").await.replayed());
     assert!(!bob.post("/orders", "k", "{}").await.replayed(), "hers is not his");
     assert!(bob.post("/orders", "k", "{}").await.replayed());
@@ -55,7 +55,7 @@ async fn tenants_are_apart_and_absent_is_one_of_them() {
 async fn a_cookie_or_nothing_may_tell_callers_apart() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &["--principal", "cookie:sid"]);
-    let caller = Caller::new(&gateway).as_somebody("");
+    let caller = Caller::new(&gateway).by("");
     let with = |cookie: &str| {
         let mut request = caller.keyed("/orders", "k", "{}");
         request.headers_mut().insert("cookie", cookie.parse().unwrap());
@@ -68,9 +68,9 @@ async fn a_cookie_or_nothing_may_tell_callers_apart() {
 
     let other = Ground::new();
     let gateway = other.gateway(&shop.url(), &["--principal", "global"]);
-    let nobody = Caller::new(&gateway).as_somebody("");
+    let nobody = Caller::new(&gateway).by("");
     assert!(!nobody.post("/orders", "k", "{}").await.replayed());
-    assert!(nobody.as_somebody("Bearer ann").post("/orders", "k", "{}").await.replayed());
+    assert!(nobody.by("Bearer ann").post("/orders", "k", "{}").await.replayed());
     assert!(other.log().contains("callers are not told apart"), "{}", other.log());
 }
 
@@ -103,7 +103,7 @@ async fn a_renewed_token_is_the_same_caller_and_a_forged_one_is_nobody() {
     let gateway = ground.gateway(&shop.url(), &flags);
     assert!(!ground.log().contains("unverified"), "{}", ground.log());
     let caller = Caller::new(&gateway);
-    let with = async |token| caller.clone().as_somebody(token).post("/orders", "k", "{}").await;
+    let with = async |token| caller.clone().by(token).post("/orders", "k", "{}").await;
     let far = 4_000_000_000_u64;
     assert!(!with(signer.token("EdDSA", &json!({"sub": "ann", "exp": far}))).await.replayed());
     let renewed = signer.token("EdDSA", &json!({"sub": "ann", "exp": far + 1}));
@@ -129,7 +129,7 @@ async fn without_keys_a_claim_is_believed_and_that_is_said() {
     let gateway = ground.gateway(&shop.url(), &["--principal", "jwt-claim:sub"]);
     let (ann, eve) = (Signer::new(), Signer::new());
     let caller = Caller::new(&gateway);
-    let with = async |token| caller.clone().as_somebody(token).post("/orders", "k", "{}").await;
+    let with = async |token| caller.clone().by(token).post("/orders", "k", "{}").await;
     assert!(!with(ann.token("EdDSA", &json!({"sub": "ann"}))).await.replayed());
     assert!(with(eve.token("none", &json!({"sub": "ann"}))).await.replayed());
     assert!(ground.log().contains("believed unverified"), "{}", ground.log());
@@ -143,7 +143,7 @@ async fn keys_that_were_rotated_are_read_again_when_asked() {
     let flags = ["--principal", "jwt-claim:sub", "--jwks", "keys.json"];
     let gateway = ground.gateway(&shop.url(), &flags);
     let claims = json!({"sub": "ann", "exp": 4_000_000_000_u64});
-    let caller = Caller::new(&gateway).as_somebody(new.token("EdDSA", &claims));
+    let caller = Caller::new(&gateway).by(new.token("EdDSA", &claims));
     assert_eq!(caller.post("/orders", "k", "{}").await.problem().0, 401);
     ground.write("keys.json", new.keys());
     gateway.signal("HUP");

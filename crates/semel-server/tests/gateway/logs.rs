@@ -14,7 +14,7 @@ async fn a_line_for_every_request_names_its_route_and_never_its_key_or_query() {
     let mut command = ground.command(&shop.url(), &flags);
     command.env("RUST_LOG", "trace");
     let gateway = crate::program::Service::start(command);
-    let caller = Caller::new(&gateway).as_somebody("Bearer very-secret-token");
+    let caller = Caller::new(&gateway).by("Bearer very-secret-token");
     caller.post("/orders/7?card=4111", "very-secret-key", "{\"pin\":\"very-secret-pin\"}").await;
     caller.post("/orders/7?card=4111", "very-secret-key", "{\"pin\":\"very-secret-pin\"}").await;
     caller.post("/orders/7?card=4111", "very-secret-key", "{}").await;

@@ -1,5 +1,7 @@
 //! `semel gateway`, started the way people start it, in front of a service that knows nothing of keys.
 
+#![expect(clippy::unwrap_used, reason = "what a test prepares is there, or the test has failed")]
+
 #[path = "../program.rs"]
 mod program;
 

@@ -3,13 +3,14 @@
 use std::future::{pending, ready};
 use std::time::Duration;
 
+use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use semel::{OnCrash, OnFailure, Store as _};
 use semel_testkit::Fixture as _;
-use semel_tower::http::Rules;
+use semel_tower::http::{Fate, Rules};
 
 use crate::ground::{Ground, Memory, Server, in_memory, on_every_store, post, run};
-use crate::stage::{Gate, Runs, created, executor, layer, order_key, router, serve};
+use crate::stage::{Gate, Runs, Visit, created, executor, layer, order_key, router, serve};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -164,6 +165,32 @@ async fn a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs<G: Groun
     assert_eq!(runs.count(), 2);
 }
 
+/// Says that it does not know what it did.
+fn doubtful(status: StatusCode) -> Response {
+    let mut answer = status.into_response();
+    answer.extensions_mut().insert(Fate::Doubt);
+    answer
+}
+
+async fn a_handler_in_doubt_is_run_again_or_looked_into<G: Ground>(ground: G) {
+    let first_in_doubt = |visit: Visit| async move {
+        match visit.n {
+            1 => doubtful(StatusCode::GATEWAY_TIMEOUT),
+            _ => visit.operation().0.to_string().into_response(),
+        }
+    };
+    let (server, _) = serve(&ground, Rules::new(), first_in_doubt).await;
+    assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 504);
+    assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "2");
+
+    let held = Rules::new().command(|command| command.on_crash(OnCrash::Hold));
+    let (server, runs) = serve(&ground, held, first_in_doubt).await;
+    assert_eq!(server.send(post("/held", "k", "{}")).await.status, 504);
+    let repeat = server.send(post("/held", "k", "{}")).await;
+    assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("uncertain")));
+    assert_eq!(runs.count(), 1);
+}
+
 async fn a_handler_that_took_too_long_may_have_to_be_looked_into<G: Ground>(ground: G) {
     let limit = Duration::from_millis(50);
     let rules =
@@ -241,6 +268,7 @@ on_every_store! {
     a_handler_that_panics_is_a_failure_and_its_repeat_runs,
     a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs,
     a_handler_that_took_too_long_may_have_to_be_looked_into,
+    a_handler_in_doubt_is_run_again_or_looked_into,
     a_service_that_shuts_down_takes_no_new_keys,
 }
 

@@ -26,8 +26,19 @@ impl Process {
         program: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<Self, Trouble> {
+        Self::start_with(program, arguments, []).await
+    }
+
+    /// The same with settings of its own. The port is the last of what it prints first, so that it may
+    /// also be a URL's.
+    pub(crate) async fn start_with(
+        program: &Path,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        settings: impl IntoIterator<Item = (&OsStr, &OsStr)>,
+    ) -> Result<Self, Trouble> {
         let mut child = Command::new(program)
             .args(arguments)
+            .envs(settings)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -38,7 +49,7 @@ impl Process {
             let mut output = BufReader::new(output);
             tokio::time::timeout(PATIENCE, output.read_line(&mut line)).await??;
         }
-        let port = line.trim().parse();
+        let port = line.trim().rsplit(':').next().unwrap_or_default().parse();
         let port = port.map_err(|_| format!("{} did not say its port", program.display()))?;
         Ok(Self { port, child })
     }
@@ -46,6 +57,11 @@ impl Process {
     /// What it costs so far.
     pub(crate) fn cost(&self) -> Cost {
         Cost { process: self.child.id() }
+    }
+
+    /// Which process it is.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
     }
 
     /// Where it serves.

@@ -1,0 +1,82 @@
+//! A span for every request, in the trace that its caller began, and handed on to the upstream.
+//!
+//! Only with the feature `otlp`; without it nothing here costs anything.
+
+#[cfg(feature = "otlp")]
+mod wire {
+    use http::{HeaderMap, HeaderName, HeaderValue, Request};
+    use opentelemetry::propagation::{Extractor, Injector};
+    use opentelemetry::{Context, global};
+    use tracing::Span;
+    use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+    struct Read<'h>(&'h HeaderMap);
+
+    impl Extractor for Read<'_> {
+        fn get(&self, key: &str) -> Option<&str> {
+            self.0.get(key).and_then(|value| value.to_str().ok())
+        }
+
+        fn keys(&self) -> Vec<&str> {
+            self.0.keys().map(HeaderName::as_str).collect()
+        }
+    }
+
+    struct Write<'h>(&'h mut HeaderMap);
+
+    impl Injector for Write<'_> {
+        fn set(&mut self, key: &str, value: String) {
+            if let (Ok(name), Ok(value)) = (key.parse::<HeaderName>(), value.parse::<HeaderValue>())
+            {
+                self.0.insert(name, value);
+            }
+        }
+    }
+
+    /// The span of a request, which goes on with its caller's trace.
+    pub(in crate::gateway) fn span<B>(request: &Request<B>) -> Span {
+        let (method, path) = (request.method(), request.uri().path());
+        let span = tracing::info_span!(
+            target: "semel::request",
+            "request",
+            otel.name = %method,
+            otel.kind = "server",
+            http.request.method = %method,
+            url.path = path,
+        );
+        let parent = global::get_text_map_propagator(|traces| {
+            traces.extract_with_context(&Context::new(), &Read(request.headers()))
+        });
+        // A span that nobody records has no place for it.
+        let _ = span.set_parent(parent);
+        span
+    }
+
+    /// Tells the upstream which trace it is part of.
+    pub(in crate::gateway) fn hand_on(headers: &mut HeaderMap) {
+        let span = Span::current();
+        if span.is_disabled() {
+            return;
+        }
+        let context = span.context();
+        global::get_text_map_propagator(|traces| {
+            traces.inject_context(&context, &mut Write(headers))
+        });
+    }
+}
+
+#[cfg(not(feature = "otlp"))]
+mod wire {
+    use http::{HeaderMap, Request};
+    use tracing::Span;
+
+    /// None.
+    pub(in crate::gateway) fn span<B>(_: &Request<B>) -> Span {
+        Span::none()
+    }
+
+    /// Whatever the caller said of a trace is handed on as it is.
+    pub(in crate::gateway) fn hand_on(_: &mut HeaderMap) {}
+}
+
+pub(super) use wire::{hand_on, span};

@@ -1,0 +1,113 @@
+//! `semel gateway` beside the same proxy without the layer, and its memory under a long full load.
+//!
+//! Each proxy has an upstream of its own, so that what was executed can be counted behind it.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::arguments::{Arguments, What};
+use super::http::{First, Process, Shape};
+use super::report::{Report, Subject, Target};
+use super::round::{Lane, compete};
+use super::{Pace, Trouble};
+
+/// How many connections ask at the same time.
+const CONNECTIONS: usize = 64;
+/// Names the program under measurement, which is a package of its own.
+const PROGRAM: &str = "SEMEL_BENCH_GATEWAY";
+/// How long answers are kept. The memory store has room for 10,000 keys, and every call has a new one.
+const KEEP: &str = "500ms";
+/// Full load before memory is looked at for the first time: pools and caches have grown by then.
+const WARM: Duration = Duration::from_secs(15);
+
+/// A proxy and what is behind it.
+struct Proxy {
+    lane: Arc<dyn Lane>,
+    id: Option<u32>,
+    _upstream: Process,
+}
+
+impl Proxy {
+    async fn start(program: &Path, protected: bool) -> Result<Self, Trouble> {
+        let upstream = Process::start(&std::env::current_exe()?, ["serve", "bare"]).await?;
+        let url = format!("http://127.0.0.1:{}", upstream.port());
+        let mut words = vec!["gateway", "--upstream", &url, "--listen", "127.0.0.1:0"];
+        words.extend(["--admin-listen", "off", "--store", "memory:", "--principal", "global"]);
+        if !protected {
+            words.push("--unprotected");
+        }
+        let settings = [("RUST_LOG", "warn"), ("SEMEL_LEDGER__DEFAULT_TTL", KEEP)];
+        let settings = settings.map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
+        let proxy = Process::start_with(program, words, settings).await?;
+        let id = proxy.id();
+        let shape = Shape { protects: protected, sessions: false };
+        Ok(Self { lane: First::new(proxy, shape), id, _upstream: upstream })
+    }
+
+    /// What it has in memory, in MiB; `None` where the system does not tell.
+    fn memory(&self) -> Option<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id?)).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: f64 = line.trim().trim_end_matches(" kB").parse().ok()?;
+        Some(kib / 1024.0)
+    }
+}
+
+pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<(), Trouble> {
+    let program = std::env::var_os(PROGRAM).map(PathBuf::from).ok_or_else(|| {
+        format!("set {PROGRAM} or run `cargo xtask bench gateway`, which builds it")
+    })?;
+    let subject = |bench| Subject { bench, store: "memory", concurrency: CONNECTIONS };
+    let (ours, bare) = (Proxy::start(&program, true).await?, Proxy::start(&program, false).await?);
+    let pace = Pace { turn: arguments.pace.turn.max(Duration::from_secs(1)), ..arguments.pace };
+    let lanes = [Arc::clone(&ours.lane), Arc::clone(&bare.lane)];
+    let series = compete(&lanes, CONNECTIONS, pace).await?;
+    let without = "the same proxy without the layer";
+    let target = Some(Target::AtLeast(0.80));
+    report.rates(subject("gateway-first"), &series[0], (without, &series[1]), target);
+    let p99s = (without, &series[1].p99s[..]);
+    report.compare(subject("gateway-first p99"), "us", &series[0].p99s, p99s, None);
+    drop((bare, lanes));
+
+    let default = (arguments.what == What::Gateway && !arguments.quick).then_some(10);
+    match arguments.minutes.or(default) {
+        Some(minutes) => long(&ours, Duration::from_secs(60 * minutes), report).await,
+        None => Ok(()),
+    }
+}
+
+/// Full load for so long, and what it does to the gateway's memory.
+async fn long(proxy: &Proxy, length: Duration, report: &mut Report) -> Result<(), Trouble> {
+    load(proxy, WARM).await?;
+    let start = proxy.memory().ok_or("this system does not tell how much memory a process has")?;
+    let since = Instant::now();
+    let (mut done, mut most) = (0, start);
+    while since.elapsed() < length {
+        done += load(proxy, Duration::from_secs(10).min(length)).await?;
+        let now = proxy.memory().unwrap_or(f64::NAN);
+        most = most.max(now);
+        eprintln!("  {:>5.0} s  {done:>10} calls  {now:>7.1} MiB", since.elapsed().as_secs_f64());
+    }
+    let end = proxy.memory().unwrap_or(f64::NAN);
+    eprintln!("  {start:.1} MiB at the start, {end:.1} MiB at the end, {most:.1} MiB at most");
+    let subject = Subject { bench: "gateway memory", store: "memory", concurrency: CONNECTIONS };
+    report.compare(subject, "MiB", &[end], ("at the start", &[start]), Some(Target::AtMost(1.10)));
+    Ok(())
+}
+
+/// Every connection calls for so long; how many calls that were.
+async fn load(proxy: &Proxy, length: Duration) -> Result<u64, Trouble> {
+    let until = Instant::now() + length;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        tasks.spawn(Arc::clone(&proxy.lane).work(until));
+    }
+    let mut done = 0;
+    while let Some(times) = tasks.join_next().await {
+        done += times??.len() as u64;
+    }
+    Arc::clone(&proxy.lane).audited(done).await?;
+    Ok(done)
+}
