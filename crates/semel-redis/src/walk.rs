@@ -95,8 +95,7 @@ impl<'a> Walk<'a> {
     /// Goes to one record and nowhere else: a whole digest is a record's name.
     fn only(&mut self, digest: Digest) {
         self.index = self.nodes.len().saturating_sub(1);
-        self.position =
-            Position { exhausted: true, pending: vec![digest], ..Position::default() };
+        self.position = Position { exhausted: true, pending: vec![digest], ..Position::default() };
     }
 
     /// Whether every node has been walked over and nothing is pending.

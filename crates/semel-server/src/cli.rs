@@ -61,22 +61,17 @@ pub(crate) fn parse() -> Cli {
 
 /// Says why the arguments cannot be meant: whole pages where somebody asked for help, else one line.
 fn refuse(error: &clap::Error, arguments: &[OsString]) -> i32 {
+    let kind = error.kind();
+    let asked = matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let bare = kind == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && arguments.len() < 2;
     // Nobody may be reading, which is no reason to fail.
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = error.print();
-            0
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if arguments.len() < 2 => {
-            let _ = error.print();
-            Code::Usage as i32
-        }
-        _ => {
-            let failure = Failure::usage(said(error, &wanted(arguments)));
-            let _ = writeln!(std::io::stderr(), "semel: {failure}");
-            Code::Usage as i32
-        }
+    if asked || bare {
+        let _ = error.print();
+    } else {
+        let failure = Failure::usage(said(error, &wanted(arguments)));
+        let _ = writeln!(std::io::stderr(), "semel: {failure}");
     }
+    if asked { 0 } else { Code::Usage as i32 }
 }
 
 /// The parser's words on one line, and where there are more.

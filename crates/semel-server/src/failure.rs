@@ -99,10 +99,10 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let words = chain(&error);
-        match error.kind() {
-            ErrorKind::Unavailable | ErrorKind::Ambiguous => Self::unreachable(words),
-            _ => Self::failed(words),
+        if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) {
+            return Self::unreachable(words);
         }
+        Self::failed(words)
     }
 }
 

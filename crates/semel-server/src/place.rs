@@ -101,7 +101,9 @@ fn check(kind: StoreKind, text: &str) -> Result<(), String> {
         },
         StoreKind::Redis => {
             let nodes = match text.strip_prefix("redis+cluster://") {
-                Some(nodes) => nodes.split(',').map(|node| format!("redis://{}", node.trim())).collect(),
+                Some(nodes) => {
+                    nodes.split(',').map(|node| format!("redis://{}", node.trim())).collect()
+                }
                 None => vec![text.to_owned()],
             };
             match nodes.iter().find_map(|node| redis::Client::open(node.as_str()).err()) {
@@ -333,7 +335,8 @@ mod tests {
         assert_eq!(kind("redis+cluster://a,b"), Ok(StoreKind::Redis));
         assert_eq!(kind("memory:"), Ok(StoreKind::Memory));
         let none = ["", "sqlite:", "semel.db", "memory:x", "mongodb://x", "sqlite:a.db?mode=ro"];
-        let garbled = ["postgres:db", "postgres://db:x/y", "mysql://[", "redis://", "redis://a:b:c"];
+        let garbled =
+            ["postgres:db", "postgres://db:x/y", "mysql://[", "redis://", "redis://a:b:c"];
         for wrong in none.into_iter().chain(garbled) {
             assert!(kind(wrong).is_err(), "{wrong}");
         }

@@ -193,8 +193,7 @@ async fn store(at: &At, settings: &Settings) -> Result<Vec<Check>, Failure> {
 
 /// What the store promises.
 fn promise(kind: StoreKind, guarantee: Guarantee) -> Check {
-    let database =
-        matches!(kind, StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql);
+    let database = matches!(kind, StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql);
     let words = match guarantee {
         Guarantee::Atomic => "atomic: claim, effects and answer are one commit",
         Guarantee::Fenced if database => {
@@ -208,7 +207,8 @@ fn promise(kind: StoreKind, guarantee: Guarantee) -> Check {
         Guarantee::AtMostOnce => "at most once: a crashed attempt is not run again by itself",
         Guarantee::BestEffort => {
             let found = "the guarantee is best effort: a claim that was acknowledged can be lost";
-            let fix = "use PostgreSQL, MySQL, SQLite, or one Redis without failover, where that matters";
+            let fix =
+                "use PostgreSQL, MySQL, SQLite, or one Redis without failover, where that matters";
             return Check::warning("store", "guarantee-best-effort", found, fix);
         }
     };
@@ -233,7 +233,8 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
                 if count == 1 { "is" } else { "are" },
             );
             let name = super::words::name(state);
-            let fix = format!("`semel records list --state {name}`, then `records show` and `resolve`");
+            let fix =
+                format!("`semel records list --state {name}`, then `records show` and `resolve`");
             checks.push(Check::warning("records", code, found, fix));
         }
     }
@@ -258,9 +259,11 @@ fn backlog(backlog: Backlog) -> Option<Check> {
             let found = format!("{events} waiting, the oldest for {}", shown::span(age));
             Check::warning("outbox", "outbox-stuck", found, stuck)
         }
-        Some(_) | None => {
-            Check::good("outbox", "outbox-flows", format!("{} waiting", shown::counted(waiting, "event")))
-        }
+        Some(_) | None => Check::good(
+            "outbox",
+            "outbox-flows",
+            format!("{} waiting", shown::counted(waiting, "event")),
+        ),
     })
 }
 
@@ -273,14 +276,11 @@ fn advice(at: &At, settings: &Settings) -> Vec<Check> {
         let fix = "name one: --store, SEMEL_STORE, or store under [ledger]";
         checks.push(Check::note("settings", "store-default", found, fix));
     }
-    match (settings.idresolve.enabled && cache.l2_enabled, &cache.l2_url) {
-        (true, None) => {
-            let found = "l2_enabled, but there is no l2_url: public ids are remembered by each process \
-                         alone, and what is revoked is known elsewhere only after l1_ttl";
-            let fix = "set idresolve.cache.l2_url to a Redis URL, or l2_enabled = false";
-            checks.push(Check::note("settings", "l2-url-missing", found, fix));
-        }
-        (true, Some(_)) | (false, _) => {}
+    if settings.idresolve.enabled && cache.l2_enabled && cache.l2_url.is_none() {
+        let found = "l2_enabled, but there is no l2_url: public ids are remembered by each process \
+                     alone, and what is revoked is known elsewhere only after l1_ttl";
+        let fix = "set idresolve.cache.l2_url to a Redis URL, or l2_enabled = false";
+        checks.push(Check::note("settings", "l2-url-missing", found, fix));
     }
     if settings.idresolve.fallback_to_biz_table {
         let found = "fallback_to_biz_table is on: an unknown id costs a look into a business table";

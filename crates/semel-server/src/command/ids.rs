@@ -86,7 +86,9 @@ fn prefix(text: &str) -> Result<Prefix, String> {
 fn ulid(text: &str) -> Result<Ulid, String> {
     if text.len() == 32 {
         let bytes = words::unhex(text).and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
-        return bytes.map(Ulid::from_bytes).ok_or_else(|| "32 characters that are no hex".to_owned());
+        return bytes
+            .map(Ulid::from_bytes)
+            .ok_or_else(|| "32 characters that are no hex".to_owned());
     }
     let read = Codec::new().decode(&format!("id_{}", text.to_ascii_lowercase()));
     read.map(|(_, id)| id).map_err(|_| {
@@ -134,7 +136,9 @@ fn decode(text: &str, codec: &Codec, json: bool) -> Result<(), Failure> {
         }));
     }
     let timestamp = timestamp.unwrap_or_else(|| "beyond the calendar".to_owned());
-    shown::line(format!("prefix     {prefix}\nulid       {id}\ntimestamp  {timestamp}\nhex        {hex}"))
+    shown::line(format!(
+        "prefix     {prefix}\nulid       {id}\ntimestamp  {timestamp}\nhex        {hex}"
+    ))
 }
 
 #[cfg(test)]
@@ -146,8 +150,12 @@ mod tests {
         let id = ulid("01ARZ3NDEKTSV4RRFFQ69G5FAV").unwrap();
         assert_eq!(ulid("01arz3ndektsv4rrffq69g5fav"), Ok(id));
         assert_eq!(ulid(&words::hex(&id.to_bytes())), Ok(id));
-        for wrong in ["", "01ARZ3NDEKTSV4RRFFQ69G5FAU1", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ", "0IARZ3NDEKTSV4RRFFQ69G5FAV"]
-        {
+        for wrong in [
+            "",
+            "01ARZ3NDEKTSV4RRFFQ69G5FAU1",
+            "8ZZZZZZZZZZZZZZZZZZZZZZZZZ",
+            "0IARZ3NDEKTSV4RRFFQ69G5FAV",
+        ] {
             assert!(ulid(wrong).is_err(), "{wrong}");
         }
     }

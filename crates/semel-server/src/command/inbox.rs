@@ -122,7 +122,9 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     let place = at.open(&settings).await?;
     let ledger = place.ledger();
     let done = match verb {
-        Verb::Failed { which, limit, after } => failed(&ledger, &which, after, limit, at.json).await,
+        Verb::Failed { which, limit, after } => {
+            failed(&ledger, &which, after, limit, at.json).await
+        }
         Verb::Redrive(many) => apply(&ledger, &many, None, at.json).await,
         Verb::Discard { many, reason } => apply(&ledger, &many, Some(&reason), at.json).await,
     };
@@ -156,7 +158,8 @@ async fn failed(
             }
         }
     }
-    let next = next.map(|(state, cursor)| format!("{}:{}", words::name(state), words::hex(&cursor.0)));
+    let next =
+        next.map(|(state, cursor)| format!("{}:{}", words::name(state), words::hex(&cursor.0)));
     if json {
         let events: Vec<_> = entries.iter().map(entry::json).collect();
         return shown::json(&json!({ "events": events, "next": next }));
@@ -259,11 +262,7 @@ async fn apply(
     }
 }
 
-async fn one(
-    ledger: &AnyStore,
-    key: &semel::Key,
-    reason: Option<&str>,
-) -> Result<bool, Failure> {
+async fn one(ledger: &AnyStore, key: &semel::Key, reason: Option<&str>) -> Result<bool, Failure> {
     let operated = match reason {
         None => ledger.decide(key, Resolution::DidNotHappen, Holder::Respected).await?,
         Some(reason) => ledger.discard(key, reason).await?,

@@ -5,7 +5,6 @@
 mod report;
 mod told;
 
-use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,7 +156,9 @@ impl Table {
 impl Verb {
     fn table(&self) -> &Table {
         match self {
-            Verb::Backfill { table, .. } | Verb::Verify { table } | Verb::Repair { table, .. } => table,
+            Verb::Backfill { table, .. } | Verb::Verify { table } | Verb::Repair { table, .. } => {
+                table
+            }
         }
     }
 }
@@ -203,10 +204,10 @@ async fn on(place: &Place, url: &StoreUrl, job: &Job<'_>) -> Result<(), Failure>
 
 /// A table or column that is not there is a flag that is wrong.
 fn unusable(error: Error) -> Failure {
-    match error.kind() {
-        ErrorKind::Misconfigured => Failure::usage(crate::failure::chain(&error)),
-        _ => error.into(),
+    if error.kind() == ErrorKind::Misconfigured {
+        return Failure::usage(crate::failure::chain(&error));
     }
+    error.into()
 }
 
 /// What is to be done with a table and a map.
@@ -288,19 +289,15 @@ impl Job<'_> {
         let repaired = moving
             .repair(
                 |progress| watched(&mut watch, progress),
-                |changes| tell(Arc::clone(&caches), changes),
+                |changes| {
+                    let caches = Arc::clone(&caches);
+                    async move { caches.tell(&changes).await }
+                },
             )
             .await?;
         drop(watch);
         report::repaired(&repaired, dry, caches.missed(), self.json)
     }
-}
-
-fn tell(
-    caches: Arc<told::Caches>,
-    changes: Vec<semel_ids::migration::Changed>,
-) -> impl Future<Output = ()> + Send {
-    async move { caches.tell(&changes).await }
 }
 
 fn watched<R>(watch: &mut Watch, progress: &Progress<'_, R>) {

@@ -54,9 +54,10 @@ fn kind(text: &str) -> Result<StoreKind, String> {
         "mysql" | "mariadb" => Ok(StoreKind::MySql),
         "redis" => Ok(StoreKind::Redis),
         // A URL is as good as a name.
-        other => other.parse().map(|url: StoreUrl| url.kind()).map_err(|_| {
-            "one of sqlite, postgres, mysql, redis, or a store's URL".to_owned()
-        }),
+        other => other
+            .parse()
+            .map(|url: StoreUrl| url.kind())
+            .map_err(|_| "one of sqlite, postgres, mysql, redis, or a store's URL".to_owned()),
     }
 }
 

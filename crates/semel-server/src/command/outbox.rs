@@ -103,7 +103,8 @@ impl Many {
 pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
     let Arguments { at, verb } = arguments;
     let place = at.open(&settings).await?;
-    let done = on_database!(&place, store => act(store, verb, at.json).await, Err(no_database("outbox")));
+    let done =
+        on_database!(&place, store => act(store, verb, at.json).await, Err(no_database("outbox")));
     place.close().await;
     done
 }
@@ -140,7 +141,8 @@ async fn status<O: Outbox>(outbox: &O, json: bool) -> Result<(), Failure> {
         true => format!("{count} or more"),
         false => count.to_string(),
     };
-    let oldest = oldest.map_or_else(String::new, |age| format!("the oldest for {}", shown::span(age)));
+    let oldest =
+        oldest.map_or_else(String::new, |age| format!("the oldest for {}", shown::span(age)));
     for (name, count, note) in [
         ("waiting", waiting, oldest.as_str()),
         ("- pending", pending, "not tried yet"),
@@ -172,7 +174,8 @@ async fn list<O: Outbox>(
         return shown::json(&json!({ "events": rows, "next": next }));
     }
     let now = Clock::system().now();
-    let mut grid = shown::Grid::new(["NO", "ID", "TENANT", "TYPE", "STATUS", "TRIES", "WHEN", "NOTE"]);
+    let mut grid =
+        shown::Grid::new(["NO", "ID", "TENANT", "TYPE", "STATUS", "TRIES", "WHEN", "NOTE"]);
     for row in &rows {
         grid.row(cells(row, now));
     }
@@ -221,7 +224,8 @@ pub(crate) fn row(row: &Row) -> Value {
     });
     match &row.envelope {
         Ok(event) => {
-            let about = event.aggregate().map(|about| json!({ "type": &*about.kind, "id": &*about.id }));
+            let about =
+                event.aggregate().map(|about| json!({ "type": &*about.kind, "id": &*about.id }));
             told["id"] = event.id().to_string().into();
             told["tenant"] = event.tenant().into();
             told["type"] = event.kind().into();
@@ -245,7 +249,10 @@ async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Re
         Verb::Republish => ("republish", "made pending again"),
     };
     if let Some(status) = many.which.status.filter(|status| !applies(&verb, *status)) {
-        return Err(Failure::usage(format_args!("{name} does not apply to {} events", status.name())));
+        return Err(Failure::usage(format_args!(
+            "{name} does not apply to {} events",
+            status.name()
+        )));
     }
     let mut total = 0;
     for selection in many.selections() {

@@ -116,10 +116,10 @@ struct What {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// What FILE is [default: told from what is in it]
-    #[arg(long, value_name = "TYPE", requires = "succeeded")]
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["failed", "rerun"])]
     content_type: Option<String>,
     /// The status of an HTTP answer [default: 200]
-    #[arg(long, value_name = "CODE", requires = "succeeded",
+    #[arg(long, value_name = "CODE", conflicts_with_all = ["failed", "rerun"],
         value_parser = clap::value_parser!(u16).range(200..=599))]
     status: Option<u16>,
     /// How long the decision is kept [default: as long as the record's claim said]
@@ -261,13 +261,16 @@ async fn decide(
         })),
         Operated::Done => {
             let would = if how.dry_run { "would be " } else { "" };
-            let why = reason.map_or_else(String::new, |reason| format!(": {}", shown::clean(reason)));
+            let why =
+                reason.map_or_else(String::new, |reason| format!(": {}", shown::clean(reason)));
             shown::line(format!("{} {would}{done}{why}", entry::name(key)))
         }
         Operated::Refused { state: State::Running } => {
             Err(Failure::failed(held(ledger, entry).await?))
         }
-        other => Err(refused(other)),
+        other @ (Operated::Missing | Operated::Moved | Operated::Refused { .. }) => {
+            Err(refused(other))
+        }
     }
 }
 
@@ -330,7 +333,9 @@ async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<(), Failure
                 "the operation runs, and a claim that is held is not removed; wait, or decide it \
                  with `records resolve --force` first",
             )),
-            other => Err(refused(other)),
+            other @ (Operated::Missing | Operated::Moved | Operated::Refused { .. }) => {
+                Err(refused(other))
+            }
         };
     }
     let (mut removed, mut left, mut after) = (0, 0, None);
@@ -359,7 +364,8 @@ fn purged(removed: u64, left: u64, dry: bool, json: bool) -> Result<(), Failure>
         return shown::json(&json!({ "removed": removed, "left": left, "dry_run": dry }));
     }
     let would = if dry { "would be " } else { "" };
-    let left = if left > 0 { format!(", {left} held or moved and left alone") } else { String::new() };
+    let left =
+        if left > 0 { format!(", {left} held or moved and left alone") } else { String::new() };
     shown::line(format!("{} {would}removed{left}", shown::counted(removed, "record")))
 }
 

@@ -100,7 +100,11 @@ pub(crate) fn away(at: Timestamp, now: Timestamp) -> String {
         Some(left) => format!("in {}", span(left)),
         None => {
             let past = now.remaining(at).unwrap_or_default();
-            if past < Duration::from_secs(1) { "now".to_owned() } else { format!("{} ago", span(past)) }
+            if past < Duration::from_secs(1) {
+                "now".to_owned()
+            } else {
+                format!("{} ago", span(past))
+            }
         }
     }
 }

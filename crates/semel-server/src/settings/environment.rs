@@ -11,7 +11,8 @@ const OTHERS: [&str; 2] = ["SEMEL_TEST_", "SEMEL_SABOTAGE"];
 /// The variables that may be settings. One that cannot be read is refused, like one that nobody knows.
 pub(super) fn variables() -> Result<Vec<(String, String)>, Failure> {
     let ours = |name: &str| name.starts_with(PREFIX);
-    let named = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let named =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
     let read = |(name, value): (String, std::ffi::OsString)| match value.into_string() {
         Ok(value) => Ok((name, value)),
         Err(_) => Err(Failure::usage(format_args!("the variable {name} is not UTF-8"))),

@@ -95,7 +95,9 @@ fn between(name: &str, value: Duration, least: Duration) -> Result<(), Failure> 
 fn count(name: &str, value: u64, most: u64) -> Result<(), Failure> {
     match value {
         0 => Err(refused(name, "is 0; it must be 1 or more")),
-        value if value > most => Err(refused(name, &format!("is {value}; at most {most} are taken"))),
+        value if value > most => {
+            Err(refused(name, &format!("is {value}; at most {most} are taken")))
+        }
         _ => Ok(()),
     }
 }

@@ -5,9 +5,7 @@
 use std::time::Duration;
 
 use semel::executor::{Claimed, Verification};
-use semel::{
-    Command, Error, Holder, Key, OnCrash, Operate, Operated, Outcome, Resolution, State,
-};
+use semel::{Command, Error, Holder, Key, OnCrash, Operate, Operated, Outcome, Resolution, State};
 
 use super::stage::{Held, LEASE, PAST_LEASE, SOON, Work, command, executor, key, value};
 use crate::Fixture;

@@ -40,7 +40,10 @@ async fn nats(url: &str) -> Result<Vec<Check>, Failure> {
     if !info.jetstream {
         let found = "the server has no JetStream, so that it cannot confirm an event";
         let fix = "start nats-server with -js and a store directory";
-        checks.push(Check { level: super::Level::Error, ..Check::note("broker", "nats-jetstream", found, fix) });
+        checks.push(Check {
+            level: super::Level::Error,
+            ..Check::note("broker", "nats-jetstream", found, fix)
+        });
     }
     Ok(checks)
 }

@@ -19,7 +19,9 @@ pub(super) fn not(text: &str, codec: &Codec) -> String {
         return "it has no prefix; an id reads prefix_payload, such as ord_01arz3…".to_owned();
     };
     if Prefix::new(prefix).is_err() {
-        return format!("`{prefix}` is no prefix: a letter and 1 to 9 lower-case letters or digits");
+        return format!(
+            "`{prefix}` is no prefix: a letter and 1 to 9 lower-case letters or digits"
+        );
     }
     let sample = codec.encode(Prefix::new("aa").expect("a prefix"), ulid::Ulid::nil());
     let (payload, sum) = match rest.split_once('_') {
@@ -47,7 +49,8 @@ pub(super) fn not(text: &str, codec: &Codec) -> String {
             return "its payload stands for more than 128 bits; the first is at most 7".to_owned();
         }
     }
-    if Payload::Base62.codec(false).decode(&format!("{prefix}_{payload}")).is_err() && wanted == 22 {
+    if Payload::Base62.codec(false).decode(&format!("{prefix}_{payload}")).is_err() && wanted == 22
+    {
         return "its payload stands for more than 128 bits".to_owned();
     }
     "its checksum does not fit: a character is wrong, or two changed places".to_owned()
@@ -61,7 +64,8 @@ fn other(text: &str) -> Option<&'static str> {
         (Payload::Base62, false, "with --payload base62"),
         (Payload::Base62, true, "with --payload base62 --checksum"),
     ];
-    let reads = |(payload, sum, _): &(Payload, bool, &str)| payload.codec(*sum).decode(text).is_ok();
+    let reads =
+        |(payload, sum, _): &(Payload, bool, &str)| payload.codec(*sum).decode(text).is_ok();
     ways.into_iter().find(reads).map(|(_, _, how)| how)
 }
 

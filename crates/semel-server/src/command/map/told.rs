@@ -39,7 +39,8 @@ impl Caches {
         };
         let (live, revoked): (Vec<&Changed>, Vec<&Changed>) =
             changes.iter().partition(|changed| changed.is_live());
-        let [live, revoked] = [live, revoked].map(|some| some.into_iter().map(key).collect::<Vec<_>>());
+        let [live, revoked] =
+            [live, revoked].map(|some| some.into_iter().map(key).collect::<Vec<_>>());
         let told = async {
             let Some(shared) = &self.shared else { return false };
             let live = live.is_empty() || shared.registered(&live, self.absences).await.is_ok();

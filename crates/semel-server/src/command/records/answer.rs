@@ -45,8 +45,9 @@ fn contents(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut body = Vec::new();
     let read = match file == Path::new("-") {
         true => std::io::stdin().lock().take(LARGEST + 1).read_to_end(&mut body),
-        false => std::fs::File::open(file)
-            .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut body)),
+        false => {
+            std::fs::File::open(file).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut body))
+        }
     };
     match read {
         Err(error) => Err(Failure::usage(format_args!("cannot read the answer {shown}: {error}"))),
@@ -58,7 +59,11 @@ fn contents(file: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// A response, as the HTTP layer stores and replays one.
-fn http(body: Vec<u8>, content_type: Option<&str>, status: Option<u16>) -> Result<Outcome, Failure> {
+fn http(
+    body: Vec<u8>,
+    content_type: Option<&str>,
+    status: Option<u16>,
+) -> Result<Outcome, Failure> {
     let content_type = content_type.map_or_else(|| guess(&body), str::to_owned);
     let status = StatusCode::from_u16(status.unwrap_or(200)).map_err(Failure::usage)?;
     let mut headers = HeaderMap::new();
@@ -115,7 +120,8 @@ pub(super) fn head(outcome: &Outcome) -> (Option<u16>, String) {
     let door = [Envelope::HTTP, Envelope::GRPC].contains(&outcome.content_type());
     match Envelope::decode(outcome.body()) {
         Ok(envelope) if door => {
-            let content_type = envelope.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            let content_type =
+                envelope.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
             (Some(envelope.status.as_u16()), content_type.unwrap_or_default().to_owned())
         }
         Ok(_) | Err(_) => (None, outcome.content_type().to_owned()),

@@ -82,7 +82,16 @@ pub(crate) fn reference(record: &Record) -> Option<String> {
 /// One line for each.
 pub(crate) fn table(entries: &[Entry], now: Timestamp) -> Result<(), Failure> {
     let mut grid = shown::Grid::new([
-        "DIGEST", "KIND", "TENANT", "SCOPE", "PRINCIPAL", "ID", "STATE", "ATTEMPT", "UPDATED", "NOTE",
+        "DIGEST",
+        "KIND",
+        "TENANT",
+        "SCOPE",
+        "PRINCIPAL",
+        "ID",
+        "STATE",
+        "ATTEMPT",
+        "UPDATED",
+        "NOTE",
     ]);
     for Entry { key, record } in entries {
         let who = principal(key.asked_by()).map(|digits| digits[..8].to_owned());

@@ -195,17 +195,26 @@ impl Timeline {
                 let until = record.lease_until.map_or_else(String::new, |until| {
                     format!(", lease ends {}", shown::away(until, self.now))
                 });
-                format!("{state}, attempt {} of {}{until}", record.attempt, shown::clean(&record.owner))
+                format!(
+                    "{state}, attempt {} of {}{until}",
+                    record.attempt,
+                    shown::clean(&record.owner)
+                )
             }
             State::Succeeded => match &record.outcome {
                 Some(Recorded::Omitted { bytes }) => {
-                    format!("{state} after {tries}, its answer of {bytes} bytes was too large to keep")
+                    format!(
+                        "{state} after {tries}, its answer of {bytes} bytes was too large to keep"
+                    )
                 }
                 Some(Recorded::Whole(outcome)) => {
                     let (status, kind) = answer::head(outcome);
                     let status = status.map_or_else(String::new, |status| format!("{status} "));
                     let bytes = answer::stored(record).map_or(0, |body| body.len());
-                    format!("{state} after {tries}: {status}{} ({bytes} bytes)", shown::clean(&kind))
+                    format!(
+                        "{state} after {tries}: {status}{} ({bytes} bytes)",
+                        shown::clean(&kind)
+                    )
                 }
                 None => format!("{state} after {tries}"),
             },
@@ -224,7 +233,10 @@ impl Timeline {
         let Event { id, row, consumers } = event;
         match row {
             None => {
-                let _ = writeln!(text, "event        {id}, no longer in the outbox, or of another store");
+                let _ = writeln!(
+                    text,
+                    "event        {id}, no longer in the outbox, or of another store"
+                );
             }
             Some(row) => self.write_row(text, id, row),
         }
@@ -267,7 +279,9 @@ impl Timeline {
             }
             (Status::Published, None) => format!("published after {tries}"),
             (Status::Pending, _) => "waits for its first try".to_owned(),
-            (Status::Leased, _) => format!("a relay is at it, {tries} so far, lease ends {}", due()),
+            (Status::Leased, _) => {
+                format!("a relay is at it, {tries} so far, lease ends {}", due())
+            }
             (Status::Failed, _) => format!("failed after {tries}, next {}{error}", due()),
             (Status::Dead, _) => format!("dead after {tries}{error}"),
         };

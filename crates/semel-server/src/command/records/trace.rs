@@ -29,7 +29,11 @@ pub(super) struct Found<T> {
 }
 
 /// The events that this operation caused.
-pub(super) async fn events<O: Outbox>(outbox: &O, record: &Record, now: Timestamp) -> Result<Found<Row>> {
+pub(super) async fn events<O: Outbox>(
+    outbox: &O,
+    record: &Record,
+    now: Timestamp,
+) -> Result<Found<Row>> {
     let operation = record.operation_id.to_string();
     let caused = |row: &Row| {
         row.envelope.as_ref().is_ok_and(|event| {

@@ -1,0 +1,72 @@
+//! `semel doctor`.
+
+use serde_json::Value;
+
+use crate::ground::{Ground, on, server};
+use crate::seeds::{dead, ended, key, orders, relayed, uncertain};
+
+fn codes(said: &Value) -> Vec<&str> {
+    let checks = said["checks"].as_array().unwrap();
+    checks.iter().map(|check| check["code"].as_str().unwrap()).collect()
+}
+
+/// Good news is code 0; what waits for somebody is a warning, which counts if it is told to.
+async fn a_sound_store_is_good_news(ground: Ground) {
+    let said = ground.json(&["doctor"]);
+    let codes = codes(&said);
+    assert!(codes.contains(&"store-reached"), "{codes:?}");
+    assert!(codes.contains(&"guarantee") || codes.contains(&"guarantee-best-effort"), "{codes:?}");
+    assert!(codes.contains(&"l2-url-missing") && codes.contains(&"principal"), "{codes:?}");
+    assert_eq!(said["ok"], true);
+    let text = ground.run(&["doctor"]).well();
+    assert!(text.contains("the guarantee is"), "{text}");
+
+    let place = ground.place().await;
+    ended(&place.ledger(), &key("PAY", "u"), uncertain("?")).await;
+    ended(&place.ledger(), &key("PAY", "d"), dead("no")).await;
+    place.close().await;
+    let text = ground.run(&["doctor"]).well();
+    assert!(text.contains("1 record is uncertain"), "{text}");
+    assert!(text.contains("records list --state dead"), "{text}");
+    assert!(ground.run(&["doctor", "--strict"]).badly(3).contains("came out badly"));
+}
+
+on!(a_sound_store_is_good_news: sqlite, mysql, redis);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_were_given_up_are_a_warning() {
+    let ground = Ground::sqlite().await;
+    let place = ground.place().await;
+    orders(&place, 2).await;
+    let error = semel::ErrorText::new("no");
+    relayed(&place, semel::outbox::Fate::Dead { error, holds_lane: false }).await;
+    place.close().await;
+    let said = ground.json(&["doctor"]);
+    assert!(codes(&said).contains(&"outbox-dead"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_without_the_schema_is_code_3() {
+    let ground = Ground::bare_postgres().await;
+    let ended = ground.run(&["doctor"]);
+    assert!(ended.stdout.contains("error    store:"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("fix: "), "{}", ended.stdout);
+    ended.badly(3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn brokers_are_checked() {
+    let ground = Ground::sqlite().await;
+    for variable in ["SEMEL_TEST_NATS_URL", "SEMEL_TEST_AMQP_URL", "SEMEL_TEST_REDIS_URL"] {
+        let url = server(variable);
+        let said = ground.run(&["doctor", "--broker", &url, "--json"]);
+        let said: Value = serde_json::from_str(&said.stdout).unwrap();
+        assert!(codes(&said).contains(&"broker-reached"), "{said}");
+    }
+    for url in ["nats://127.0.0.1:1", "amqp://127.0.0.1:1", "redis://127.0.0.1:1"] {
+        let ended = ground.run(&["doctor", "--broker", url]);
+        assert!(ended.stdout.contains("sqlite:"), "the store is told of, too: {}", ended.stdout);
+        assert!(ended.badly(4).contains("127.0.0.1:1"));
+    }
+    ground.run(&["doctor", "--broker", "kafka://x"]).badly(2);
+}

@@ -1,0 +1,204 @@
+//! A store of a test's own, and the program beside it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use semel_server::place::{Opening, Place, StoreUrl};
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection};
+
+use crate::program::{self, Ended};
+
+/// Runs a test on each of some stores.
+macro_rules! on {
+    ($test:ident: $($store:ident),+) => {
+        mod $test {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $store() {
+                    super::$test(crate::ground::Ground::$store().await).await;
+                }
+            )+
+        }
+    };
+}
+pub(crate) use on;
+
+/// A directory that goes with the test.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("semel-command-{}", unique()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A file in it.
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Of this test, and of no other that runs or ever ran.
+pub(crate) fn unique() -> String {
+    semel::OperationId::generate().to_string().to_lowercase()
+}
+
+pub(crate) fn server(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!("set {variable} or run `cargo xtask test`, which starts the servers")
+    })
+}
+
+/// A store of a test's own.
+pub(crate) struct Ground {
+    pub(crate) scratch: Scratch,
+    pub(crate) url: String,
+    prefix: String,
+    /// On the server, to be dropped.
+    database: Option<(String, String)>,
+}
+
+impl Ground {
+    fn at(url: String) -> Self {
+        Self { scratch: Scratch::new(), url, prefix: "idem:".to_owned(), database: None }
+    }
+
+    /// A file with our schema.
+    pub(crate) async fn sqlite() -> Self {
+        let ground = Self::bare_sqlite();
+        ground.place().await.close().await;
+        ground
+    }
+
+    /// A file that is not there yet.
+    pub(crate) fn bare_sqlite() -> Self {
+        let mut ground = Self::at(String::new());
+        ground.url = format!("sqlite:{}", ground.scratch.path().join("ledger.db").display());
+        ground
+    }
+
+    /// A database with our schema.
+    pub(crate) async fn postgres() -> Self {
+        let ground = Self::bare_postgres().await;
+        ground.place().await;
+        ground
+    }
+
+    /// A database without it.
+    pub(crate) async fn bare_postgres() -> Self {
+        let url = server("SEMEL_TEST_POSTGRES_URL");
+        Self::database(url, "postgres").await
+    }
+
+    /// A database with our schema.
+    pub(crate) async fn mysql() -> Self {
+        let ground = Self::bare_mysql().await;
+        ground.place().await;
+        ground
+    }
+
+    /// A database without it.
+    pub(crate) async fn bare_mysql() -> Self {
+        let url = server("SEMEL_TEST_MYSQL_URL");
+        Self::database(url, "mysql").await
+    }
+
+    async fn database(server: String, kind: &str) -> Self {
+        let name = format!("semel_command_{}", unique());
+        create(&server, kind, &format!("CREATE DATABASE {name}")).await;
+        let (before, parameters) = match server.split_once('?') {
+            Some((before, parameters)) => (before.to_owned(), format!("?{parameters}")),
+            None => (server.clone(), String::new()),
+        };
+        let address = match before.matches('/').count() {
+            0..=2 => before.as_str(),
+            _ => before.rsplit_once('/').expect("the URL names a database").0,
+        };
+        let url = format!("{address}/{name}{parameters}");
+        let mut ground = Self::at(url);
+        ground.database = Some((server, name));
+        ground
+    }
+
+    /// A prefix on the server.
+    pub(crate) async fn redis() -> Self {
+        let mut ground = Self::at(server("SEMEL_TEST_REDIS_URL"));
+        ground.prefix = format!("command-{}:", unique());
+        ground
+    }
+
+    /// The store, opened as a service opens it.
+    pub(crate) async fn place(&self) -> Place {
+        let url: StoreUrl = self.url.parse().expect("a URL");
+        Place::open(&url, Opening::Serve, &self.prefix).await.expect("the store opens")
+    }
+
+    /// The program with these arguments and this store, still to be started.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let store = ["--store", &self.url];
+        let mut command =
+            program::semel(self.scratch.path(), arguments.iter().copied().chain(store));
+        command.env("SEMEL_LEDGER__PREFIX", &self.prefix);
+        command
+    }
+
+    /// Runs the program to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+        Ended::from(self.command(arguments).output().expect("the program can be started"))
+    }
+
+    /// Runs a command that goes well and answers in JSON.
+    #[track_caller]
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let arguments: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
+        let said = self.run(&arguments).well();
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    }
+}
+
+async fn create(server: &str, kind: &str, sql: &str) {
+    let sql = AssertSqlSafe(sql.to_owned());
+    if kind == "postgres" {
+        let mut admin = PgConnection::connect(server).await.expect("the server answers");
+        sqlx::raw_sql(sql).execute(&mut admin).await.expect("may create");
+    } else {
+        let mut admin = MySqlConnection::connect(server).await.expect("the server answers");
+        sqlx::raw_sql(sql).execute(&mut admin).await.expect("may create");
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let Some((server, name)) = self.database.take() else { return };
+        // Not on the test's runtime, which may be the one we stand on.
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                if server.starts_with("postgres") {
+                    let Ok(mut admin) = PgConnection::connect(&server).await else { return };
+                    let sql = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+                    let _ = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await;
+                } else {
+                    let Ok(mut admin) = MySqlConnection::connect(&server).await else { return };
+                    let sql = format!("DROP DATABASE IF EXISTS {name}");
+                    let _ = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await;
+                }
+            });
+        });
+        let _ = dropping.join();
+    }
+}

@@ -1,0 +1,73 @@
+//! `semel outbox`.
+
+use semel::ErrorText;
+use semel::outbox::Fate;
+
+use crate::ground::{Ground, on};
+use crate::seeds::{orders, relayed};
+
+fn dead() -> Fate {
+    Fate::Dead { error: ErrorText::new("refused: too large"), holds_lane: false }
+}
+
+/// Status, list, redrive and discard, by id and by filter.
+async fn events_are_redriven_and_discarded(ground: Ground) {
+    let place = ground.place().await;
+    let events = orders(&place, 12).await;
+    let status = ground.json(&["outbox", "status"]);
+    assert_eq!((&status["waiting"], &status["dead"]), (&12.into(), &0.into()), "{status}");
+    relayed(&place, dead()).await;
+    let status = ground.json(&["outbox", "status"]);
+    assert_eq!((&status["waiting"], &status["dead"]), (&0.into(), &12.into()), "{status}");
+
+    let first = ground.json(&["outbox", "list", "--status", "dead", "--limit", "8"]);
+    let next = first["next"].as_u64().unwrap().to_string();
+    let rest = ground.json(&["outbox", "list", "--status", "dead", "--after", &next]);
+    let count = |page: &serde_json::Value| page["events"].as_array().unwrap().len();
+    assert_eq!((count(&first), count(&rest), &rest["next"]), (8, 4, &serde_json::Value::Null));
+    assert_eq!(first["events"][0]["error"], "refused: too large");
+    let table = ground.run(&["outbox", "list"]).well();
+    assert_eq!(table.lines().count(), 13, "{table}");
+
+    let [one, two] = [events[0].to_string(), events[1].to_string()];
+    assert_eq!(ground.json(&["outbox", "redrive", &one, "--dry-run"])["changed"], 1);
+    assert_eq!(ground.json(&["outbox", "status"])["dead"], 12, "a dry run changes nothing");
+    assert_eq!(ground.json(&["outbox", "redrive", &one])["changed"], 1);
+    let said = ground.run(&["outbox", "redrive", &one, &two]).badly(1);
+    assert!(said.contains("1 of the 2 named events"), "{said}");
+    assert_eq!(ground.json(&["outbox", "redrive", "--all"])["changed"], 10);
+    assert_eq!(ground.json(&["outbox", "redrive", "--all"])["changed"], 0);
+    assert_eq!(ground.json(&["outbox", "status"])["pending"], 12);
+
+    let gone = ["outbox", "discard", "--all", "--type", "order.placed", "--reason", "a test"];
+    assert_eq!(ground.json(&[&gone[..], &["--dry-run"]].concat())["changed"], 12);
+    assert_eq!(ground.json(&gone)["changed"], 12);
+    let listed = ground.json(&["outbox", "list", "--limit", "1"]);
+    assert!(listed["events"][0]["error"].as_str().unwrap().contains("a test"), "{listed}");
+    place.close().await;
+}
+
+on!(events_are_redriven_and_discarded: sqlite, mysql);
+
+/// What was confirmed and lost is sent once more: each event once, however soon it is out again.
+async fn published_events_are_sent_again(ground: Ground) {
+    let place = ground.place().await;
+    orders(&place, 4).await;
+    relayed(&place, Fate::Published).await;
+    let said = ground.run(&["outbox", "redrive", "--all", "--status", "published"]).badly(2);
+    assert!(said.contains("published"), "{said}");
+    assert_eq!(ground.json(&["outbox", "redrive", "--all"])["changed"], 0);
+    assert_eq!(ground.json(&["outbox", "republish", "--all"])["changed"], 4);
+    assert_eq!(ground.json(&["outbox", "status"])["pending"], 4);
+    place.close().await;
+}
+
+on!(published_events_are_sent_again: sqlite, postgres);
+
+#[tokio::test]
+async fn a_store_without_an_outbox_says_so() {
+    let ground = Ground::redis().await;
+    for words in [&["outbox", "status"][..], &["outbox", "redrive", "--all"]] {
+        assert!(ground.run(words).badly(2).contains("no outbox"));
+    }
+}

@@ -1,0 +1,197 @@
+//! `semel records`: listing, finding, releasing, purging.
+
+use semel::{Key, Kind, OnCrash, Principal};
+
+use crate::ground::{Ground, on};
+use crate::program::Ended;
+use crate::seeds::{HOUR, claimed, dead, ended, failed, key, succeeded, uncertain};
+
+fn ids(listed: &serde_json::Value) -> Vec<String> {
+    let records = listed["records"].as_array().unwrap();
+    let mut ids: Vec<String> =
+        records.iter().map(|record| record["id"].as_str().unwrap().to_owned()).collect();
+    ids.sort();
+    ids
+}
+
+/// Filters find what they name, and pages give everything once.
+async fn records_are_listed(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    for at in 0..7 {
+        ended(&ledger, &key("PAY", &format!("p{at}")), succeeded("1", "ord_1", HOUR)).await;
+    }
+    ended(&ledger, &key("REFUND", "f"), failed("no\nroom")).await;
+    ended(&ledger, &key("REFUND", "d"), dead("used up")).await;
+    let theirs = Key::new(Kind::Http, "other", "POST /x", Principal::of("ann"), "h").unwrap();
+    ended(&ledger, &theirs, uncertain("?")).await;
+    claimed(&ledger, &key("PAY", "running"), OnCrash::Rerun, HOUR).await;
+
+    let list = |words: &[&str]| ground.json(&[&["records", "list"], words].concat());
+    assert_eq!(ids(&list(&[])).len(), 11);
+    assert_eq!(ids(&list(&["--scope", "REFUND"])), ["d", "f"]);
+    assert_eq!(ids(&list(&["--state", "dead"])), ["d"]);
+    assert_eq!(ids(&list(&["--kind", "http", "--tenant", "other"])), ["h"]);
+    assert_eq!(ids(&list(&["--id", "p3"])), ["p3"]);
+    assert_eq!(ids(&list(&["--due"])), Vec::<String>::new());
+    assert_eq!(ids(&list(&["--principal", "global", "--tenant", "other"])), Vec::<String>::new());
+
+    let (mut seen, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let page = match &after {
+            None => list(&["--limit", "4"]),
+            Some(after) => list(&["--limit", "4", "--after", after]),
+        };
+        assert!(page["records"].as_array().unwrap().len() <= 4);
+        seen.extend(ids(&page));
+        after = page["next"].as_str().map(str::to_owned);
+        if after.is_none() {
+            break;
+        }
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 11, "{seen:?}");
+
+    let table = ground.run(&["records", "list", "--scope", "REFUND"]).well();
+    assert_eq!(table.lines().count(), 3, "one line a record: {table}");
+    assert!(table.contains("DIGEST") && table.contains("no room"), "{table}");
+    place.close().await;
+}
+
+on!(records_are_listed: sqlite, mysql, redis);
+
+/// A record is found by its id, its reference, what logs show of it, and its operation.
+async fn a_record_is_found_by_any_of_its_names(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    ended(&ledger, &key("PAY", "one"), succeeded("{\"paid\":1}", "pay_1", HOUR)).await;
+    ended(&ledger, &key("PAY", "two"), dead("no")).await;
+    let record = ground.json(&["records", "show", "one"])["command"].clone();
+    assert_eq!(record["state"], "succeeded");
+    let digest = record["digest"].as_str().unwrap();
+    let operation = record["operation_id"].as_str().unwrap();
+    for name in ["pay_1", digest, &digest[..8], operation] {
+        let found = ground.json(&["records", "show", name]);
+        assert_eq!(found["command"]["id"], "one", "{name}");
+    }
+    let exact =
+        ["--kind", "command", "--tenant", "acme", "--scope", "PAY", "--principal", "global"];
+    let found = ground.json(&[&["records", "show", "two"], &exact[..]].concat());
+    assert_eq!(found["command"]["state"], "dead");
+    assert_eq!(ground.run(&["records", "show", "one", "--body"]).well(), "{\"paid\":1}");
+    place.close().await;
+}
+
+on!(a_record_is_found_by_any_of_its_names: sqlite, postgres, mysql, redis);
+
+/// What may be several records is decided by nobody but the operator.
+async fn an_ambiguous_key_shows_its_candidates(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    for scope in ["PAY", "REFUND"] {
+        ended(&ledger, &key(scope, "k"), dead("no")).await;
+    }
+    for verb in [&["release"][..], &["purge"], &["resolve", "--rerun"], &["show"]] {
+        let words = [&["records"], verb, &["k"]].concat();
+        let ended = ground.run(&words);
+        assert!(
+            ended.stdout.contains("PAY") && ended.stdout.contains("REFUND"),
+            "{}",
+            ended.stdout
+        );
+        assert!(ended.badly(2).contains("--scope"));
+    }
+    let candidates = ground.run(&["records", "release", "k", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&candidates.stdout).unwrap();
+    assert_eq!(said["candidates"].as_array().unwrap().len(), 2);
+    ground.run(&["records", "release", "k", "--scope", "PAY"]).well();
+    let left = ground.json(&["records", "list", "--state", "dead"]);
+    assert_eq!(left["records"][0]["scope"], "REFUND");
+    place.close().await;
+}
+
+on!(an_ambiguous_key_shows_its_candidates: sqlite, mysql);
+
+/// A key that nobody knows is one line and code 2, whatever is to be done with it.
+async fn an_unknown_key_is_refused(ground: Ground) {
+    let answer = ground.scratch.file("answer.json", "{}");
+    for words in [
+        &["records", "show", "nobody"][..],
+        &["records", "release", "nobody"],
+        &["records", "purge", "nobody"],
+        &["records", "resolve", "nobody", "--rerun"],
+        &["records", "resolve", "nobody", "--succeeded", &answer],
+        &["records", "show", "01ARZ3NDEKTSV4RRFFQ69G5FAV"],
+        &["records", "show", "00112233"],
+        &["records", "show", "nobody", "--tenant", "acme"],
+    ] {
+        let said = ground.run(words).badly(2);
+        assert!(said.contains("no record"), "{said}");
+    }
+}
+
+on!(an_unknown_key_is_refused: sqlite, postgres, redis);
+
+/// A released record is run by the next caller, and by nobody before.
+async fn a_released_record_is_due(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    ended(&ledger, &key("PAY", "failed"), failed("no")).await;
+    ended(&ledger, &key("PAY", "dead"), dead("no")).await;
+    ended(&ledger, &key("PAY", "uncertain"), uncertain("?")).await;
+    ended(&ledger, &key("PAY", "done"), succeeded("1", "r", HOUR)).await;
+    for id in ["failed", "dead", "uncertain"] {
+        let before = ground.json(&["records", "show", id]);
+        ground.run(&["records", "release", id, "--dry-run"]).well();
+        assert_eq!(ground.json(&["records", "show", id]), before, "a dry run changes nothing");
+        let said = ground.run(&["records", "release", id]).well();
+        assert!(said.contains("released"), "{said}");
+    }
+    assert_eq!(ids(&ground.json(&["records", "list", "--due"])), ["dead", "failed", "uncertain"]);
+    let said = ground.run(&["records", "release", "done"]).badly(1);
+    assert!(said.contains("succeeded"), "{said}");
+    place.close().await;
+}
+
+on!(a_released_record_is_due: sqlite, redis);
+
+/// One is purged by its name, many by what they have in common; what runs stays.
+async fn purged_records_are_gone(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    for at in 0..5 {
+        ended(&ledger, &key("PAY", &format!("d{at}")), dead("no")).await;
+    }
+    ended(&ledger, &key("PAY", "one"), succeeded("1", "r", HOUR)).await;
+    claimed(&ledger, &key("PAY", "held"), OnCrash::Rerun, HOUR).await;
+
+    let said = ground.run(&["records", "purge", "held"]).badly(1);
+    assert!(said.contains("runs"), "{said}");
+    ground.run(&["records", "purge", "one", "--dry-run"]).well();
+    assert_eq!(ground.json(&["records", "purge", "one"])["removed"], 1);
+    ground.run(&["records", "show", "one"]).badly(2);
+    let planned = ground.json(&["records", "purge", "--state", "dead", "--all", "--dry-run"]);
+    assert_eq!(planned["removed"], 5, "{planned}");
+    let purged = ground.json(&["records", "purge", "--state", "dead", "--all"]);
+    assert_eq!(purged["removed"], 5, "{purged}");
+    let rest = ground.json(&["records", "purge", "--all"]);
+    assert_eq!((&rest["removed"], &rest["left"]), (&0.into(), &1.into()), "{rest}");
+    assert_eq!(ids(&ground.json(&["records", "list"])), ["held"]);
+    place.close().await;
+}
+
+on!(purged_records_are_gone: sqlite, postgres);
+
+/// Whatever a record holds, a terminal is told nothing by it.
+#[tokio::test]
+async fn what_is_stored_cannot_command_a_terminal() {
+    let ground = Ground::sqlite().await;
+    let place = ground.place().await;
+    ended(&place.ledger(), &key("PAY", "k"), dead("\x1b[2J\x07gone")).await;
+    place.close().await;
+    for words in [&["records", "list"][..], &["records", "show", "k"]] {
+        let Ended { stdout, .. } = ground.run(words);
+        assert!(!stdout.contains('\x1b') && stdout.contains("gone"), "{stdout:?}");
+    }
+}

@@ -1,0 +1,164 @@
+//! `semel records resolve`: what an operator decides is what callers hear.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use semel::executor::{Claimed, Error};
+use semel::{Command, Executor, OnCrash, Outcome};
+use semel_tower::http::IdempotencyLayer;
+use semel_tower::{Body, Scope, Tenant};
+use tokio::sync::{Notify, Semaphore};
+use tower::{ServiceBuilder, ServiceExt as _, service_fn};
+
+use crate::ground::{Ground, on};
+use crate::seeds::{HOUR, claimed, dead, ended, key, succeeded, uncertain};
+
+/// Runs a command that answers `"ran"`.
+async fn call(executor: &Executor<semel::AnyStore>, id: &str) -> Result<String, Error<String>> {
+    let command = Command::new(key("PAY", id));
+    let ran = executor.run(command, |_| async { Ok::<_, String>("ran".to_owned()) }).await?;
+    Ok(ran.into_value().unwrap_or_else(|| "in progress".to_owned()))
+}
+
+/// The three decisions about an operation that may have happened.
+async fn a_decision_is_what_callers_hear(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    for id in ["happened", "failed", "rerun"] {
+        ended(&ledger, &key("PAY", id), uncertain("crashed")).await;
+    }
+    let answer = ground.scratch.file("answer.json", "\"by hand\"");
+    let resolve =
+        |id: &str, words: &[&str]| ground.run(&[&["records", "resolve", id], words].concat());
+
+    resolve("happened", &["--succeeded", &answer, "--dry-run"]).well();
+    let before = ground.json(&["records", "show", "happened"]);
+    assert_eq!(before["command"]["state"], "uncertain", "a dry run changes nothing");
+    let said =
+        resolve("happened", &["--succeeded", &answer, "--reason", "seen at the bank"]).well();
+    assert!(said.contains("resolved as succeeded: seen at the bank"), "{said}");
+    resolve("failed", &["--failed", "--reason", "the bank says no"]).well();
+    resolve("rerun", &["--rerun"]).well();
+
+    let executor = Executor::new(place.ledger());
+    assert_eq!(call(&executor, "happened").await.unwrap(), "by hand");
+    let failed = call(&executor, "failed").await.unwrap_err();
+    assert!(matches!(&failed, Error::FailedFinal { .. }), "{failed:?}");
+    assert!(failed.to_string().contains("the bank says no"), "{failed}");
+    assert_eq!(call(&executor, "rerun").await.unwrap(), "ran");
+    executor.shutdown(Duration::ZERO).await;
+    place.close().await;
+}
+
+on!(a_decision_is_what_callers_hear: sqlite, postgres, mysql, redis);
+
+/// A lease that runs wants --force; then its holder is refused, and the next caller runs.
+async fn a_holder_is_overruled_only_by_force(ground: Ground) {
+    let place = ground.place().await;
+    let executor = Executor::new(place.ledger());
+    let command = || Command::new(key("PAY", "held"));
+    let Ok(Claimed::Granted(claim)) = executor.claim(command()).await else { panic!("a grant") };
+
+    for words in [&["records", "release", "held"][..], &["records", "resolve", "held", "--failed"]]
+    {
+        let said = ground.run(words).badly(1);
+        assert!(said.contains("--force"), "{said}");
+        ground.run(&[words, &["--dry-run"]].concat()).badly(1);
+    }
+    ground.run(&["records", "resolve", "held", "--rerun", "--force", "--dry-run"]).well();
+    assert_eq!(ground.json(&["records", "show", "held"])["command"]["state"], "running");
+    ground.run(&["records", "resolve", "held", "--rerun", "--force"]).well();
+
+    let late = claim.complete(Outcome::new(Outcome::JSON, "\"late\"")).await;
+    assert_eq!(late.unwrap(), None, "the holder's answer is refused");
+    assert_eq!(call(&executor, "held").await.unwrap(), "ran");
+    let said = ground.run(&["records", "resolve", "held", "--failed", "--force"]).badly(1);
+    assert!(said.contains("succeeded"), "an answer that was given stays: {said}");
+    executor.shutdown(Duration::ZERO).await;
+    place.close().await;
+}
+
+on!(a_holder_is_overruled_only_by_force: sqlite, mysql, redis);
+
+/// A file becomes the answer that the HTTP layer replays, also to the client whose handler hangs.
+async fn an_answer_by_hand_is_replayed_over_http(ground: Ground) {
+    let place = ground.place().await;
+    let (started, going, runs) =
+        (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)), Arc::new(AtomicU32::new(0)));
+    let handler = {
+        let (started, going, runs) = (Arc::clone(&started), Arc::clone(&going), Arc::clone(&runs));
+        service_fn(move |_: Request<Body<Full<Bytes>>>| {
+            let (started, going, runs) =
+                (Arc::clone(&started), Arc::clone(&going), Arc::clone(&runs));
+            async move {
+                runs.fetch_add(1, Ordering::SeqCst);
+                started.notify_one();
+                let _ = going.acquire().await;
+                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("too late"))))
+            }
+        })
+    };
+    let executor = Executor::new(place.ledger());
+    let layer = IdempotencyLayer::new(executor.clone(), Tenant::fixed("acme"), Scope::global());
+    let service = ServiceBuilder::new().layer(layer).service(handler);
+    let order = || {
+        let request = Request::post("/orders").header("Idempotency-Key", "k-1");
+        request.body(Full::from("{}")).unwrap()
+    };
+    let hanging = tokio::spawn(service.clone().oneshot(order()));
+    started.notified().await;
+
+    let file = ground.scratch.file("order.json", "{\"order_id\":\"ord_1\"}");
+    let words = ["records", "resolve", "k-1", "--succeeded", &file, "--status", "201", "--force"];
+    ground.run(&words).well();
+    going.add_permits(1);
+
+    for response in [hanging.await.unwrap().unwrap(), service.oneshot(order()).await.unwrap()] {
+        assert_eq!(response.status(), 201);
+        assert_eq!(response.headers()["content-type"], "application/json");
+        assert_eq!(response.headers()["idempotent-replayed"], "true");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, "{\"order_id\":\"ord_1\"}");
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    let shown = ground.json(&["records", "show", "k-1"]);
+    assert_eq!(shown["command"]["answer"]["status"], 201);
+    assert_eq!(
+        ground.run(&["records", "show", "k-1", "--body"]).well(),
+        "{\"order_id\":\"ord_1\"}"
+    );
+    executor.shutdown(Duration::ZERO).await;
+    place.close().await;
+}
+
+on!(an_answer_by_hand_is_replayed_over_http: sqlite, postgres);
+
+/// What cannot be an answer is refused before anything is changed.
+#[tokio::test]
+async fn a_file_that_is_no_answer_is_code_2() {
+    let ground = Ground::sqlite().await;
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    ended(&ledger, &key("PAY", "k"), uncertain("?")).await;
+    ended(&ledger, &key("PAY", "done"), succeeded("1", "r", HOUR)).await;
+    ended(&ledger, &semel::Key::message("acme", "MAIL", "m").unwrap(), dead("no")).await;
+    claimed(&ledger, &key("PAY", "lapsed"), OnCrash::Hold, Duration::ZERO).await;
+    let text = ground.scratch.file("text", "not JSON");
+    let resolve = |words: &[&str]| ground.run(&[&["records", "resolve"], words].concat());
+    let said = resolve(&["k", "--succeeded", "nowhere.json"]).badly(2);
+    assert!(said.contains("nowhere.json"), "{said}");
+    assert!(resolve(&["k", "--succeeded", &text]).badly(2).contains("--content-type"));
+    assert!(resolve(&["k", "--succeeded", &text, "--status", "200"]).badly(2).contains("--status"));
+    assert!(resolve(&["m", "--succeeded", &text]).badly(2).contains("/dev/null"));
+    assert_eq!(ground.json(&["records", "show", "k"])["command"]["state"], "uncertain");
+    assert!(resolve(&["done", "--rerun"]).badly(1).contains("succeeded"));
+    resolve(&["m", "--succeeded", "/dev/null"]).well();
+    resolve(&["k", "--succeeded", &text, "--content-type", "text/plain"]).well();
+    resolve(&["lapsed", "--rerun"]).well();
+    place.close().await;
+}

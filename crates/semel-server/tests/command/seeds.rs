@@ -1,0 +1,137 @@
+//! Records and events to look at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::event::Envelope;
+use semel::inbox::Inbox;
+use semel::outbox::{Ask, Fate, Outbox};
+use semel::store::{Draft, Ending, Opened, Store as _, TransactionalStore};
+use semel::{
+    AnyStore, AttemptId, Command, ErrorText, EventId, Executor, Fingerprint, Key, Lease, OnCrash,
+    OperationId, Outcome, Recorded, Reference,
+};
+use semel_server::place::Place;
+
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+
+pub(crate) fn key(scope: &str, id: &str) -> Key {
+    Key::command("acme", scope, id).expect("a key")
+}
+
+/// A claim that its holder keeps for an hour.
+pub(crate) async fn claimed(
+    ledger: &AnyStore,
+    key: &Key,
+    on_crash: OnCrash,
+    lease: Duration,
+) -> Lease {
+    let draft = Draft {
+        key: key.clone(),
+        fingerprint: Fingerprint::none(),
+        operation_id: OperationId::generate(),
+        attempt_id: AttemptId::generate(),
+        attempt: 1,
+        owner: "host:1:a".into(),
+        lease,
+        on_crash,
+        keep: HOUR,
+        parcel: None,
+    };
+    match ledger.open(&draft).await.expect("the store answers") {
+        Opened::Inserted { fence } => {
+            Lease { digest: key.digest(), fence, attempt_id: draft.attempt_id }
+        }
+        other @ (Opened::Existing { .. } | Opened::Contended) => panic!("taken: {other:?}"),
+    }
+}
+
+/// A claim that ended so.
+pub(crate) async fn ended(ledger: &AnyStore, key: &Key, ending: Ending) {
+    let lease = claimed(ledger, key, OnCrash::Rerun, HOUR).await;
+    let settled = ledger.settle(&lease, &ending).await.expect("the store answers");
+    assert_eq!(settled, semel::store::Settled::Done);
+}
+
+pub(crate) fn succeeded(answer: &str, reference: &str, keep: Duration) -> Ending {
+    let outcome = Outcome::new(Outcome::JSON, answer.to_owned())
+        .with_reference(Reference::new(reference).expect("a reference"));
+    Ending::Succeeded { outcome: Recorded::Whole(outcome), keep }
+}
+
+pub(crate) fn failed(error: &str) -> Ending {
+    Ending::Failed { error: ErrorText::new(error), retry_after: Some(HOUR), keep: HOUR }
+}
+
+pub(crate) fn dead(error: &str) -> Ending {
+    Ending::Dead { error: ErrorText::new(error) }
+}
+
+pub(crate) fn uncertain(error: &str) -> Ending {
+    Ending::Uncertain { error: ErrorText::new(error) }
+}
+
+/// Something for each database.
+macro_rules! each {
+    ($place:expr, $store:ident => $work:expr) => {
+        match $place {
+            Place::Sqlite($store) => $work,
+            Place::Postgres($store) => $work,
+            Place::MySql($store) => $work,
+            Place::Memory(_) | Place::Redis(_) => panic!("no database"),
+        }
+    };
+}
+
+/// Places orders `order-1`, `order-2`, …, each of which tells `order.placed`.
+pub(crate) async fn orders(place: &Place, count: usize) -> Vec<EventId> {
+    each!(place, store => {
+        let mut events = Vec::new();
+        for at in 1..=count {
+            events.push(order(store, &format!("order-{at}")).await);
+        }
+        events
+    })
+}
+
+async fn order<S>(store: &S, id: &str) -> EventId
+where
+    S: TransactionalStore + Outbox<Connection = <S as TransactionalStore>::Connection> + Clone,
+{
+    let event = Envelope::builder("acme", "order.placed", "/orders")
+        .about("order", id)
+        .json(&id)
+        .build()
+        .expect("an event");
+    let name = event.id();
+    let executor = Executor::new(store.clone());
+    let placed = executor
+        .transact(Command::new(key("ORDER_CREATE", id)), |mut unit| async move {
+            unit.append([event]).await.map_err(|error| error.to_string())?;
+            Ok::<_, String>("placed".to_owned())
+        })
+        .await;
+    assert!(placed.expect("placed").value().is_some());
+    name
+}
+
+/// A relay has been at every event that is due.
+pub(crate) async fn relayed(place: &Place, fate: Fate) {
+    each!(place, store => {
+        let leased = store.claim(Ask::new(100, HOUR)).await.expect("claimed");
+        let marks: Vec<_> = leased.iter().map(|row| (row.ticket, fate.clone())).collect();
+        store.mark(&marks).await.expect("marked");
+    });
+}
+
+/// The group has been at the order's event, and it went so.
+pub(crate) async fn handled(place: &Place, group: &str, id: EventId, well: bool) {
+    let event = Envelope::builder("acme", "order.placed", "/orders").id(id).build();
+    let inbox = Inbox::new(Executor::new(place.ledger()));
+    let group = inbox.group(group).on("order.placed", move |_, _| async move {
+        if well { Ok(()) } else { Err("the shelf is empty".to_owned()) }
+    });
+    let results = group.handle(&Arc::new(event.expect("an event"))).await;
+    assert_eq!(results.len(), 1);
+    assert_eq!(results[0].1.is_ok(), well, "{results:?}");
+}

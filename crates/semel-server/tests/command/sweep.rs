@@ -1,0 +1,38 @@
+//! `semel sweep`.
+
+use std::time::Duration;
+
+use semel::OnCrash;
+
+use crate::ground::{Ground, on};
+use crate::seeds::{HOUR, claimed, dead, ended, key, succeeded};
+
+/// What has expired goes, what lapsed under Hold is suspended, everything else stays.
+async fn what_nobody_needs_goes(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    for at in 0..5 {
+        ended(&ledger, &key("PAY", &format!("old-{at}")), succeeded("1", "r", Duration::ZERO))
+            .await;
+    }
+    ended(&ledger, &key("PAY", "kept"), succeeded("1", "r", HOUR)).await;
+    ended(&ledger, &key("PAY", "dead"), dead("no")).await;
+    claimed(&ledger, &key("PAY", "held"), OnCrash::Hold, HOUR).await;
+    claimed(&ledger, &key("PAY", "lapsed"), OnCrash::Hold, Duration::ZERO).await;
+
+    let planned = ground.json(&["sweep", "--dry-run"]);
+    assert_eq!((&planned["removed"], &planned["suspended"]), (&5.into(), &1.into()), "{planned}");
+    let some = ground.json(&["sweep", "--limit", "2"]);
+    assert_eq!(some["removed"].as_u64().unwrap() + some["suspended"].as_u64().unwrap(), 2);
+    let rest = ground.json(&["sweep"]);
+    let total = rest["removed"].as_u64().unwrap() + rest["suspended"].as_u64().unwrap();
+    assert_eq!(total, 4, "{rest}");
+    assert!(ground.run(&["sweep"]).well().contains("0 records removed, 0 suspended"));
+    let left = ground.json(&["records", "list"]);
+    assert_eq!(left["records"].as_array().unwrap().len(), 4, "{left}");
+    let uncertain = ground.json(&["records", "list", "--state", "uncertain"]);
+    assert_eq!(uncertain["records"][0]["id"], "lapsed");
+    place.close().await;
+}
+
+on!(what_nobody_needs_goes: sqlite, redis);

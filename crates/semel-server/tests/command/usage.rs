@@ -1,0 +1,187 @@
+//! What was written wrongly, and what is not there: one line, and a code that scripts can read.
+
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use crate::ground::{Ground, Scratch};
+use crate::program::{run, semel};
+
+#[test]
+fn a_flag_that_nobody_knows_is_one_line_and_code_2() {
+    let scratch = Scratch::new();
+    for words in [
+        &["records", "list", "--nope"][..],
+        &["records"],
+        &["recrods", "list"],
+        &["records", "list", "--limit", "0"],
+        &["records", "list", "--state", "lost"],
+        &["records", "list", "--after", "xyz"],
+        &["records", "resolve", "k"],
+        &["records", "resolve", "k", "--rerun", "--failed"],
+        &["records", "resolve", "k", "--rerun", "--status", "201"],
+        &["records", "purge"],
+        &["outbox", "redrive"],
+        &["outbox", "redrive", "not-an-id"],
+        &["outbox", "discard", "--all"],
+        &["inbox", "redrive", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "--all"],
+        &["inbox", "failed", "--state", "running"],
+        &["ids", "encode", "ord"],
+        &["ids", "new", "Ord"],
+        &["map", "verify"],
+        &["map", "verify", "--table", "t", "--type", "GIZMO"],
+        &["completions", "telnet"],
+        &["migrate", "print", "oracle"],
+        &["doctor", "--store", "mongodb://x"],
+        &["doctor", "--store", "postgres://db:port/x"],
+        &["sweep", "--limit", "none"],
+    ] {
+        let said = run(scratch.path(), words).badly(2);
+        assert!(said.starts_with("semel: "), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn help_is_whole() {
+    let scratch = Scratch::new();
+    let help = run(scratch.path(), ["records", "resolve", "--help"]).well();
+    for flag in ["--succeeded <FILE>", "--failed", "--rerun", "--reason", "--force", "--dry-run"] {
+        assert!(help.contains(flag), "{flag}: {help}");
+    }
+    assert!(run(scratch.path(), ["--help"]).well().contains("Exit codes: 0 ok"));
+    assert!(run(scratch.path(), ["--version"]).well().starts_with("semel "));
+}
+
+#[test]
+fn no_password_is_shown_whatever_goes_wrong() {
+    let scratch = Scratch::new();
+    let file = scratch.file("semel.toml", "[ledger]\nstore = \"mongodb://ann:hush@db/x\"\n");
+    for words in [
+        &["doctor", "--store", "postgres://ann:hush@127.0.0.1:1/x"][..],
+        &["doctor", "--store", "postgres://ann:hu/hush@db/x"],
+        &["doctor", "--store", "postgres://127.0.0.1:1/x?password=hush"],
+        &["doctor", "postgres://ann:hush@db/x"],
+        &["records", "list", "--store", "ann:hush@db"],
+        &["doctor", "--broker", "nats://ann:hush@127.0.0.1:1"],
+        &["doctor", "--broker", "kafka://ann:hush@db"],
+        &["doctor", "--config", &file],
+    ] {
+        let ended = run(scratch.path(), words);
+        assert_ne!(ended.code, Some(0), "{words:?}");
+        let said = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(!said.contains("hush"), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_read_or_meant_are_code_2() {
+    let scratch = Scratch::new();
+    let directory = scratch.path();
+    let missing = run(directory, ["doctor", "--config", "nowhere.toml"]).badly(2);
+    assert!(missing.contains("nowhere.toml"), "{missing}");
+    for (text, named) in [
+        ("[ledger", "line 1"),
+        ("[ledger]\nlock_til = \"1s\"", "lock_til"),
+        ("[ledger]\nlock_ttl = \"0s\"", "ledger.lock_ttl"),
+        ("[relay]\nbase_backoff = \"1h\"\nmax_backoff = \"1s\"", "relay.max_backoff"),
+    ] {
+        scratch.file("semel.toml", text);
+        let said = run(directory, ["records", "list", "--config", "semel.toml"]).badly(2);
+        assert!(said.contains(named), "{said}");
+    }
+    let mut command = semel(directory, ["records", "list"]);
+    command.env("SEMEL_LEDGER__LOCK_TTL", "0s");
+    let ended = crate::program::Ended::from(command.output().unwrap());
+    assert!(ended.badly(2).contains("SEMEL_LEDGER__LOCK_TTL"));
+}
+
+/// Commands that need a store, each with the least that it wants.
+const COMMANDS: [&[&str]; 9] = [
+    &["migrate", "verify"],
+    &["migrate", "apply"],
+    &["doctor"],
+    &["records", "list"],
+    &["records", "show", "k"],
+    &["sweep"],
+    &["outbox", "status"],
+    &["inbox", "failed"],
+    &["map", "verify", "--table", "orders", "--type", "ORDER"],
+];
+
+#[test]
+fn a_store_that_refuses_is_code_4() {
+    let scratch = Scratch::new();
+    for url in ["postgres://127.0.0.1:1/x", "mysql://127.0.0.1:1/x", "redis://127.0.0.1:1"] {
+        for command in COMMANDS {
+            if url.starts_with("redis") && command[0] == "migrate" {
+                continue;
+            }
+            let words: Vec<&str> = command.iter().copied().chain(["--store", url]).collect();
+            let said = run(scratch.path(), words).badly(4);
+            assert!(said.contains("127.0.0.1:1"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_store_that_says_nothing_is_code_4() {
+    let scratch = Scratch::new();
+    // Connections wait in its queue, and nobody ever takes them.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let urls = ["postgres", "mysql", "redis"].map(|scheme| format!("{scheme}://{address}/x"));
+    let waiting = urls.map(|url| {
+        let url = if url.starts_with("redis") { url.replace("/x", "") } else { url };
+        let mut command = semel(scratch.path(), ["records", "list", "--store", &url]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    });
+    for child in waiting {
+        let ended = crate::program::Ended::from(child.wait_with_output().unwrap());
+        ended.badly(4);
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_code_4_and_one_that_is_no_ledger_is_code_1() {
+    let scratch = Scratch::new();
+    for command in COMMANDS.iter().filter(|command| command[1..] != ["apply"]) {
+        let said = run(scratch.path(), *command).badly(4);
+        assert!(said.contains("no such file"), "{said}");
+        assert!(!scratch.path().join("semel.db").exists(), "{command:?} made a file");
+    }
+    scratch.file("semel.db", "this is no database, and long enough to be seen as none at all ....");
+    let said = run(scratch.path(), ["records", "list"]).badly(1);
+    assert!(said.contains("semel.db"), "{said}");
+}
+
+#[test]
+fn memory_cannot_be_looked_at_from_outside() {
+    let scratch = Scratch::new();
+    let said = run(scratch.path(), ["records", "list", "--store", "memory:"]).badly(2);
+    assert!(said.contains("inside one process"), "{said}");
+}
+
+#[tokio::test]
+async fn nobody_reading_any_more_is_no_failure() {
+    let ground = Ground::sqlite().await;
+    for words in [&["records", "list"][..], &["migrate", "print"], &["completions", "zsh"]] {
+        let mut command = match words[0] {
+            "records" => ground.command(words),
+            _ => semel(ground.scratch.path(), words),
+        };
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let ended = crate::program::Ended::from(child.wait_with_output().unwrap());
+        ended.well();
+    }
+}
+
+#[test]
+fn every_shell_has_completions() {
+    let scratch = Scratch::new();
+    for (shell, word) in
+        [("bash", "_semel()"), ("zsh", "#compdef semel"), ("fish", "complete -c semel")]
+    {
+        let script = run(scratch.path(), ["completions", shell]).well();
+        assert!(script.contains(word), "{shell}");
+    }
+}
