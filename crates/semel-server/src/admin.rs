@@ -11,11 +11,12 @@ use axum::routing::get;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use semel::Key;
-use semel::store::{AnyStore, Store as _};
+use semel::store::Inspect;
+use semel::{Executor, Key};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
+use crate::place::StoreKind;
 use crate::serve::Listener;
 
 /// Upper bounds of the histograms, in seconds: from a call inside the process to a slow upstream.
@@ -23,39 +24,25 @@ const BUCKETS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 /// How often the recorder tidies up.
 const UPKEEP: Duration = Duration::from_secs(5);
+/// How often gauges are taken.
+const SAMPLE: Duration = Duration::from_secs(15);
 /// How long the store may take to say that it is there.
 const ASKED: Duration = Duration::from_secs(2);
+
+/// What an alert looks at and hopefully never moves: shown as zero from the start, since the first
+/// step of a counter that was not there before is no rise.
+const RARE: [&str; 6] = [
+    "semel_lease_lost_total",
+    "semel_renew_failures_total",
+    "semel_unrecorded_total",
+    "semel_fail_open_total",
+    "semel_sweep_deleted_total",
+    "semel_idresolve_mismatch_total",
+];
 
 /// A few words that nobody is to keep.
 const PLAIN: [(HeaderName, &str); 2] =
     [(CONTENT_TYPE, "text/plain; charset=utf-8"), (CACHE_CONTROL, "no-store")];
-
-/// Whether this process can serve.
-#[derive(Clone, Debug)]
-pub(crate) struct Readiness {
-    store: AnyStore,
-    stop: CancellationToken,
-}
-
-impl Readiness {
-    /// Ready as long as `store` answers and nobody has asked to stop.
-    pub(crate) fn new(store: AnyStore, stop: CancellationToken) -> Self {
-        Self { store, stop }
-    }
-
-    async fn ask(&self) -> Result<(), String> {
-        if self.stop.is_cancelled() {
-            return Err("stopping".to_owned());
-        }
-        // A key that nobody uses: what counts is that the store answers.
-        let key = Key::command("semel", "READY", "readyz").expect("a short key");
-        match tokio::time::timeout(ASKED, self.store.peek(&key)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(format!("the store does not answer: {error}")),
-            Err(_) => Err(format!("the store has not answered within {ASKED:?}")),
-        }
-    }
-}
 
 /// The listener, before there is anything to look after.
 #[derive(Debug)]
@@ -80,23 +67,67 @@ impl Admin {
         format!("http://{}", self.listener.address())
     }
 
-    /// Serves until `closed`, which comes after everything else has stopped: while calls finish,
-    /// `/readyz` says no and `/healthz` still says yes.
-    pub(crate) fn start(
+    /// Looks after `executor`, whose store is of this kind, until `closed`, which comes after
+    /// everything else has stopped: from `stop` on, while calls finish, `/readyz` says no and
+    /// `/healthz` still says yes.
+    pub(crate) fn start<S: Inspect>(
         self,
-        readiness: Readiness,
+        executor: Executor<S>,
+        kind: StoreKind,
+        stop: CancellationToken,
         closed: CancellationToken,
     ) -> tokio::task::JoinHandle<bool> {
-        start(self.listener, self.metrics, readiness, closed)
+        let Self { listener, metrics } = self;
+        tokio::spawn(sample(executor.clone(), kind, closed.clone()));
+        let readiness = Readiness { executor, stop };
+        let ready = |State(readiness): State<Arc<Readiness<S>>>| async move {
+            match readiness.ask().await {
+                Ok(()) => (StatusCode::OK, PLAIN, "ready\n".to_owned()),
+                Err(why) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
+            }
+        };
+        let shown = move || async move {
+            ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
+        };
+        let router = Router::new()
+            .route("/metrics", get(shown))
+            .route("/healthz", get(|| async { (PLAIN, "ok\n") }))
+            .route("/readyz", get(ready))
+            .with_state(Arc::new(readiness));
+        tokio::spawn(listener.serve(router, closed, Duration::from_secs(1)))
     }
 }
 
-/// Starts counting in this process. Called once, before anything is counted.
-pub(crate) fn count() -> Result<PrometheusHandle, Failure> {
+/// Whether this process can serve: its store answers, and nobody has asked it to stop.
+struct Readiness<S: Inspect> {
+    executor: Executor<S>,
+    stop: CancellationToken,
+}
+
+impl<S: Inspect> Readiness<S> {
+    async fn ask(&self) -> Result<(), String> {
+        if self.stop.is_cancelled() {
+            return Err("stopping".to_owned());
+        }
+        // A key that nobody uses: what counts is that the store answers.
+        let key = Key::command("semel", "READY", "readyz").expect("a short key");
+        match tokio::time::timeout(ASKED, self.executor.store().peek(&key)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(format!("the store does not answer: {error}")),
+            Err(_) => Err(format!("the store has not answered within {ASKED:?}")),
+        }
+    }
+}
+
+/// Starts counting in this process.
+fn count() -> Result<PrometheusHandle, Failure> {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
         .map_err(Failure::failed)?;
     let handle = builder.install_recorder().map_err(Failure::failed)?;
+    for name in RARE {
+        metrics::counter!(name).absolute(0);
+    }
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {
@@ -107,29 +138,19 @@ pub(crate) fn count() -> Result<PrometheusHandle, Failure> {
     Ok(handle)
 }
 
-/// Serves until `closed`, which comes after everything else has stopped: while calls finish, `/readyz`
-/// says no and `/healthz` still says yes.
-pub(crate) fn start(
-    listener: Listener,
-    metrics: PrometheusHandle,
-    readiness: Readiness,
-    closed: CancellationToken,
-) -> tokio::task::JoinHandle<bool> {
-    let ready = |State(readiness): State<Arc<Readiness>>| async move {
-        match readiness.ask().await {
-            Ok(()) => (StatusCode::OK, PLAIN, "ready\n".to_owned()),
-            Err(why) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
+/// Takes the ledger's gauges now and then.
+async fn sample<S: Inspect>(executor: Executor<S>, kind: StoreKind, closed: CancellationToken) {
+    loop {
+        executor.sample_held();
+        // Redis has no index to look things up by: it would walk all records each time.
+        if kind != StoreKind::Redis
+            && let Err(error) = executor.sample_waiting().await
+        {
+            tracing::debug!(%error, "the ledger's gauges could not be taken");
         }
-    };
-    let router = Router::new()
-        .route(
-            "/metrics",
-            get(move || async move {
-                ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
-            }),
-        )
-        .route("/healthz", get(|| async { (PLAIN, "ok\n") }))
-        .route("/readyz", get(ready))
-        .with_state(Arc::new(readiness));
-    tokio::spawn(listener.serve(router, closed, Duration::from_secs(1)))
+        tokio::select! {
+            () = tokio::time::sleep(SAMPLE) => {}
+            () = closed.cancelled() => return,
+        }
+    }
 }

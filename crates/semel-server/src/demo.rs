@@ -20,9 +20,7 @@ use std::time::Duration;
 
 use axum::extract::FromRef;
 use clap::Args;
-use metrics_exporter_prometheus::PrometheusHandle;
 use semel::Executor;
-use semel::store::AnyStore;
 use semel_ids::Resolver;
 use semel_tower::axum::ids::Ids;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +29,7 @@ use self::chaos::Chaos;
 use self::events::Events;
 use self::screen::Addresses;
 use self::tables::{Reading, Tables};
-use crate::admin::{self, Readiness};
+use crate::admin::Admin;
 use crate::broker::Broker;
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreKind, StoreUrl, on_database};
@@ -110,11 +108,9 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
         .map_err(|error| Failure::usage(format_args!("--name: {error}")))?;
     let chaos = Chaos::of(arguments.chaos, arguments.chaos_for.as_deref())?;
     let doors = Doors::bind(&arguments).await?;
-    let metrics = admin::count()?;
     let stop = signals::stop()?;
     let place = Place::open(&store, Opening::Serve, &settings.ledger.prefix).await?;
-    let ledger = place.ledger();
-    let demo = Demo { settings, store, broker, chaos, doors, metrics, ledger, stop };
+    let demo = Demo { settings, store, broker, chaos, doors, stop };
     let ended = on_database!(place.clone(), store => demo.serve(store).await, Err(no_database(&demo.store)));
     place.close().await;
     ended
@@ -153,7 +149,7 @@ fn no_database(store: &StoreUrl) -> Failure {
 struct Doors {
     orders: Listener,
     grpc: Listener,
-    admin: Option<Listener>,
+    admin: Option<Admin>,
 }
 
 impl Doors {
@@ -161,10 +157,7 @@ impl Doors {
         Ok(Self {
             orders: Listener::bind("--listen", &arguments.listen).await?,
             grpc: Listener::bind("--grpc-listen", &arguments.grpc_listen).await?,
-            admin: match arguments.admin_listen.as_str() {
-                "off" => None,
-                address => Some(Listener::bind("--admin-listen", address).await?),
-            },
+            admin: Admin::bind(&arguments.admin_listen).await?,
         })
     }
 
@@ -173,7 +166,7 @@ impl Doors {
         Addresses {
             orders: url(&self.orders),
             grpc: url(&self.grpc),
-            admin: self.admin.as_ref().map(url),
+            admin: self.admin.as_ref().map(Admin::url),
         }
     }
 }
@@ -185,15 +178,13 @@ struct Demo {
     broker: Broker,
     chaos: Option<Chaos>,
     doors: Doors,
-    metrics: PrometheusHandle,
-    ledger: AnyStore,
     stop: CancellationToken,
 }
 
 impl Demo {
     /// Serves until it is asked to stop, or the load has ended.
     async fn serve<S: Tables>(self, store: S) -> Result<(), Failure> {
-        let Self { settings, store: url, broker, chaos, doors, metrics, ledger, stop } = self;
+        let Self { settings, store: url, broker, chaos, doors, stop } = self;
         let desk = open::<S>(store, &url, &settings, chaos.is_some()).await?;
         let events = Events::start(&desk.executor, &broker, &settings, desk.chaos).await?;
         let addresses = doors.addresses();
@@ -201,9 +192,9 @@ impl Demo {
         let orders = tokio::spawn(orders.serve(http::router(desk.clone()), stop.clone(), GRACE));
         let grpc = tokio::spawn(grpc.serve(grpc::service(desk.clone()), stop.clone(), GRACE));
         let closed = CancellationToken::new();
-        let readiness = Readiness::new(ledger, stop.clone());
-        let admin =
-            admin.map(|listener| admin::start(listener, metrics, readiness, closed.clone()));
+        let admin = admin.map(|admin| {
+            admin.start(desk.executor.clone(), url.kind(), stop.clone(), closed.clone())
+        });
         say(&screen::first(&addresses, &url, &broker));
 
         let ended = match chaos {

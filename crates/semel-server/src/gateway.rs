@@ -154,9 +154,9 @@ pub(crate) async fn run(
     let forward = Forward::new(gateway, upstream.clone())?;
     let entrance = Entrance::new(gateway, &settings.route, executor.clone(), forward)?;
     let closed = CancellationToken::new();
-    let readiness = admin::Readiness::new(place.ledger(), stop.clone());
     let admin_url = admin.as_ref().map(admin::Admin::url);
-    let admin = admin.map(|admin| admin.start(readiness, closed.clone()));
+    let admin = admin
+        .map(|admin| admin.start(executor.clone(), store.kind(), stop.clone(), closed.clone()));
     reload(arguments, &settings, file, entrance.clone(), certificate)?;
 
     for warning in gateway.principal.warnings(gateway.jwks.is_some()) {

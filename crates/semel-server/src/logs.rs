@@ -3,6 +3,8 @@
 //! `RUST_LOG` chooses what is written, `info` by default. Nothing that is logged carries a key: a
 //! digest names it. Traces go where `OTEL_EXPORTER_OTLP_ENDPOINT` says, if it says anything.
 
+use std::io::IsTerminal as _;
+
 use clap::ValueEnum;
 use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -38,7 +40,8 @@ pub(crate) fn start(format: Format) -> Result<Logs, Failure> {
             .map_err(|error| Failure::usage(format_args!("RUST_LOG={text}: {error}")))?,
         Err(_) => EnvFilter::new("info"),
     };
-    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let colours = std::io::stderr().is_terminal();
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
     let lines = match format {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
