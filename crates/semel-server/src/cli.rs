@@ -17,7 +17,8 @@ use crate::{demo, gateway};
 
 /// Make things happen exactly once.
 #[derive(Debug, Parser)]
-#[command(name = "semel", version, about, disable_help_subcommand = true)]
+#[command(name = "semel", version, about = "Make things happen exactly once")]
+#[command(disable_help_subcommand = true)]
 #[command(
     after_help = "Exit codes: 0 ok, 1 failed, 2 bad usage or input, 3 findings, 4 store unreachable."
 )]

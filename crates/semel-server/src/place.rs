@@ -248,14 +248,16 @@ impl Place {
             }
             StoreKind::Postgres => {
                 let store = PgStore::connect(&url.text).await?;
-                if serve {
+                // Asked first: a service's user need not be one who may make tables.
+                if serve && !store.verify().await?.is_empty() {
                     store.migrate().await?;
                 }
                 Place::Postgres(store)
             }
             StoreKind::MySql => {
                 let store = MySqlStore::connect(&url.text).await?;
-                if serve {
+                // Asked first: a service's user need not be one who may make tables.
+                if serve && !store.verify().await?.is_empty() {
                     store.migrate().await?;
                 }
                 Place::MySql(store)

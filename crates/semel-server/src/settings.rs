@@ -294,6 +294,16 @@ mod tests {
     }
 
     #[test]
+    fn the_example_file_says_what_is_so_anyway() {
+        let text = include_str!("../../../semel.example.toml");
+        let settings = Settings::meant(Settings::written(text).unwrap()).unwrap();
+        assert_eq!(settings.ledger.lock_ttl, Ledger::default().lock_ttl);
+        assert_eq!(settings.relay.keep, Relay::default().keep);
+        assert_eq!(settings.inbox.max_retry, Inbox::default().max_retry);
+        assert_eq!(settings.idresolve.cache.l1_max_size, Cache::default().l1_max_size);
+    }
+
+    #[test]
     fn what_nobody_knows_is_refused_by_name() {
         for (text, named) in [
             ("[ledger]\nlock_til = \"30s\"", "lock_til"),
