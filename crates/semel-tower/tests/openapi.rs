@@ -88,7 +88,13 @@ fn every_problem_of_the_layer_is_a_response_of_its_status() {
     let operation = &document["paths"]["/orders"]["post"];
     let expected = ["201", "202", "400", "401", "403", "409", "413", "422", "500", "503", "504"];
     assert_eq!(statuses(operation), expected);
-    let elsewhere = [Slug::OperationUnknown, Slug::PublicIdInvalid, Slug::PublicIdNotFound];
+    let elsewhere = [
+        Slug::OperationUnknown,
+        Slug::PublicIdInvalid,
+        Slug::PublicIdNotFound,
+        Slug::UpstreamUnreachable,
+        Slug::UpstreamAmbiguous,
+    ];
     for slug in Slug::ALL.iter().filter(|slug| !elsewhere.contains(slug)) {
         let response = &operation["responses"][slug.status().as_str()];
         let description = response["description"].as_str().unwrap_or_default();

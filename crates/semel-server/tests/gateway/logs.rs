@@ -83,3 +83,28 @@ async fn the_listener_for_operators_can_be_left_out() {
     let urls = format!("{gateway:?}");
     assert!(!urls.contains("admin"), "{urls}");
 }
+
+#[cfg(feature = "otlp")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_a_span_of_its_callers_trace() {
+    let (ground, shop, collector) = (Ground::new(), Shop::open().await, Shop::open().await);
+    let mut command = ground.command(&shop.url(), &[]);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url());
+    let gateway = crate::program::Service::start(command);
+    let caller = Caller::new(&gateway);
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let mut request = caller.keyed("/orders", "very-secret-key", "{}");
+    let parent = format!("00-{trace}-b7ad6b7169203331-01");
+    request.headers_mut().insert("traceparent", parent.parse().unwrap());
+    caller.send(request).await;
+    let handed_on = shop.seen("/orders")[0].headers["traceparent"].to_str().unwrap().to_owned();
+    assert!(handed_on.starts_with(&format!("00-{trace}-")), "{handed_on}");
+    assert_ne!(handed_on, parent, "the upstream's parent is the gateway's span");
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().code(), Some(0));
+    let told = collector.seen("/opentelemetry.proto.collector.trace.v1.TraceService/Export");
+    assert!(!told.is_empty(), "what was traced is told before the end");
+    let said =
+        |words: &[u8]| told.iter().any(|one| one.body.windows(words.len()).any(|at| at == words));
+    assert!(said(b"/orders") && !said(b"very-secret-key"));
+}

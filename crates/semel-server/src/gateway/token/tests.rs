@@ -1,3 +1,5 @@
+//! Tokens that are believed, and those that are not.
+
 use ring::rand::SystemRandom;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
