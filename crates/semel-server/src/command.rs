@@ -59,6 +59,12 @@ impl At {
     }
 }
 
+/// Whether what cannot be undone is to be done to everything there is: nobody means that by leaving
+/// the filters out.
+pub(crate) fn unfiltered(verb: &str, flags: &str) -> Failure {
+    Failure::usage(format_args!("--all alone would {verb} everything there is; say which: {flags}"))
+}
+
 /// A store that keeps no events and no ids.
 pub(crate) fn no_database(what: &str) -> Failure {
     Failure::usage(format_args!(

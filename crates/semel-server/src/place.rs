@@ -322,7 +322,7 @@ mod tests {
             ("redis+cluster://:pw@a:1,:pw@b:2", "redis+cluster://:***@b:2"),
             ("ann:pw@db/shop", "***@db/shop"),
             ("sqlite:semel.db", "sqlite:semel.db"),
-            ("sqlite:///home/me@work/a.db", "sqlite:///home/me@work/a.db"),
+            ("sqlite:///var/me@work/a.db", "sqlite:///var/me@work/a.db"),
         ] {
             assert_eq!(redacted(url), shown);
         }

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::records::entry;
 use super::watch::Watch;
-use super::{At, shown, words};
+use super::{At, shown, unfiltered, words};
 use crate::failure::Failure;
 use crate::settings::Settings;
 
@@ -100,6 +100,11 @@ fn place(text: &str) -> Result<(State, Cursor), String> {
 }
 
 impl Which {
+    /// Whether everything matches.
+    fn is_open(&self) -> bool {
+        self.group.is_none() && self.tenant.is_none() && self.state.is_none()
+    }
+
     fn states(&self) -> Vec<State> {
         self.state.map_or_else(|| STATES.to_vec(), |state| vec![state])
     }
@@ -126,6 +131,9 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
             failed(&ledger, &which, after, limit, at.json).await
         }
         Verb::Redrive(many) => apply(&ledger, &many, None, at.json).await,
+        Verb::Discard { many, .. } if many.all && many.which.is_open() => {
+            Err(unfiltered("discard", "--group, --tenant or --state"))
+        }
         Verb::Discard { many, reason } => apply(&ledger, &many, Some(&reason), at.json).await,
     };
     place.close().await;

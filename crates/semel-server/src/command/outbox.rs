@@ -11,7 +11,7 @@ use semel::{EventId, Timestamp};
 use serde_json::{Value, json};
 
 use super::watch::Watch;
-use super::{At, no_database, shown, words};
+use super::{At, no_database, shown, unfiltered, words};
 use crate::failure::Failure;
 use crate::place::on_database;
 use crate::settings::Settings;
@@ -88,6 +88,14 @@ struct Many {
     dry_run: bool,
 }
 
+impl Which {
+    /// Whether everything matches.
+    fn is_open(&self) -> bool {
+        let Self { tenant, kind, status } = self;
+        tenant.is_none() && kind.is_none() && status.is_none()
+    }
+}
+
 impl Many {
     /// What is meant, in parts that one statement can name.
     fn selections(&self) -> Vec<Selection> {
@@ -114,6 +122,9 @@ async fn act<O: Outbox>(outbox: &O, verb: Command, json: bool) -> Result<(), Fai
         Command::Status => status(outbox, json).await,
         Command::List { which, limit, after } => list(outbox, which, after, limit, json).await,
         Command::Redrive(many) => apply(outbox, &many, Verb::Redrive, json).await,
+        Command::Discard { many, .. } if many.all && many.which.is_open() => {
+            Err(unfiltered("discard", "--type, --tenant or --status"))
+        }
         Command::Discard { many, reason } => {
             apply(outbox, &many, Verb::Discard { reason }, json).await
         }

@@ -20,7 +20,7 @@ use serde_json::json;
 
 use self::find::{Key, Which};
 use super::watch::Watch;
-use super::{At, shown, words};
+use super::{At, shown, unfiltered, words};
 use crate::failure::Failure;
 use crate::place::Place;
 use crate::settings::Settings;
@@ -337,6 +337,9 @@ async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<(), Failure
                 Err(refused(other))
             }
         };
+    }
+    if many.which.is_open() {
+        return Err(unfiltered("forget", "--state, --scope, --tenant, --kind or --principal"));
     }
     let (mut removed, mut left, mut after) = (0, 0, None);
     let (mut watch, now) = (Watch::new("purge", None), Clock::system().now());

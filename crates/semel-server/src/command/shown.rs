@@ -6,7 +6,7 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use comfy_table::{ContentArrangement, Table, TableStyle};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, TableStyle};
 use semel::Timestamp;
 use serde_json::Value;
 
@@ -60,6 +60,11 @@ impl Grid {
             column.set_padding((0, 2));
         }
         if let Some(width) = width() {
+            // Only the last column is prose; names that are broken over lines cannot be copied.
+            let columns = self.0.column_count();
+            for column in self.0.column_iter_mut().take(columns.saturating_sub(1)) {
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
             self.0.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         }
         line(self.0.trim_fmt())

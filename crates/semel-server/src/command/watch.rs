@@ -8,10 +8,14 @@ use tokio::time::Instant;
 
 /// Between two lines, where there is no terminal.
 const EVERY: Duration = Duration::from_secs(5);
+/// Work that is done sooner shows no bar.
+const SOON: Duration = Duration::from_millis(500);
 
 /// Long work under way. Says nothing of work that is soon done.
 pub(crate) struct Watch {
     what: &'static str,
+    total: Option<u64>,
+    terminal: bool,
     bar: Option<ProgressBar>,
     said: Instant,
 }
@@ -19,27 +23,34 @@ pub(crate) struct Watch {
 impl Watch {
     /// Begins to watch `what`, of which there are `total`, as far as anybody knows.
     pub(crate) fn new(what: &'static str, total: Option<u64>) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-            bar.set_style(style(total.is_some()));
-            bar.set_prefix(what);
-            bar
-        });
-        Self { what, bar, said: Instant::now() }
+        let terminal = std::io::stderr().is_terminal();
+        Self { what, total, terminal, bar: None, said: Instant::now() }
     }
 
     /// So many are done. `words` says it to those who have no terminal.
     pub(crate) fn at(&mut self, done: u64, total: Option<u64>, words: impl FnOnce() -> String) {
-        if let Some(bar) = &self.bar {
-            if let Some(total) = total.filter(|total| Some(*total) != bar.length()) {
-                bar.set_style(style(true));
-                bar.set_length(total);
+        if self.terminal {
+            if self.bar.is_some() || self.said.elapsed() >= SOON {
+                self.draw(done, total.or(self.total));
             }
-            bar.set_position(done);
         } else if self.said.elapsed() >= EVERY {
             self.said = Instant::now();
             let _ = writeln!(std::io::stderr(), "{}: {}", self.what, words());
         }
+    }
+
+    fn draw(&mut self, done: u64, total: Option<u64>) {
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::no_length();
+            bar.set_prefix(self.what);
+            bar.set_style(style(false));
+            bar
+        });
+        if let Some(total) = total.filter(|total| Some(*total) != bar.length()) {
+            bar.set_style(style(true));
+            bar.set_length(total);
+        }
+        bar.set_position(done);
     }
 
     /// So many are done, of nobody knows how many.
@@ -58,8 +69,8 @@ impl Drop for Watch {
 
 fn style(bounded: bool) -> ProgressStyle {
     let template = match bounded {
-        true => "{prefix} [{bar:30}] {human_pos}/{human_len} {per_sec}, {eta} left",
-        false => "{prefix} {spinner} {human_pos} {per_sec}",
+        true => "{prefix} [{bar:30}] {human_pos} of {human_len}, {eta} left",
+        false => "{prefix} {spinner} {human_pos}",
     };
     ProgressStyle::with_template(template).expect("a template")
 }

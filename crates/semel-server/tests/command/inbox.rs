@@ -41,6 +41,7 @@ async fn failed_events_are_redriven_and_discarded(ground: Ground) {
 
     let said = ground.run(&["inbox", "redrive", &EventId::generate().to_string()]).badly(2);
     assert!(said.contains("no group has failed"), "{said}");
+    ground.run(&["inbox", "discard", "--all", "--reason", "a test"]).badly(2);
     let gone = ["inbox", "discard", "--all", "--group", "NOTIFY", "--reason", "a test"];
     assert_eq!(ground.json(&gone)["changed"], 5);
     let dead = ground.json(&["inbox", "failed", "--state", "dead"]);

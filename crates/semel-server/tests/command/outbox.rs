@@ -39,6 +39,7 @@ async fn events_are_redriven_and_discarded(ground: Ground) {
     assert_eq!(ground.json(&["outbox", "redrive", "--all"])["changed"], 0);
     assert_eq!(ground.json(&["outbox", "status"])["pending"], 12);
 
+    ground.run(&["outbox", "discard", "--all", "--reason", "a test"]).badly(2);
     let gone = ["outbox", "discard", "--all", "--type", "order.placed", "--reason", "a test"];
     assert_eq!(ground.json(&[&gone[..], &["--dry-run"]].concat())["changed"], 12);
     assert_eq!(ground.json(&gone)["changed"], 12);

@@ -25,12 +25,14 @@ async fn records_are_listed(ground: Ground) {
     ended(&ledger, &key("REFUND", "d"), dead("used up")).await;
     let theirs = Key::new(Kind::Http, "other", "POST /x", Principal::of("ann"), "h").unwrap();
     ended(&ledger, &theirs, uncertain("?")).await;
+    ended(&ledger, &key("POST /x/y", "below"), dead("no")).await;
     claimed(&ledger, &key("PAY", "running"), OnCrash::Rerun, HOUR).await;
 
     let list = |words: &[&str]| ground.json(&[&["records", "list"], words].concat());
-    assert_eq!(ids(&list(&[])).len(), 11);
+    assert_eq!(ids(&list(&[])).len(), 12);
     assert_eq!(ids(&list(&["--scope", "REFUND"])), ["d", "f"]);
-    assert_eq!(ids(&list(&["--state", "dead"])), ["d"]);
+    assert_eq!(ids(&list(&["--scope", "POST /x"])), ["h"], "not what lies below");
+    assert_eq!(ids(&list(&["--state", "dead"])), ["below", "d"]);
     assert_eq!(ids(&list(&["--kind", "http", "--tenant", "other"])), ["h"]);
     assert_eq!(ids(&list(&["--id", "p3"])), ["p3"]);
     assert_eq!(ids(&list(&["--due"])), Vec::<String>::new());
@@ -51,7 +53,7 @@ async fn records_are_listed(ground: Ground) {
     }
     seen.sort();
     seen.dedup();
-    assert_eq!(seen.len(), 11, "{seen:?}");
+    assert_eq!(seen.len(), 12, "{seen:?}");
 
     let table = ground.run(&["records", "list", "--scope", "REFUND"]).well();
     assert_eq!(table.lines().count(), 3, "one line a record: {table}");
@@ -175,7 +177,9 @@ async fn purged_records_are_gone(ground: Ground) {
     assert_eq!(planned["removed"], 5, "{planned}");
     let purged = ground.json(&["records", "purge", "--state", "dead", "--all"]);
     assert_eq!(purged["removed"], 5, "{purged}");
-    let rest = ground.json(&["records", "purge", "--all"]);
+    let said = ground.run(&["records", "purge", "--all"]).badly(2);
+    assert!(said.contains("everything"), "{said}");
+    let rest = ground.json(&["records", "purge", "--all", "--scope", "PAY"]);
     assert_eq!((&rest["removed"], &rest["left"]), (&0.into(), &1.into()), "{rest}");
     assert_eq!(ids(&ground.json(&["records", "list"])), ["held"]);
     place.close().await;

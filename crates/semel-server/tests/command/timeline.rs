@@ -39,9 +39,8 @@ async fn an_operation_is_shown_to_its_end(ground: Ground) {
         "consumer   INVENTORY succeeded",
         "NOTIFY failed after 1 attempt",
         "the shelf is empty",
-        "ago)",
     ] {
-        assert!(text.contains(said) || said == "ago)", "{said}: {text}");
+        assert!(text.contains(said), "{said}: {text}");
     }
     let alone = ground.json(&["records", "show", "order-2", "--group", "NOTIFY"]);
     assert_eq!(alone["events"][0]["consumers"].as_array().unwrap().len(), 1);
@@ -67,6 +66,7 @@ async fn an_event_that_does_not_get_away_says_why() {
     let error = ErrorText::new("broker away");
     relayed(&place, Fate::Retry { after: Duration::from_secs(3_600), error }).await;
     let failed = ground.run(&["records", "show", "order-1"]).well();
-    assert!(failed.contains("failed after 1 try, next in 59 minutes: broker away"), "{failed}");
+    assert!(failed.contains("failed after 1 try, next in "), "{failed}");
+    assert!(failed.contains("minutes: broker away"), "{failed}");
     place.close().await;
 }

@@ -29,7 +29,7 @@ pub(super) struct Which {
     /// Only of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Only of this operation, or consumer group with its handlers
+    /// Only of this operation; with --kind event, of this consumer group and its handlers
     #[arg(long)]
     scope: Option<String>,
     /// Only of this caller: `global`, or the first hex digits that lists show
@@ -57,11 +57,19 @@ impl Which {
             kind: self.kind,
             tenant: self.tenant.clone(),
             scope: self.scope.clone(),
-            below: true,
+            // An operation is a path over HTTP, and what lies below another path is another one.
+            below: self.kind == Some(Kind::Event),
             state: self.state,
             due: self.due,
             ..Filter::default()
         }
+    }
+
+    /// Whether everything matches.
+    pub(super) fn is_open(&self) -> bool {
+        let Self { kind, tenant, scope, principal, state, due } = self;
+        let texts = [tenant, scope, principal];
+        kind.is_none() && state.is_none() && !due && texts.iter().all(|part| part.is_none())
     }
 
     /// What no store filters by.
@@ -122,16 +130,8 @@ impl Key {
         Failure::usage(format_args!(
             "no record has `{}` as its id, reference, digest or operation id{}",
             shown::clean(&self.key),
-            if self.narrowed() { ", within what the flags leave" } else { "" }
+            if self.which.is_open() { "" } else { ", within what the flags leave" }
         ))
-    }
-
-    fn narrowed(&self) -> bool {
-        let Which { kind, tenant, scope, principal, state, due } = &self.which;
-        kind.is_some()
-            || state.is_some()
-            || *due
-            || [tenant, scope, principal].iter().any(|part| part.is_some())
     }
 
     /// Shows the candidates, and asks for more.

@@ -135,3 +135,82 @@ pub(super) async fn consumers(
     items.sort_by(|a, b| a.key.scope().cmp(b.key.scope()));
     Ok(Found { items, complete: after.is_none() })
 }
+
+#[cfg(test)]
+mod tests {
+    use semel::event::Envelope;
+    use semel::outbox::memory::MemoryOutbox;
+    use semel::store::{Draft, Ending};
+    use semel::{AttemptId, Clock, Fence, Fingerprint, OnCrash, OperationId, Outcome, Recorded};
+
+    use super::*;
+
+    const BEGAN: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+    fn second(at: u64) -> Timestamp {
+        BEGAN.after(Duration::from_secs(at))
+    }
+
+    /// An operation that was claimed and settled at these seconds.
+    fn operation(operation_id: OperationId, claimed: u64, settled: u64) -> Record {
+        let draft = Draft {
+            key: Key::command("acme", "PAY", "k").unwrap(),
+            fingerprint: Fingerprint::none(),
+            operation_id,
+            attempt_id: AttemptId::generate(),
+            attempt: 1,
+            owner: "o".into(),
+            lease: Duration::from_secs(30),
+            on_crash: OnCrash::Rerun,
+            keep: Duration::from_secs(60),
+            parcel: None,
+        };
+        let outcome = Recorded::Whole(Outcome::empty());
+        let ending = Ending::Succeeded { outcome, keep: draft.keep };
+        Record::granted(&draft, Fence(1), second(claimed)).ended(&ending, second(settled)).unwrap()
+    }
+
+    /// An event a second, of which these were caused by the operation.
+    async fn outbox(caused: &[u64], operation: OperationId) -> MemoryOutbox {
+        let clock = Clock::manual(BEGAN);
+        let outbox = MemoryOutbox::with_clock(clock.clone());
+        for at in 0..5_000 {
+            let event = Envelope::builder("acme", "t", "/s").attribute("at", &at.to_string());
+            let event = match caused.contains(&at) {
+                true => event.causation_id(&operation.to_string()),
+                false => event.causation_id("somebody"),
+            };
+            outbox.append(&mut outbox.clone(), &[event.build().unwrap()]).await.unwrap();
+            clock.advance(Duration::from_secs(1));
+        }
+        outbox
+    }
+
+    async fn found(caused: &[u64], claimed: u64, settled: u64) -> Vec<u64> {
+        let id = OperationId::generate();
+        let record = operation(id, claimed, settled);
+        let found = events(&outbox(caused, id).await, &record, second(5_000)).await.unwrap();
+        assert!(found.complete);
+        let at =
+            |row: &Row| row.envelope.as_ref().unwrap().attribute("at").unwrap().parse().unwrap();
+        found.items.iter().map(at).collect()
+    }
+
+    #[tokio::test]
+    async fn events_are_found_where_the_operation_ended() {
+        assert_eq!(found(&[3_000, 3_001], 3_000, 3_001).await, [3_000, 3_001]);
+        assert_eq!(found(&[0], 0, 0).await, [0]);
+        assert_eq!(found(&[4_999], 4_999, 4_999).await, [4_999]);
+        assert_eq!(found(&[4_000], 100, 4_000).await, [4_000]);
+    }
+
+    #[tokio::test]
+    async fn events_of_an_early_attempt_are_found_too() {
+        assert_eq!(found(&[200], 100, 4_000).await, [200]);
+    }
+
+    #[tokio::test]
+    async fn what_happened_outside_its_time_is_not_its_own() {
+        assert_eq!(found(&[10, 4_900], 2_000, 2_001).await, Vec::<u64>::new());
+    }
+}
