@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::caller::{Caller, TEA};
 use crate::ground::{Ground, done, server, until_effects};
@@ -20,6 +21,8 @@ const KEYS: usize = 120;
 /// Clients at once; each has every so many-th key, and a twin with the same keys.
 const CLIENTS: usize = 6;
 const KILLS: usize = 4;
+/// How long a loaded machine may take for one call.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_or_doubled_on_sqlite_and_the_bus() {
@@ -65,30 +68,41 @@ impl Progress {
     }
 }
 
+/// Where each process is; nowhere while it is down, for its port may be somebody else's by then.
+type Urls = Vec<Option<String>>;
+
 async fn survive(ground: Ground, processes: usize) {
     let mut services: Vec<Service> = (0..processes).map(|_| ground.start()).collect();
-    let urls = |services: &[Service]| -> Vec<String> {
-        services.iter().map(|service| service.url("orders").to_owned()).collect()
-    };
-    let (tell, told) = watch::channel(urls(&services));
+    let url = |service: &Service| Some(service.url("orders").to_owned());
+    let (tell, told) = watch::channel::<Urls>(services.iter().map(url).collect());
     let progress = Arc::new(Progress::default());
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS * 2 {
         clients.spawn(client(number, told.clone(), Arc::clone(&progress)));
     }
+    let mut heard = Vec::new();
     for kill in 0..KILLS {
         // In the middle of it: everybody else's calls are under way.
-        progress.until((kill + 1) * 2 * KEYS / (KILLS + 2)).await;
+        let due = progress.until((kill + 1) * 2 * KEYS / (KILLS + 2));
+        tokio::pin!(due);
+        loop {
+            tokio::select! {
+                () = &mut due => break,
+                Some(ended) = clients.join_next() => heard.extend(ended.expect("a client's story")),
+            }
+        }
         let at = kill % processes;
+        tell.send_modify(|urls| urls[at] = None);
         services.remove(at).kill();
         services.insert(at, ground.start());
-        tell.send_replace(urls(&services));
+        tell.send_modify(|urls| urls[at] = url(&services[at]));
+    }
+    while let Some(ended) = clients.join_next().await {
+        heard.extend(ended.expect("a client's story"));
     }
     let mut answers: BTreeMap<String, Vec<Bytes>> = BTreeMap::new();
-    for heard in clients.join_all().await {
-        for (key, answer) in heard {
-            answers.entry(key).or_default().push(answer);
-        }
+    for (key, answer) in heard {
+        answers.entry(key).or_default().push(answer);
     }
     assert_eq!(answers.len(), KEYS);
     let caller = Caller::new();
@@ -120,21 +134,22 @@ async fn survive(ground: Ground, processes: usize) {
 /// Places its orders, each until it is answered; gives what was answered.
 async fn client(
     number: usize,
-    urls: watch::Receiver<Vec<String>>,
+    mut urls: watch::Receiver<Urls>,
     progress: Arc<Progress>,
 ) -> Vec<(String, Bytes)> {
     let (caller, mut heard) = (Caller::new(), Vec::new());
     for key in (number % CLIENTS..KEYS).step_by(CLIENTS).map(|key| format!("key-{key}")) {
+        let end = Instant::now() + 2 * PATIENCE;
         let answer = loop {
-            let url = {
-                let urls = urls.borrow();
-                urls[number % urls.len()].clone()
-            };
-            match caller.try_place(&url, &key, TEA).await {
+            let at = number % urls.borrow().len();
+            let known = urls.wait_for(|urls| urls[at].is_some()).await.expect("told")[at].clone();
+            let url = known.expect("waited for");
+            let placed = caller.try_place(&url, &key, TEA);
+            match timeout(PATIENCE, placed).await.expect("an answer, or a cut connection") {
                 Some(answer) if answer.status == 201 => break answer,
-                // In progress, failed, stopped in the middle, or nobody there.
+                // In progress, failed, stopped in the middle, or nobody there; but not for ever.
                 Some(answer) => assert!(
-                    matches!(answer.status, 409 | 500 | 503),
+                    matches!(answer.status, 409 | 500 | 503) && Instant::now() < end,
                     "{key}: {} {}",
                     answer.status,
                     answer.text()
