@@ -98,7 +98,8 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let words = chain(&error);
+        // The library speaks of its own calls; here they are commands.
+        let words = chain(&error).replace("`check` lists", "`semel doctor` lists");
         if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) {
             return Self::unreachable(words);
         }

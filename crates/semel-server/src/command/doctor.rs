@@ -9,11 +9,13 @@ use clap::Args;
 use semel::outbox::{Backlog, Outbox};
 use semel::store::{Filter, Finding, Guarantee, Inspect as _, Severity, Store as _};
 use semel::{AnyStore, State};
+use semel_ids::shared::Shared as _;
+use semel_redis::RedisCache;
 use serde_json::{Value, json};
 
 use super::{At, migrate, shown};
 use crate::failure::Failure;
-use crate::place::{Opening, Place, StoreKind, on_database};
+use crate::place::{Opening, Place, StoreKind, on_database, redacted};
 use crate::settings::Settings;
 
 /// Records that are counted at most: a look need not read everything.
@@ -88,7 +90,8 @@ impl Check {
     }
 
     fn of(about: &'static str, finding: Finding) -> Self {
-        let Finding { severity, code, found, fix } = finding;
+        let Finding { severity, code, found, ref fix } = finding;
+        let fix = by_command(fix);
         let level = match severity {
             Severity::Warning => Level::Warning,
             Severity::Error => Level::Error,
@@ -101,6 +104,12 @@ impl Check {
         let fix = (!fix.is_empty()).then_some(fix);
         json!({ "about": about, "level": level.name(), "code": code, "found": found, "fix": fix })
     }
+}
+
+/// The library speaks of its own calls; here they are commands.
+pub(crate) fn by_command(fix: &str) -> String {
+    fix.replace("call `migrate`", "run `semel migrate apply`")
+        .replace("the printed script", "the script of `semel migrate print`")
 }
 
 /// A finding as JSON.
@@ -127,6 +136,7 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
             }
         }
     }
+    checks.extend(cache(&settings).await);
     checks.extend(advice(&at, &settings));
     let worst = if strict { Level::Warning } else { Level::Error };
     let bad = checks.iter().filter(|check| check.level >= worst).count();
@@ -264,6 +274,23 @@ fn backlog(backlog: Backlog) -> Option<Check> {
             "outbox-flows",
             format!("{} waiting", shown::counted(waiting, "event")),
         ),
+    })
+}
+
+/// Whether the cache that resolvers share answers. Without it they ask the map.
+async fn cache(settings: &Settings) -> Option<Check> {
+    let cache = &settings.idresolve.cache;
+    let url = cache.l2_url.as_deref().filter(|_| cache.l2_enabled)?;
+    let asked = async { RedisCache::open(url)?.get(&["semel:doctor".to_owned()]).await };
+    Some(match asked.await {
+        Ok(_) => Check::good("cache", "l2-reached", format!("{} answers", redacted(url))),
+        Err(error) => {
+            let why = Failure::from(error);
+            let found =
+                format!("{} does not answer, so every node asks the map: {why}", redacted(url));
+            let fix = "see that it runs, or set l2_enabled = false";
+            Check::warning("cache", "l2-unreachable", found, fix)
+        }
     })
 }
 

@@ -11,7 +11,7 @@ use semel_sql::{postgres, sqlite};
 use serde_json::json;
 
 use super::{At, shown};
-use crate::command::doctor::finding;
+use crate::command::doctor::{by_command, finding};
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreKind, StoreUrl};
 use crate::settings::Settings;
@@ -195,7 +195,7 @@ async fn verify(url: &StoreUrl, strict: bool, json: bool) -> Result<(), Failure>
     } else {
         for Finding { severity, found, fix, .. } in &findings {
             let word = if *severity == Severity::Error { "error" } else { "warning" };
-            shown::line(format!("{word}: {found}\n  fix: {fix}"))?;
+            shown::line(format!("{word}: {found}\n  fix: {}", by_command(fix)))?;
         }
     }
     match count {

@@ -70,3 +70,16 @@ async fn brokers_are_checked() {
     }
     ground.run(&["doctor", "--broker", "kafka://x"]).badly(2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shared_cache_is_asked() {
+    let ground = Ground::sqlite().await;
+    let reached = (server("SEMEL_TEST_REDIS_URL"), "l2-reached");
+    for (url, code) in [reached, ("redis://127.0.0.1:1".to_owned(), "l2-unreachable")] {
+        let mut command = ground.command(&["doctor", "--json"]);
+        command.env("SEMEL_IDRESOLVE__CACHE__L2_URL", &url);
+        let said = crate::program::Ended::from(command.output().unwrap()).well();
+        let said: Value = serde_json::from_str(&said).unwrap();
+        assert!(codes(&said).contains(&code), "{said}");
+    }
+}

@@ -29,6 +29,9 @@ async fn postgres_comes_up_to_date() {
     let ground = Ground::bare_postgres().await;
     let lacking = ground.run(&["migrate", "verify"]);
     assert!(lacking.stdout.contains("semel_record"), "{}", lacking.stdout);
+    assert!(lacking.stdout.contains("run `semel migrate apply`"), "{}", lacking.stdout);
+    let unread = ground.run(&["records", "list"]).badly(1);
+    assert!(unread.contains("semel_record") && unread.contains("semel doctor"), "{unread}");
     assert!(lacking.badly(3).contains("migrate apply"));
     comes_up_to_date(ground).await;
 }
