@@ -31,6 +31,9 @@ pub(crate) struct Arguments {
     /// A broker to check, too: nats://…, amqp://…, redis://…
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
+    /// What the stream, the exchange or the keys are called there
+    #[arg(long, value_name = "NAME", default_value = "semel-demo")]
+    broker_name: String,
     /// Warnings count, too
     #[arg(long)]
     strict: bool,
@@ -118,7 +121,7 @@ pub(crate) fn finding(finding: &Finding) -> Value {
 }
 
 pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
-    let Arguments { at, broker, strict } = arguments;
+    let Arguments { at, broker, broker_name, strict } = arguments;
     let (mut checks, mut away) = (Vec::new(), None);
     match store(&at, &settings).await {
         Ok(found) => checks.extend(found),
@@ -128,7 +131,7 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
         }
     }
     if let Some(url) = &broker {
-        match broker::check(url).await {
+        match broker::check(url, &broker_name).await {
             Ok(found) => checks.extend(found),
             Err(failure) => {
                 checks.push(unreached("broker", "broker-unreachable", &failure));
