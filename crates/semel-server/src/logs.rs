@@ -40,7 +40,8 @@ pub(crate) fn start(format: Format) -> Result<Logs, Failure> {
             .map_err(|error| Failure::usage(format_args!("RUST_LOG={text}: {error}")))?,
         Err(_) => EnvFilter::new("info"),
     };
-    let colours = std::io::stderr().is_terminal();
+    // A file or a collector wants no colours.
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
     let lines = match format {
         Format::Text => lines.boxed(),

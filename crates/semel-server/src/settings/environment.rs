@@ -5,8 +5,8 @@ use toml::{Table, Value};
 use crate::failure::Failure;
 
 const PREFIX: &str = "SEMEL_";
-/// What is read by others: the tests' servers, and the switches of their sabotage.
-const OTHERS: [&str; 2] = ["SEMEL_TEST_", "SEMEL_SABOTAGE"];
+/// What is read by others: the tests' servers, the switches of their sabotage, what is benchmarked.
+const OTHERS: [&str; 3] = ["SEMEL_TEST_", "SEMEL_SABOTAGE", "SEMEL_BENCH_"];
 
 /// The variables that may be settings. One that cannot be read is refused, like one that nobody knows.
 pub(super) fn variables() -> Result<Vec<(String, String)>, Failure> {
