@@ -6,7 +6,7 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use comfy_table::{ColumnConstraint, ContentArrangement, Table, TableStyle};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, TableStyle, Width};
 use semel::Timestamp;
 use serde_json::Value;
 
@@ -40,6 +40,9 @@ pub(crate) fn aside(text: impl AsRef<str>) {
     let _ = writeln!(io::stderr(), "{}", text.as_ref());
 }
 
+/// Characters that the last column has at least, however narrow the terminal is.
+const PROSE: u16 = 24;
+
 /// Rows under headings.
 pub(crate) struct Grid(Table);
 
@@ -62,8 +65,11 @@ impl Grid {
         if let Some(width) = width() {
             // Only the last column is prose; names that are broken over lines cannot be copied.
             let columns = self.0.column_count();
-            for column in self.0.column_iter_mut().take(columns.saturating_sub(1)) {
-                column.set_constraint(ColumnConstraint::ContentWidth);
+            for (at, column) in self.0.column_iter_mut().enumerate() {
+                column.set_constraint(match at + 1 == columns {
+                    true => ColumnConstraint::LowerBoundary(Width::Fixed(PROSE)),
+                    false => ColumnConstraint::ContentWidth,
+                });
             }
             self.0.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         }

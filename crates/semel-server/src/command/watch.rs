@@ -41,10 +41,7 @@ impl Watch {
 
     fn draw(&mut self, done: u64, total: Option<u64>) {
         let bar = self.bar.get_or_insert_with(|| {
-            let bar = ProgressBar::no_length();
-            bar.set_prefix(self.what);
-            bar.set_style(style(false));
-            bar
+            ProgressBar::no_length().with_style(style(false)).with_prefix(self.what)
         });
         if let Some(total) = total.filter(|total| Some(*total) != bar.length()) {
             bar.set_style(style(true));
