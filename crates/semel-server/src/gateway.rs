@@ -25,6 +25,7 @@ use clap::Args;
 use http::HeaderName;
 use semel::executor::Polling;
 use semel::{AnyStore, Executor, Policy};
+use tokio::signal::unix::Signal;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -134,7 +135,7 @@ pub(crate) async fn run(
         return Err(Failure::usage("an --upstream-timeout of nothing lets nothing through"));
     }
     let certificate = Certificate::read(gateway)?;
-    let stop = signals::stop()?;
+    let (stop, asked) = (signals::stop()?, signals::reload()?);
     let admin = admin::Admin::bind(&gateway.admin_listen).await?;
     let mut listener = Listener::bind("--listen", &gateway.listen).await?;
     if let Some(certificate) = &certificate {
@@ -157,7 +158,7 @@ pub(crate) async fn run(
     let admin_url = admin.as_ref().map(admin::Admin::url);
     let admin = admin
         .map(|admin| admin.start(executor.clone(), store.kind(), stop.clone(), closed.clone()));
-    reload(arguments, &settings, file, entrance.clone(), certificate)?;
+    reload(asked, arguments, &settings, file, entrance.clone(), certificate);
 
     for warning in gateway.principal.warnings(gateway.jwks.is_some()) {
         tracing::warn!("{warning}");
@@ -215,20 +216,22 @@ fn executor(place: &Place, ledger: &Ledger) -> Result<Executor<AnyStore>, Failur
 
 /// Reads routes, keys and certificates again whenever SIGHUP asks for it.
 fn reload(
+    mut asked: Signal,
     arguments: Arguments,
     started: &Settings,
     file: Option<PathBuf>,
     entrance: Entrance,
     certificate: Option<Arc<Certificate>>,
-) -> Result<(), Failure> {
-    let mut asked = signals::reload()?;
+) {
     let gateway: Gateway = started.gateway.clone();
     tokio::spawn(async move {
         while asked.recv().await.is_some() {
             let read = Settings::read(file.as_deref()).and_then(|settings| {
                 let settings = arguments.over(settings);
-                entrance.reload(&gateway, &settings.route)?;
+                // What may be wrong comes first: both change, or neither.
+                let doors = entrance.prepare(&gateway, &settings.route)?;
                 certificate.as_ref().map_or(Ok(()), |certificate| certificate.reload())?;
+                entrance.change(doors);
                 Ok(settings)
             });
             match read {
@@ -244,5 +247,4 @@ fn reload(
             }
         }
     });
-    Ok(())
 }

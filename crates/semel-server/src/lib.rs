@@ -30,6 +30,7 @@ mod guides {
     mod public_ids {}
 }
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 pub use failure::{Code, Failure};
@@ -54,6 +55,7 @@ pub fn main() -> ExitCode {
 }
 
 fn end(failure: &Failure) -> ExitCode {
-    eprintln!("semel: {failure}");
+    // Nobody may be there to read it; the code says it too.
+    let _ = writeln!(std::io::stderr(), "semel: {failure}");
     failure.code().into()
 }

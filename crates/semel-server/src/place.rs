@@ -7,13 +7,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use semel::store::AnyStore;
 use semel::store::memory::MemoryStore;
+use semel::store::{AnyStore, Finding};
 use semel_redis::RedisStore;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
 
+use crate::command::doctor::by_command;
 use crate::failure::Failure;
 
 /// Words in the names of parameters that hold what nobody is to see.
@@ -243,6 +244,12 @@ impl Place {
                 let path = url.path().map(PathBuf::from).unwrap_or_default();
                 if !serve && !path.exists() {
                     return Err(Failure::unreachable("there is no such file"));
+                }
+                // Asked before it is opened, which turns a file into one with a write-ahead log:
+                // somebody else's database is not to be changed by looking.
+                if !serve && let Some(lacking) = SqliteStore::verify(&path).await?.first() {
+                    let Finding { found, fix, .. } = lacking;
+                    return Err(Failure::failed(format_args!("{found}; {}", by_command(fix))));
                 }
                 Place::Sqlite(SqliteStore::builder(path).migrate(serve).open().await?)
             }

@@ -142,6 +142,10 @@ async fn converse<S, B>(
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
+    // Who says nothing keeps its place from others, and no timer below has begun.
+    if !matches!(tokio::time::timeout(PATIENCE, stream.readable()).await, Ok(Ok(()))) {
+        return tracing::debug!(peer = %peer.0, "a connection on which nothing was said");
+    }
     match tls {
         None => speak(stream, peer, service, watcher).await,
         Some(config) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel::executor::{LocalReplay, Polling};
 use semel::store::memory::MemoryStore;
-use semel::store::{ErrorKind, Store as _};
+use semel::store::{ErrorKind, Filter, Inspect as _, Store as _};
 use semel::{
     Clock, Command, Error, Execution, Executor, Fingerprint, Key, OnCrash, Operate, Operated,
     Policy, State, Sweeping, Timestamp, Wait,
@@ -466,4 +466,23 @@ async fn many_shutdowns_at_once_all_end() {
         assert!(shutdown.await.expect("no panic").graceful);
     }
     assert_eq!(bench.state().await, Some(State::Succeeded));
+}
+
+#[tokio::test]
+async fn what_has_succeeded_since_it_was_listed_is_not_purged() {
+    let executor = Executor::new(MemoryStore::new());
+    let failed = executor.run(command(), |_| async { Err::<u32, _>("away".to_owned()) }).await;
+    assert!(failed.is_err());
+    let filter = Filter { state: Some(State::Failed), ..Filter::default() };
+    let listed = executor.store().list(&filter, None, 10).await.expect("memory answers");
+    let [entry] = &listed.entries[..] else { panic!("one failure, not {listed:?}") };
+    let answer = executor.run(command(), |_| async { Ok::<_, String>(7) }).await;
+    assert_eq!(answer.expect("executed").value(), Some(&7));
+    assert_eq!(executor.purge_seen(entry).await.expect("memory answers"), Operated::Moved);
+    let again = executor.run(command(), |_| async { Ok::<_, String>(8) }).await;
+    assert_eq!(again.expect("replayed").value(), Some(&7));
+    let filter = Filter { state: Some(State::Succeeded), ..Filter::default() };
+    let listed = executor.store().list(&filter, None, 10).await.expect("memory answers");
+    let purged = executor.purge_seen(&listed.entries[0]).await.expect("memory answers");
+    assert_eq!(purged, Operated::Done);
 }

@@ -37,7 +37,7 @@ pin_project! {
 
 impl<B: HttpBody<Data = Bytes>> Body<B> {
     /// The inner service's body, untouched.
-    pub(crate) fn through(inner: B) -> Self {
+    pub fn through(inner: B) -> Self {
         Self { state: State::Through { inner } }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::executor::Executor;
 use crate::key::Key;
 use crate::outcome::{ErrorText, Outcome, Recorded};
-use crate::record::{State, Version};
+use crate::record::{Entry, State, Version};
 use crate::store::{
     Change, Cursor, Ending, Error, ErrorKind, Filter, Inspect, Page, Result, Swapped,
 };
@@ -150,6 +150,13 @@ pub trait Operate: Sync {
     fn purge(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
         change_if(self, key, Change::End(Ending::Removed), |state| state != State::Running)
     }
+
+    /// [`purge`](Self::purge), if the record is still the one that was seen: who lists failures and
+    /// removes them must not remove what has succeeded meanwhile.
+    fn purge_seen(&self, seen: &Entry) -> impl Future<Output = Result<Operated>> + Send {
+        let (change, version) = (Change::End(Ending::Removed), Some(seen.record.version()));
+        change_version(self, &seen.key, version, change, |state| state != State::Running)
+    }
 }
 
 async fn change_if<O: Operate + ?Sized>(
@@ -158,8 +165,21 @@ async fn change_if<O: Operate + ?Sized>(
     change: Change,
     applies: impl Fn(State) -> bool + Send,
 ) -> Result<Operated> {
+    change_version(operator, key, None, change, applies).await
+}
+
+async fn change_version<O: Operate + ?Sized>(
+    operator: &O,
+    key: &Key,
+    seen: Option<Version>,
+    change: Change,
+    applies: impl Fn(State) -> bool + Send,
+) -> Result<Operated> {
     use crate::store::Store as _;
     let Some(found) = operator.ledger().peek(key).await? else { return Ok(Operated::Missing) };
+    if seen.is_some_and(|seen| seen != found.record.version()) {
+        return Ok(Operated::Moved);
+    }
     // A claim whose lease is over is as uncertain as one that was marked so: nobody holds it.
     let lapsed = found.record.state == State::Running && !found.record.held(found.now);
     let state = if lapsed { State::Uncertain } else { found.record.state };

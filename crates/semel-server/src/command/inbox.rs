@@ -236,7 +236,7 @@ async fn apply(
                         continue;
                     }
                     reached.insert(key.id().to_owned());
-                    let done = many.dry_run || one(ledger, key, reason).await?;
+                    let done = many.dry_run || one(ledger, key, reason, *state).await?;
                     *(if done { &mut changed } else { &mut moved }) += 1;
                     watch.counted(changed);
                 }
@@ -270,10 +270,20 @@ async fn apply(
     }
 }
 
-async fn one(ledger: &AnyStore, key: &semel::Key, reason: Option<&str>) -> Result<bool, Failure> {
-    let operated = match reason {
-        None => ledger.decide(key, Resolution::DidNotHappen, Holder::Respected).await?,
-        Some(reason) => ledger.discard(key, reason).await?,
+/// Changes a record that was listed in this state. One that was listed as failed and has crashed since
+/// may have been handled: it is left alone.
+async fn one(
+    ledger: &AnyStore,
+    key: &semel::Key,
+    reason: Option<&str>,
+    listed: State,
+) -> Result<bool, Failure> {
+    let operated = match (reason, listed) {
+        (Some(reason), _) => ledger.discard(key, reason).await?,
+        (None, State::Failed | State::Dead) => ledger.redrive(key).await?,
+        (None, State::Uncertain | State::Running | State::Succeeded) => {
+            ledger.decide(key, Resolution::DidNotHappen, Holder::Respected).await?
+        }
     };
     Ok(operated == Operated::Done)
 }

@@ -325,7 +325,7 @@ async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<(), Failure
         let operated = match many.dry_run {
             true if held => Operated::Refused { state: State::Running },
             true => Operated::Done,
-            false => ledger.purge(&entry.key).await?,
+            false => ledger.purge_seen(&entry).await?,
         };
         return match operated {
             Operated::Done => purged(1, 0, many.dry_run, json),
@@ -348,7 +348,7 @@ async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<(), Failure
         for entry in page.entries.iter().filter(|entry| many.which.narrows(entry)) {
             let done = match many.dry_run {
                 true => !entry.record.held(now),
-                false => ledger.purge(&entry.key).await? == Operated::Done,
+                false => ledger.purge_seen(entry).await? == Operated::Done,
             };
             *(if done { &mut removed } else { &mut left }) += 1;
             watch.counted(removed);

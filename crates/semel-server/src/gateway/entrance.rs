@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{HeaderName, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use semel::{AnyStore, Executor};
 use semel_tower::grpc::{GrpcLayer, GrpcService};
@@ -21,7 +21,7 @@ use semel_tower::{Body, Fenced};
 use tower::{Layer as _, Service};
 
 use super::body::Answer;
-use super::forward::Forward;
+use super::forward::{Forward, told};
 use super::identity;
 use super::routes::{self, Matched, Routes};
 use super::settings::{Gateway, Route};
@@ -31,7 +31,7 @@ use crate::failure::Failure;
 type Inside = Forward<Body<Incoming>>;
 
 /// Everything that a reload changes.
-struct Doors {
+pub(super) struct Doors {
     routes: Routes,
     http: Idempotency<Inside, AnyStore, Fenced>,
     grpc: GrpcService<Inside, AnyStore, Fenced>,
@@ -58,12 +58,14 @@ impl Entrance {
         Ok(Self { doors: Arc::new(ArcSwap::from_pointee(doors)), executor, forward })
     }
 
-    /// Lets requests in by these routes from now on; by the old ones if there is anything wrong with
-    /// them. Files that the settings name are read again.
-    pub(super) fn reload(&self, settings: &Gateway, routes: &[Route]) -> Result<(), Failure> {
-        let doors = doors(settings, routes, &self.executor, &self.forward)?;
+    /// What these routes come to, with the files that the settings name read again.
+    pub(super) fn prepare(&self, settings: &Gateway, routes: &[Route]) -> Result<Doors, Failure> {
+        doors(settings, routes, &self.executor, &self.forward)
+    }
+
+    /// Lets requests in by these from now on.
+    pub(super) fn change(&self, doors: Doors) {
         self.doors.store(Arc::new(doors));
-        Ok(())
     }
 }
 
@@ -86,7 +88,10 @@ fn doors(
         .problem_types(settings.problem_types.as_str())
         .operation(named);
     let (tenant, scope) = who();
-    let mut grpc = GrpcLayer::new(executor.clone(), tenant, scope);
+    let metadata = settings.key_headers.iter().cloned();
+    let genesis = HeaderName::from_static("x-idem-key");
+    let mut grpc =
+        GrpcLayer::new(executor.clone(), tenant, scope).key_metadata(metadata.chain([genesis]));
     for route in all {
         if route.grpc {
             grpc = grpc.unary(&route.path, routes::grpc_rules(route));
@@ -133,6 +138,12 @@ impl Service<Request<Incoming>> for Entrance {
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
         let doors = self.doors.load();
         let (method, path) = (request.method(), request.uri().path());
+        if let Some(meant) = doors.routes.evaded(method, path) {
+            tracing::debug!(route = meant.operation, "a path that is not written plainly");
+            let words = "write the path plainly: a route of this service is meant by it\n";
+            let answer = told(StatusCode::BAD_REQUEST, words).map(Body::through);
+            return Box::pin(std::future::ready(Ok(answer)));
+        }
         let matched = doors.routes.met(method, path).cloned();
         let grpc = doors.methods.covers(path);
         if let Some(matched) = &matched {

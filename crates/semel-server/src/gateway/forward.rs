@@ -12,13 +12,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::capture_connection;
 use metrics::counter;
 use semel_tower::http::{Fate, Slug};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower::Service;
 
@@ -38,6 +39,8 @@ const MAX_RESPONSE: usize = 1 << 20;
 /// What gRPC has before a message.
 const PREFIX: usize = 5;
 
+/// Calls of the upstream at once. More than one service can work on, fewer than this process has files.
+const CALLS: usize = 4_096;
 const UNSENT: &str = "nothing was sent; come again with the same key";
 const DOUBTFUL: &str = "whether the request took effect is not known; come again with the same key";
 
@@ -53,6 +56,8 @@ struct Inner<B> {
     secure: bool,
     trusted: bool,
     problems: String,
+    /// Calls at once. They outlive their callers, so that no limit of connections bounds them.
+    calls: Arc<Semaphore>,
 }
 
 impl<B> Clone for Forward<B> {
@@ -81,6 +86,7 @@ where
             secure: settings.tls_cert.is_some(),
             trusted: settings.trust_forwarded,
             problems: settings.problem_types.clone(),
+            calls: Arc::new(Semaphore::new(CALLS)),
         })))
     }
 
@@ -100,6 +106,9 @@ where
         let matched = request.extensions().get::<Arc<Matched>>();
         let limit = matched.and_then(|matched| matched.upstream_timeout).unwrap_or(inner.timeout);
         let bytes = matched.and_then(|matched| matched.max_response).unwrap_or(MAX_RESPONSE);
+        let Ok(_place) = inner.calls.clone().try_acquire_owned() else {
+            return inner.too_many(&sent);
+        };
         let upgrade = Upgrade::asked(&mut request, sent.claimed);
         inner.readdress(&mut request, uri);
         if let Some(upgrade) = &upgrade {
@@ -114,6 +123,8 @@ where
         let pool = if sent.grpc { &inner.pools.grpc } else { &inner.pools.any };
         let answered = pool.request(request);
         let answer = tokio::select! {
+            // After a pause of this process both may be there; an answer is an answer.
+            biased;
             answer = answered => answer,
             () = silence(progress.as_ref(), deadline, limit) => {
                 let unsent = connection.connection_metadata().is_none();
@@ -124,8 +135,15 @@ where
             Ok(response) => {
                 count("answered");
                 let waited = Waited { until: deadline, limit, bytes: bytes.saturating_add(PREFIX) };
-                let waited = (sent.claimed && !is_endless(&response)).then_some(waited);
-                pass(response, upgrade, waited)
+                // Who announces more than is kept is not waited for: it is delivered as it comes.
+                let kept = response.body().size_hint().lower() <= waited.bytes as u64;
+                let waited = (sent.claimed && kept && !is_endless(&response)).then_some(waited);
+                let doubtful = sent.claimed && is_doubtful(response.status());
+                let mut answer = pass(response, upgrade, waited);
+                if doubtful {
+                    answer.extensions_mut().insert(Fate::Doubt);
+                }
+                answer
             }
             Err(error) => inner.failed(&sent, is_unsent(&error), &chain(&error)),
         }
@@ -153,6 +171,19 @@ impl<B> Inner<B> {
         }
         // Which version is spoken with the upstream is the connection's to say.
         *request.version_mut() = Version::HTTP_11;
+    }
+
+    /// What a caller is told whose request is one too many. Nothing was sent.
+    fn too_many(&self, sent: &Sent) -> Response<Answer> {
+        count("refused");
+        tracing::warn!(upstream = %self.upstream, "{CALLS} calls are under way; one more was refused");
+        let words = "too many calls are under way; come again with the same key\n";
+        let mut response = told(StatusCode::SERVICE_UNAVAILABLE, words);
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        if sent.claimed {
+            response.extensions_mut().insert(Fate::Release);
+        }
+        response
     }
 
     /// What a caller is told whose request got no answer, and what becomes of its claim.
@@ -195,6 +226,15 @@ fn pass(
     response.map(|body| Answer::upstream(body, waited))
 }
 
+/// Whether something between here and the service says that it got no answer, or has changed the
+/// protocol under a request that is to be kept: the service may have had it.
+fn is_doubtful(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT | StatusCode::SWITCHING_PROTOCOLS
+    )
+}
+
 /// Whether it is a call of gRPC's. Those of gRPC-Web are requests like any other.
 fn is_grpc(headers: &HeaderMap) -> bool {
     const GRPC: &[u8] = b"application/grpc";
@@ -213,7 +253,7 @@ fn is_endless(response: &Response<Incoming>) -> bool {
 }
 
 /// A few words that are nobody's answer.
-fn told(status: StatusCode, words: &'static str) -> Response<Answer> {
+pub(super) fn told(status: StatusCode, words: &'static str) -> Response<Answer> {
     let mut response = Response::new(Answer::from(Bytes::from_static(words.as_bytes())));
     *response.status_mut() = status;
     response

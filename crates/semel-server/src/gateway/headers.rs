@@ -27,6 +27,16 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
+/// What a caller may say about where a request came from, and is not believed.
+static FROM: [HeaderName; 6] = [
+    FORWARDED_FOR,
+    HeaderName::from_static("forwarded"),
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-server"),
+];
+
 /// What the upstream is told of the claim that its work is done under: the same operation has the same
 /// id across attempts, and a fence never falls.
 const OPERATION_ID: HeaderName = HeaderName::from_static("semel-operation-id");
@@ -74,6 +84,11 @@ pub(super) fn forward(headers: &mut HeaderMap, target: &Uri, version: Version, f
     };
     // The upstream's own takes its place.
     headers.remove(HOST);
+    if !from.trusted {
+        for name in &FROM {
+            headers.remove(name);
+        }
+    }
     if let Some(peer) = from.peer {
         append(headers, FORWARDED_FOR, &peer.to_canonical().to_string());
     }
@@ -193,7 +208,7 @@ mod tests {
             false,
         );
         let expected = map(&[
-            ("x-forwarded-for", "192.0.2.1, 192.0.2.2, 10.0.0.7"),
+            ("x-forwarded-for", "10.0.0.7"),
             ("x-forwarded-proto", "https"),
             ("x-forwarded-host", "shop.example"),
             ("via", "1.0 fred, 1.1 semel"),
@@ -203,8 +218,15 @@ mod tests {
 
     #[test]
     fn what_something_in_front_says_is_handed_on_if_it_is_trusted() {
-        let lines = [("x-forwarded-proto", "http"), ("x-forwarded-host", "shop"), ("host", "lb")];
+        let lines = [
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-forwarded-for", "192.0.2.2"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-host", "shop"),
+            ("host", "lb"),
+        ];
         let headers = through(&lines, true);
+        assert_eq!(headers["x-forwarded-for"], "192.0.2.1, 192.0.2.2, 10.0.0.7");
         assert_eq!(
             (&headers["x-forwarded-proto"], &headers["x-forwarded-host"]),
             (&HeaderValue::from_static("http"), &HeaderValue::from_static("shop"),)

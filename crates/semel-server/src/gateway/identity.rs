@@ -142,11 +142,17 @@ fn bearer(parts: &Parts) -> Option<&str> {
 
 /// The only value of a cookie; two of one name say nothing.
 fn cookie<'p>(parts: &'p Parts, name: &str) -> Option<&'p str> {
-    let lines = parts.headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.split_once('='));
-    let mut values = pairs.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
+    // By bytes: what other cookies on the line are made of is their business.
+    let lines = parts.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
+    let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';'));
+    let named = |pair: &'p [u8]| {
+        let at = pair.iter().position(|byte| *byte == b'=')?;
+        (pair[..at].trim_ascii() == name.as_bytes()).then(|| pair[at + 1..].trim_ascii())
+    };
+    let mut values = pairs.filter_map(named);
     let value = values.next().filter(|value| !value.is_empty())?;
-    values.next().is_none().then_some(value)
+    let only = values.next().is_none();
+    only.then(|| std::str::from_utf8(value).ok()).flatten()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
+use percent_encoding::percent_decode_str;
 use semel::{Command, Policy, Wait};
 use semel_tower::grpc::{Codes, Rules as GrpcRules};
 use semel_tower::http::{Preset as Kept, Rules};
@@ -52,10 +53,36 @@ impl Routes {
         Ok(all)
     }
 
+    /// The route that a path would meet if it were written plainly, where it meets another or none as
+    /// it is written. Whatever is behind the gateway may read it plainly, past the rules of that route.
+    pub(super) fn evaded(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
+        let meant = self.met(method, &plain(path))?;
+        match self.met(method, path) {
+            Some(met) if Arc::ptr_eq(met, meant) => None,
+            Some(_) | None => Some(meant),
+        }
+    }
+
     pub(super) fn met(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
         let met = self.by_method.get(method)?.at(path).ok()?;
         Some(met.value)
     }
+}
+
+/// What a lenient server may take a path for: escapes read, empty and dot segments gone.
+fn plain(path: &str) -> String {
+    let read = percent_decode_str(path).decode_utf8_lossy();
+    let mut segments = Vec::new();
+    for segment in read.split(['/', '\\']) {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            name => segments.push(name),
+        }
+    }
+    format!("/{}", segments.join("/"))
 }
 
 /// The name under which the layer knows a route.
@@ -213,6 +240,22 @@ mod tests {
         assert_eq!(met(&Method::PUT, "/orders"), Some("PUT /orders"));
         assert_eq!(met(&Method::PUT, "/orders/7"), None);
         assert_eq!(met(&Method::GET, "/orders"), None);
+    }
+
+    #[test]
+    fn a_route_is_not_evaded_by_writing_its_path_another_way() {
+        let routes =
+            routes(&["path = \"/orders\"", "path = \"/orders/{id}/pay\"", "path = \"/a/\""])
+                .unwrap();
+        let evaded = |path: &str| routes.evaded(&Method::POST, path).is_some();
+        for path in
+            ["//orders", "/%6frders", "/x/../orders", "/orders/", "/./orders", "/orders//7/pay"]
+        {
+            assert!(evaded(path), "{path}");
+        }
+        for path in ["/orders", "/orders/7/pay", "/orders/a%20b/pay", "/a/", "/b//c", "/"] {
+            assert!(!evaded(path), "{path}");
+        }
     }
 
     #[test]

@@ -214,7 +214,9 @@ where
     T::Err: std::fmt::Display,
     E: serde::de::Error,
 {
-    text.parse().map_err(|error: T::Err| E::custom(format_args!("`{text}`: {error}")))
+    text.parse().map_err(|error: T::Err| {
+        E::custom(format_args!("`{}`: {error}", crate::place::redacted(text)))
+    })
 }
 
 /// One, or several.

@@ -99,7 +99,9 @@ impl Issuer {
         }
         match claims.get(name)? {
             // As JSON, so that 7 and "7" are two.
-            claim @ (Value::String(_) | Value::Number(_)) if *claim != "" => {
+            claim @ Value::String(text) if !text.is_empty() => Some(claim.to_string()),
+            // Others are rounded, and two callers could be one.
+            claim @ Value::Number(number) if number.is_u64() || number.is_i64() => {
                 Some(claim.to_string())
             }
             Value::String(_)

@@ -23,8 +23,10 @@ impl Upgrade {
         let caller = hyper::upgrade::on(&mut *request);
         let protocol = request.headers().get(UPGRADE)?.clone();
         let fit = request.version() == Version::HTTP_11 && !claimed;
-        let h2c =
-            protocol.as_bytes().get(..3).is_some_and(|name| name.eq_ignore_ascii_case(b"h2c"));
+        let mut words = protocol.as_bytes().split(|byte| *byte == b',');
+        let h2c = words.any(|word| {
+            word.trim_ascii().get(..3).is_some_and(|name| name.eq_ignore_ascii_case(b"h2c"))
+        });
         (fit && !h2c && is_meant(request.headers())).then_some(Self { protocol, caller })
     }
 

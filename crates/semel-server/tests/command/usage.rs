@@ -3,6 +3,9 @@
 use std::net::TcpListener;
 use std::process::Stdio;
 
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _};
+
 use crate::ground::{Ground, Scratch};
 use crate::program::{run, semel};
 
@@ -151,6 +154,22 @@ fn a_file_that_is_not_there_is_code_4_and_one_that_is_no_ledger_is_code_1() {
     scratch.file("semel.db", "this is no database, and long enough to be seen as none at all ....");
     let said = run(scratch.path(), ["records", "list"]).badly(1);
     assert!(said.contains("semel.db"), "{said}");
+}
+
+#[tokio::test]
+async fn looking_at_somebody_elses_database_changes_nothing() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("semel.db");
+    let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+    let mut connection = options.connect().await.unwrap();
+    sqlx::query("CREATE TABLE theirs (id INTEGER)").execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    let before = std::fs::read(&path).unwrap();
+    for words in [&["records", "list"][..], &["sweep", "--dry-run"], &["outbox", "status"]] {
+        let said = run(scratch.path(), words).badly(1);
+        assert!(said.contains("semel migrate apply"), "{said}");
+        assert_eq!(std::fs::read(&path).unwrap(), before, "{words:?}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -16,6 +17,8 @@ use crate::failure::Failure;
 /// Callers at once, each with its own keys.
 const CALLERS: usize = 12;
 /// How long a caller waits before it tries again, at first and at most: it is impatient.
+/// How long a key may have no answer.
+const ANSWERED: Duration = Duration::from_secs(60);
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 /// Within this many milliseconds a caller hangs up.
 const HANGS_UP: u64 = 8;
@@ -116,7 +119,8 @@ impl Load {
                 answers.extend(join_all(calls.map(|mischief| self.call(key, mischief))).await);
             }
         }
-        answers.push(Some(self.until_answered(key).await));
+        let Some(answer) = self.until_answered(key).await else { return };
+        answers.push(Some(answer));
         // And once more, as a client would that lost the answer.
         answers.push(self.call(key, Mischief::None).await);
         let mut heard = answers.into_iter().flatten();
@@ -127,15 +131,19 @@ impl Load {
         add(&self.counts.answered, 1);
     }
 
-    async fn until_answered(&self, key: &str) -> Bytes {
-        let mut pause = RETRY.0;
-        loop {
+    /// The order, or nothing if there is no answer for so long that there will be none: its key then
+    /// has no order of ours, and the verdict says so if the database has one.
+    async fn until_answered(&self, key: &str) -> Option<Bytes> {
+        let (mut pause, end) = (RETRY.0, Instant::now() + ANSWERED);
+        while Instant::now() < end {
             if let Some(answer) = self.call(key, Mischief::None).await {
-                return answer;
+                return Some(answer);
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);
         }
+        tracing::warn!("a key had no answer within {ANSWERED:?}");
+        None
     }
 
     /// One call; gives the order, if that was the answer.
