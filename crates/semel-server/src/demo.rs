@@ -30,7 +30,7 @@ use self::events::Events;
 use self::screen::Addresses;
 use self::tables::{Reading, Tables};
 use crate::admin::Admin;
-use crate::broker::Broker;
+use crate::broker::{Broker, BrokerUrl};
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreKind, StoreUrl, on_database};
 use crate::serve::Listener;
@@ -51,9 +51,10 @@ pub struct Arguments {
     /// redis+cluster://…
     #[arg(long, value_name = "URL", default_value = "bus")]
     broker: String,
-    /// What the stream, the exchange or the keys are called on the broker
-    #[arg(long, default_value = "semel-demo")]
-    name: String,
+    /// What the stream, the exchange or the keys are called on the broker [default: semel-demo-
+    /// and a number that the database keeps]
+    #[arg(long)]
+    name: Option<String>,
     /// Where orders are taken over HTTP
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
     listen: String,
@@ -103,17 +104,23 @@ impl<S: Tables> FromRef<Desk<S>> for Ids {
 pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
     let store = store(&arguments, &settings)?;
     let named = |error| Failure::usage(format_args!("--broker: {error}"));
-    let url = arguments.broker.parse().map_err(named)?;
-    let broker = Broker::new(url, &arguments.name)
-        .map_err(|error| Failure::usage(format_args!("--name: {error}")))?;
+    let url: BrokerUrl = arguments.broker.parse().map_err(named)?;
+    if let Some(name) = &arguments.name {
+        broker(&url, name)?;
+    }
     let chaos = Chaos::of(arguments.chaos, arguments.chaos_for.as_deref())?;
     let doors = Doors::bind(&arguments).await?;
     let stop = signals::stop()?;
     let place = Place::open(&store, Opening::Serve, &settings.ledger.prefix).await?;
-    let demo = Demo { settings, store, broker, chaos, doors, stop };
+    let carrier = (url, arguments.name.clone());
+    let demo = Demo { settings, store, carrier, chaos, doors, stop };
     let ended = on_database!(place.clone(), store => demo.serve(store).await, Err(no_database(&demo.store)));
     place.close().await;
     ended
+}
+
+fn broker(url: &BrokerUrl, name: &str) -> Result<Broker, Failure> {
+    Broker::new(url.clone(), name).map_err(|error| Failure::usage(format_args!("--name: {error}")))
 }
 
 /// The store that was chosen, if it is a database.
@@ -175,7 +182,8 @@ impl Doors {
 struct Demo {
     settings: Settings,
     store: StoreUrl,
-    broker: Broker,
+    /// The broker's address, and what is ours there, if that was said.
+    carrier: (BrokerUrl, Option<String>),
     chaos: Option<Chaos>,
     doors: Doors,
     stop: CancellationToken,
@@ -184,8 +192,13 @@ struct Demo {
 impl Demo {
     /// Serves until it is asked to stop, or the load has ended.
     async fn serve<S: Tables>(self, store: S) -> Result<(), Failure> {
-        let Self { settings, store: url, broker, chaos, doors, stop } = self;
+        let Self { settings, store: url, carrier, chaos, doors, stop } = self;
         let desk = open::<S>(store, &url, &settings, chaos.is_some()).await?;
+        let named = match carrier.1 {
+            Some(name) => Ok(name),
+            None => S::name(&desk.reading).await,
+        };
+        let broker = broker(&carrier.0, &named.map_err(|error| unmade(&url, &error))?)?;
         let events = Events::start(&desk.executor, &broker, &settings, desk.chaos).await?;
         let addresses = doors.addresses();
         let Doors { orders, grpc, admin } = doors;
@@ -227,14 +240,16 @@ async fn open<S: Tables>(
     settings: &Settings,
     chaos: bool,
 ) -> Result<Desk<S>, Failure> {
-    let refused = |error: sqlx::Error| {
-        Failure::failed(format_args!("cannot make the demo's tables in {url}: {error}"))
-    };
+    let refused = |error: sqlx::Error| unmade(url, &error);
     let reading = S::reading(url).map_err(refused)?;
     S::set_up(&reading).await.map_err(refused)?;
     let executor = machinery::executor(store.clone(), settings)?;
     let resolver = machinery::resolver(store, settings)?;
     Ok(Desk { executor, resolver, reading, chaos })
+}
+
+fn unmade(url: &StoreUrl, error: &sqlx::Error) -> Failure {
+    Failure::failed(format_args!("cannot make the demo's tables in {url}: {error}"))
 }
 
 /// To whoever looks at stdout, if anybody still does.

@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
     /// What the stream, the exchange or the keys are called there
-    #[arg(long, value_name = "NAME", default_value = "semel-demo")]
+    #[arg(long, value_name = "NAME", default_value = "semel")]
     broker_name: String,
     /// Warnings count, too
     #[arg(long)]

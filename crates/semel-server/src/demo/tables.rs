@@ -50,6 +50,10 @@ where
     /// Makes the tables where they are missing.
     fn set_up(reading: &Reading<Self>) -> impl Future<Output = sqlx::Result<()>> + Send;
 
+    /// A name for what belongs to this database on a broker, made once: demos of one database share
+    /// their events, those of two do not meet.
+    fn name(reading: &Reading<Self>) -> impl Future<Output = sqlx::Result<String>> + Send;
+
     /// Writes an order.
     fn insert_order(
         connection: &mut Conn<Self>,
@@ -122,6 +126,7 @@ impl Tally {
 }
 
 const SQLITE: &[&str] = &[
+    "CREATE TABLE IF NOT EXISTS demo_name (one INTEGER PRIMARY KEY, name VARCHAR(40) NOT NULL)",
     "CREATE TABLE IF NOT EXISTS orders (
         id           INTEGER PRIMARY KEY,
         tenant_id    TEXT    NOT NULL,
@@ -145,6 +150,7 @@ const POSTGRES: &[&str] = &[
     "SET client_min_messages = warning",
     // Two that make a table at once may fail, even with IF NOT EXISTS.
     "SELECT pg_advisory_lock(7070)",
+    "CREATE TABLE IF NOT EXISTS demo_name (one INTEGER PRIMARY KEY, name VARCHAR(40) NOT NULL)",
     "CREATE TABLE IF NOT EXISTS orders (
         id           BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         tenant_id    TEXT   NOT NULL,
@@ -165,6 +171,7 @@ const POSTGRES: &[&str] = &[
 ];
 
 const MYSQL: &[&str] = &[
+    "CREATE TABLE IF NOT EXISTS demo_name (one INTEGER PRIMARY KEY, name VARCHAR(40) NOT NULL)",
     "CREATE TABLE IF NOT EXISTS orders (
         id           BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
         tenant_id    VARCHAR(64)    CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -215,6 +222,23 @@ macro_rules! tables {
                     connection.execute(*statement).await?;
                 }
                 Ok(())
+            }
+
+            async fn name(reading: &Reading<Self>) -> sqlx::Result<String> {
+                const NAME: &str = "SELECT name FROM demo_name";
+                if let Some(name) = sqlx::query_scalar(NAME).fetch_optional(reading).await? {
+                    return Ok(name);
+                }
+                let fresh = format!("semel-demo-{:08x}", fastrand::u32(..));
+                let mut insert = QueryBuilder::<$db>::new("INSERT INTO demo_name VALUES (1, ");
+                let insert = insert.push_bind(fresh).push(")").build();
+                match insert.execute(reading).await {
+                    Ok(_) => {}
+                    // Another process was first.
+                    Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {}
+                    Err(error) => return Err(error),
+                }
+                sqlx::query_scalar(NAME).fetch_one(reading).await
             }
 
             async fn insert_order(

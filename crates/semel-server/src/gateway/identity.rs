@@ -1,6 +1,6 @@
 //! Who asks: the principal and the tenant of a request, as the gateway's settings read them.
 //!
-//! What a token is worth is [`token`](super::token)'s to say.
+//! What a token is worth is `token`'s to say.
 
 use std::fmt;
 use std::str::FromStr;

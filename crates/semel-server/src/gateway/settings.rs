@@ -1,6 +1,6 @@
 //! `[gateway]` and `[[route]]`: what the file and the environment say.
 //!
-//! Nothing is opened or built here; [`routes`](super::routes) makes rules of this.
+//! Nothing is opened or built here; `routes` makes rules of this.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -207,6 +207,10 @@ impl Timeline {
                         "{state} after {tries}, its answer of {bytes} bytes was too large to keep"
                     )
                 }
+                // What a consumer leaves: there is no answer to speak of.
+                Some(Recorded::Whole(outcome)) if outcome.body().is_empty() => {
+                    format!("{state} after {tries}")
+                }
                 Some(Recorded::Whole(outcome)) => {
                     let (status, kind) = answer::head(outcome);
                     let status = status.map_or_else(String::new, |status| format!("{status} "));
