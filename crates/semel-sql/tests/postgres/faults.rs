@@ -109,8 +109,7 @@ async fn a_dead_connection_at_rest_does_not_fail_the_next_transaction_or_sweep()
 }
 
 async fn behind_proxy(database: &Database, limit: Duration) -> (PgStore, Proxy) {
-    let proxy = Proxy::to(database.options.get_host(), database.options.get_port()).await;
-    let options = database.options.clone().host("127.0.0.1").port(proxy.port);
+    let (proxy, options) = Proxy::before(&database.options).await;
     let settings = PgOptions::with(options).lanes(1).statement_timeout(limit);
     (settings.connect().await.expect("connected"), proxy)
 }

@@ -223,8 +223,7 @@ async fn a_damaged_row_is_an_error_that_names_its_column() {
 #[tokio::test]
 async fn a_find_is_one_trip_and_so_is_a_new_binding() {
     let database = Database::new().await;
-    let proxy = Proxy::to(database.options.get_host(), database.options.get_port()).await;
-    let options = database.options.clone().host("127.0.0.1").port(proxy.port);
+    let (proxy, options) = Proxy::before(&database.options).await;
     let store = PgOptions::with(options.clone()).connect().await.expect("connected");
     let mut connection = sqlx::ConnectOptions::connect(&options).await.expect("connected");
     let (kind, all) = (Order::TYPE, orders(1..1_001));

@@ -5,18 +5,26 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 pub(crate) struct Proxy {
-    pub(crate) port: u16,
+    port: u16,
     trips: Arc<AtomicU64>,
     silent: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    /// Stands in front of the server at `host:port`.
-    pub(crate) async fn to(host: &str, port: u16) -> Self {
+    /// Stands in front of a server. Gives the options that lead through it: without TLS, which nobody
+    /// could look into.
+    pub(crate) async fn before(server: &PgConnectOptions) -> (Self, PgConnectOptions) {
+        let proxy = Self::to(server.get_host(), server.get_port()).await;
+        let through = server.clone().host("127.0.0.1").port(proxy.port);
+        (proxy, through.ssl_mode(PgSslMode::Disable))
+    }
+
+    async fn to(host: &str, port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let (trips, silent) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let proxy = Self {

@@ -8,9 +8,7 @@ use crate::proxy::Proxy;
 
 /// A store with one lane behind a counting proxy, every statement prepared.
 async fn counted(database: &Database) -> (PgStore, Proxy) {
-    let (host, port) = (database.options.get_host(), database.options.get_port());
-    let proxy = Proxy::to(host, port).await;
-    let options = database.options.clone().host("127.0.0.1").port(proxy.port);
+    let (proxy, options) = Proxy::before(&database.options).await;
     let store = PgOptions::with(options).lanes(1).connect().await.expect("connected");
     once(&store, &proxy, "warm").await;
     transact(&store, &proxy, "warm transaction").await;
