@@ -56,6 +56,9 @@ impl Routes {
     /// The route that a path would meet if it were written plainly, where it meets another or none as
     /// it is written. Whatever is behind the gateway may read it plainly, past the rules of that route.
     pub(super) fn evaded(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
+        if is_plain(path) {
+            return None;
+        }
         let meant = self.met(method, &plain(path))?;
         match self.met(method, path) {
             Some(met) if Arc::ptr_eq(met, meant) => None,
@@ -67,6 +70,15 @@ impl Routes {
         let met = self.by_method.get(method)?.at(path).ok()?;
         Some(met.value)
     }
+}
+
+/// Whether nobody could read a path in another way. Most are: they are matched once and not copied.
+fn is_plain(path: &str) -> bool {
+    let odd = |pair: &[u8]| pair[0] == b'/' && matches!(pair[1], b'/' | b'.');
+    let bytes = path.as_bytes();
+    !bytes.iter().any(|byte| matches!(byte, b'%' | b'\\'))
+        && !bytes.windows(2).any(odd)
+        && (bytes.len() == 1 || !path.ends_with('/'))
 }
 
 /// What a lenient server may take a path for: escapes read, empty and dot segments gone.
@@ -117,9 +129,38 @@ fn check(route: &Route) -> Result<(), Failure> {
     }
 }
 
+/// Lays what a route says for either protocol over rules of one.
+macro_rules! said_for_both {
+    ($rules:expr, $route:expr) => {{
+        let (mut rules, route) = ($rules, $route);
+        if route.required {
+            rules = rules.required();
+        }
+        if route.fail_open {
+            rules = rules.fail_open();
+        }
+        if let Some(wait) = route.wait {
+            rules = rules.wait(waits(wait));
+        }
+        if let Some(keep) = route.keep {
+            rules = rules.keep(keep);
+        }
+        if let Some(bytes) = route.max_request {
+            rules = rules.max_request(bytes);
+        }
+        if let Some(bytes) = route.max_response {
+            rules = rules.max_response(bytes);
+        }
+        if let Some(delay) = route.retry_after {
+            rules = rules.retry_after(delay);
+        }
+        rules
+    }};
+}
+
 /// A route's rules for HTTP.
 pub(super) fn rules(route: &Route) -> Rules {
-    let mut rules = Rules::new()
+    let rules = Rules::new()
         .methods(route.methods.iter().cloned())
         .preset(match route.preset {
             Preset::SuccessOnly => Kept::success_only(),
@@ -134,33 +175,12 @@ pub(super) fn rules(route: &Route) -> Rules {
         .mismatch_status(route.mismatch_status)
         .respond_async(route.respond_async)
         .command(command(route));
-    if route.required {
-        rules = rules.required();
-    }
-    if route.fail_open {
-        rules = rules.fail_open();
-    }
-    if let Some(wait) = route.wait {
-        rules = rules.wait(waits(wait));
-    }
-    if let Some(keep) = route.keep {
-        rules = rules.keep(keep);
-    }
-    if let Some(bytes) = route.max_request {
-        rules = rules.max_request(bytes);
-    }
-    if let Some(bytes) = route.max_response {
-        rules = rules.max_response(bytes);
-    }
-    if let Some(delay) = route.retry_after {
-        rules = rules.retry_after(delay);
-    }
-    rules
+    said_for_both!(rules, route)
 }
 
 /// A route's rules for gRPC. What has no meaning there is left out.
 pub(super) fn grpc_rules(route: &Route) -> GrpcRules {
-    let mut rules = GrpcRules::new()
+    let rules = GrpcRules::new()
         .codes(match route.preset {
             Preset::SuccessOnly => Codes::ok_only(),
             Preset::Below500 | Preset::Terminal => Codes::terminal(),
@@ -169,28 +189,7 @@ pub(super) fn grpc_rules(route: &Route) -> GrpcRules {
         .kept_metadata(route.kept_headers.iter().cloned())
         .matched_metadata(route.matched_headers.iter().cloned())
         .command(command(route));
-    if route.required {
-        rules = rules.required();
-    }
-    if route.fail_open {
-        rules = rules.fail_open();
-    }
-    if let Some(wait) = route.wait {
-        rules = rules.wait(waits(wait));
-    }
-    if let Some(keep) = route.keep {
-        rules = rules.keep(keep);
-    }
-    if let Some(bytes) = route.max_request {
-        rules = rules.max_request(bytes);
-    }
-    if let Some(bytes) = route.max_response {
-        rules = rules.max_response(bytes);
-    }
-    if let Some(delay) = route.retry_after {
-        rules = rules.retry_after(delay);
-    }
-    rules
+    said_for_both!(rules, route)
 }
 
 /// Zero does not wait.
