@@ -17,6 +17,7 @@ pub(crate) mod watch;
 pub(crate) mod words;
 
 use clap::Args;
+use semel::EventId;
 
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreKind, StoreUrl};
@@ -38,7 +39,7 @@ impl At {
     /// The store that is meant.
     pub(crate) fn url(&self, settings: &Settings) -> StoreUrl {
         let named = self.store.clone().or_else(|| settings.ledger.store.clone());
-        named.unwrap_or_else(|| "sqlite:semel.db".parse().expect("a URL"))
+        named.unwrap_or_else(StoreUrl::usual)
     }
 
     /// Whether somebody has said which store is meant.
@@ -70,4 +71,20 @@ pub(crate) fn no_database(what: &str) -> Failure {
     Failure::usage(format_args!(
         "this store has no {what}; it is in a database: sqlite:PATH, postgres://… or mysql://…"
     ))
+}
+
+/// The events that a verb is for: these, or all that its filters let through.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Many<W: Args> {
+    /// These events
+    #[arg(value_name = "ID", value_parser = words::event, required_unless_present = "all")]
+    ids: Vec<EventId>,
+    #[command(flatten)]
+    which: W,
+    /// Every event that the filters let through
+    #[arg(long, conflicts_with = "ids")]
+    all: bool,
+    /// Count what would be changed, and change nothing
+    #[arg(long)]
+    dry_run: bool,
 }

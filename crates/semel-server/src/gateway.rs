@@ -149,7 +149,7 @@ pub(crate) async fn run(
         listener.serve(service, stop, gateway.drain).await;
         return Ok(());
     }
-    let store = settings.ledger.store.clone().unwrap_or_else(default_store);
+    let store = settings.ledger.store.clone().unwrap_or_else(StoreUrl::usual);
     let place = Place::open(&store, Opening::Serve, &settings.ledger.prefix).await?;
     let executor = executor(&place, &settings.ledger)?;
     let forward = Forward::new(gateway, upstream.clone())?;
@@ -195,10 +195,6 @@ async fn finish(serving: impl Future<Output = bool>, stop: &CancellationToken) -
         Instant::now()
     };
     tokio::join!(serving, asked)
-}
-
-fn default_store() -> StoreUrl {
-    "sqlite:semel.db".parse().expect("a store's URL")
 }
 
 /// Runs operations by what `[ledger]` says.

@@ -116,6 +116,11 @@ fn check(kind: StoreKind, text: &str) -> Result<(), String> {
 }
 
 impl StoreUrl {
+    /// What is used where nobody says which: `sqlite:semel.db`.
+    pub fn usual() -> Self {
+        Self { kind: StoreKind::Sqlite, text: "sqlite:semel.db".to_owned() }
+    }
+
     /// Which kind of store it names.
     pub fn kind(&self) -> StoreKind {
         self.kind

@@ -245,7 +245,7 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
                 if more { " or more" } else { "" },
                 if count == 1 { "is" } else { "are" },
             );
-            let name = super::words::name(state);
+            let name = state.name();
             let fix =
                 format!("`semel records list --state {name}`, then `records show` and `resolve`");
             checks.push(Check::warning("records", code, found, fix));

@@ -70,20 +70,7 @@ struct Which {
     state: Option<State>,
 }
 
-#[derive(Clone, Debug, Args)]
-struct Many {
-    /// These events
-    #[arg(value_name = "ID", value_parser = words::event, required_unless_present = "all")]
-    ids: Vec<EventId>,
-    #[command(flatten)]
-    which: Which,
-    /// Every event that the filters let through
-    #[arg(long, conflicts_with = "ids")]
-    all: bool,
-    /// Count what would be changed, and change nothing
-    #[arg(long)]
-    dry_run: bool,
-}
+type Many = super::Many<Which>;
 
 fn waiting(text: &str) -> Result<State, String> {
     words::state(text)
@@ -166,8 +153,7 @@ async fn failed(
             }
         }
     }
-    let next =
-        next.map(|(state, cursor)| format!("{}:{}", words::name(state), words::hex(&cursor.0)));
+    let next = next.map(|(state, cursor)| format!("{}:{}", state.name(), words::hex(&cursor.0)));
     if json {
         let events: Vec<_> = entries.iter().map(entry::json).collect();
         return shown::json(&json!({ "events": events, "next": next }));
@@ -186,7 +172,7 @@ async fn failed(
             key.tenant().to_owned(),
             key.scope().to_owned(),
             kind.map_or_else(String::new, ToString::to_string),
-            words::name(record.state).to_owned(),
+            record.state.name().to_owned(),
             record.attempt.to_string(),
             when,
             record.error.as_ref().map_or_else(String::new, ToString::to_string),

@@ -4,10 +4,10 @@
 //! Publishing is the relays'; a verb here only says that a row may be tried again, or never.
 
 use clap::{Args, Subcommand};
+use semel::Timestamp;
 use semel::clock::Clock;
 use semel::outbox::{Backlog, Outbox, Row, Selection, Status, Verb};
 use semel::store::Result as StoreResult;
-use semel::{EventId, Timestamp};
 use serde_json::{Value, json};
 
 use super::watch::Watch;
@@ -73,20 +73,7 @@ struct Which {
     status: Option<Status>,
 }
 
-#[derive(Clone, Debug, Args)]
-struct Many {
-    /// These events
-    #[arg(value_name = "ID", value_parser = words::event, required_unless_present = "all")]
-    ids: Vec<EventId>,
-    #[command(flatten)]
-    which: Which,
-    /// Every event that the filters let through
-    #[arg(long, conflicts_with = "ids")]
-    all: bool,
-    /// Count what would be changed, and change nothing
-    #[arg(long)]
-    dry_run: bool,
-}
+type Many = super::Many<Which>;
 
 impl Which {
     /// Whether everything matches.

@@ -210,7 +210,7 @@ fn body(entry: &Entry) -> Result<(), Failure> {
         Some(body) => shown::bytes(&body),
         None => Err(Failure::failed(format_args!(
             "the record is {} and has no answer that could be printed",
-            words::name(entry.record.state)
+            entry.record.state.name()
         ))),
     }
 }
@@ -308,7 +308,7 @@ fn refused(operated: Operated) -> Failure {
         ),
         Operated::Refused { state } => Failure::failed(format_args!(
             "the record is {}, which this does not apply to",
-            words::name(state)
+            state.name()
         )),
         Operated::Missing => Failure::failed("the record is gone meanwhile"),
         Operated::Moved | Operated::Done => {

@@ -16,19 +16,8 @@ pub(crate) fn kind(text: &str) -> Result<Kind, String> {
 
 /// `dead`.
 pub(crate) fn state(text: &str) -> Result<State, String> {
-    let found = State::ALL.into_iter().find(|state| name(*state) == text);
-    found.ok_or_else(|| one_of(State::ALL.map(name)))
-}
-
-/// The state's name to operators.
-pub(crate) const fn name(state: State) -> &'static str {
-    match state {
-        State::Running => "running",
-        State::Succeeded => "succeeded",
-        State::Failed => "failed",
-        State::Dead => "dead",
-        State::Uncertain => "uncertain",
-    }
+    let found = State::ALL.into_iter().find(|state| state.name() == text);
+    found.ok_or_else(|| one_of(State::ALL.map(State::name)))
 }
 
 /// `published`.
@@ -81,7 +70,7 @@ mod tests {
             assert_eq!(kind(known.name()), Ok(known));
         }
         for known in State::ALL {
-            assert_eq!(state(name(known)), Ok(known));
+            assert_eq!(state(known.name()), Ok(known));
         }
         for known in Status::ALL {
             assert_eq!(status(known.name()), Ok(known));

@@ -20,6 +20,7 @@ use self::load::Load;
 use super::Desk;
 use super::tables::{Tables, Tally};
 use crate::failure::Failure;
+use crate::settings::duration;
 
 /// Between two looks of a table that is redrawn in place, and between two plain lines.
 const REDRAWN: Duration = Duration::from_millis(250);
@@ -40,13 +41,11 @@ impl Chaos {
     /// What `--chaos` and `--chaos-for` ask for.
     pub(super) fn of(wanted: bool, lasts: Option<&str>) -> Result<Option<Self>, Failure> {
         let Some(text) = lasts else { return Ok(wanted.then_some(Self { lasts: None })) };
-        let span = text.trim().parse::<jiff::SignedDuration>().ok();
-        let span = span.and_then(|span| Duration::try_from(span).ok());
-        let lasts = span.filter(|span| !span.is_zero()).ok_or_else(|| {
-            Failure::usage(format_args!(
-                "--chaos-for: `{text}` is no duration; write it as 30s, 1m 30s or PT30S"
-            ))
-        })?;
+        let wrong = |why| Failure::usage(format_args!("--chaos-for: {why}"));
+        let lasts = duration::parse(text).map_err(wrong)?;
+        if lasts.is_zero() {
+            return Err(wrong("a load of no length shows nothing".to_owned()));
+        }
         Ok(Some(Self { lasts: Some(lasts) }))
     }
 

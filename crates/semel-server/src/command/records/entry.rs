@@ -39,7 +39,7 @@ pub(crate) fn json(entry: &Entry) -> Value {
         "scope": key.scope(),
         "principal": principal(key.asked_by()),
         "id": key.id(),
-        "state": words::name(record.state),
+        "state": record.state.name(),
         "operation_id": record.operation_id.to_string(),
         "attempt": record.attempt,
         "fence": record.fence.0,
@@ -119,7 +119,7 @@ pub(crate) fn state(record: &Record, now: Timestamp) -> String {
         () if record.expired(now) => " (expired)",
         () => "",
     };
-    format!("{}{word}", words::name(record.state))
+    format!("{}{word}", record.state.name())
 }
 
 fn note(record: &Record, now: Timestamp) -> String {
