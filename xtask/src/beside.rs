@@ -16,29 +16,35 @@ type Start = fn() -> Result<Fleet, Error>;
 /// All tests, then the doc tests; `extra` goes to the test runner.
 pub(crate) fn tests(steps: &mut Steps, extra: &[String]) -> Result<(), Failure> {
     with_servers(steps, Fleet::start, |steps, fleet| {
-        let mut command = cargo();
         if has_nextest() {
+            let mut command = cargo();
             command.args(["nextest", "run", "--workspace", "--all-features"]).args(extra);
+            steps.command("tests", command.envs(fleet.environment()))?;
         } else {
             eprintln!("xtask: cargo-nextest is not installed, so `cargo test` runs the tests");
-            command.args([
-                "test",
-                "--workspace",
-                "--all-features",
-                "--no-fail-fast",
-                "--lib",
-                "--bins",
-                "--tests",
-            ]);
             if !extra.is_empty() {
                 eprintln!("xtask: it cannot take the arguments for nextest: {extra:?}");
             }
+            with_cargo_test(steps, fleet)?;
         }
-        steps.command("tests", command.envs(fleet.environment()))?;
         let mut doc_tests = cargo();
         doc_tests.args(["test", "--doc", "--workspace", "--all-features"]);
         steps.command("doc tests", doc_tests.envs(fleet.environment()))
     })
+}
+
+/// The tests, run as `.config/nextest.toml` has them run: most of them wait, so four at a time are
+/// not too many for two cores, and fault tests would measure each other.
+fn with_cargo_test(steps: &mut Steps, fleet: &Fleet) -> Result<(), Failure> {
+    let (others, faults) = (["--skip", "faults_"].as_slice(), ["faults_"].as_slice());
+    for (name, which, threads) in [("tests", others, "4"), ("fault tests", faults, "1")] {
+        let mut command = cargo();
+        command.args(["test", "--workspace", "--all-features", "--no-fail-fast"]);
+        command.args(["--lib", "--bins", "--tests", "--"]).args(which);
+        command.args(["--test-threads", threads]);
+        steps.command(name, command.envs(fleet.environment()))?;
+    }
+    Ok(())
 }
 
 /// One command of the developer's.
