@@ -1,8 +1,11 @@
 //! How a resolver behaves. Names and defaults are those that services of this kind have in their
 //! files already, in snake case or camel case.
 
+use std::fmt;
 use std::time::Duration;
 
+use jiff::{Span, SpanRelativeTo};
+use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// Settings of a [`Resolver`](crate::Resolver).
@@ -92,9 +95,25 @@ impl CacheSettings {
     }
 }
 
-/// `30s`, `10m`, `PT30S`.
+/// `30s`, `10m`, `7d`, `PT30S`.
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let span: jiff::SignedDuration = text.parse().map_err(serde::de::Error::custom)?;
-    Duration::try_from(span).map_err(serde::de::Error::custom)
+    deserializer.deserialize_str(Written)
+}
+
+struct Written;
+
+impl Visitor<'_> for Written {
+    type Value = Duration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration with its unit, as in \"30s\", \"1h 30m\", \"7d\" or \"PT30S\"")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Duration, E> {
+        let wrong = || E::invalid_value(Unexpected::Str(text), &self);
+        let span: Span = text.trim().parse().map_err(|_| wrong())?;
+        // A day is 24 hours here; months and years have no length.
+        let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
+        Duration::try_from(signed).map_err(|_| wrong())
+    }
 }

@@ -71,10 +71,13 @@ impl Default for Builder {
 }
 
 impl Builder {
+    /// What keys begin with unless somebody says otherwise: `idem:`.
+    pub const PREFIX: &'static str = "idem:";
+
     /// The defaults.
     pub fn new() -> Self {
         Self {
-            prefix: "idem:".to_owned(),
+            prefix: Self::PREFIX.to_owned(),
             group: "all".to_owned(),
             limits: Limits { connect: Duration::from_secs(2), response: Duration::from_secs(3) },
             replicas: None,

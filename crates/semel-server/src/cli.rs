@@ -6,12 +6,13 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use crate::command::{completions, doctor, ids, inbox, map, migrate, outbox, records, sweep};
 use crate::failure::{Code, Failure};
 use crate::logs::{self, Format};
+use crate::place::redacted;
 use crate::settings::Settings;
 use crate::{demo, gateway};
 
@@ -81,7 +82,13 @@ fn said(error: &clap::Error, command: &str) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return format!("`{command}` alone says too little; {more}");
     }
-    let text = error.render().to_string();
+    let mut text = error.render().to_string();
+    // It quotes what was written, which may hold a password.
+    for (_, value) in error.context() {
+        if let ContextValue::String(written) = value {
+            text = text.replace(written, &redacted(written));
+        }
+    }
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
     let words = lines.map(|line| line.trim_start_matches("error: ").replacen("tip: ", "", 1));

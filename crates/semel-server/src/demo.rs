@@ -4,6 +4,7 @@
 //! or gRPC; it is found by its public id; and three groups of consumers are told of it, each of which
 //! writes one effect. Nothing here retries, deduplicates or acknowledges: the libraries do.
 
+mod calls;
 mod chaos;
 mod events;
 mod grpc;
@@ -16,6 +17,7 @@ mod screen;
 mod tables;
 
 use std::io::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRef;
@@ -25,6 +27,7 @@ use semel_ids::Resolver;
 use semel_tower::axum::ids::Ids;
 use tokio_util::sync::CancellationToken;
 
+use self::calls::Calls;
 use self::chaos::Chaos;
 use self::events::Events;
 use self::screen::Addresses;
@@ -34,16 +37,14 @@ use crate::broker::{Broker, BrokerUrl};
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreKind, StoreUrl, on_database};
 use crate::serve::Listener;
-use crate::settings::Settings;
+use crate::settings::{Settings, duration};
 use crate::signals;
-
-/// How long calls under way may take when the demo is asked to stop.
-const GRACE: Duration = Duration::from_secs(25);
 
 /// Try it all: an orders service with its events, on an embedded database
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// Where orders, records and events are kept: sqlite:PATH, postgres://… or mysql://…
+    /// Where orders, records and events are kept: sqlite:PATH, postgres://… or mysql://…; never what
+    /// SEMEL_STORE or a settings file names, since that is a service's own
     /// [default: sqlite:semel-demo.db]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -64,6 +65,10 @@ pub struct Arguments {
     /// Where /metrics, /healthz and /readyz are, or off
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7072")]
     admin_listen: String,
+    /// How long calls under way may take when it is asked to stop; then they are cut, and the exit
+    /// code is 1
+    #[arg(long, value_name = "DURATION", default_value = "25s", value_parser = duration)]
+    drain: Duration,
     /// Mistreat it: retries, duplicates at once, callers that hang up, handlers that fail or are
     /// slow, events that come twice; and watch
     #[arg(long)]
@@ -80,8 +85,8 @@ struct Desk<S: Tables> {
     executor: Executor<S>,
     resolver: Resolver,
     reading: Reading<S>,
-    /// Whether what the built-in load asks for is done.
-    chaos: bool,
+    /// Whose requests and events go wrong: the built-in load's, if there is one, and nobody else's.
+    chaos: Option<Arc<str>>,
 }
 
 impl<S: Tables> Clone for Desk<S> {
@@ -90,7 +95,7 @@ impl<S: Tables> Clone for Desk<S> {
             executor: self.executor.clone(),
             resolver: self.resolver.clone(),
             reading: self.reading.clone(),
-            chaos: self.chaos,
+            chaos: self.chaos.clone(),
         }
     }
 }
@@ -102,7 +107,13 @@ impl<S: Tables> FromRef<Desk<S>> for Ids {
 }
 
 pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
-    let store = store(&arguments, &settings)?;
+    let store = store(&arguments)?;
+    if arguments.store.is_none() && settings.ledger.store.is_some() {
+        tracing::warn!(
+            "the store of the settings is left alone, and orders are kept in {store}; give --store \
+             to have them elsewhere"
+        );
+    }
     let named = |error| Failure::usage(format_args!("--broker: {error}"));
     let url: BrokerUrl = arguments.broker.parse().map_err(named)?;
     if let Some(name) = &arguments.name {
@@ -113,7 +124,8 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     let stop = signals::stop()?;
     let place = Place::open(&store, Opening::Serve, &settings.ledger.prefix).await?;
     let carrier = (url, arguments.name.clone());
-    let demo = Demo { settings, store, carrier, chaos, doors, stop };
+    let drain = arguments.drain;
+    let demo = Demo { settings, store, carrier, chaos, doors, stop, drain };
     let ended = on_database!(place.clone(), store => demo.serve(store).await, Err(no_database(&demo.store)));
     place.close().await;
     ended
@@ -123,15 +135,12 @@ fn broker(url: &BrokerUrl, name: &str) -> Result<Broker, Failure> {
     Broker::new(url.clone(), name).map_err(|error| Failure::usage(format_args!("--name: {error}")))
 }
 
-/// The store that was chosen, if it is a database.
-fn store(arguments: &Arguments, settings: &Settings) -> Result<StoreUrl, Failure> {
-    let store = match (&arguments.store, &settings.ledger.store) {
-        (Some(text), _) => {
-            text.parse().map_err(|error| Failure::usage(format_args!("--store: {error}")))?
-        }
-        (None, Some(set)) => set.clone(),
-        (None, None) => "sqlite:semel-demo.db".parse().expect("it is a store"),
-    };
+/// The store that was chosen, if it is a database. Only a flag chooses it: what the settings name is
+/// some service's ledger, and no place for orders that nobody has placed.
+fn store(arguments: &Arguments) -> Result<StoreUrl, Failure> {
+    let text = arguments.store.as_deref().unwrap_or("sqlite:semel-demo.db");
+    let store: StoreUrl =
+        text.parse().map_err(|error| Failure::usage(format_args!("--store: {error}")))?;
     match store.kind() {
         StoreKind::Memory | StoreKind::Redis => Err(no_database(&store)),
         StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql => Ok(store),
@@ -187,23 +196,29 @@ struct Demo {
     chaos: Option<Chaos>,
     doors: Doors,
     stop: CancellationToken,
+    /// How long calls under way may take after `stop`.
+    drain: Duration,
 }
 
 impl Demo {
     /// Serves until it is asked to stop, or the load has ended.
     async fn serve<S: Tables>(self, store: S) -> Result<(), Failure> {
-        let Self { settings, store: url, carrier, chaos, doors, stop } = self;
-        let desk = open::<S>(store, &url, &settings, chaos.is_some()).await?;
+        let Self { settings, store: url, carrier, chaos, doors, stop, drain } = self;
+        let mischief = chaos.as_ref().map(Chaos::tenant);
+        let desk = open::<S>(store, &url, &settings, mischief.clone()).await?;
         let named = match carrier.1 {
             Some(name) => Ok(name),
             None => S::name(&desk.reading).await,
         };
         let broker = broker(&carrier.0, &named.map_err(|error| unmade(&url, &error))?)?;
-        let events = Events::start(&desk.executor, &broker, &settings, desk.chaos).await?;
+        let events = Events::start(&desk.executor, &broker, &settings, mischief).await?;
         let addresses = doors.addresses();
         let Doors { orders, grpc, admin } = doors;
-        let orders = tokio::spawn(orders.serve(http::router(desk.clone()), stop.clone(), GRACE));
-        let grpc = tokio::spawn(grpc.serve(grpc::service(desk.clone()), stop.clone(), GRACE));
+        let calls = Calls::default();
+        let service = calls.count(http::router(desk.clone()));
+        let orders = tokio::spawn(orders.serve(service, stop.clone(), drain));
+        let service = calls.count(grpc::service(desk.clone()));
+        let grpc = tokio::spawn(grpc.serve(service, stop.clone(), drain));
         let closed = CancellationToken::new();
         let admin = admin.map(|admin| {
             admin.start(desk.executor.clone(), url.kind(), stop.clone(), closed.clone())
@@ -218,18 +233,25 @@ impl Demo {
             }
         };
         stop.cancel();
-        let finished = [orders.await, grpc.await];
-        if !finished.iter().all(|finished| matches!(finished, Ok(true))) {
-            tracing::warn!("calls under way did not finish within {GRACE:?}, and were cut");
-        }
+        let _ = (orders.await, grpc.await);
+        let cut = calls.under_way();
         events.stop().await;
-        desk.executor.shutdown(GRACE).await;
+        // Whoever has had its time gets no more of it.
+        desk.executor.shutdown(if cut == 0 { drain } else { Duration::ZERO }).await;
         desk.reading.close().await;
         closed.cancel();
         if let Some(admin) = admin {
             let _ = admin.await;
         }
-        ended
+        match cut {
+            0 => ended,
+            1 => Err(Failure::failed(format_args!(
+                "1 call did not finish within {drain:?}, and was cut"
+            ))),
+            cut => Err(Failure::failed(format_args!(
+                "{cut} calls did not finish within {drain:?}, and were cut"
+            ))),
+        }
     }
 }
 
@@ -238,13 +260,13 @@ async fn open<S: Tables>(
     store: S,
     url: &StoreUrl,
     settings: &Settings,
-    chaos: bool,
+    chaos: Option<Arc<str>>,
 ) -> Result<Desk<S>, Failure> {
     let refused = |error: sqlx::Error| unmade(url, &error);
     let reading = S::reading(url).map_err(refused)?;
     S::set_up(&reading).await.map_err(refused)?;
-    let executor = machinery::executor(store.clone(), settings)?;
-    let resolver = machinery::resolver(store, settings)?;
+    let executor = settings.ledger.executor(store.clone())?;
+    let resolver = machinery::resolver(store, &settings.idresolve)?;
     Ok(Desk { executor, resolver, reading, chaos })
 }
 

@@ -98,8 +98,7 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        // The library speaks of its own calls; here they are commands.
-        let words = chain(&error).replace("`check` lists", "`semel doctor` lists");
+        let words = chain(&error);
         if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) {
             return Self::unreachable(words);
         }

@@ -23,8 +23,6 @@ use std::time::Duration;
 
 use clap::Args;
 use http::HeaderName;
-use semel::executor::Polling;
-use semel::{AnyStore, Executor, Policy};
 use tokio::signal::unix::Signal;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,7 +37,7 @@ use self::upstream::Upstream;
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreUrl};
 use crate::serve::Listener;
-use crate::settings::{Ledger, Settings, duration};
+use crate::settings::{Settings, duration};
 use crate::{admin, serve, signals};
 
 /// Put idempotent writes in front of any HTTP service
@@ -151,7 +149,7 @@ pub(crate) async fn run(
     }
     let store = settings.ledger.store.clone().unwrap_or_else(StoreUrl::usual);
     let place = Place::open(&store, Opening::Serve, &settings.ledger.prefix).await?;
-    let executor = executor(&place, &settings.ledger)?;
+    let executor = settings.ledger.executor(place.ledger())?;
     let forward = Forward::new(gateway, upstream.clone())?;
     let entrance = Entrance::new(gateway, &settings.route, executor.clone(), forward)?;
     let closed = CancellationToken::new();
@@ -195,19 +193,6 @@ async fn finish(serving: impl Future<Output = bool>, stop: &CancellationToken) -
         Instant::now()
     };
     tokio::join!(serving, asked)
-}
-
-/// Runs operations by what `[ledger]` says.
-fn executor(place: &Place, ledger: &Ledger) -> Result<Executor<AnyStore>, Failure> {
-    let policy = Policy {
-        keep: ledger.default_ttl,
-        lease: ledger.lock_ttl,
-        wait: routes::waits(ledger.wait_timeout),
-        ..Policy::default()
-    };
-    let polling = Polling { first: ledger.wait_interval, max: ledger.wait_max_interval };
-    let built = Executor::builder(place.ledger()).policy(policy).polling(polling).build();
-    built.map_err(|invalid| Failure::usage(format_args!("[ledger]: {invalid}")))
 }
 
 /// Reads routes, keys and certificates again whenever SIGHUP asks for it.

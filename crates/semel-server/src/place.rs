@@ -4,6 +4,7 @@
 //! crate's business.
 
 use std::fmt;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -14,7 +15,6 @@ use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
 
-use crate::command::doctor::by_command;
 use crate::failure::Failure;
 
 /// Words in the names of parameters that hold what nobody is to see.
@@ -139,60 +139,83 @@ impl StoreUrl {
     }
 }
 
-/// A URL without its password, for people and logs. Whatever it makes of a URL that is none, it shows
-/// rather too little.
+/// A URL without its password, for people and logs. A password may hold any character, and half a URL
+/// is pasted as easily as a whole one: whatever stands before the last `@`, or after `password=`, may be
+/// it. Where both are so it shows nothing at all; in doubt it shows rather too little.
 pub fn redacted(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        // Half a URL, as it is pasted: the half before `@` is the one to hide.
-        let pasted = url.rsplit_once('@').filter(|(before, _)| before.contains(':'));
-        return pasted.map_or_else(|| url.to_owned(), |(_, after)| format!("***@{after}"));
+    let (scheme, rest) = match url.find("://").map(|end| url.split_at(end + 3)) {
+        Some((scheme, rest)) if is_scheme(scheme) => (scheme, rest),
+        Some(_) | None => ("", url),
     };
-    if rest.contains("://") {
-        return url.split(',').map(redacted).collect::<Vec<_>>().join(",");
-    }
-    if scheme.ends_with("sqlite") {
+    // A path has no password, and may have an `@`.
+    if url.trim_start_matches(QUOTES).starts_with("sqlite:") {
         return url.to_owned();
     }
-    let shown = match userinfo(rest) {
-        None => rest.to_owned(),
+    let (at, value) = (rest.rfind('@'), secret(rest));
+    if at.zip(value).is_some_and(|(at, value)| at > value) {
+        return format!("{scheme}***");
+    }
+    let (shown, hidden) = match value {
+        Some(value) => (&rest[..value], "***"),
+        None => (rest, ""),
+    };
+    match at {
         Some(at) => {
-            let user = match rest[..at].split_once(':') {
-                Some((user, _)) if !user.contains(['/', '?', '#']) => format!("{user}:***"),
-                // A name alone is a name to a database, and a token to others.
-                None if scheme.contains("sql") || scheme.contains("postgres") => {
-                    rest[..at].to_owned()
-                }
-                Some(_) | None => "***".to_owned(),
-            };
-            format!("{user}{}", &rest[at..])
+            let (user, after) = shown.split_at(at);
+            format!("{scheme}{}{after}{hidden}", user_alone(scheme, user))
         }
-    };
-    format!("{scheme}://{}", without_parameters(&shown))
+        None if scheme.is_empty() => format!("{shown}{hidden}"),
+        None => match unfinished(shown) {
+            Some(user) => format!("{scheme}{user}:***"),
+            None => format!("{scheme}{shown}{hidden}"),
+        },
+    }
 }
 
-/// Where the `@` after the password is. A password may hold one that nobody escaped, and so it may a
-/// slash: then it seems to be in the path.
-fn userinfo(rest: &str) -> Option<usize> {
-    let head = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let path = rest.find('?').unwrap_or(rest.len());
-    let port = rest[..head].rsplit_once(':').map(|(_, port)| port);
-    let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
-    // What stands where the port does and is none, is the beginning of a password.
-    let reach = if port.is_none_or(is_port) { path } else { rest.len() };
-    rest[..head].rfind('@').or_else(|| rest[..reach].rfind('@'))
+/// What people and messages put in front of a URL.
+const QUOTES: [char; 5] = ['\'', '"', '`', '(', '['];
+
+/// Whether this, with its `://`, is how a URL begins. Half a URL with such a password is none.
+fn is_scheme(text: &str) -> bool {
+    let name = text.trim_start_matches(QUOTES).trim_end_matches("://");
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
 }
 
-/// Some clients take a password as a parameter.
-fn without_parameters(rest: &str) -> String {
-    let Some((before, parameters)) = rest.split_once('?') else { return rest.to_owned() };
-    let parameter = |parameter: &str| match parameter.split_once('=') {
-        Some((name, _)) if SECRET.iter().any(|word| name.to_ascii_lowercase().contains(word)) => {
-            format!("{name}=***")
-        }
-        Some(_) | None => parameter.to_owned(),
+/// What stands before the `@`, without the password.
+fn user_alone(scheme: &str, user: &str) -> String {
+    let plain = |name: &str| {
+        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-%+".contains(&byte))
     };
-    let parameters: Vec<String> = parameters.split('&').map(parameter).collect();
-    format!("{before}?{}", parameters.join("&"))
+    match user.split_once(':') {
+        Some((name, _)) if !scheme.is_empty() && plain(name) => format!("{name}:***"),
+        // An address, or whatever else has an `@`.
+        None if scheme.is_empty() => user.to_owned(),
+        // A name alone is a name to a database, and a token to others.
+        None if (scheme.contains("sql") || scheme.contains("postgres")) && plain(user) => {
+            user.to_owned()
+        }
+        Some(_) | None => "***".to_owned(),
+    }
+}
+
+/// Where a URL without `@` has something else than a port behind its `:`, that is the beginning of a
+/// password; gives what is before it.
+fn unfinished(rest: &str) -> Option<&str> {
+    let host = &rest[..rest.find(['/', '?', '#', ',']).unwrap_or(rest.len())];
+    let (before, port) = host.rsplit_once(':')?;
+    // `[::1]` has colons of its own, and a quoted URL an end that is not its own.
+    let port = port.trim_end_matches(|end: char| !end.is_alphanumeric());
+    let is_port = port.bytes().all(|digit| digit.is_ascii_digit());
+    (!is_port && !host.ends_with(']')).then_some(before)
+}
+
+/// Where the value of the first parameter begins that holds what nobody is to see.
+fn secret(text: &str) -> Option<usize> {
+    text.match_indices('=').map(|(at, _)| at + 1).find(|value| {
+        let before = text[..value - 1].to_ascii_lowercase();
+        let name = before.rsplit(|c: char| !c.is_ascii_alphanumeric() && !"_-.".contains(c)).next();
+        name.is_some_and(|name| SECRET.iter().any(|word| name.contains(word)))
+    })
 }
 
 impl fmt::Display for StoreUrl {
@@ -252,11 +275,12 @@ impl Place {
                 }
                 // Asked before it is opened, which turns a file into one with a write-ahead log:
                 // somebody else's database is not to be changed by looking.
-                if !serve && let Some(lacking) = SqliteStore::verify(&path).await?.first() {
+                if !serve && let Some(lacking) = lacks(&path).await?.first() {
                     let Finding { found, fix, .. } = lacking;
-                    return Err(Failure::failed(format_args!("{found}; {}", by_command(fix))));
+                    return Err(Failure::failed(format_args!("{found}; {fix}")));
                 }
-                Place::Sqlite(SqliteStore::builder(path).migrate(serve).open().await?)
+                let opened = SqliteStore::builder(&path).migrate(serve).open().await;
+                Place::Sqlite(opened.map_err(|error| unopened(&path, error))?)
             }
             StoreKind::Postgres => {
                 let store = PgStore::connect(&url.text).await?;
@@ -299,6 +323,57 @@ impl Place {
     }
 }
 
+/// What the schema of a SQLite file lacks, in words.
+///
+/// # Errors
+/// It cannot be opened.
+pub(crate) async fn lacks(path: &Path) -> Result<Vec<Finding>, Failure> {
+    SqliteStore::verify(path).await.map_err(|error| unopened(path, error))
+}
+
+/// A file that was not opened is as unreachable as a server that is away, and here it can be seen why.
+fn unopened(path: &Path, error: semel::store::Error) -> Failure {
+    match in_the_way(path) {
+        Some(why) => Failure::unreachable(why),
+        None => error.into(),
+    }
+}
+
+/// What is in the way of a file's being a database, and what to do about it.
+fn in_the_way(path: &Path) -> Option<String> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let named = directory.display();
+    if path.is_dir() {
+        let inside = path.join("semel.db");
+        return Some(format!(
+            "that is a directory; name a file, as in sqlite:{}",
+            inside.display()
+        ));
+    }
+    if !directory.is_dir() {
+        return Some(format!("there is no directory {named}; make it, or name another file"));
+    }
+    let mut file = match std::fs::OpenOptions::new().read(true).write(true).open(path) {
+        Ok(file) => file,
+        Err(error) => return Some(unwritable(&named.to_string(), &error)),
+    };
+    let mut begins = Vec::new();
+    let read = file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut begins);
+    // An empty file becomes a database.
+    (read.is_ok() && !begins.is_empty() && begins != MAGIC)
+        .then(|| "that is no SQLite database; name one, or a file that is not there yet".to_owned())
+}
+
+fn unwritable(directory: &str, error: &std::io::Error) -> String {
+    format!(
+        "{error}; let this user read and write the file, and make others beside it in {directory}"
+    )
+}
+
+/// How every SQLite database begins.
+const MAGIC: &[u8] = b"SQLite format 3\0";
+
 /// Runs `$work` with the database behind a [`Place`] as `$store`, whichever it is; `$other` for stores
 /// that are none.
 macro_rules! on_database {
@@ -315,29 +390,97 @@ pub(crate) use on_database;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
     fn a_password_is_not_shown() {
         for (url, shown) in [
             ("postgres://ann:se:cr@et@db/shop", "postgres://ann:***@db/shop"),
+            ("postgres://ann:se cr et@db/shop", "postgres://ann:***@db/shop"),
             ("redis://:secret@cache:6379", "redis://:***@cache:6379"),
-            ("postgres://db/shop?a=x@y", "postgres://db/shop?a=x@y"),
-            ("postgres://db:5432/shop?a=x@y", "postgres://db:5432/shop?a=x@y"),
             ("postgres://ann@db/shop", "postgres://ann@db/shop"),
             ("postgres://ann:se/cr?et@db/shop", "postgres://ann:***@db/shop"),
-            ("postgres://ann:1/2@db/shop", "postgres://ann:***@db/shop"),
-            ("postgres://db/x?user=a&password=pw&b=c", "postgres://db/x?user=a&password=***&b=c"),
+            ("postgres://ann:1/2?3@db/shop", "postgres://ann:***@db/shop"),
+            ("postgres://db/x?user=a&password=pw&b=c", "postgres://db/x?user=a&password=***"),
+            ("postgres://ann:pw@db/x?sslpassword=pw", "postgres://ann:***@db/x?sslpassword=***"),
+            ("postgres://ann:pw@db/x?password=p@w", "postgres://***"),
             ("mysql://db/x?SSLPassword=pw", "mysql://db/x?SSLPassword=***"),
+            ("host=db password=pw user=ann", "host=db password=***"),
             ("nats://token@broker:4222", "nats://***@broker:4222"),
-            ("nats://a:pw@one,nats://b:pw@two", "nats://a:***@one,nats://b:***@two"),
+            // Of several the last.
+            ("nats://a:pw@one,nats://b:pw@two", "nats://a:***@two"),
             ("redis+cluster://:pw@a:1,:pw@b:2", "redis+cluster://:***@b:2"),
             ("ann:pw@db/shop", "***@db/shop"),
+            ("jdbc:postgresql://ann:pw@db/shop", "***@db/shop"),
+            // The host was forgotten.
+            ("postgres://ann:secret", "postgres://ann:***"),
+            // Whether this is a user with a password or a parameter nobody can tell.
+            ("postgres://db:5432/shop?a=x@y", "postgres://db:***@y"),
+            ("postgres://db:5432/shop?a=x", "postgres://db:5432/shop?a=x"),
+            ("nats://one:4222,nats://[::1]:4222", "nats://one:4222,nats://[::1]:4222"),
+            ("`redis://[::1]`:", "`redis://[::1]`:"),
+            ("'root'@'localhost'", "'root'@'localhost'"),
             ("sqlite:semel.db", "sqlite:semel.db"),
+            ("sqlite:/var/me@work/a.db", "sqlite:/var/me@work/a.db"),
             ("sqlite:///var/me@work/a.db", "sqlite:///var/me@work/a.db"),
         ] {
             assert_eq!(redacted(url), shown);
         }
+    }
+
+    proptest! {
+        #[test]
+        fn no_character_of_a_password_makes_it_shown(
+            password in "\\PC{4,24}|(?s).{4,24}|[a-z@:/?#&=, ]{4,24}",
+        ) {
+            for (before, after, shown) in [
+                ("postgres://ann:", "@host/db", "postgres://ann:***@host/db"),
+                ("redis+cluster://:", "@one:1,two:2", "redis+cluster://:***@one:1,two:2"),
+                ("amqp://ann:", "@host:5672/%2f", "amqp://ann:***@host:5672/%2f"),
+                ("kafka://ann:", "@host", "kafka://ann:***@host"),
+                ("mysql://host/db?user=ann&password=", "", "mysql://host/db?user=ann&password=***"),
+                ("mysql://host/db?ssl-token=", "&a=b", "mysql://host/db?ssl-token=***"),
+                ("ann:", "@host/db", "***@host/db"),
+            ] {
+                let url = format!("{before}{password}{after}");
+                // Nothing but the scheme where it could not be told apart.
+                let scheme = before.find("://").map_or("", |end| &before[..end + 3]);
+                let told = redacted(&url);
+                prop_assert!(told == shown || told == format!("{scheme}***"), "{url:?}: {told:?}");
+                // Whoever refuses it, or cannot reach it, says no more.
+                let parsed = url.parse::<StoreUrl>().map(|url| format!("{url} {url:?}"));
+                let failure = Failure::usage(format_args!("--store: `{told}` is no store"));
+                let refused = [parsed.unwrap_or_else(|why| why), failure.to_string()];
+                // Of a short one it is no wonder that it is part of a sentence.
+                for said in refused.into_iter().filter(|_| password.len() >= 10) {
+                    let left = said.replace(&told, "").replace(shown, "");
+                    prop_assert!(!left.contains(&password), "{url:?}: {said}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_in_the_way_of_a_file_is_said_with_what_to_do() {
+        let directory = std::env::temp_dir().join(format!("semel-way-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let file = directory.join("a.db");
+        assert!(in_the_way(&directory).is_some_and(|said| said.contains("directory; name a file")));
+        let below = in_the_way(&directory.join("b").join("a.db"));
+        assert!(below.is_some_and(|said| said.contains("make it, or name another")));
+        // It was to be made, and could not be.
+        assert!(in_the_way(&file).is_some_and(|said| said.contains("beside it in")));
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(in_the_way(&file), None);
+        std::fs::write(&file, "a letter to the editor").unwrap();
+        assert!(in_the_way(&file).is_some_and(|said| said.contains("no SQLite database")));
+        std::fs::write(&file, MAGIC).unwrap();
+        assert_eq!(in_the_way(&file), None);
+        let denied = unwritable("/var", &std::io::ErrorKind::PermissionDenied.into());
+        assert!(denied.contains("permission denied") && denied.contains("/var"), "{denied}");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -4,22 +4,32 @@
 //! environment. The environment counts for more than the file, flags for more than both. A name that
 //! nobody knows is refused: a misspelt limit must not become the default. So is a value that cannot be
 //! meant, such as a lease of nothing.
+//!
+//! Defaults are not here: what nobody has set is left to the library that does it.
 
 pub(crate) mod duration;
 mod environment;
+mod idresolve;
+mod inbox;
+mod ledger;
 mod names;
+mod relay;
 mod sane;
 
 use std::path::Path;
 use std::time::Duration;
 
+use semel::policy::{OnFailure, Wait};
 use serde::Deserialize;
 use toml::{Table, Value};
 
+pub use self::idresolve::IdResolve;
+pub use self::inbox::Inbox;
+pub use self::ledger::Ledger;
+pub use self::relay::Relay;
 use crate::failure::Failure;
-use crate::place::StoreUrl;
 
-/// Everything that can be set. Parts that were not set have their defaults.
+/// Everything that can be set.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
@@ -37,192 +47,24 @@ pub struct Settings {
     pub idresolve: IdResolve,
 }
 
-/// `[ledger]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Ledger {
-    /// The store's URL. `None` leaves the choice to the command.
-    #[serde(deserialize_with = "address")]
-    pub store: Option<StoreUrl>,
-    /// What a Redis ledger's keys begin with.
-    pub prefix: String,
-    /// How long answers are kept.
-    #[serde(with = "duration")]
-    pub default_ttl: Duration,
-    /// How long a claim lives without renewal.
-    #[serde(with = "duration")]
-    pub lock_ttl: Duration,
-    /// How long a repeat waits for the first answer. Zero does not wait.
-    #[serde(with = "duration")]
-    pub wait_timeout: Duration,
-    /// The first pause between two looks of a waiting repeat.
-    #[serde(with = "duration")]
-    pub wait_interval: Duration,
-    /// The longest such pause.
-    #[serde(with = "duration")]
-    pub wait_max_interval: Duration,
+/// How long a repeat waits. Zero does not wait.
+pub(crate) fn waits(limit: Duration) -> Wait {
+    if limit.is_zero() { Wait::No } else { Wait::UpTo(limit) }
 }
 
-impl Default for Ledger {
-    fn default() -> Self {
-        Self {
-            store: None,
-            prefix: "idem:".to_owned(),
-            default_ttl: Duration::from_secs(24 * 60 * 60),
-            lock_ttl: Duration::from_secs(30),
-            wait_timeout: Duration::ZERO,
-            wait_interval: Duration::from_millis(50),
-            wait_max_interval: Duration::from_millis(500),
+/// The pauses between tries as they were set, or as the library has them.
+fn pauses(base: Option<Duration>, cap: Option<Duration>) -> OnFailure {
+    match OnFailure::backoff() {
+        OnFailure::Backoff { base: first, cap: longest } => {
+            OnFailure::Backoff { base: base.unwrap_or(first), cap: cap.unwrap_or(longest) }
         }
+        other @ (OnFailure::Retry | OnFailure::Release | OnFailure::Keep) => other,
     }
 }
 
 /// A duration as flags and files write it: `30s`, `1h 30m` or `PT30S`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     duration::parse(text)
-}
-
-fn address<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<StoreUrl>, D::Error> {
-    let text = String::deserialize(from)?;
-    text.parse().map(Some).map_err(serde::de::Error::custom)
-}
-
-/// `[relay]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Relay {
-    /// Events in one claim.
-    pub batch: u32,
-    /// How long a claim of events lives.
-    #[serde(with = "duration")]
-    pub lease: Duration,
-    /// The pause before the second try of an event; it doubles.
-    #[serde(with = "duration")]
-    pub base_backoff: Duration,
-    /// The longest such pause.
-    #[serde(with = "duration")]
-    pub max_backoff: Duration,
-    /// Tries before an event is given up.
-    pub max_retry: u32,
-    /// How long published events are kept.
-    #[serde(with = "duration")]
-    pub keep: Duration,
-}
-
-impl Default for Relay {
-    fn default() -> Self {
-        Self {
-            batch: 100,
-            lease: Duration::from_secs(30),
-            base_backoff: Duration::from_secs(1),
-            max_backoff: Duration::from_secs(5 * 60),
-            max_retry: 20,
-            keep: Duration::from_secs(7 * 24 * 60 * 60),
-        }
-    }
-}
-
-/// `[inbox]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Inbox {
-    /// How long a handler's claim lives without renewal.
-    #[serde(with = "duration")]
-    pub lock_ttl: Duration,
-    /// Whether a second delivery waits for the first.
-    pub wait_if_in_progress: bool,
-    /// How long it waits at most.
-    #[serde(with = "duration")]
-    pub wait_max: Duration,
-    /// Tries before an event is given up.
-    pub max_retry: u32,
-    /// The pause before the second try; it doubles.
-    #[serde(with = "duration")]
-    pub base_backoff: Duration,
-    /// The longest such pause.
-    #[serde(with = "duration")]
-    pub max_backoff: Duration,
-}
-
-impl Default for Inbox {
-    fn default() -> Self {
-        Self {
-            lock_ttl: Duration::from_secs(30),
-            wait_if_in_progress: false,
-            wait_max: Duration::from_secs(5),
-            max_retry: 20,
-            base_backoff: Duration::from_secs(1),
-            max_backoff: Duration::from_secs(5 * 60),
-        }
-    }
-}
-
-/// `[idresolve]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct IdResolve {
-    /// Whether ids are resolved at all.
-    pub enabled: bool,
-    /// Whether what the map does not know is looked for in business tables.
-    pub fallback_to_biz_table: bool,
-    /// Ids in one statement.
-    pub batch_max_in: usize,
-    /// How answers are remembered.
-    pub cache: Cache,
-}
-
-impl Default for IdResolve {
-    fn default() -> Self {
-        let cache = Cache::default();
-        Self { enabled: true, fallback_to_biz_table: false, batch_max_in: 200, cache }
-    }
-}
-
-/// `[idresolve.cache]`.
-#[derive(Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Cache {
-    /// How long this process remembers an id.
-    #[serde(with = "duration")]
-    pub l1_ttl: Duration,
-    /// How long it remembers that there is none.
-    #[serde(with = "duration")]
-    pub negative_ttl: Duration,
-    /// Ids that it remembers at most.
-    pub l1_max_size: u64,
-    /// Whether Redis remembers too.
-    pub l2_enabled: bool,
-    /// Where that Redis is. Without one there is no second cache.
-    pub l2_url: Option<String>,
-    /// How long Redis remembers an id.
-    #[serde(with = "duration")]
-    pub l2_ttl: Duration,
-}
-
-/// Shows the URL without its password.
-impl std::fmt::Debug for Cache {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let url = self.l2_url.as_deref().map(crate::place::redacted);
-        f.debug_struct("Cache")
-            .field("l1_ttl", &self.l1_ttl)
-            .field("l1_max_size", &self.l1_max_size)
-            .field("l2_enabled", &self.l2_enabled)
-            .field("l2_url", &url)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Default for Cache {
-    fn default() -> Self {
-        Self {
-            l1_ttl: Duration::from_secs(10 * 60),
-            negative_ttl: Duration::from_secs(30),
-            l1_max_size: 100_000,
-            l2_enabled: true,
-            l2_url: None,
-            l2_ttl: Duration::from_secs(30 * 60),
-        }
-    }
 }
 
 impl Settings {
@@ -273,12 +115,19 @@ fn garbled(text: &str, error: &toml::de::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use semel::bus::Bus;
+    use semel::executor::Polling;
+    use semel::outbox::RelayBuilder;
+    use semel::outbox::memory::MemoryOutbox;
+    use semel::policy::Policy;
+    use semel::store::memory::MemoryStore;
+
     use super::*;
 
     #[test]
     fn an_empty_file_says_nothing() {
         let settings = Settings::meant(Settings::written("").unwrap()).unwrap();
-        assert_eq!(settings.ledger.lock_ttl, Duration::from_secs(30));
+        assert_eq!(settings.ledger.policy(), Policy::default());
         assert!(settings.ledger.store.is_none());
     }
 
@@ -287,20 +136,60 @@ mod tests {
         let text = "[ledger]\nlockTtl = \"PT1M\"\ndefault_ttl = \"2h\"\n\
                     [idresolve.cache]\nl1MaxSize = 7\n[inbox]\nmaxRetry = 3";
         let settings = Settings::meant(Settings::written(text).unwrap()).unwrap();
-        assert_eq!(settings.ledger.lock_ttl, Duration::from_secs(60));
-        assert_eq!(settings.ledger.default_ttl, Duration::from_secs(7200));
-        assert_eq!(settings.idresolve.cache.l1_max_size, 7);
-        assert_eq!(settings.inbox.max_retry, 3);
+        assert_eq!(settings.ledger.lock_ttl, Some(Duration::from_secs(60)));
+        assert_eq!(settings.ledger.default_ttl, Some(Duration::from_secs(7200)));
+        assert_eq!(settings.idresolve.resolver.cache.l1_max_size, 7);
+        assert_eq!(settings.inbox.policy().max_attempts, Some(3));
     }
 
     #[test]
     fn the_example_file_says_what_is_so_anyway() {
         let text = include_str!("../../../semel.example.toml");
+        let example = Settings::meant(Settings::written(text).unwrap()).unwrap();
+        let Settings { ledger, mut gateway, relay, inbox, idresolve, .. } = example;
+        let store = ledger.store.as_ref().map(ToString::to_string);
+        assert_eq!(store, Some(crate::place::StoreUrl::usual().to_string()));
+        assert_eq!(ledger.prefix, Ledger::default().prefix);
+        assert_eq!(ledger.policy(), Policy::default());
+        assert_eq!(ledger.polling(), Polling::default());
+        assert_eq!(inbox.policy(), semel::inbox::Inbox::<MemoryStore>::default_policy());
+        assert_eq!(inbox.wait_max, Inbox::default().wait_max);
+        assert_eq!(idresolve.resolver, semel_ids::Settings::default());
+        // The only one without a default.
+        assert!(gateway.upstream.take().is_some());
+        assert_eq!(gateway, crate::gateway::settings::Gateway::default());
+        // A relay shows its settings and nothing else.
+        let builder =
+            || semel::outbox::Relay::builder(MemoryOutbox::new(), Bus::<MemoryStore>::new());
+        let [said, usual] = [relay.over(builder()), builder()];
+        let shown = |builder: RelayBuilder<_, _>| format!("{:?}", builder.build().unwrap());
+        assert_eq!(shown(said), shown(usual));
+    }
+
+    #[test]
+    fn every_setting_of_the_example_is_one_that_is_read() {
+        // Said otherwise, each of them makes a difference: none of them is a word without meaning.
+        let text = "[ledger]\ndefault_ttl = \"1h\"\nlock_ttl = \"1s\"\nwait_timeout = \"2s\"\n\
+                    wait_interval = \"3ms\"\nwait_max_interval = \"4ms\"\n\
+                    [inbox]\nlock_ttl = \"5s\"\nwait_if_in_progress = true\nwait_max = \"6s\"\n\
+                    max_retry = 7\nbase_backoff = \"8s\"\nmax_backoff = \"9s\"\n\
+                    [relay]\nbatch = 10\nlease = \"11s\"\nbase_backoff = \"12s\"\n\
+                    max_backoff = \"13s\"\nmax_retry = 14\nkeep = \"15s\"";
         let settings = Settings::meant(Settings::written(text).unwrap()).unwrap();
-        assert_eq!(settings.ledger.lock_ttl, Ledger::default().lock_ttl);
-        assert_eq!(settings.relay.keep, Relay::default().keep);
-        assert_eq!(settings.inbox.max_retry, Inbox::default().max_retry);
-        assert_eq!(settings.idresolve.cache.l1_max_size, Cache::default().l1_max_size);
+        let (seconds, millis) = (Duration::from_secs, Duration::from_millis);
+        let policy = settings.ledger.policy();
+        assert_eq!((policy.keep, policy.lease), (seconds(3600), seconds(1)));
+        assert_eq!(policy.wait, Wait::UpTo(seconds(2)));
+        assert_eq!(settings.ledger.polling(), Polling { first: millis(3), max: millis(4) });
+        let policy = settings.inbox.policy();
+        assert_eq!((policy.lease, policy.wait), (seconds(5), Wait::UpTo(seconds(6))));
+        assert_eq!(policy.max_attempts, Some(7));
+        assert_eq!(policy.on_failure, OnFailure::Backoff { base: seconds(8), cap: seconds(9) });
+        let builder = semel::outbox::Relay::builder(MemoryOutbox::new(), Bus::<MemoryStore>::new());
+        let relay = format!("{:?}", settings.relay.over(builder).build().unwrap());
+        for said in ["batch: 10", "11s", "12s", "13s", "14", "keep: 15s"] {
+            assert!(relay.contains(said), "{said} in {relay}");
+        }
     }
 
     #[test]

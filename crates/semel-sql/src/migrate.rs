@@ -168,13 +168,14 @@ pub(crate) fn history(all: &[Migration], applied: &[Applied]) -> Vec<Finding> {
                 severity: Severity::Error,
                 code: "sql-migration-missing",
                 found: format!("migration {version} ({name}) was never applied"),
-                fix: "call `migrate`, or apply the printed script".into(),
+                fix: "call `migrate`, or run `semel migrate apply`".into(),
             }),
             Some(done) if done.checksum != migration.checksum() => findings.push(Finding {
                 severity: Severity::Error,
                 code: CHANGED,
                 found: format!("migration {version} ({name}) was applied with other statements"),
-                fix: "find out who changed it and compare the schema with the printed script"
+                fix: "find out who changed it, and compare the schema with the script of `semel \
+                      migrate print`"
                     .into(),
             }),
             Some(_) => {}
@@ -202,7 +203,7 @@ pub(crate) fn shape(shape: &Shape, columns: &[String], indexes: &[String]) -> Ve
             severity: Severity::Error,
             code: "sql-table-missing",
             found: format!("table {table} is not there"),
-            fix: "call `migrate`, or apply the printed script".into(),
+            fix: "call `migrate`, or run `semel migrate apply`".into(),
         }];
     }
     let lacks =
@@ -211,13 +212,13 @@ pub(crate) fn shape(shape: &Shape, columns: &[String], indexes: &[String]) -> Ve
         severity: Severity::Error,
         code: "sql-column-missing",
         found: format!("table {table} has no column {name}"),
-        fix: "compare the table with the printed script and add the column".into(),
+        fix: "compare the table with the script of `semel migrate print` and add the column".into(),
     });
     let index = shape.indexes.iter().filter(|name| lacks(indexes, name)).map(|name| Finding {
         severity: Severity::Warning,
         code: "sql-index-missing",
         found: format!("table {table} has no index {name}; sweeping or listing will be slow"),
-        fix: "create the index as in the printed script".into(),
+        fix: "create the index as in the script of `semel migrate print`".into(),
     });
     column.chain(index).collect()
 }

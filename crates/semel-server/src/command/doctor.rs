@@ -7,6 +7,7 @@ mod broker;
 
 use clap::Args;
 use semel::outbox::{Backlog, Outbox};
+use semel::policy::OnFailure;
 use semel::store::{Filter, Finding, Guarantee, Inspect as _, Severity, Store as _};
 use semel::{AnyStore, State};
 use semel_ids::shared::Shared as _;
@@ -15,8 +16,10 @@ use serde_json::{Value, json};
 
 use super::{At, migrate, shown};
 use crate::failure::Failure;
+use crate::gateway::identity::Who;
+use crate::gateway::settings::Gateway;
 use crate::place::{Opening, Place, StoreKind, on_database, redacted};
-use crate::settings::Settings;
+use crate::settings::{IdResolve, Settings};
 
 /// Records that are counted at most: a look need not read everything.
 const MOST: u32 = 1_000;
@@ -93,8 +96,7 @@ impl Check {
     }
 
     fn of(about: &'static str, finding: Finding) -> Self {
-        let Finding { severity, code, found, ref fix } = finding;
-        let fix = by_command(fix);
+        let Finding { severity, code, found, fix } = finding;
         let level = match severity {
             Severity::Warning => Level::Warning,
             Severity::Error => Level::Error,
@@ -107,12 +109,6 @@ impl Check {
         let fix = (!fix.is_empty()).then_some(fix);
         json!({ "about": about, "level": level.name(), "code": code, "found": found, "fix": fix })
     }
-}
-
-/// The library speaks of its own calls; here they are commands.
-pub(crate) fn by_command(fix: &str) -> String {
-    fix.replace("call `migrate`", "run `semel migrate apply`")
-        .replace("the printed script", "the script of `semel migrate print`")
 }
 
 /// A finding as JSON.
@@ -282,8 +278,7 @@ fn backlog(backlog: Backlog) -> Option<Check> {
 
 /// Whether the cache that resolvers share answers. Without it they ask the map.
 async fn cache(settings: &Settings) -> Option<Check> {
-    let cache = &settings.idresolve.cache;
-    let url = cache.l2_url.as_deref().filter(|_| cache.l2_enabled)?;
+    let url = settings.idresolve.shared()?;
     let asked = async { RedisCache::open(url)?.get(&["semel:doctor".to_owned()]).await };
     Some(match asked.await {
         Ok(_) => Check::good("cache", "l2-reached", format!("{} answers", redacted(url))),
@@ -300,31 +295,54 @@ async fn cache(settings: &Settings) -> Option<Check> {
 /// What the settings leave out, or may regret.
 fn advice(at: &At, settings: &Settings) -> Vec<Check> {
     let mut checks = Vec::new();
-    let cache = &settings.idresolve.cache;
+    let IdResolve { resolver, l2_url } = &settings.idresolve;
     if !at.named(settings) {
         let found = "no store is named, so it is the file semel.db in this directory";
         let fix = "name one: --store, SEMEL_STORE, or store under [ledger]";
         checks.push(Check::note("settings", "store-default", found, fix));
     }
-    if settings.idresolve.enabled && cache.l2_enabled && cache.l2_url.is_none() {
+    if resolver.enabled && resolver.cache.l2_enabled && l2_url.is_none() {
         let found = "l2_enabled, but there is no l2_url: public ids are remembered by each process \
                      alone, and what is revoked is known elsewhere only after l1_ttl";
         let fix = "set idresolve.cache.l2_url to a Redis URL, or l2_enabled = false";
         checks.push(Check::note("settings", "l2-url-missing", found, fix));
     }
-    if settings.idresolve.fallback_to_biz_table {
+    if resolver.fallback_to_biz_table {
         let found = "fallback_to_biz_table is on: an unknown id costs a look into a business table";
         let fix = "turn it off once `semel map verify` is clean";
         checks.push(Check::warning("settings", "fallback-on", found, fix));
     }
-    if settings.relay.lease < settings.relay.base_backoff {
+    if let (Some(lease), OnFailure::Backoff { base, .. }) =
+        (settings.relay.lease, settings.relay.backoff())
+        && lease < base
+    {
         let found = "relay.lease is shorter than relay.base_backoff";
         let fix = "a lease should outlast what publishing a batch may take: 30s";
         checks.push(Check::warning("settings", "relay-lease-short", found, fix));
     }
-    let found = "a gateway's principal must outlive a retry: a bearer token that is refreshed in \
-                 between makes another caller of the same one";
-    let fix = "with rotating tokens use --principal jwt-claim:sub (and --jwks, or the claim is unverified)";
-    checks.push(Check::note("gateway", "principal", found, fix));
+    checks.extend(principal(&settings.gateway));
+    checks
+}
+
+/// What the gateway's callers are told apart by, and what that costs. A warning where these settings
+/// are a gateway's; where they say nothing of one, what its default would cost.
+fn principal(gateway: &Gateway) -> Vec<Check> {
+    let ours = *gateway != Gateway::default();
+    let fix = match &gateway.principal {
+        Who::Header(_) | Who::Cookie(_) => {
+            "with tokens or sessions that are renewed, principal = \"jwt-claim:sub\", and jwks = \
+             FILE unless something in front has checked the tokens"
+        }
+        Who::Claim(_) => "set jwks = FILE, unless something in front has checked the tokens",
+        Who::Global => "set principal to what tells callers apart, such as \"jwt-claim:sub\"",
+    };
+    let level = if ours { Level::Warning } else { Level::Note };
+    let check = |found| Check { level, ..Check::note("gateway", "principal", found, fix) };
+    let mut checks: Vec<Check> =
+        gateway.principal.warnings(gateway.jwks.is_some()).into_iter().map(check).collect();
+    if checks.is_empty() {
+        let found = format!("callers are told apart by {}", gateway.principal);
+        checks.push(Check::good("gateway", "principal", found));
+    }
     checks
 }

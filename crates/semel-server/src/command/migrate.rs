@@ -11,9 +11,9 @@ use semel_sql::{postgres, sqlite};
 use serde_json::json;
 
 use super::{At, shown};
-use crate::command::doctor::{by_command, finding};
+use crate::command::doctor::finding;
 use crate::failure::Failure;
-use crate::place::{Opening, Place, StoreKind, StoreUrl};
+use crate::place::{self, Opening, Place, StoreKind, StoreUrl};
 use crate::settings::Settings;
 
 /// Print, apply or verify the schema of a store
@@ -119,7 +119,7 @@ pub(crate) async fn lacks(url: &StoreUrl) -> Result<Vec<Finding>, Failure> {
             if !path.exists() {
                 return Err(cannot(Failure::unreachable("there is no such file")));
             }
-            sqlite::SqliteStore::verify(path).await
+            return place::lacks(path).await.map_err(cannot);
         }
         StoreKind::Postgres | StoreKind::MySql => {
             match Place::open(url, Opening::Look, "").await? {
@@ -195,7 +195,7 @@ async fn verify(url: &StoreUrl, strict: bool, json: bool) -> Result<(), Failure>
     } else {
         for Finding { severity, found, fix, .. } in &findings {
             let word = if *severity == Severity::Error { "error" } else { "warning" };
-            shown::line(format!("{word}: {found}\n  fix: {}", by_command(fix)))?;
+            shown::line(format!("{word}: {found}\n  fix: {fix}"))?;
         }
     }
     match count {

@@ -31,22 +31,32 @@ const RESENT: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A load that was asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Chaos {
     /// `None` goes on until the demo is stopped.
     lasts: Option<Duration>,
+    /// Whose orders it places: a tenant that nobody else can know.
+    tenant: Arc<str>,
 }
 
 impl Chaos {
     /// What `--chaos` and `--chaos-for` ask for.
     pub(super) fn of(wanted: bool, lasts: Option<&str>) -> Result<Option<Self>, Failure> {
-        let Some(text) = lasts else { return Ok(wanted.then_some(Self { lasts: None })) };
         let wrong = |why| Failure::usage(format_args!("--chaos-for: {why}"));
-        let lasts = duration::parse(text).map_err(wrong)?;
-        if lasts.is_zero() {
+        let lasts = lasts.map(duration::parse).transpose().map_err(wrong)?;
+        if lasts.is_some_and(|lasts| lasts.is_zero()) {
             return Err(wrong("a load of no length shows nothing".to_owned()));
         }
-        Ok(Some(Self { lasts: Some(lasts) }))
+        if !wanted && lasts.is_none() {
+            return Ok(None);
+        }
+        let tenant = format!("chaos-{}", Generator::new().generate().map_err(Failure::failed)?);
+        Ok(Some(Self { lasts, tenant: tenant.into() }))
+    }
+
+    /// Whose requests and events are to go wrong.
+    pub(super) fn tenant(&self) -> Arc<str> {
+        Arc::clone(&self.tenant)
     }
 
     /// Mistreats the orders service at `url` until its time is over, or `stop`.
@@ -56,11 +66,10 @@ impl Chaos {
         desk: &Desk<S>,
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
-        let tenant = format!("chaos-{}", Generator::new().generate().map_err(Failure::failed)?);
-        let load = Arc::new(Load::new(url, &tenant)?);
+        let load = Arc::new(Load::new(url, &self.tenant)?);
         let over = stop.child_token();
         let working = load.start(&over, stop);
-        let mut watch = Watch::new(desk, &tenant, &load);
+        let mut watch = Watch::new(desk, &self.tenant, &load);
         let began = Instant::now();
         let ends = self.lasts.map(|lasts| began + lasts);
         while !stop.is_cancelled() && ends.is_none_or(|ends| Instant::now() < ends) {
@@ -77,11 +86,13 @@ impl Chaos {
         working.wait().await;
         if ends.is_none() || stop.is_cancelled() {
             watch.look().await?;
+            watch.leave();
             return Ok(());
         }
         watch.settle(stop).await?;
         // Stopped while things were on their way, nobody can say what is lost.
         if stop.is_cancelled() {
+            watch.leave();
             return Ok(());
         }
         watch.verdict()
@@ -102,7 +113,7 @@ struct Watch<'d, S: Tables> {
 
 impl<'d, S: Tables> Watch<'d, S> {
     fn new(desk: &'d Desk<S>, tenant: &'d str, load: &'d Load) -> Self {
-        let (tally, board) = (Tally::default(), Board::new());
+        let (tally, board) = (Tally::default(), Board::default());
         Self { desk, tenant, load, board, tally, pending: 0, resent: None }
     }
 
@@ -161,6 +172,16 @@ impl<'d, S: Tables> Watch<'d, S> {
                 return Ok(());
             }
             self.pause(None, stop).await;
+        }
+    }
+
+    /// Says what the numbers of a load that was stopped leave open.
+    fn leave(&self) {
+        let missing = self.tally.missing();
+        if missing > 0 {
+            super::say(&format!(
+                "stopped with {missing} effects on their way; started again, it goes on with them\n"
+            ));
         }
     }
 

@@ -11,7 +11,7 @@ use semel::bus::Bus;
 use semel::event::Envelope;
 use semel::executor::Unit;
 use semel::inbox::{Consumer, Consuming, Failure as Unhandled, Group, Inbox, InvalidGroup, Source};
-use semel::outbox::{Publisher, Relay, Relaying};
+use semel::outbox::Relaying;
 use semel_amqp::{AmqpPublisher, AmqpSource};
 use semel_nats::{NatsPublisher, NatsSource};
 use semel_redis::stream::Streams;
@@ -45,10 +45,10 @@ impl Events {
         executor: &Executor<S>,
         broker: &Broker,
         settings: &Settings,
-        chaos: bool,
+        chaos: Option<Arc<str>>,
     ) -> Result<Self, Failure> {
-        let inbox = machinery::inbox(executor, settings)?;
-        let groups = GROUPS.map(|name| group(&inbox, name, chaos));
+        let inbox = machinery::inbox(executor, &settings.inbox)?;
+        let groups = GROUPS.map(|name| group(&inbox, name, chaos.clone()));
         let store = executor.store().clone();
         // Consumers first: RabbitMQ has nowhere to put what nobody has a queue for.
         let mut consuming = Vec::new();
@@ -59,7 +59,7 @@ impl Events {
                 for group in groups {
                     bus.register(group).map_err(Failure::failed)?;
                 }
-                relay(store, bus, settings)?
+                machinery::relay(store, bus, &settings.relay)?.start()
             }
             Link::Nats(client, topology) => {
                 for group in groups {
@@ -69,7 +69,7 @@ impl Events {
                     consuming.push(consume(group, source).map_err(Failure::failed)?);
                 }
                 let publisher = NatsPublisher::new(client, topology).map_err(Failure::failed)?;
-                relay(store, publisher, settings)?
+                machinery::relay(store, publisher, &settings.relay)?.start()
             }
             Link::Amqp { url, exchange } => {
                 let away = |error| broker.away(error);
@@ -80,17 +80,18 @@ impl Events {
                     consuming.push(consume(group, source).map_err(Failure::failed)?);
                 }
                 let publisher = AmqpPublisher::builder(url.as_str()).exchange(&exchange);
-                relay(store, publisher.connect().await.map_err(away)?, settings)?
+                let publisher = publisher.connect().await.map_err(away)?;
+                machinery::relay(store, publisher, &settings.relay)?.start()
             }
             Link::Redis(streams) => {
                 for group in groups {
                     let source = streams.source(group.name()).patience(PATIENCE).open().await?;
                     consuming.push(consume(group, source).map_err(Failure::failed)?);
                 }
-                let publisher = streams.publisher();
-                trimming =
-                    Some(AbortOnDropHandle::new(tokio::spawn(trim(streams, settings.relay.keep))));
-                relay(store, publisher, settings)?
+                let relay = machinery::relay(store, streams.publisher(), &settings.relay)?;
+                let trim = tokio::spawn(trim(streams, relay.keep()));
+                trimming = Some(AbortOnDropHandle::new(trim));
+                relay.start()
             }
         };
         Ok(Self { relaying, consuming, _trimming: trimming })
@@ -105,32 +106,25 @@ impl Events {
     }
 }
 
-fn group<S: Tables>(inbox: &Inbox<S>, name: &'static str, chaos: bool) -> Group<S> {
-    let handle = move |event: Arc<Envelope>, mut unit: Unit<S>| async move {
-        let order: Order = event.parse().map_err(Unhandled::hopeless)?;
-        let id = order.order_id;
-        S::insert_effect(unit.conn(), event.tenant(), name, id).await?;
-        if chaos && mischief::stumbles(id, name, unit.context().attempt()) {
-            return Err(Unhandled::retry("chaos: the consumer was made to fail"));
+/// Stumbles over events of the tenant `chaos`.
+fn group<S: Tables>(inbox: &Inbox<S>, name: &'static str, chaos: Option<Arc<str>>) -> Group<S> {
+    let handle = move |event: Arc<Envelope>, mut unit: Unit<S>| {
+        let stumbles = chaos.as_deref().is_some_and(|ours| event.tenant() == ours);
+        async move {
+            let order: Order = event.parse().map_err(Unhandled::hopeless)?;
+            let id = order.order_id;
+            S::insert_effect(unit.conn(), event.tenant(), name, id).await?;
+            if stumbles && mischief::stumbles(id, name, unit.context().attempt()) {
+                return Err(Unhandled::retry("chaos: the consumer was made to fail"));
+            }
+            Ok(())
         }
-        Ok(())
     };
     inbox.group(name).ignore_unknown().on_atomic(PLACED, handle)
 }
 
 fn consume<S: Tables>(group: Group<S>, source: impl Source) -> Result<Consuming, InvalidGroup> {
     Ok(Consumer::new(group, source)?.start())
-}
-
-fn relay<S: Tables>(
-    store: S,
-    publisher: impl Publisher,
-    settings: &Settings,
-) -> Result<Relaying, Failure> {
-    let builder = machinery::relay(Relay::builder(store, publisher), &settings.relay);
-    let relay =
-        builder.build().map_err(|error| Failure::usage(format_args!("[relay]: {error}")))?;
-    Ok(relay.start())
 }
 
 /// Removes from Redis what every group has acknowledged, now and then.

@@ -1,82 +1,49 @@
-//! Executor, inbox, relay and resolver, as the settings want them.
+//! Inbox, relay and resolver, as the settings want them.
 
 use std::time::Duration;
 
 use semel::Executor;
-use semel::executor::Polling;
 use semel::inbox::Inbox;
-use semel::outbox::{Outbox, Publisher, RelayBuilder};
-use semel::policy::{OnFailure, Policy, Wait};
+use semel::outbox::{Outbox, Publisher, Relay};
 use semel::store::Store;
-use semel_ids::{CacheSettings, IdMap, Resolver};
+use semel_ids::{IdMap, Resolver};
 use semel_redis::RedisCache;
 
 use crate::failure::Failure;
-use crate::settings::{self, Settings};
+use crate::settings::{self, IdResolve};
 
-/// How long claims of events live here, at the relay and at their handlers, where the settings say
-/// nothing but the default: whoever kills the demo and starts it again wants to see the rest arrive.
+/// How long claims of events live here, at the relay and at their handlers, where nobody has set it:
+/// whoever kills the demo and starts it again wants to see the rest arrive.
 const RELAY_LEASE: Duration = Duration::from_secs(5);
 const HANDLER_LEASE: Duration = Duration::from_secs(10);
 /// How often published events are cleaned away, and what waits is counted.
 const CLEAN_EVERY: Duration = Duration::from_secs(15);
 
-pub(super) fn executor<S: Store>(store: S, settings: &Settings) -> Result<Executor<S>, Failure> {
-    let ledger = &settings.ledger;
-    let wait = waiting(!ledger.wait_timeout.is_zero(), ledger.wait_timeout);
-    let policy =
-        Policy { keep: ledger.default_ttl, lease: ledger.lock_ttl, wait, ..Policy::default() };
-    let polling = Polling { first: ledger.wait_interval, max: ledger.wait_max_interval };
-    let built = Executor::builder(store).policy(policy).polling(polling).build();
-    built.map_err(|error| Failure::usage(format_args!("[ledger]: {error}")))
-}
-
 pub(super) fn inbox<S: Store>(
     executor: &Executor<S>,
-    settings: &Settings,
+    settings: &settings::Inbox,
 ) -> Result<Inbox<S>, Failure> {
-    let wanted = &settings.inbox;
-    let policy = Policy {
-        lease: unless_said(wanted.lock_ttl, settings::Inbox::default().lock_ttl, HANDLER_LEASE),
-        wait: waiting(wanted.wait_if_in_progress, wanted.wait_max),
-        on_failure: OnFailure::Backoff { base: wanted.base_backoff, cap: wanted.max_backoff },
-        max_attempts: Some(wanted.max_retry),
-        ..Inbox::<S>::default_policy()
-    };
+    let mut settings = settings.clone();
+    settings.lock_ttl.get_or_insert(HANDLER_LEASE);
+    let policy = settings.policy();
     policy.check().map_err(|error| Failure::usage(format_args!("[inbox]: {error}")))?;
     Ok(Inbox::new(executor.clone()).policy(policy))
 }
 
 pub(super) fn relay<O: Outbox, P: Publisher>(
-    builder: RelayBuilder<O, P>,
+    outbox: O,
+    publisher: P,
     settings: &settings::Relay,
-) -> RelayBuilder<O, P> {
-    let lease = unless_said(settings.lease, settings::Relay::default().lease, RELAY_LEASE);
-    builder
-        .batch(settings.batch)
-        .lease(lease)
-        .backoff(settings.base_backoff, settings.max_backoff)
-        .max_attempts(settings.max_retry)
-        .keep(settings.keep)
-        .clean_every(CLEAN_EVERY)
+) -> Result<Relay<O, P>, Failure> {
+    let mut settings = settings.clone();
+    settings.lease.get_or_insert(RELAY_LEASE);
+    let builder = settings.over(Relay::builder(outbox, publisher)).clean_every(CLEAN_EVERY);
+    builder.build().map_err(|error| Failure::usage(format_args!("[relay]: {error}")))
 }
 
-pub(super) fn resolver(map: impl IdMap, settings: &Settings) -> Result<Resolver, Failure> {
-    let wanted = &settings.idresolve;
-    let cache = &wanted.cache;
-    let builder = Resolver::builder(map).settings(semel_ids::Settings {
-        enabled: wanted.enabled,
-        fallback_to_biz_table: wanted.fallback_to_biz_table,
-        batch_max_in: wanted.batch_max_in,
-        cache: CacheSettings {
-            l1_ttl: cache.l1_ttl,
-            negative_ttl: cache.negative_ttl,
-            l1_max_size: cache.l1_max_size,
-            l2_enabled: cache.l2_enabled,
-            l2_ttl: cache.l2_ttl,
-        },
-    });
-    Ok(match cache.l2_url.as_deref().filter(|_| cache.l2_enabled) {
+pub(super) fn resolver(map: impl IdMap, settings: &IdResolve) -> Result<Resolver, Failure> {
+    let builder = Resolver::builder(map).settings(settings.resolver.clone());
+    Ok(match settings.shared() {
         Some(url) => {
             let shared = RedisCache::open(url)
                 .map_err(|error| Failure::from(error).during("[idresolve.cache] l2_url"))?;
@@ -86,11 +53,25 @@ pub(super) fn resolver(map: impl IdMap, settings: &Settings) -> Result<Resolver,
     })
 }
 
-/// What the settings say; `ours` if that is what they say by default.
-fn unless_said(said: Duration, default: Duration, ours: Duration) -> Duration {
-    if said == default { ours } else { said }
-}
+#[cfg(test)]
+mod tests {
+    use semel::bus::Bus;
+    use semel::outbox::memory::MemoryOutbox;
+    use semel::store::memory::MemoryStore;
 
-fn waiting(wanted: bool, limit: Duration) -> Wait {
-    if wanted { Wait::UpTo(limit) } else { Wait::No }
+    use super::*;
+
+    #[test]
+    fn a_lease_that_was_set_is_the_lease_though_it_is_the_usual_one() {
+        let usual = settings::Inbox::default().policy().lease;
+        let leased = |lease| {
+            let relay = settings::Relay { lease, ..settings::Relay::default() };
+            format!(
+                "{:?}",
+                super::relay(MemoryOutbox::new(), Bus::<MemoryStore>::new(), &relay).unwrap()
+            )
+        };
+        assert!(leased(None).contains("lease: 5s"), "{}", leased(None));
+        assert!(leased(Some(usual)).contains("lease: 30s"), "{}", leased(Some(usual)));
+    }
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use http::Method;
 use percent_encoding::percent_decode_str;
-use semel::{Command, Policy, Wait};
+use semel::{Command, Policy};
 use semel_tower::grpc::{Codes, Rules as GrpcRules};
 use semel_tower::http::{Preset as Kept, Rules};
 
 use super::settings::{OnCrash, Preset, Route};
 use crate::failure::Failure;
+use crate::settings::waits;
 
 /// The route that a request met. In its extensions, and in those of its answer.
 #[derive(Debug)]
@@ -190,11 +191,6 @@ pub(super) fn grpc_rules(route: &Route) -> GrpcRules {
         .matched_metadata(route.matched_headers.iter().cloned())
         .command(command(route));
     said_for_both!(rules, route)
-}
-
-/// Zero does not wait.
-pub(super) fn waits(limit: Duration) -> Wait {
-    if limit.is_zero() { Wait::No } else { Wait::UpTo(limit) }
 }
 
 fn command(route: &Route) -> impl Fn(Command) -> Command + Send + Sync + 'static {

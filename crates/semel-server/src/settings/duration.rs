@@ -30,6 +30,11 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration
     }
 }
 
+/// The same, of what may be left out.
+pub(crate) fn optional<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    deserialize(from).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

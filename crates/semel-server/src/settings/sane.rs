@@ -5,17 +5,20 @@
 
 use std::time::Duration;
 
-use super::{Cache, IdResolve, Inbox, Ledger, Relay, Settings};
+use semel::policy::{OnFailure, Policy};
+use semel_ids::CacheSettings;
+
+use super::{IdResolve, Inbox, Ledger, Relay, Settings};
 use crate::failure::Failure;
 
-/// The shortest lease that the library takes.
-const LEASE: Duration = Duration::from_millis(100);
+/// The shortest pause: a clock that ticks in milliseconds has none shorter.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Longer than anything here is ever meant to take: ten years.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 /// Most events in one claim: a relay holds them in memory.
 const BATCH: u32 = 10_000;
 /// Most ids in one statement, as one call of the resolver takes.
-const IDS: usize = 1_000;
+const IDS: u64 = 1_000;
 
 /// Whether each value can be meant by itself.
 pub(super) fn each(settings: &Settings) -> Result<(), Failure> {
@@ -25,33 +28,34 @@ pub(super) fn each(settings: &Settings) -> Result<(), Failure> {
         return Err(refused("ledger.prefix", "is empty; a Redis ledger needs names of its own"));
     }
     between("ledger.default_ttl", *default_ttl, Duration::from_secs(1))?;
-    between("ledger.lock_ttl", *lock_ttl, LEASE)?;
+    between("ledger.lock_ttl", *lock_ttl, Policy::MIN_LEASE)?;
     between("ledger.wait_timeout", *wait_timeout, Duration::ZERO)?;
-    between("ledger.wait_interval", ledger.wait_interval, Duration::from_millis(1))?;
-    between("ledger.wait_max_interval", ledger.wait_max_interval, Duration::from_millis(1))?;
+    between("ledger.wait_interval", ledger.wait_interval, PAUSE)?;
+    between("ledger.wait_max_interval", ledger.wait_max_interval, PAUSE)?;
     let Relay { batch, lease, base_backoff, max_backoff, max_retry, keep } = relay;
-    count("relay.batch", u64::from(*batch), u64::from(BATCH))?;
-    between("relay.lease", *lease, LEASE)?;
-    between("relay.base_backoff", *base_backoff, Duration::from_millis(1))?;
-    between("relay.max_backoff", *max_backoff, Duration::from_millis(1))?;
+    count("relay.batch", *batch, u64::from(BATCH))?;
+    between("relay.lease", *lease, Policy::MIN_LEASE)?;
+    between("relay.base_backoff", *base_backoff, PAUSE)?;
+    between("relay.max_backoff", *max_backoff, PAUSE)?;
     between("relay.keep", *keep, Duration::ZERO)?;
-    count("relay.max_retry", u64::from(*max_retry), u64::from(u32::MAX))?;
+    count("relay.max_retry", *max_retry, u64::MAX)?;
     let Inbox { lock_ttl, wait_max, max_retry, base_backoff, max_backoff, .. } = inbox;
-    between("inbox.lock_ttl", *lock_ttl, LEASE)?;
-    between("inbox.wait_max", *wait_max, Duration::ZERO)?;
-    between("inbox.base_backoff", *base_backoff, Duration::from_millis(1))?;
-    between("inbox.max_backoff", *max_backoff, Duration::from_millis(1))?;
-    count("inbox.max_retry", u64::from(*max_retry), u64::from(u32::MAX))?;
+    between("inbox.lock_ttl", *lock_ttl, Policy::MIN_LEASE)?;
+    between("inbox.wait_max", Some(*wait_max), Duration::ZERO)?;
+    between("inbox.base_backoff", *base_backoff, PAUSE)?;
+    between("inbox.max_backoff", *max_backoff, PAUSE)?;
+    count("inbox.max_retry", *max_retry, u64::MAX)?;
     resolving(idresolve)
 }
 
 fn resolving(idresolve: &IdResolve) -> Result<(), Failure> {
-    let Cache { l1_ttl, negative_ttl, l1_max_size, l2_url, l2_ttl, .. } = &idresolve.cache;
-    count("idresolve.batch_max_in", idresolve.batch_max_in as u64, IDS as u64)?;
-    between("idresolve.cache.l1_ttl", *l1_ttl, Duration::from_millis(1))?;
-    between("idresolve.cache.negative_ttl", *negative_ttl, Duration::from_millis(1))?;
-    between("idresolve.cache.l2_ttl", *l2_ttl, Duration::from_millis(1))?;
-    count("idresolve.cache.l1_max_size", *l1_max_size, u64::MAX)?;
+    let IdResolve { resolver, l2_url } = idresolve;
+    let CacheSettings { l1_ttl, negative_ttl, l1_max_size, l2_ttl, .. } = &resolver.cache;
+    count("idresolve.batch_max_in", Some(resolver.batch_max_in as u64), IDS)?;
+    between("idresolve.cache.l1_ttl", Some(*l1_ttl), PAUSE)?;
+    between("idresolve.cache.negative_ttl", Some(*negative_ttl), PAUSE)?;
+    between("idresolve.cache.l2_ttl", Some(*l2_ttl), PAUSE)?;
+    count("idresolve.cache.l1_max_size", Some(*l1_max_size), u64::MAX)?;
     let Some(url) = l2_url else { return Ok(()) };
     match url.parse::<crate::place::StoreUrl>() {
         Ok(url) if url.kind() == crate::place::StoreKind::Redis => Ok(()),
@@ -63,18 +67,18 @@ fn resolving(idresolve: &IdResolve) -> Result<(), Failure> {
 /// Whether the values go together. Asked once all of them are known: the variables come one by one.
 pub(super) fn together(settings: &Settings) -> Result<(), Failure> {
     let Settings { ledger, relay, inbox, .. } = settings;
-    for (section, [low, high], [least, most]) in [
-        ("relay", ["base_backoff", "max_backoff"], [relay.base_backoff, relay.max_backoff]),
-        ("inbox", ["base_backoff", "max_backoff"], [inbox.base_backoff, inbox.max_backoff]),
-        (
-            "ledger",
-            ["wait_interval", "wait_max_interval"],
-            [ledger.wait_interval, ledger.wait_max_interval],
-        ),
+    let polling = ledger.polling();
+    let waits = OnFailure::Backoff { base: polling.first, cap: polling.max };
+    for (section, low, high, pauses) in [
+        ("relay", "base_backoff", "max_backoff", relay.backoff()),
+        ("inbox", "base_backoff", "max_backoff", inbox.backoff()),
+        ("ledger", "wait_interval", "wait_max_interval", waits),
     ] {
-        if least > most {
+        if let OnFailure::Backoff { base, cap } = pauses
+            && base > cap
+        {
             return Err(Failure::usage(format_args!(
-                "{section}.{low} ({least:?}) is longer than {section}.{high} ({most:?}); lower the \
+                "{section}.{low} ({base:?}) is longer than {section}.{high} ({cap:?}); lower the \
                  one or raise the other"
             )));
         }
@@ -82,7 +86,8 @@ pub(super) fn together(settings: &Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-fn between(name: &str, value: Duration, least: Duration) -> Result<(), Failure> {
+fn between(name: &str, value: Option<Duration>, least: Duration) -> Result<(), Failure> {
+    let Some(value) = value else { return Ok(()) };
     if value < least {
         return Err(refused(name, &format!("is {value:?}; it must be {least:?} or more")));
     }
@@ -92,8 +97,9 @@ fn between(name: &str, value: Duration, least: Duration) -> Result<(), Failure> 
     Ok(())
 }
 
-fn count(name: &str, value: u64, most: u64) -> Result<(), Failure> {
-    match value {
+fn count(name: &str, value: Option<impl Into<u64>>, most: u64) -> Result<(), Failure> {
+    let Some(value) = value else { return Ok(()) };
+    match value.into() {
         0 => Err(refused(name, "is 0; it must be 1 or more")),
         value if value > most => {
             Err(refused(name, &format!("is {value}; at most {most} are taken")))

@@ -1,6 +1,8 @@
 //! The built-in load, and that it would tell.
 
-use crate::caller::Caller;
+use http::Method;
+
+use crate::caller::{Caller, TEA};
 use crate::ground::{Ground, done, until_effects};
 use crate::program::{Ended, Service};
 
@@ -55,6 +57,22 @@ async fn chaos_that_is_asked_to_stop_ends_well() {
     let service = Service::start(ground.demo(&["--chaos"]));
     service.signal("TERM");
     assert_eq!(service.ended().code(), Some(0));
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_is_nobody_elses() {
+    let (ground, caller) = (Ground::embedded(), Caller::new());
+    let service = Service::start(ground.demo(&["--chaos"]));
+    let url = format!("{}/orders", service.url("orders"));
+    // As the load asks for it, by everybody who is not the load.
+    for tenant in ["acme", "chaos", "chaos-"] {
+        let headers =
+            [("x-tenant-id", tenant), ("idempotency-key", "k"), ("x-semel-chaos", "fail")];
+        let answer = caller.say(Method::POST, &url, &headers, TEA).await.expect("an answer");
+        assert_eq!((answer.status, answer.replayed()), (201, false), "{}", answer.text());
+    }
+    drop(service);
     ground.remove().await;
 }
 

@@ -187,6 +187,18 @@ async fn machines_are_told_how_it_is() {
     let executed = r#"semel_executions_total{kind="http",outcome="executed"} 1"#;
     assert!(metrics.text().contains(executed), "{}", metrics.text());
     assert!(!metrics.text().contains("acme"), "no tenant, key or id is told");
+    // What is shown is what the guide lists.
+    let guide = include_str!("../../../../docs/guides/operating.md");
+    for line in metrics.text().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, _) = line.split_once(' ').expect("a name and a kind");
+        let listed = guide.contains(&format!("`{name}")) || {
+            // `_dead` behind `semel_outbox_pending`.
+            let (_, short) =
+                name.strip_prefix("semel_").and_then(|rest| rest.split_once('_')).expect("ours");
+            guide.contains(&format!("`_{short}"))
+        };
+        assert!(listed, "{name} is not in the guide");
+    }
     drop(service);
     ground.remove().await;
 }

@@ -85,6 +85,11 @@ impl Ground {
         }
     }
 
+    /// A file of this ground's.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
     /// The demo on this ground, on free ports, unless `more` says otherwise.
     pub(crate) fn demo(&self, more: &[&str]) -> Command {
         let store = self.store();

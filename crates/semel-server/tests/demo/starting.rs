@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 
 use crate::ground::Ground;
-use crate::program::Ended;
+use crate::program::{self, Ended, Service};
 
 /// What is printed until it is ready.
 fn screen(more: &[&str]) -> Vec<String> {
@@ -95,7 +95,92 @@ fn a_server_that_is_away_is_named_without_its_password() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_named() {
-    let said = refused(&["--store", "sqlite:/nowhere/at/all.db"], 1);
-    assert!(said.contains("cannot open sqlite:/nowhere/at/all.db"), "{said}");
+fn a_file_that_cannot_be_a_database_is_unreachable_and_it_is_said_what_to_do() {
+    let ground = Ground::embedded();
+    std::fs::write(ground.file("letter"), "dear editor, this is no database at all")
+        .expect("written");
+    std::fs::create_dir(ground.file("drawer")).expect("a directory");
+    for (path, why, fix) in [
+        ("nowhere/at/all.db", "there is no directory nowhere/at", "make it"),
+        ("drawer", "that is a directory", "as in sqlite:drawer/semel.db"),
+        ("letter", "that is no SQLite database", "name one"),
+        ("letter/a.db", "there is no directory letter", "name another"),
+    ] {
+        let store = format!("sqlite:{path}");
+        for mut command in [
+            ground.demo(&["--store", &store]),
+            program::semel(&ground.file(""), ["doctor", "--store", &store]),
+            program::semel(&ground.file(""), ["migrate", "apply", "--store", &store]),
+            program::semel(&ground.file(""), ["records", "list", "--store", &store]),
+        ] {
+            let ended = Ended::from(command.output().expect("the program can be started"));
+            let said = ended.badly(4);
+            assert!(said.contains(&store), "{said}");
+            // Who only looks need not be told how to make what is not there.
+            let absent = said.contains("there is no such file") && path.contains('/');
+            assert!(absent || (said.contains(why) && said.contains(fix)), "{said}");
+        }
+    }
+}
+
+/// Whatever a password holds, and wherever the program stumbles over it, it is not shown.
+#[test]
+fn a_password_with_any_character_in_it_is_not_shown() {
+    let ground = Ground::embedded();
+    for password in
+        ["Hunter two", "Hun/ter?two", "Hun@ter#two", "12 Hunter", "Hun:ter,two", "%zzHunter"]
+    {
+        for (flag, scheme) in [
+            ("--store", "postgres"),
+            ("--store", "mysql"),
+            ("--store", "mongodb"),
+            ("--broker", "nats"),
+            ("--broker", "amqp"),
+            ("--broker", "redis"),
+            ("--broker", "kafka"),
+        ] {
+            let url = format!("{scheme}://ann:{password}@127.0.0.1:1/x");
+            for mut command in [
+                ground.demo(&[flag, &url]),
+                program::semel(&ground.file(""), ["doctor", flag, &url]),
+                program::semel(&ground.file(""), ["doctor", &url]),
+            ] {
+                let ended = Ended::from(command.output().expect("the program can be started"));
+                assert!(matches!(ended.code, Some(2 | 4)), "{url}: {ended:?}");
+                for word in ["Hun", "unter", "ter", "two", "12"] {
+                    let told = format!("{}{}", ended.stdout, ended.stderr).replace("127.0.0.1", "");
+                    let told = told.replace("after", "").replace("parameter", "");
+                    assert!(!told.contains(word), "{word} of {url}: {told}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_store_of_a_service_is_left_alone() {
+    let ground = Ground::embedded();
+    std::fs::write(ground.file("semel.toml"), "[ledger]\nstore = \"sqlite:service.db\"")
+        .expect("written");
+    let log = ground.file("stderr");
+    for by_file in [true, false] {
+        let mut demo = match by_file {
+            true => ground.demo(&["--config", "semel.toml"]),
+            false => ground.demo(&[]),
+        };
+        if !by_file {
+            demo.env("SEMEL_STORE", "sqlite:service.db");
+        }
+        demo.stderr(std::fs::File::create(&log).expect("a file"));
+        drop(Service::start(demo));
+        assert!(ground.file("semel-demo.db").exists() && !ground.file("service.db").exists());
+        let said = std::fs::read_to_string(&log).expect("a file");
+        assert!(said.contains("left alone") && said.contains("--store"), "{said}");
+    }
+    // Whoever wants it there says so, and hears nothing.
+    let mut demo = ground.demo(&["--store", "sqlite:service.db", "--config", "semel.toml"]);
+    demo.stderr(std::fs::File::create(&log).expect("a file"));
+    drop(Service::start(demo));
+    assert!(ground.file("service.db").exists());
+    assert_eq!(std::fs::read_to_string(&log).expect("a file"), "");
 }

@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 
 use crate::caller::{Caller, TEA};
 use crate::ground::{Ground, done, until_effects};
+use crate::program::Service;
 
 async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
@@ -25,15 +26,7 @@ async fn a_call_under_way_finishes_and_the_program_ends_well() {
     let ground = Ground::embedded();
     let (service, caller) = (ground.start(), Caller::new());
     let address = service.url("orders").strip_prefix("http://").expect("a URL").to_owned();
-    let mut stream = TcpStream::connect(&address).await.expect("somebody listens");
-    let head = format!(
-        "POST /orders HTTP/1.1\r\nhost: {address}\r\nx-tenant-id: acme\r\nidempotency-key: k\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
-        TEA.len()
-    );
-    stream.write_all(head.as_bytes()).await.expect("sent");
-    // The server asks for the body, so the call is under way.
-    assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 100"));
+    let mut stream = begin(&address, "k").await;
     service.signal("TERM");
     let ready = format!("{}/readyz", service.url("admin"));
     while caller.get(&ready).await.status == 200 {
@@ -50,6 +43,37 @@ async fn a_call_under_way_finishes_and_the_program_ends_well() {
     let said = until_effects(&caller, service.url("orders"), &done(1)).await;
     assert_eq!(said, done(1));
     drop(service);
+    ground.remove().await;
+}
+
+/// A call whose body does not come: it is under way, and will be.
+async fn begin(address: &str, key: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.expect("somebody listens");
+    let head = format!(
+        "POST /orders HTTP/1.1\r\nhost: {address}\r\nx-tenant-id: acme\r\nidempotency-key: {key}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        TEA.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    // The server asks for the body, so the call is under way.
+    assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 100"));
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_were_cut_are_counted_and_the_exit_code_is_1() {
+    let ground = Ground::embedded();
+    let log = ground.file("stderr");
+    let mut demo = ground.demo(&["--drain", "200ms"]);
+    demo.stderr(std::fs::File::create(&log).expect("a file"));
+    let service = Service::start(demo);
+    let address = service.url("orders").strip_prefix("http://").expect("a URL").to_owned();
+    let _calls = [begin(&address, "a").await, begin(&address, "b").await];
+    service.signal("TERM");
+    assert_eq!(service.ended().code(), Some(1));
+    let said = std::fs::read_to_string(&log).expect("a file");
+    let last = said.lines().last().unwrap_or_default();
+    assert_eq!(last, "semel: 2 calls did not finish within 200ms, and were cut", "{said}");
     ground.remove().await;
 }
 

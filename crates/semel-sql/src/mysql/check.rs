@@ -171,7 +171,7 @@ async fn about_identity(
             format!(
                 "column {name} of semel_record is {data_type} with a collation, which merges keys"
             ),
-            "change it back to the binary type of the printed script",
+            "change it back to the binary type of the script of `semel migrate print`",
         ));
     }
     let text = "SELECT CAST(engine AS BINARY) FROM information_schema.tables \

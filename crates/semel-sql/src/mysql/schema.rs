@@ -260,7 +260,7 @@ async fn shape(connection: &mut MySqlConnection, shape: &Shape) -> Result<Vec<Fi
 }
 
 fn wrong(code: &'static str, found: String) -> Finding {
-    let fix = "compare the table with the printed script and make it so".into();
+    let fix = "compare the table with the script of `semel migrate print` and make it so".into();
     Finding { severity: Severity::Error, code, found, fix }
 }
 

@@ -224,7 +224,9 @@ async fn collations(connection: &mut PgConnection) -> Result<Vec<Finding>> {
         severity: Severity::Error,
         code: "postgres-collation",
         found: format!("column {column} of semel_id_map is compared by the collation {collation}"),
-        fix: format!("alter it to `{column} text collate \"C\"`, as in the printed script"),
+        fix: format!(
+            "alter it to `{column} text collate \"C\"`, as in the script of `semel migrate print`"
+        ),
     };
     Ok(others.into_iter().map(finding).collect())
 }

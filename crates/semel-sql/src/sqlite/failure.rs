@@ -76,7 +76,8 @@ pub(super) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Err
         Some(FULL) => (ErrorKind::Capacity, "the disk is full; make room"),
         Some(ERROR) => (
             ErrorKind::Misconfigured,
-            "the schema is not the one this version needs; `check` lists what is missing",
+            "the schema is not the one this version needs; `check`, or `semel doctor`, lists what is \
+             missing",
         ),
         Some(CORRUPT | NOTADB) => (
             ErrorKind::Corrupt,

@@ -155,7 +155,8 @@ async fn keys(connection: &mut SqliteConnection, shape: &Shape) -> sqlx::Result<
         severity: Severity::Error,
         code: "sql-key-missing",
         found: format!("table {table} does not keep ({key}) unique, byte by byte"),
-        fix: "create the table as in the printed script and copy the rows into it".into(),
+        fix: "create the table as in the script of `semel migrate print` and copy the rows into it"
+            .into(),
     };
     Ok(lacking.map(finding).collect())
 }
@@ -167,7 +168,8 @@ fn primary_key(key: &[String]) -> Option<Finding> {
         severity: Severity::Error,
         code: "sql-key-missing",
         found: format!("the primary key of semel_record is ({}), not (digest)", key.join(", ")),
-        fix: "create the table as in the printed script and copy the rows into it".into(),
+        fix: "create the table as in the script of `semel migrate print` and copy the rows into it"
+            .into(),
     })
 }
 

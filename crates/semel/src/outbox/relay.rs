@@ -185,6 +185,11 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
         &self.0.outbox
     }
 
+    /// How long published rows stay.
+    pub fn keep(&self) -> Duration {
+        self.0.settings.keep
+    }
+
     /// Claims one batch, publishes it and marks what became of it.
     ///
     /// # Errors

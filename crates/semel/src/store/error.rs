@@ -38,7 +38,9 @@ impl Kind {
             Kind::Unavailable => "nothing was changed; try again once the store answers",
             Kind::Ambiguous => "the reply was lost, so it may or may not have happened",
             Kind::Corrupt => "look at the record with an operator tool before touching it",
-            Kind::Misconfigured => "fix the store's set-up; `check` lists what is wrong",
+            Kind::Misconfigured => {
+                "fix the store's set-up; `check`, or `semel doctor`, lists what is wrong"
+            }
             Kind::Capacity => "nothing was stored; raise the limit or wait for records to expire",
             Kind::RetryTransaction => "roll back and run the whole transaction again",
         }

@@ -20,9 +20,8 @@ pub(super) struct Caches {
 
 impl Caches {
     pub(super) fn of(settings: &Settings) -> Result<Self, Failure> {
-        let cache = &settings.idresolve.cache;
-        let url = cache.l2_url.as_deref().filter(|_| cache.l2_enabled);
-        let shared = url.map(RedisCache::open).transpose()?;
+        let cache = &settings.idresolve.resolver.cache;
+        let shared = settings.idresolve.shared().map(RedisCache::open).transpose()?;
         // As long as anybody believes an absence, or a presence, that was seen before.
         let (absences, ttl) = (cache.negative_ttl * 2, cache.l2_ttl.max(cache.l1_ttl) * 2);
         Ok(Self { shared, absences, ttl, missed: AtomicU64::new(0) })

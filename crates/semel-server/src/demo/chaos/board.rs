@@ -17,39 +17,44 @@ pub(super) struct View {
 }
 
 /// Where it is shown.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Board {
-    in_place: bool,
-    /// Lines of the last table, which the next is drawn over.
+    /// Lines of the last table, which the next is drawn over; none where there was a plain line.
     drawn: usize,
 }
 
 impl Board {
-    /// The standard output.
-    pub(super) fn new() -> Self {
-        Self { in_place: std::io::stdout().is_terminal(), drawn: 0 }
-    }
-
     /// Whether a new table takes the place of the old one.
     pub(super) fn in_place(&self) -> bool {
-        self.in_place
+        self.drawn > 0
     }
 
+    /// On the standard output.
     pub(super) fn show(&mut self, view: &View) {
         let mut out = std::io::stdout().lock();
-        let text = if self.in_place {
-            let table = view.table();
-            let back = match self.drawn {
-                0 => String::new(),
-                lines => format!("\x1b[{lines}A\x1b[J"),
-            };
-            self.drawn = table.lines().count();
-            format!("{back}{table}\n")
-        } else {
-            format!("{}\n", view.line())
-        };
+        let room = out.is_terminal().then(|| terminal_size::terminal_size_of(&out)).flatten();
+        let text = self.draw(view, room.map(|(width, height)| (width.0, height.0)));
         // Nobody may be looking any more.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// A table over the last one, if there is a terminal with room for it: a line that wraps, or that
+    /// has left the screen, could not be drawn over.
+    fn draw(&mut self, view: &View, room: Option<(u16, u16)>) -> String {
+        let table = view.table();
+        let lines = table.lines().count();
+        let width = table.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+        let fits = |(columns, rows): (u16, u16)| width <= columns.into() && lines < rows.into();
+        let before = std::mem::take(&mut self.drawn);
+        if !room.is_some_and(fits) {
+            return format!("{}\n", view.line());
+        }
+        self.drawn = lines;
+        match before {
+            0 => format!("{table}\n"),
+            // From the beginning of the line: a terminal writes ^C where it was pressed.
+            up => format!("\r\x1b[{up}A\x1b[J{table}\n"),
+        }
     }
 }
 
@@ -82,7 +87,6 @@ impl View {
         .map(|(name, count)| (name, count.to_string()))
     }
 
-    /// Narrow enough for any terminal: a line that wraps could not be drawn over.
     fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(UTF8_FULL_CONDENSED);
@@ -123,5 +127,20 @@ mod tests {
         let table = view.table();
         assert!(table.contains("in progress") && table.contains("effects doubled"), "{table}");
         assert!(table.lines().all(|line| line.chars().count() < 80), "{table}");
+    }
+
+    #[test]
+    fn a_table_is_drawn_over_the_last_one_where_there_is_room_for_it() {
+        let view = View { counts: Counted::default(), tally: Tally::default(), pending: 0 };
+        let (mut board, height) = (Board::default(), view.table().lines().count());
+        assert!(!board.draw(&view, Some((80, 24))).contains('\x1b'), "nothing to draw over yet");
+        let again = board.draw(&view, Some((80, 24)));
+        assert!(again.starts_with(&format!("\r\x1b[{height}A\x1b[J")), "{again:?}");
+        // Made narrower, or lower, or no terminal at all: plain lines, which nobody draws over.
+        for room in [Some((40, 24)), Some((80, 8)), None] {
+            assert_eq!(board.draw(&view, room), format!("{}\n", view.line()));
+            assert!(!board.in_place());
+        }
+        assert!(!board.draw(&view, Some((80, 24))).contains('\x1b'), "the line stays");
     }
 }

@@ -16,9 +16,9 @@ use crate::failure::Failure;
 
 /// Callers at once, each with its own keys.
 const CALLERS: usize = 12;
-/// How long a caller waits before it tries again, at first and at most: it is impatient.
 /// How long a key may have no answer.
 const ANSWERED: Duration = Duration::from_secs(60);
+/// How long a caller waits before it tries again, at first and at most: it is impatient.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 /// Within this many milliseconds a caller hangs up.
 const HANGS_UP: u64 = 8;

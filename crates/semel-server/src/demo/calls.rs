@@ -1,0 +1,79 @@
+//! Calls under way, counted: whoever stops the demo is told how many it has cut.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tower::Service;
+
+/// The calls of all doors.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calls(Arc<()>);
+
+impl Calls {
+    /// The same service, with its calls counted.
+    pub(super) fn count<S>(&self, inner: S) -> Counted<S> {
+        Counted { inner, calls: Arc::downgrade(&self.0) }
+    }
+
+    /// How many there are at this moment.
+    pub(super) fn under_way(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+}
+
+/// A service whose calls are counted. A call that its caller has left is over.
+#[derive(Clone, Debug)]
+pub(super) struct Counted<S> {
+    inner: S,
+    /// Held by calls only: services are cloned for every connection.
+    calls: std::sync::Weak<()>,
+}
+
+impl<R, S> Service<R> for Counted<S>
+where
+    S: Service<R>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let (call, place) = (self.inner.call(request), self.calls.upgrade());
+        Box::pin(async move {
+            let answer = call.await;
+            drop(place);
+            answer
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[test]
+    fn a_call_counts_until_it_is_answered_or_left() {
+        let calls = Calls::default();
+        let answered = tower::service_fn(|wait: oneshot::Receiver<()>| wait);
+        let mut service = calls.count(answered).clone();
+        let (answer, wait) = oneshot::channel();
+        let (_never, forever) = oneshot::channel();
+        let (first, second) = (service.call(wait), service.call(forever));
+        assert_eq!(calls.under_way(), 2);
+        answer.send(()).unwrap();
+        assert_eq!(first.now_or_never(), Some(Ok(())));
+        assert_eq!(calls.under_way(), 1);
+        drop(second);
+        assert_eq!(calls.under_way(), 0);
+    }
+}

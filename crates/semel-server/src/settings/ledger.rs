@@ -1,0 +1,86 @@
+//! `[ledger]`: where records are kept, and what is done with an operation that nobody says more about.
+
+use std::time::Duration;
+
+use semel::Executor;
+use semel::executor::Polling;
+use semel::policy::Policy;
+use semel::store::Store;
+use serde::Deserialize;
+
+use super::{duration, waits};
+use crate::failure::Failure;
+use crate::place::StoreUrl;
+
+/// `[ledger]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ledger {
+    /// The store's URL. `None` leaves the choice to the command.
+    #[serde(deserialize_with = "address")]
+    pub store: Option<StoreUrl>,
+    /// What a Redis ledger's keys begin with.
+    pub prefix: String,
+    /// How long answers are kept.
+    #[serde(deserialize_with = "duration::optional")]
+    pub default_ttl: Option<Duration>,
+    /// How long a claim lives without renewal.
+    #[serde(deserialize_with = "duration::optional")]
+    pub lock_ttl: Option<Duration>,
+    /// How long a repeat waits for the first answer. Zero does not wait.
+    #[serde(deserialize_with = "duration::optional")]
+    pub wait_timeout: Option<Duration>,
+    /// The first pause between two looks of a waiting repeat.
+    #[serde(deserialize_with = "duration::optional")]
+    pub wait_interval: Option<Duration>,
+    /// The longest such pause.
+    #[serde(deserialize_with = "duration::optional")]
+    pub wait_max_interval: Option<Duration>,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            store: None,
+            prefix: semel_redis::Builder::PREFIX.to_owned(),
+            default_ttl: None,
+            lock_ttl: None,
+            wait_timeout: None,
+            wait_interval: None,
+            wait_max_interval: None,
+        }
+    }
+}
+
+impl Ledger {
+    /// How an operation runs of which nobody says more.
+    pub(crate) fn policy(&self) -> Policy {
+        let usual = Policy::default();
+        Policy {
+            keep: self.default_ttl.unwrap_or(usual.keep),
+            lease: self.lock_ttl.unwrap_or(usual.lease),
+            wait: self.wait_timeout.map_or(usual.wait, waits),
+            ..usual
+        }
+    }
+
+    /// How often those look who wait.
+    pub(crate) fn polling(&self) -> Polling {
+        let Polling { first, max } = Polling::default();
+        Polling {
+            first: self.wait_interval.unwrap_or(first),
+            max: self.wait_max_interval.unwrap_or(max),
+        }
+    }
+
+    /// Runs operations on `store` by what was set.
+    pub(crate) fn executor<S: Store>(&self, store: S) -> Result<Executor<S>, Failure> {
+        let built = Executor::builder(store).policy(self.policy()).polling(self.polling()).build();
+        built.map_err(|invalid| Failure::usage(format_args!("[ledger]: {invalid}")))
+    }
+}
+
+fn address<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<StoreUrl>, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}

@@ -1,0 +1,61 @@
+//! `[relay]`: how events leave the outbox.
+
+use std::time::Duration;
+
+use semel::outbox::{Outbox, Publisher, RelayBuilder};
+use semel::policy::OnFailure;
+use serde::Deserialize;
+
+use super::duration;
+
+/// `[relay]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Relay {
+    /// Events in one claim.
+    pub batch: Option<u32>,
+    /// How long a claim of events lives.
+    #[serde(deserialize_with = "duration::optional")]
+    pub lease: Option<Duration>,
+    /// The pause before the second try of an event; it doubles.
+    #[serde(deserialize_with = "duration::optional")]
+    pub base_backoff: Option<Duration>,
+    /// The longest such pause.
+    #[serde(deserialize_with = "duration::optional")]
+    pub max_backoff: Option<Duration>,
+    /// Tries before an event is given up.
+    pub max_retry: Option<u32>,
+    /// How long published events are kept.
+    #[serde(deserialize_with = "duration::optional")]
+    pub keep: Option<Duration>,
+}
+
+impl Relay {
+    /// The pauses between tries.
+    pub(crate) fn backoff(&self) -> OnFailure {
+        super::pauses(self.base_backoff, self.max_backoff)
+    }
+
+    /// The relay as it was set, or as the library has it.
+    pub(crate) fn over<O: Outbox, P: Publisher>(
+        &self,
+        mut builder: RelayBuilder<O, P>,
+    ) -> RelayBuilder<O, P> {
+        if let Some(rows) = self.batch {
+            builder = builder.batch(rows);
+        }
+        if let Some(lease) = self.lease {
+            builder = builder.lease(lease);
+        }
+        if let OnFailure::Backoff { base, cap } = self.backoff() {
+            builder = builder.backoff(base, cap);
+        }
+        if let Some(tries) = self.max_retry {
+            builder = builder.max_attempts(tries);
+        }
+        if let Some(keep) = self.keep {
+            builder = builder.keep(keep);
+        }
+        builder
+    }
+}

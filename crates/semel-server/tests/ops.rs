@@ -1,0 +1,122 @@
+//! What is under `ops/` speaks of things that are there: metrics that are counted, pages that exist.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).expect(path)
+}
+
+/// Every name in `text` that is written like a metric of ours.
+fn names(text: &str) -> BTreeSet<String> {
+    let starts = text.match_indices("semel_").map(|(at, _)| at);
+    let alone =
+        |at: &usize| !text[..*at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    let name = |at: usize| {
+        let end =
+            text[at..].find(|c: char| !c.is_ascii_lowercase() && c != '_' && !c.is_ascii_digit());
+        text[at..end.map_or(text.len(), |end| at + end)].to_owned()
+    };
+    starts.filter(alone).map(name).collect()
+}
+
+/// What is counted somewhere in the sources of our crates, under its full name.
+fn counted() -> BTreeSet<String> {
+    fn walk(directory: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).expect("text");
+                for kind in ["counter!(", "gauge!(", "histogram!("] {
+                    for said in text.split(kind).skip(1) {
+                        let said = said.trim_start().strip_prefix('"').unwrap_or_default();
+                        found.extend(
+                            said.split('"')
+                                .next()
+                                .filter(|name| !name.is_empty())
+                                .map(str::to_owned),
+                        );
+                    }
+                }
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(root().join("crates")).expect("crates") {
+        walk(&entry.expect("an entry").path().join("src"), &mut found);
+    }
+    found
+}
+
+/// The names in the operating guide's table. `semel_outbox_pending`, `_dead` is two of them: the second
+/// has the beginning of the one before.
+fn documented(guide: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for row in guide.lines().filter(|line| line.starts_with("| `semel_")) {
+        let cell = row.split('|').nth(1).expect("a first cell");
+        let mut family = String::new();
+        for name in
+            cell.split('`').skip(1).step_by(2).map(|name| name.split('{').next().unwrap_or(""))
+        {
+            if name.starts_with("semel_") {
+                let parts: Vec<&str> = name.splitn(3, '_').collect();
+                family = parts[..2].join("_");
+                found.insert(name.to_owned());
+            } else {
+                found.insert(format!("{family}{name}"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_metric_that_is_counted_is_in_the_guide_in_both_languages() {
+    let counted = counted();
+    assert!(counted.contains("semel_executions_total"), "{counted:?}");
+    for guide in ["docs/guides/operating.md", "docs/guides/operating.zh-CN.md"] {
+        assert_eq!(documented(&read(guide)), counted, "{guide}");
+    }
+}
+
+#[test]
+fn alerts_and_dashboard_look_at_metrics_that_are_counted() {
+    let counted = counted();
+    for file in ["ops/prometheus-alerts.yaml", "ops/grafana-dashboard.json"] {
+        let looked_at = names(&read(file));
+        assert!(looked_at.len() > 15, "{file}: {looked_at:?}");
+        for name in looked_at {
+            // A histogram is shown as its buckets, their sum and their count.
+            let parts =
+                ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part));
+            let whole = parts.unwrap_or(&name);
+            assert!(counted.contains(whole), "{file} looks at {name}, which nobody counts");
+        }
+    }
+}
+
+#[test]
+fn every_alert_has_its_section_in_the_guide_in_both_languages() {
+    let alerts = read("ops/prometheus-alerts.yaml");
+    let said = |field: &str| -> Vec<String> {
+        let lines = alerts.lines().map(|line| line.trim().trim_start_matches("- "));
+        lines.filter_map(|line| Some(line.strip_prefix(field)?.trim().to_owned())).collect()
+    };
+    let (names, runbooks) = (said("alert:"), said("runbook:"));
+    assert!(names.len() > 20 && names.len() == runbooks.len(), "{names:?} {runbooks:?}");
+    for (name, runbook) in names.iter().zip(runbooks) {
+        let (page, anchor) = runbook.split_once('#').expect("a section");
+        assert_eq!(anchor, name.to_lowercase());
+        for page in [page.to_owned(), page.replace(".md", ".zh-CN.md")] {
+            let headed =
+                |line: &str| line.starts_with('#') && line.trim_start_matches('#').trim() == name;
+            assert!(read(&page).lines().any(headed), "{page} has no section {name}");
+        }
+    }
+}
