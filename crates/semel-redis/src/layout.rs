@@ -363,14 +363,7 @@ pub(crate) fn decode(bytes: Bytes) -> Readable<Record> {
     let identity = Identity::read(identity)?;
     let tail = HEADER + header.identity;
     let mut rest = Rest(&bytes[tail..]);
-    let error = match rest.byte()? {
-        0 => None,
-        1 => {
-            let length = u16::from_be_bytes(rest.array()?);
-            Some(ErrorText::new(text(rest.take(usize::from(length))?)?))
-        }
-        other => return Err(format!("there is no kind of error {other}")),
-    };
+    let error = rest.error()?;
     let recorded = outcome(&mut rest, &bytes)?;
     rest.end()?;
     let (outcome, parcel) = match (header.state, recorded) {
@@ -411,6 +404,27 @@ pub(crate) fn decode_entry(bytes: Bytes) -> Readable<Entry> {
     let identity = Rest(&bytes[HEADER..]).take(header.identity)?;
     let key = Identity::read(identity)?.key()?;
     Ok(Entry { key, record: decode(bytes)? })
+}
+
+/// As many of a record's bytes as its answer's own begin after, but for a content type longer than
+/// anybody has.
+pub(crate) const OUTLINE: usize = 4_096;
+
+/// Reads a record with its key from its first [`OUTLINE`] bytes. The body of its answer or parcel is
+/// empty; how long it is, is told beside it.
+pub(crate) fn decode_outline(bytes: Bytes) -> Readable<(Entry, Option<u64>)> {
+    let tail = HEADER + Header::read(&bytes)?.identity;
+    let mut rest = Rest(bytes.get(tail..).ok_or("the identity is cut short")?);
+    rest.error()?;
+    if rest.byte()? != 1 {
+        return Ok((decode_entry(bytes)?, None));
+    }
+    rest.long()?;
+    rest.short()?;
+    let before = bytes.len() - rest.0.len();
+    let size = u32::from_be_bytes(rest.array()?);
+    let bodiless = [&bytes[..before], &[0; 4]].concat();
+    Ok((decode_entry(Bytes::from(bodiless))?, Some(u64::from(size))))
 }
 
 fn outcome(rest: &mut Rest<'_>, whole: &Bytes) -> Readable<Option<Recorded>> {
@@ -472,6 +486,17 @@ impl<'a> Rest<'a> {
     fn long(&mut self) -> Readable<&'a [u8]> {
         let length = u32::from_be_bytes(self.array()?);
         self.take(usize::try_from(length).unwrap_or(usize::MAX))
+    }
+
+    fn error(&mut self) -> Readable<Option<ErrorText>> {
+        match self.byte()? {
+            0 => Ok(None),
+            1 => {
+                let length = u16::from_be_bytes(self.array()?);
+                Ok(Some(ErrorText::new(text(self.take(usize::from(length))?)?)))
+            }
+            other => Err(format!("there is no kind of error {other}")),
+        }
     }
 
     /// An integer that the scripts can count up.

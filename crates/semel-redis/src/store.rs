@@ -11,8 +11,8 @@ use bytes::Bytes;
 use redis::Value;
 use semel::clock::Timestamp;
 use semel::store::{
-    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listen,
-    Opened, Page, Peeked, Result, Settled, Store, Swapped, Swept,
+    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listed,
+    Listen, Opened, Page, Peeked, Result, Settled, Store, Swapped, Swept,
 };
 use semel::{Digest, ErrorText, Fence, Key, Lease, OnCrash, Record, State, Version};
 
@@ -454,5 +454,14 @@ impl Store for RedisStore {
 impl Inspect for RedisStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
         walk::list(self, filter, after, limit).await
+    }
+
+    async fn survey(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<Listed>> {
+        walk::survey(self, filter, after, limit).await
     }
 }

@@ -6,11 +6,13 @@
 use bytes::Bytes;
 use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value};
-use semel::store::{Cursor, Ending, Error, ErrorKind, Filter, Page, Result, Swept};
-use semel::{Digest, ErrorText, OnCrash, State, Timestamp};
+use semel::store::{
+    Cursor, Ending, Error, ErrorKind, Filter, Listed, Page, Result, Swept, Unreadable,
+};
+use semel::{Digest, Entry, ErrorText, OnCrash, State, Timestamp};
 
 use crate::error::{Effect, Failure, answer, unexpected};
-use crate::layout::{self, HEADER, Header};
+use crate::layout::{self, HEADER, Header, OUTLINE, Readable};
 use crate::reply;
 use crate::store::{RedisStore, version_guard};
 use crate::transport::{BATCH, Node};
@@ -164,18 +166,78 @@ impl<'a> Walk<'a> {
     }
 }
 
+impl Walk<'_> {
+    /// The record, or its outline, in these bytes, which lie under this digest.
+    async fn read(
+        &self,
+        digest: &Digest,
+        bytes: Vec<u8>,
+        outline: bool,
+    ) -> Result<Readable<(Entry, Option<u64>)>> {
+        let cut = outline && bytes.len() == OUTLINE;
+        let whole = |bytes| layout::decode_entry(Bytes::from(bytes)).map(|entry| (entry, None));
+        let mut read = match outline {
+            true => layout::decode_outline(Bytes::from(bytes)),
+            false => whole(bytes),
+        };
+        if cut && read.is_err() {
+            // What comes before the body may be longer than an outline.
+            let names = [self.store.keys().name(digest)];
+            let answers = self.store.transport.read_keys(&names, get).await;
+            let answers = answers.map_err(|failure| self::read(failure, self.operation))?;
+            if let Some(Value::BulkString(bytes)) = answers.into_iter().next() {
+                read = whole(bytes);
+            }
+        }
+        Ok(read.and_then(|read| match read.0.key.digest() == *digest {
+            true => Ok(read),
+            false => Err("it lies under another's name".to_owned()),
+        }))
+    }
+}
+
 fn read(failure: Failure, operation: &'static str) -> Error {
     failure.during(operation, Effect::Reads)
 }
 
-/// A page of records that match. A record that cannot be read is left out and logged: one damaged
-/// value must not hide all the others.
+/// A page of whole records that match.
 pub(crate) async fn list(
     store: &RedisStore,
     filter: &Filter,
     after: Option<&Cursor>,
     limit: u32,
 ) -> Result<Page> {
+    let Page { entries, unreadable, next } = page(store, filter, after, limit, false).await?;
+    let entries = entries.into_iter().map(|(entry, _)| entry).collect();
+    Ok(Page { entries, unreadable, next })
+}
+
+/// The same without the bytes of answers and parcels, which stay where they are.
+pub(crate) async fn survey(
+    store: &RedisStore,
+    filter: &Filter,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> Result<Page<Listed>> {
+    let Page { entries, unreadable, next } = page(store, filter, after, limit, true).await?;
+    let listed = |(entry, size): (Entry, Option<u64>)| {
+        let mut listed = Listed::from(entry);
+        if let (Some(content), Some(size)) = (&mut listed.content, size) {
+            content.bytes = size;
+        }
+        listed
+    };
+    Ok(Page { entries: entries.into_iter().map(listed).collect(), unreadable, next })
+}
+
+/// Records that match, or their outlines with how long their bodies are.
+async fn page(
+    store: &RedisStore,
+    filter: &Filter,
+    after: Option<&Cursor>,
+    limit: u32,
+    outlines: bool,
+) -> Result<Page<(Entry, Option<u64>)>> {
     let from = match after {
         None => None,
         Some(cursor) => Some(Position::from_cursor(cursor).ok_or_else(|| {
@@ -196,20 +258,29 @@ pub(crate) async fn list(
         steps += 1;
         while page.entries.len() < limit && !walk.position.pending.is_empty() {
             let room = limit - page.entries.len();
-            for (digest, bytes) in walk.take(room, get).await? {
-                match layout::decode_entry(Bytes::from(bytes)) {
-                    Ok(entry) if entry.key.digest() != digest => {
-                        tracing::warn!(%digest, "skipped a record that lies under another's name");
+            for (digest, bytes) in walk.take(room, if outlines { get_outline } else { get }).await?
+            {
+                // The only thing that can be told of one that cannot be read.
+                let head = filter.digest.as_deref().unwrap_or_default();
+                match walk.read(&digest, bytes, outlines).await? {
+                    Ok(read) if filter.matches(&read.0, walk.now) => page.entries.push(read),
+                    Err(why) if digest.as_bytes().starts_with(head) => {
+                        let digest = digest.as_bytes().to_vec();
+                        page.unreadable.push(Unreadable { digest, why });
                     }
-                    Ok(entry) if filter.matches(&entry, walk.now) => page.entries.push(entry),
-                    Ok(_) => {}
-                    Err(what) => tracing::warn!(%digest, what, "skipped an unreadable record"),
+                    Ok(_) | Err(_) => {}
                 }
             }
         }
     }
     page.next = (!walk.is_done()).then(|| walk.position.to_cursor());
     Ok(page)
+}
+
+fn get_outline(key: &[u8]) -> Cmd {
+    let mut command = redis::cmd("GETRANGE");
+    command.arg(key).arg(0).arg(OUTLINE - 1);
+    command
 }
 
 fn get(key: &[u8]) -> Cmd {

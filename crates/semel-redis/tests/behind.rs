@@ -162,6 +162,9 @@ async fn one_damaged_value_hides_no_others() {
     let _: i64 = place.raw(redis::cmd("LPUSH").arg(place.name(&key("list"))).arg("x")).await;
     let page = store.list(&Filter::default(), None, 10).await.unwrap();
     assert_eq!((page.entries.len(), page.next), (2, None));
+    let [unreadable] = &page.unreadable[..] else { panic!("{:?}", page.unreadable) };
+    assert_eq!(unreadable.digest, key("b").digest().as_bytes());
+    assert!(unreadable.why.contains("layout"), "{unreadable:?}");
     let swept = store.sweep(10).await.unwrap();
     assert_eq!((swept.removed, swept.more), (2, false));
     let kind = store.open(&draft(&key("list"))).await.unwrap_err().kind();
@@ -330,4 +333,17 @@ async fn settings_that_cannot_work_are_refused_before_anything_is_sent() {
     let single = place.url.replace("redis://", "redis+cluster://");
     let error = builder().connect(&single).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+}
+
+#[tokio::test]
+async fn a_survey_finds_the_end_of_a_content_type_that_is_longer_than_an_outline() {
+    let (_server, place) = start(&[]);
+    let store = place.open().await;
+    let lease = claim(&store, &draft(&key("long"))).await;
+    let outcome = Recorded::Whole(Outcome::new("x".repeat(9_000), vec![0; 20_000]));
+    let ending = Ending::Succeeded { outcome, keep: Duration::from_secs(60) };
+    assert_eq!(store.settle(&lease, &ending).await.unwrap(), Settled::Done);
+    let page = store.survey(&Filter::default(), None, 10).await.unwrap();
+    let content = page.entries[0].content.as_ref().unwrap();
+    assert_eq!((content.bytes, content.content_type.len()), (20_000, 9_000));
 }

@@ -13,7 +13,7 @@ use semel::key::{Key, Kind, Principal};
 use semel::outcome::{ErrorText, Outcome, Recorded, Reference};
 use semel::policy::OnCrash;
 use semel::record::{Entry, Record, State};
-use semel::store::{Draft, Ending, Result};
+use semel::store::{Cursor, Draft, Ending, Error, Listed, Page, Result, Unreadable};
 
 use crate::error::corrupt;
 
@@ -144,6 +144,46 @@ impl RawKey {
         }
         Ok(Entry { key, record: raw.record(operation)? })
     }
+}
+
+/// A record without the bytes of its answer or parcel, which are `size` many: read like any other
+/// from a row that has no bytes where the body would be.
+pub(crate) fn outlined(entry: Entry, size: Option<i64>) -> Listed {
+    let mut listed = Listed::from(entry);
+    if let (Some(content), Some(size)) = (&mut listed.content, size) {
+        content.bytes = size.unsigned_abs();
+    }
+    listed
+}
+
+/// A page of at most `limit` of these rows, each of which lies under a digest. What comes after them
+/// is `beyond`, if it was looked no further. A row that cannot be read hides no other.
+pub(crate) fn page<R, E>(
+    rows: &[R],
+    limit: u32,
+    beyond: Option<Vec<u8>>,
+    digest: impl Fn(&R) -> Vec<u8>,
+    read: impl Fn(&R) -> Result<E>,
+) -> Page<E> {
+    let mut page = Page::default();
+    let shown = &rows[..rows.len().min(limit as usize)];
+    for row in shown {
+        match read(row) {
+            Ok(entry) => page.entries.push(entry),
+            Err(error) => {
+                page.unreadable.push(Unreadable { digest: digest(row), why: words(&error) });
+            }
+        }
+    }
+    let last = shown.last().filter(|_| rows.len() > shown.len()).map(digest);
+    page.next = last.or(beyond).map(Cursor);
+    page
+}
+
+/// What is wrong, without the verb that found it.
+fn words(error: &Error) -> String {
+    use std::error::Error as _;
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// What a draft binds. The statement adds what the store's clock says.

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel::store::{
-    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listen,
-    Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
+    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listed,
+    Listen, Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
     TransactionalStore,
 };
 use semel::{Hint, Key, Lease, Version};
@@ -151,6 +151,15 @@ impl<S: Store> Store for FaultyStore<S> {
 impl<S: Inspect> Inspect for FaultyStore<S> {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
         self.faults.befall(Verb::List, self.store.list(filter, after, limit)).await
+    }
+
+    async fn survey(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<Listed>> {
+        self.faults.befall(Verb::List, self.store.survey(filter, after, limit)).await
     }
 }
 

@@ -8,8 +8,8 @@ use semel::executor::{LocalReplay, Polling};
 use semel::store::memory::MemoryStore;
 use semel::store::{ErrorKind, Filter, Inspect as _, Store as _};
 use semel::{
-    Clock, Command, Error, Execution, Executor, Fingerprint, Key, OnCrash, Operate, Operated,
-    Policy, State, Sweeping, Timestamp, Wait,
+    Clock, Command, Entry, Error, Execution, Executor, Fingerprint, Key, OnCrash, Operate,
+    Operated, Policy, State, Sweeping, Timestamp, Wait,
 };
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_testkit::lateness::Lateness;
@@ -478,11 +478,13 @@ async fn what_has_succeeded_since_it_was_listed_is_not_purged() {
     let [entry] = &listed.entries[..] else { panic!("one failure, not {listed:?}") };
     let answer = executor.run(command(), |_| async { Ok::<_, String>(7) }).await;
     assert_eq!(answer.expect("executed").value(), Some(&7));
-    assert_eq!(executor.purge_seen(entry).await.expect("memory answers"), Operated::Moved);
+    let purged = executor.purge_seen(&entry.key, entry.record.version()).await;
+    assert_eq!(purged.expect("memory answers"), Operated::Moved);
     let again = executor.run(command(), |_| async { Ok::<_, String>(8) }).await;
     assert_eq!(again.expect("replayed").value(), Some(&7));
     let filter = Filter { state: Some(State::Succeeded), ..Filter::default() };
     let listed = executor.store().list(&filter, None, 10).await.expect("memory answers");
-    let purged = executor.purge_seen(&listed.entries[0]).await.expect("memory answers");
-    assert_eq!(purged, Operated::Done);
+    let Entry { key, record } = &listed.entries[0];
+    let purged = executor.purge_seen(key, record.version()).await;
+    assert_eq!(purged.expect("memory answers"), Operated::Done);
 }

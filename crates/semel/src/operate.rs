@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::executor::Executor;
 use crate::key::Key;
 use crate::outcome::{ErrorText, Outcome, Recorded};
-use crate::record::{Entry, State, Version};
+use crate::record::{State, Version};
 use crate::store::{
     Change, Cursor, Ending, Error, ErrorKind, Filter, Inspect, Page, Result, Swapped,
 };
@@ -153,9 +153,13 @@ pub trait Operate: Sync {
 
     /// [`purge`](Self::purge), if the record is still the one that was seen: who lists failures and
     /// removes them must not remove what has succeeded meanwhile.
-    fn purge_seen(&self, seen: &Entry) -> impl Future<Output = Result<Operated>> + Send {
-        let (change, version) = (Change::End(Ending::Removed), Some(seen.record.version()));
-        change_version(self, &seen.key, version, change, |state| state != State::Running)
+    fn purge_seen(
+        &self,
+        key: &Key,
+        seen: Version,
+    ) -> impl Future<Output = Result<Operated>> + Send {
+        let change = Change::End(Ending::Removed);
+        change_version(self, key, Some(seen), change, |state| state != State::Running)
     }
 }
 

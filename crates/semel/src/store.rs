@@ -6,6 +6,7 @@
 
 mod any;
 mod error;
+mod listing;
 pub mod memory;
 
 use std::future::Future;
@@ -15,14 +16,15 @@ use std::time::Duration;
 
 pub use any::{AnyRenewer, AnyStore};
 pub use error::{Error, Kind as ErrorKind};
+pub use listing::{Content, Cursor, Filter, Inspect, Listed, Page, Unreadable};
 
 use crate::claim::{AttemptId, Fence, Lease, OperationId};
 use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
-use crate::key::{Hint, Key, Kind};
-use crate::outcome::{ErrorText, Outcome, Recorded, Reference};
+use crate::key::{Hint, Key};
+use crate::outcome::{ErrorText, Outcome, Recorded};
 use crate::policy::OnCrash;
-use crate::record::{Entry, Record, State, Version};
+use crate::record::{Record, Version};
 
 /// The result of a store's step.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -341,105 +343,4 @@ pub trait TransactionalStore: Store {
         let _ = lease;
         None
     }
-}
-
-/// Which records to list. Unset fields match everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Through this door.
-    pub kind: Option<Kind>,
-    /// Of this tenant.
-    pub tenant: Option<String>,
-    /// In this scope.
-    pub scope: Option<String>,
-    /// And in those below it: the handlers of a group, as `scope/handler`.
-    pub below: bool,
-    /// With this id, whosever it is.
-    pub id: Option<String>,
-    /// Whose key's digest begins with these bytes: four of them are what logs show. What is longer
-    /// than a digest matches nothing.
-    pub digest: Option<Vec<u8>>,
-    /// Of this operation.
-    pub operation: Option<OperationId>,
-    /// In this state.
-    pub state: Option<State>,
-    /// With this reference.
-    pub reference: Option<String>,
-    /// Only what waits for somebody to run it: Failed records whose retry is due, and claims whose
-    /// lease is over and whose parcel is here.
-    pub due: bool,
-}
-
-impl Filter {
-    /// Where the scopes below `scope` begin and where they have ended, byte by byte: what comes
-    /// after a slash lies before what comes after the next character.
-    pub fn range_below(scope: &str) -> [String; 2] {
-        [format!("{scope}/"), format!("{scope}0")]
-    }
-
-    /// Between which digests those lie that begin with `digest`, both included.
-    pub fn range_of(digest: &[u8]) -> [Vec<u8>; 2] {
-        [0x00, 0xff].map(|fill| {
-            let mut end = digest.to_vec();
-            end.resize(end.len().max(32), fill);
-            end
-        })
-    }
-
-    fn is_in(&self, wanted: &str, scope: &str) -> bool {
-        match scope.strip_prefix(wanted) {
-            Some("") => true,
-            Some(rest) => self.below && rest.starts_with('/'),
-            None => false,
-        }
-    }
-
-    /// Whether `entry` matches at `now`, for stores that filter in this process.
-    pub fn matches(&self, entry: &Entry, now: Timestamp) -> bool {
-        let Entry { key, record } = entry;
-        let reference = match &record.outcome {
-            Some(Recorded::Whole(outcome)) => Some(outcome),
-            Some(Recorded::Omitted { .. }) | None => record.parcel.as_ref(),
-        };
-        let reference = reference.and_then(Outcome::reference).map(Reference::as_str);
-        let due = || match record.state {
-            State::Failed => record.retry_at.is_some_and(|at| at <= now) && !record.expired(now),
-            State::Running => record.parcel.is_some() && !record.held(now),
-            State::Succeeded | State::Dead | State::Uncertain => false,
-        };
-        self.kind.is_none_or(|kind| key.kind() == kind)
-            && self.tenant.as_deref().is_none_or(|tenant| key.tenant() == tenant)
-            && self.scope.as_deref().is_none_or(|scope| self.is_in(scope, key.scope()))
-            && self.id.as_deref().is_none_or(|id| key.id() == id)
-            && self.digest.as_deref().is_none_or(|head| key.digest().as_bytes().starts_with(head))
-            && self.operation.is_none_or(|operation| record.operation_id == operation)
-            && self.state.is_none_or(|state| record.state == state)
-            && self.reference.as_deref().is_none_or(|wanted| reference == Some(wanted))
-            && (!self.due || due())
-    }
-}
-
-/// Where a listing goes on. Opaque; belongs to the store that gave it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(pub Vec<u8>);
-
-/// A part of a listing. A page may be empty and still have a next one.
-#[derive(Clone, Debug, Default)]
-pub struct Page {
-    /// The records.
-    pub entries: Vec<Entry>,
-    /// Where to go on; `None` at the end.
-    pub next: Option<Cursor>,
-}
-
-/// Reading for operators.
-pub trait Inspect: Store {
-    /// At most `limit` records that match, in an order of the store's choosing. A record that
-    /// exists throughout the listing is shown at least once.
-    fn list(
-        &self,
-        filter: &Filter,
-        after: Option<&Cursor>,
-        limit: u32,
-    ) -> impl Future<Output = Result<Page>> + Send;
 }

@@ -138,7 +138,29 @@ proptest! {
     }
 
     #[test]
+    fn an_outline_is_the_record_without_its_body(entry in entries()) {
+        let mut bytes = Bytes::from(encode(&entry));
+        let (mut bodiless, mut size) = (entry, None);
+        let Record { outcome, parcel, .. } = &mut bodiless.record;
+        let whole = match outcome {
+            Some(Recorded::Whole(outcome)) => Some(outcome),
+            Some(Recorded::Omitted { .. }) | None => parcel.as_mut(),
+        };
+        if let Some(whole) = whole {
+            size = Some(whole.body().len() as u64);
+            let empty = Outcome::new(whole.content_type().to_owned(), Bytes::new());
+            *whole = match whole.reference() {
+                Some(reference) => empty.with_reference(reference.clone()),
+                None => empty,
+            };
+        }
+        bytes.truncate(OUTLINE);
+        prop_assert_eq!(decode_outline(bytes), Ok((bodiless, size)));
+    }
+
+    #[test]
     fn any_bytes_are_read_or_refused(bytes in any::<Vec<u8>>()) {
+        let _ = decode_outline(Bytes::from(bytes.clone()));
         let _ = decode_entry(Bytes::from(bytes));
     }
 
@@ -151,6 +173,7 @@ proptest! {
         let mut bytes = encode(&entry);
         let at = at.index(bytes.len());
         bytes[at] = byte;
+        let _ = decode_outline(Bytes::from(bytes.clone()));
         let _ = decode_entry(Bytes::from(bytes));
     }
 

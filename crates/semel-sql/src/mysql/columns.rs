@@ -5,13 +5,14 @@
 
 use semel::clock::Timestamp;
 use semel::key::Key;
-use semel::store::{Draft, Peeked, Result};
+use semel::record::Entry;
+use semel::store::{Draft, Listed, Peeked, Result};
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::query::Query;
 use sqlx::{MySql, Row};
 
 use crate::error::corrupt;
-use crate::row::{DraftRow, Raw, RawKey, undecodable};
+use crate::row::{DraftRow, Raw, RawKey, outlined, undecodable};
 
 pub(crate) type Bound<'q> = Query<'q, MySql, MySqlArguments>;
 
@@ -39,7 +40,7 @@ impl Found {
 }
 
 /// Reads the key columns that follow those of [`Found`].
-pub(crate) fn read_key(row: &MySqlRow, digest: Vec<u8>, operation: &'static str) -> Result<RawKey> {
+fn read_key(row: &MySqlRow, digest: Vec<u8>, operation: &'static str) -> Result<RawKey> {
     let reader = Reader { row, operation };
     Ok(RawKey {
         digest,
@@ -49,6 +50,23 @@ pub(crate) fn read_key(row: &MySqlRow, digest: Vec<u8>, operation: &'static str)
         principal: reader.get(26)?,
         id: reader.text(27, "id")?,
     })
+}
+
+/// The record and key in a row of [`super::statement::read_with_key`].
+pub(crate) fn read_entry(row: &MySqlRow, operation: &'static str) -> Result<Entry> {
+    let found = Found::read(row, operation)?;
+    read_key(row, found.digest, operation)?.entry(found.raw, operation)
+}
+
+/// The record and key in a row of [`super::statement::outline`].
+pub(crate) fn read_outline(row: &MySqlRow, operation: &'static str) -> Result<Listed> {
+    let size = Reader { row, operation }.get(28)?;
+    Ok(outlined(read_entry(row, operation)?, size))
+}
+
+/// The digest in a row of either.
+pub(crate) fn read_digest(row: &MySqlRow) -> Vec<u8> {
+    row.try_get(0).unwrap_or_default()
 }
 
 struct Reader<'r> {

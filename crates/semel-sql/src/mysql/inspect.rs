@@ -3,39 +3,72 @@
 //! Reads only, without locks. Failed, Dead and Uncertain records, what is due, and references have an
 //! index; other filters walk the table a page at a time.
 
-use semel::store::{Cursor, Filter, Inspect, Page, Result};
-use sqlx::{AssertSqlSafe, MySqlConnection};
+use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result};
+use sqlx::mysql::MySqlRow;
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
 use super::MySqlStore;
-use super::columns::{Found, read_key};
+use super::columns::{read_digest, read_entry, read_outline};
 use super::ledger::failed;
-use super::statement::{CLOCK, read_with_key};
+use super::statement::{CLOCK, outline, read_with_key};
+use crate::row::{page, undecodable};
+
+/// How many records one page may look at where no index narrows the search: such a page may come
+/// back short, or empty, and still have a next one.
+const WINDOW: u64 = 5_000;
 
 impl Inspect for MySqlStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
-        let (mut slot, mut connection) = self.aside.take("list").await?;
-        let work = list(&mut connection, filter, after, limit);
-        let page = self.aside.bounded("list", work).await;
-        // A row that cannot be read says nothing about the connection.
-        *slot = Some(connection).filter(|_| page.as_ref().err().is_none_or(is_about_a_row));
-        page
+        let (rows, beyond) = self.rows(&read_with_key(), filter, after, limit).await?;
+        Ok(page(&rows, limit, beyond, read_digest, |row| read_entry(row, "list")))
+    }
+
+    async fn survey(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<Listed>> {
+        let (rows, beyond) = self.rows(&outline(), filter, after, limit).await?;
+        Ok(page(&rows, limit, beyond, read_digest, |row| read_outline(row, "list")))
     }
 }
 
-fn is_about_a_row(error: &semel::store::Error) -> bool {
-    error.kind() == semel::store::ErrorKind::Corrupt
+/// Rows, and where a page goes on behind them.
+type Rows = (Vec<MySqlRow>, Option<Vec<u8>>);
+
+impl MySqlStore {
+    async fn rows(
+        &self,
+        columns: &str,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Rows> {
+        let (mut slot, mut connection) = self.aside.take("list").await?;
+        let work = rows(&mut connection, columns, filter, after, limit);
+        let rows = self.aside.bounded("list", work).await;
+        *slot = Some(connection).filter(|_| rows.is_ok());
+        rows
+    }
 }
 
-async fn list(
+async fn rows(
     connection: &mut MySqlConnection,
+    columns: &str,
     filter: &Filter,
     after: Option<&Cursor>,
     limit: u32,
-) -> Result<Page> {
-    let text = text(filter, after.is_some());
+) -> Result<Rows> {
+    let indexed = index(filter).is_some() || filter.digest.is_some();
+    let until = if indexed { None } else { window(connection, after).await? };
+    let text = text(columns, filter, after.is_some(), until.is_some());
     let mut query = sqlx::query(AssertSqlSafe(text)).persistent(false);
     if let Some(Cursor(last)) = after {
         query = query.bind(last.clone());
+    }
+    if let Some(until) = &until {
+        query = query.bind(until.clone());
     }
     if let Some(kind) = filter.kind {
         query = query.bind(i16::from(kind.code()));
@@ -56,32 +89,48 @@ async fn list(
         query = query.bind(i16::from(state.code()));
     }
     let query = query.bind(u64::from(limit) + 1);
-    let mut rows = query.fetch_all(connection).await.map_err(|error| failed("list", error))?;
-    let more = rows.len() > limit as usize;
-    rows.truncate(limit as usize);
-    let mut page = Page::default();
-    for row in &rows {
-        let found = Found::read(row, "list")?;
-        let last = Cursor(found.digest.clone());
-        let key = read_key(row, found.digest, "list")?;
-        page.entries.push(key.entry(found.raw, "list")?);
-        page.next = more.then_some(last);
-    }
-    Ok(page)
+    let rows = query.fetch_all(connection).await.map_err(|error| failed("list", error))?;
+    Ok((rows, until))
 }
 
-fn text(filter: &Filter, after: bool) -> String {
-    // `attention` is the state of those records that need some, and has an index. Of the claims that
-    // run it has those with a parcel alone.
-    let needs_some = filter.state.is_some_and(|state| state.code() >= 2);
-    // Named, because a server that is asked for a page in order walks the primary key to the end if
-    // it hopes to fill the page soon.
-    let index = match (&filter.reference, needs_some || filter.due) {
-        (Some(_), _) => " FORCE INDEX (semel_record_reference)",
-        (None, true) => " FORCE INDEX (semel_record_open)",
-        (None, false) => "",
-    };
-    let mut text = format!("SELECT {} FROM semel_record{index} WHERE TRUE", read_with_key());
+/// The last digest of the window that begins after this one; nothing if it reaches the end.
+async fn window(
+    connection: &mut MySqlConnection,
+    after: Option<&Cursor>,
+) -> Result<Option<Vec<u8>>> {
+    let text = format!(
+        "SELECT digest FROM semel_record{} ORDER BY digest LIMIT 1 OFFSET {}",
+        if after.is_some() { " WHERE digest > ?" } else { "" },
+        WINDOW - 1
+    );
+    let mut query = sqlx::query(AssertSqlSafe(text)).persistent(false);
+    if let Some(Cursor(last)) = after {
+        query = query.bind(last.clone());
+    }
+    let last = query.fetch_optional(connection).await.map_err(|error| failed("list", error))?;
+    last.map(|row| row.try_get(0).map_err(|error| undecodable("list", error))).transpose()
+}
+
+/// `attention` is the state of those records that need some, and has an index. Of the claims that run
+/// it has those with a parcel alone.
+fn needs_some(filter: &Filter) -> bool {
+    filter.state.is_some_and(|state| state.code() >= 2)
+}
+
+/// The index by which the records are found. Named, because a server that is asked for a page in
+/// order walks the primary key to the end if it hopes to fill the page soon.
+fn index(filter: &Filter) -> Option<&'static str> {
+    match (&filter.reference, needs_some(filter) || filter.due) {
+        (Some(_), _) => Some("semel_record_reference"),
+        (None, true) => Some("semel_record_open"),
+        (None, false) => None,
+    }
+}
+
+fn text(columns: &str, filter: &Filter, after: bool, until: bool) -> String {
+    let needs_some = needs_some(filter);
+    let index = index(filter).map_or_else(String::new, |name| format!(" FORCE INDEX ({name})"));
+    let mut text = format!("SELECT {columns} FROM semel_record{index} WHERE TRUE");
     let mut and = |wanted: bool, condition: &str| {
         if wanted {
             text.push_str(" AND ");
@@ -89,6 +138,7 @@ fn text(filter: &Filter, after: bool) -> String {
         }
     };
     and(after, "digest > ?");
+    and(until, "digest <= ?");
     and(filter.kind.is_some(), "kind = ?");
     and(filter.tenant.is_some(), "tenant = ?");
     let below = "(scope = ? OR (scope >= ? AND scope < ?))";

@@ -46,6 +46,15 @@ pub(crate) fn read_with_key() -> String {
     format!("{}, kind, tenant, scope, principal, id", read())
 }
 
+/// The same without the bytes of an answer or a parcel, and how many they are.
+pub(crate) fn outline() -> String {
+    let without = RECORD.replace(" body,", " LEFT(body, 0),");
+    format!(
+        "digest, {CLOCK}, {without}, kind, tenant, scope, principal, id, \
+         CAST(OCTET_LENGTH(body) AS SIGNED)"
+    )
+}
+
 /// Statements by batch size, built when first needed.
 #[derive(Debug)]
 pub(crate) struct Texts {

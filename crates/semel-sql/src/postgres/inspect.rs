@@ -2,14 +2,14 @@
 
 use semel::key::Digest;
 use semel::record::{Entry, State};
-use semel::store::{Cursor, Filter, Inspect, Page, Result};
+use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, Row};
 
 use super::PgStore;
 use super::ledger::raw;
-use super::statement::{CLOCK, COLUMNS, failed};
-use crate::row::RawKey;
+use super::statement::{CLOCK, COLUMNS, OUTLINE, failed};
+use crate::row::{RawKey, outlined, page};
 
 /// How many records one page may look at where no index narrows the search: such a page may come
 /// back short, or empty, and still have a next one.
@@ -19,70 +19,90 @@ const MOST: u32 = 1_000;
 
 impl Inspect for PgStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+        let (rows, limit, beyond) = self.rows(COLUMNS, filter, after, limit).await?;
+        Ok(page(&rows, limit, beyond, digest, entry))
+    }
+
+    async fn survey(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<Listed>> {
+        let (rows, limit, beyond) = self.rows(OUTLINE, filter, after, limit).await?;
+        Ok(page(&rows, limit, beyond, digest, listed))
+    }
+}
+
+/// Rows, how many of them a page shows, and where it goes on behind them.
+type Rows = (Vec<PgRow>, u32, Option<Vec<u8>>);
+
+impl PgStore {
+    async fn rows(
+        &self,
+        columns: &'static str,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Rows> {
         let after = after.and_then(|cursor| Digest::from_bytes(&cursor.0));
         let limit = limit.clamp(1, MOST);
         let texts = [&filter.tenant, &filter.scope, &filter.id, &filter.reference];
         if texts.into_iter().flatten().any(|text| text.contains('\0')) {
             // No stored text holds one, and the server would refuse to look.
-            return Ok(Page::default());
+            return Ok((Vec::new(), limit, None));
         }
         let filter = filter.clone();
-        self.aside("list", move |connection| Box::pin(list(connection, filter, after, limit))).await
+        let (rows, beyond) = self
+            .aside("list", move |connection| {
+                Box::pin(rows(connection, columns, filter, after, limit))
+            })
+            .await?;
+        Ok((rows, limit, beyond))
     }
 }
 
-async fn list(
+async fn rows(
     connection: &mut PgConnection,
+    columns: &'static str,
     filter: Filter,
     after: Option<Digest>,
     limit: u32,
-) -> Result<Page> {
+) -> Result<(Vec<PgRow>, Option<Vec<u8>>)> {
     // An index answers these by itself; everything else walks the primary key, a window at a time.
     let indexed = filter.due
         || filter.digest.is_some()
         || filter.reference.is_some()
         || matches!(filter.state, Some(State::Failed | State::Dead | State::Uncertain));
+    let until = if indexed { None } else { window(connection, after).await? };
     let mut query = QueryBuilder::<Postgres>::new("select ");
-    query.push(COLUMNS).push(", r.digest, r.kind, r.tenant, r.scope, r.principal, r.id, ");
+    query.push(columns).push(", r.digest, r.kind, r.tenant, r.scope, r.principal, r.id, ");
+    query.push("octet_length(r.body)::bigint from semel_record r where ");
     push_matches(&mut query, &filter);
-    if indexed {
-        query.push(" as matching from semel_record r where ");
-        push_matches(&mut query, &filter);
-        push_after(&mut query, " and ", after);
-        query.push(" order by r.digest limit ").push_bind(i64::from(limit) + 1);
-    } else {
-        query.push(" as matching from semel_record r");
-        push_after(&mut query, " where ", after);
-        query.push(" order by r.digest limit ").push_bind(WINDOW);
+    push_after(&mut query, " and ", after);
+    if let Some(until) = &until {
+        query.push(" and r.digest <= ").push_bind(until.clone());
     }
+    query.push(" order by r.digest limit ").push_bind(i64::from(limit) + 1);
     let rows = query.build().persistent(false).fetch_all(connection).await;
-    let rows = rows.map_err(failed("list"))?;
-    let whole = i64::try_from(rows.len()).unwrap_or(i64::MAX)
-        < if indexed { i64::from(limit) + 1 } else { WINDOW };
-    page(&rows, limit, whole)
+    Ok((rows.map_err(failed("list"))?, until))
 }
 
-/// Gathers at most `limit` matching rows; `whole` says that there is nothing beyond them.
-fn page(rows: &[PgRow], limit: u32, whole: bool) -> Result<Page> {
-    let mut entries = Vec::new();
-    let mut seen = 0;
-    let mut last = None;
-    for row in rows {
-        if entries.len() >= limit as usize {
-            break;
-        }
-        seen += 1;
-        last = Some(Cursor(row.try_get(DIGEST).map_err(failed("list"))?));
-        if row.try_get(MATCHING).map_err(failed("list"))? {
-            entries.push(entry(row)?);
-        }
-    }
-    let done = whole && seen == rows.len();
-    Ok(Page { entries, next: last.filter(|_| !done) })
+/// The last digest of the window that begins after this one; nothing if it reaches the end.
+async fn window(connection: &mut PgConnection, after: Option<Digest>) -> Result<Option<Vec<u8>>> {
+    let mut query = QueryBuilder::<Postgres>::new("select r.digest from semel_record r");
+    push_after(&mut query, " where ", after);
+    query.push(" order by r.digest limit 1 offset ").push_bind(WINDOW - 1);
+    let last = query.build_query_scalar().persistent(false).fetch_optional(connection).await;
+    last.map_err(failed("list"))
 }
 
 const DIGEST: usize = 21;
-const MATCHING: usize = DIGEST + 6;
+const SIZE: usize = DIGEST + 6;
+
+fn digest(row: &PgRow) -> Vec<u8> {
+    row.try_get(DIGEST).unwrap_or_default()
+}
 
 fn entry(row: &PgRow) -> Result<Entry> {
     let read = || -> sqlx::Result<_> {
@@ -98,6 +118,11 @@ fn entry(row: &PgRow) -> Result<Entry> {
     };
     let (key, raw) = read().map_err(failed("list"))?;
     key.entry(raw, "list")
+}
+
+fn listed(row: &PgRow) -> Result<Listed> {
+    let size = row.try_get(SIZE).map_err(failed("list"))?;
+    Ok(outlined(entry(row)?, size))
 }
 
 /// The filter as a condition. State and kind are written out, from our own codes: only then can the

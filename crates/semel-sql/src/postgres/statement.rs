@@ -37,6 +37,13 @@ pub(super) const COLUMNS: &str = "r.number, r.fingerprint, r.state, r.operation_
      r.content_type, r.reference, r.omitted_bytes, r.error, r.created_at, r.updated_at, \
      r.completed_at, r.expires_at";
 
+/// The same without the bytes of an answer or a parcel.
+pub(super) const OUTLINE: &str = "r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, \
+     r.attempt, r.fence, r.owner, r.lease_until, r.retry_at, r.on_crash, r.keep_us, \
+     case when r.body is null then null else ''::bytea end, \
+     r.content_type, r.reference, r.omitted_bytes, r.error, r.created_at, r.updated_at, \
+     r.completed_at, r.expires_at";
+
 /// Begins a transaction and marks it, in one trip. The mark ends with the transaction, whoever ends
 /// it, so that `settle_in` can tell that the work committed behind our back.
 pub(super) const BEGIN: &str = "begin; set local semel.unit = 'open'";

@@ -3,12 +3,13 @@
 //! Reads only, on a reader's connection. What failed, is due or waits for a decision and what made a
 //! reference has an index; other filters walk the primary key.
 
-use semel::key::Digest;
 use semel::record::State;
-use semel::store::{Cursor, Filter, Inspect, Page, Result};
+use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result};
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Executor, QueryBuilder, Sqlite};
 
 use super::{SqliteStore, statements};
+use crate::row::page;
 
 /// The condition of the index `semel_record_open`, word for word: SQLite takes a partial index only
 /// where it finds the index's own condition among those of the query, and proves none by arithmetic.
@@ -16,24 +17,44 @@ const OPEN: &str = " AND (state IN (2, 3, 4) OR (state = 0 AND content_type IS N
 
 impl Inspect for SqliteStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
-        let now = self.0.shared.tick.now().as_micros();
-        let mut query = QueryBuilder::<Sqlite>::new(statements::LIST);
-        ask(&mut query, filter, after, limit, now);
-        let mut reader = self.0.readers.reader("list").await?;
-        let rows = match reader.connection().fetch_all(query.build()).await {
-            Ok(rows) => rows,
-            Err(error) => return Err(reader.failed("list", error)),
-        };
-        let shown = rows.iter().take(limit as usize).map(|row| statements::entry(row, "list"));
-        let entries = shown.collect::<Result<Vec<_>>>()?;
-        let more = rows.len() > entries.len();
-        let last = entries.last().map(|entry| entry.key.digest());
-        let cursor = |digest: Digest| Cursor(digest.as_bytes().to_vec());
-        Ok(Page { next: last.filter(|_| more).map(cursor), entries })
+        let rows = self.rows(statements::LIST, filter, after, limit).await?;
+        let entry = |row: &SqliteRow| statements::entry(row, "list");
+        Ok(page(&rows, limit, None, statements::digest, entry))
+    }
+
+    async fn survey(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<Listed>> {
+        let rows = self.rows(statements::SURVEY, filter, after, limit).await?;
+        let listed = |row: &SqliteRow| statements::listed(row, "list");
+        Ok(page(&rows, limit, None, statements::digest, listed))
     }
 }
 
-/// What follows [`statements::LIST`]. Conditions are written only where they are asked for, and
+impl SqliteStore {
+    /// The rows of a page, and one more if there is one.
+    async fn rows(
+        &self,
+        statement: &'static str,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Vec<SqliteRow>> {
+        let now = self.0.shared.tick.now().as_micros();
+        let mut query = QueryBuilder::<Sqlite>::new(statement);
+        ask(&mut query, filter, after, limit, now);
+        let mut reader = self.0.readers.reader("list").await?;
+        match reader.connection().fetch_all(query.build()).await {
+            Ok(rows) => Ok(rows),
+            Err(error) => Err(reader.failed("list", error)),
+        }
+    }
+}
+
+/// What follows [`statements::LIST`] and [`statements::SURVEY`]. Conditions are written only where they are asked for, and
 /// states as numbers.
 fn ask(
     query: &mut QueryBuilder<Sqlite>,

@@ -11,11 +11,11 @@ use semel::claim::{Fence, Lease};
 use semel::clock::Timestamp;
 use semel::key::Key;
 use semel::record::{Entry, Record, Version};
-use semel::store::{Draft, Ending, Error, ErrorKind, Result};
+use semel::store::{Draft, Ending, Error, ErrorKind, Listed, Result};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, AssertSqlSafe, Encode, Row, SqlSafeStr, SqlStr, Sqlite, Type};
 
-use crate::row::{DraftRow, EndingRow, Raw, RawKey, SWEPT, span, undecodable};
+use crate::row::{DraftRow, EndingRow, Raw, RawKey, SWEPT, outlined, span, undecodable};
 
 /// Takes the write lock at once: a transaction that reads first and upgrades later fails with
 /// `SQLITE_BUSY_SNAPSHOT`, and no busy timeout helps against that.
@@ -30,14 +30,23 @@ const INSERT: &str = "INSERT INTO semel_record (digest, kind, tenant, scope, pri
 /// The columns of [`Raw`], in the order in which [`record`] reads them.
 macro_rules! columns {
     () => {
-        "number, fingerprint, state, operation_id, attempt_id, attempt, fence, owner, lease_until, \
-         retry_at, on_crash, keep_us, body, content_type, reference, omitted_bytes, error, \
-         created_at, updated_at, completed_at, expires_at"
+        columns!("body")
+    };
+    ($body:literal) => {
+        concat!(
+            "number, fingerprint, state, operation_id, attempt_id, attempt, fence, owner, \
+             lease_until, retry_at, on_crash, keep_us, ",
+            $body,
+            ", content_type, reference, omitted_bytes, error, created_at, updated_at, \
+             completed_at, expires_at"
+        )
     };
 }
 
 /// How many columns [`columns!`] names: the key's columns follow them in a listing.
 const RECORD_COLUMNS: usize = 21;
+/// How many columns a key has.
+const KEY_COLUMNS: usize = 6;
 
 /// What was there before us: the row that we just inserted carries our fence and is left out.
 const FOUND: &str =
@@ -51,6 +60,13 @@ pub(super) const LIST: &str = concat!(
     "SELECT ",
     columns!(),
     ", digest, kind, tenant, scope, principal, id FROM semel_record WHERE digest > "
+);
+
+/// The same without the bytes of answers and parcels, and how many they are.
+pub(super) const SURVEY: &str = concat!(
+    "SELECT ",
+    columns!("CASE WHEN body IS NULL THEN NULL ELSE x'' END"),
+    ", digest, kind, tenant, scope, principal, id, length(body) FROM semel_record WHERE digest > "
 );
 
 const SUCCEEDED: &str = "UPDATE semel_record SET number = number + 1, state = 1, \
@@ -363,6 +379,19 @@ pub(super) fn record(row: &SqliteRow, operation: &'static str) -> Result<Record>
 pub(super) fn entry(row: &SqliteRow, operation: &'static str) -> Result<Entry> {
     let raw = raw(row).map_err(|error| undecodable(operation, error))?;
     raw_key(row).map_err(|error| undecodable(operation, error))?.entry(raw, operation)
+}
+
+/// The record and key in a row of [`SURVEY`].
+pub(super) fn listed(row: &SqliteRow, operation: &'static str) -> Result<Listed> {
+    let size = row.try_get(RECORD_COLUMNS + KEY_COLUMNS);
+    let size = size.map_err(|error| undecodable(operation, error))?;
+    Ok(outlined(entry(row, operation)?, size))
+}
+
+/// The digest in a row of [`LIST`] or [`SURVEY`]; nothing where it is of another type, which no
+/// listing finds.
+pub(super) fn digest(row: &SqliteRow) -> Vec<u8> {
+    row.try_get(RECORD_COLUMNS).unwrap_or_default()
 }
 
 /// The fence that a swap returned.

@@ -252,6 +252,59 @@ pub async fn a_filter_on_the_id_matches_exactly<F: Fixture>(fixture: F) {
     assert!(scene.found(of("e")).await.is_empty());
 }
 
+/// A record that cannot be read is told by its digest, and hides no other, in pages of every size.
+pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let mut expected = Vec::new();
+    for at in 0..9 {
+        let key = key(&format!("k{at}"));
+        scene.end(&scene.claim(&draft(&key)).await, &success("1")).await;
+        expected.push(key.id().to_owned());
+    }
+    let bad = key("k4");
+    let Some(damage) = scene.fixture.corrupt(&bad) else {
+        // Nothing can damage these records; that all are listed is all there is to show.
+        assert_eq!(scene.found(Filter::default()).await, expected);
+        return;
+    };
+    damage.await;
+    expected.retain(|id| id != bad.id());
+    let prefix = bad.digest().as_bytes()[..4].to_vec();
+    for limit in [1, 3, 9, 100] {
+        let (mut ids, mut told, mut after) = (Vec::new(), BTreeMap::new(), None);
+        loop {
+            let page = scene.store.survey(&Filter::default(), after.as_ref(), limit).await;
+            let page = page.expect("one damaged record spoils no listing");
+            let whole = scene.store.list(&Filter::default(), after.as_ref(), limit).await;
+            let whole = whole.expect("one damaged record spoils no listing");
+            assert_eq!(
+                whole.unreadable, page.unreadable,
+                "a survey finds fault with other records"
+            );
+            ids.extend(page.entries.iter().map(|listed| listed.key.id().to_owned()));
+            told.extend(page.unreadable.into_iter().map(|bad| (bad.digest, bad.why)));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids, expected, "in pages of {limit}");
+        let [(digest, why)] = &told.into_iter().collect::<Vec<_>>()[..] else {
+            panic!("one record is damaged, and one is told")
+        };
+        assert_eq!(digest, bad.digest().as_bytes(), "by its digest");
+        assert!(why.len() > 5 && !why.contains(bad.id()), "in words, without the key: {why}");
+    }
+    let looked = Filter { digest: Some(prefix), ..Filter::default() };
+    let page = scene.store.survey(&looked, None, 10).await.expect("it answers");
+    assert_eq!(page.unreadable.len(), 1, "who looks for it by its digest is told");
+    let other = Filter { digest: Some(key("k5").digest().as_bytes().to_vec()), ..looked };
+    let page = scene.store.survey(&other, None, 10).await.expect("it answers");
+    assert!(page.unreadable.is_empty(), "who looks for another one is not");
+}
+
 /// Released and swept records are not listed, and settled ones are listed once.
 pub async fn a_listing_follows_the_records<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use semel::judge::{self, Request, Verdict};
 use semel::store::{
-    Change, Draft, Ending, Filter, Inspect, Opened, Peeked, Renewed, Renewer, Settled, Store,
-    Swapped, Swept,
+    Change, Draft, Ending, Filter, Inspect, Listed, Opened, Peeked, Renewed, Renewer, Settled,
+    Store, Swapped, Swept,
 };
 use semel::{
     AttemptId, Entry, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome,
@@ -136,7 +136,7 @@ impl<F: Fixture> Scene<F> {
         panic!("sweeping says for ever that there is more to do")
     }
 
-    /// The whole listing, in pages of `limit`.
+    /// The whole listing, in pages of `limit`; a survey of each shows the same but for the bytes.
     pub(crate) async fn list(&self, filter: &Filter, limit: u32) -> Vec<Entry> {
         let mut entries = Vec::new();
         let mut after = None;
@@ -144,6 +144,11 @@ impl<F: Fixture> Scene<F> {
             let page = self.store.list(filter, after.as_ref(), limit).await;
             let page = page.unwrap_or_else(|error| panic!("list: {error}"));
             assert!(page.entries.len() <= limit as usize, "a page is larger than its limit");
+            let survey = self.store.survey(filter, after.as_ref(), limit).await;
+            let survey = survey.unwrap_or_else(|error| panic!("survey: {error}"));
+            let outlines: Vec<Listed> = page.entries.iter().cloned().map(Listed::from).collect();
+            assert_eq!(survey.entries, outlines, "a survey shows other records than the listing");
+            assert_eq!(survey.next, page.next, "a survey goes on elsewhere");
             entries.extend(page.entries);
             after = page.next;
             if after.is_none() {

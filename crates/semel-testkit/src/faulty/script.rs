@@ -25,7 +25,7 @@ pub enum Verb {
     Renewer,
     /// `Renewer::renew`.
     Renew,
-    /// `Inspect::list`.
+    /// `Inspect::list` and `Inspect::survey`.
     List,
     /// `TransactionalStore::begin`.
     Begin,

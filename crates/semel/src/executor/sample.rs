@@ -31,7 +31,7 @@ impl<S: Store> Executor<S> {
     {
         for state in [State::Failed, State::Dead, State::Uncertain] {
             let filter = Filter { state: Some(state), ..Filter::default() };
-            let page = self.store().list(&filter, None, ENOUGH).await?;
+            let page = self.store().survey(&filter, None, ENOUGH).await?;
             measure::records(state, page.entries.len());
         }
         Ok(())

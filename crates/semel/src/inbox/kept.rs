@@ -137,7 +137,7 @@ impl<S: Inspect> Group<S> {
             };
             let mut after = None;
             loop {
-                let page = store.list(&filter, after.as_ref(), LOOK).await?;
+                let page = store.survey(&filter, after.as_ref(), LOOK).await?;
                 let found = page.entries.into_iter().map(|entry| entry.key);
                 keys.extend(found.filter(|key| seen.insert(key.digest())));
                 after = page.next;
@@ -151,7 +151,7 @@ impl<S: Inspect> Group<S> {
     }
 
     /// Everything of the group.
-    fn all(&self) -> Filter {
+    pub(super) fn all(&self) -> Filter {
         Filter {
             kind: Some(Kind::Event),
             scope: Some(self.name().to_owned()),

@@ -13,11 +13,11 @@ use tokio_util::task::TaskTracker;
 
 use super::{Answer, Group, HandleError, Handled};
 use crate::event::Envelope;
-use crate::key::{Key, Kind};
+use crate::key::{Digest, Key, Kind};
 use crate::measure;
 use crate::operate::Operate as _;
 use crate::record::{Entry, Record, State};
-use crate::store::{BoxFuture, Filter, Inspect, Result};
+use crate::store::{BoxFuture, Filter, Inspect, Result, Unreadable};
 
 /// Events that are handled again at once.
 const AT_ONCE: usize = 8;
@@ -76,6 +76,10 @@ impl<S: Inspect> Group<S> {
                 };
                 let store = self.inbox().executor().store();
                 let page = store.list(&filter, after.as_ref(), LOOK).await?;
+                for Unreadable { digest, why } in &page.unreadable {
+                    let digest = Digest::from_bytes(digest);
+                    tracing::warn!(group = self.name(), ?digest, why, "a due event is unreadable");
+                }
                 let retries: Vec<BoxFuture<'_, _>> = page
                     .entries
                     .into_iter()
@@ -161,10 +165,13 @@ impl<S: Inspect> Group<S> {
     /// How many events are in this state, and the attempts of the one that has had most.
     async fn tally(&self, state: State) -> Result<(usize, u32)> {
         let (mut count, mut attempts, mut after) = (0, 0, None);
+        let (filter, store) =
+            (Filter { state: Some(state), ..self.all() }, self.inbox().executor().store());
         loop {
-            let page = self.failures(state, after.as_ref(), LOOK).await?;
+            let page = store.survey(&filter, after.as_ref(), LOOK).await?;
             count += page.entries.len();
-            attempts = page.entries.iter().map(|kept| kept.record.attempt).fold(attempts, u32::max);
+            let most = page.entries.iter().map(|listed| listed.record.attempt);
+            attempts = most.fold(attempts, u32::max);
             after = page.next;
             if after.is_none() || count >= MOST {
                 return Ok((count.min(MOST), attempts));

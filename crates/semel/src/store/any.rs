@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    BoxFuture, Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Listen, Opened,
-    Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
+    BoxFuture, Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Listed, Listen,
+    Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
 };
 use crate::claim::Lease;
 use crate::key::{Hint, Key};
@@ -56,6 +56,12 @@ trait Erased: Send + Sync {
         after: Option<&'a Cursor>,
         limit: u32,
     ) -> BoxFuture<'a, Result<Page>>;
+    fn survey<'a>(
+        &'a self,
+        filter: &'a Filter,
+        after: Option<&'a Cursor>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Page<Listed>>>;
 }
 
 impl<S: Inspect> Erased for S {
@@ -120,6 +126,15 @@ impl<S: Inspect> Erased for S {
     ) -> BoxFuture<'a, Result<Page>> {
         Box::pin(Inspect::list(self, filter, after, limit))
     }
+
+    fn survey<'a>(
+        &'a self,
+        filter: &'a Filter,
+        after: Option<&'a Cursor>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Page<Listed>>> {
+        Box::pin(Inspect::survey(self, filter, after, limit))
+    }
 }
 
 impl Store for AnyStore {
@@ -173,6 +188,15 @@ impl Store for AnyStore {
 impl Inspect for AnyStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
         self.0.list(filter, after, limit).await
+    }
+
+    async fn survey(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<Listed>> {
+        self.0.survey(filter, after, limit).await
     }
 }
 

@@ -4,8 +4,8 @@
 //! stores are compared with, so it is written to be read: one map per shard, one lock per shard, no
 //! background work.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -314,20 +314,32 @@ impl Inspect for MemoryStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
         let now = self.0.clock.now();
         let after = after.and_then(|cursor| Digest::from_bytes(&cursor.0));
-        let mut found: Vec<(Digest, Entry)> = Vec::new();
+        let most = limit as usize;
+        // The first of those that match, and one more: never all of them.
+        let mut found: BTreeMap<Digest, Entry> = BTreeMap::new();
         for shard in &self.0.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let later = shard.iter().filter(|(digest, _)| after.is_none_or(|last| **digest > last));
-            let matching = later.filter(|(_, entry)| filter.matches(entry, now));
-            found.extend(matching.map(|(digest, entry)| (*digest, Entry::clone(entry))));
+            for (digest, entry) in later.filter(|(_, entry)| filter.matches(entry, now)) {
+                let full = found.len() > most;
+                if full && found.last_key_value().is_some_and(|(last, _)| last < digest) {
+                    continue;
+                }
+                found.insert(*digest, Entry::clone(entry));
+                if full {
+                    found.pop_last();
+                }
+            }
         }
-        found.sort_by_key(|(digest, _)| *digest);
-        let more = found.len() > limit as usize;
-        found.truncate(limit as usize);
-        let last = found.last().map(|(digest, _)| Cursor(digest.as_bytes().to_vec()));
+        let more = found.len() > most;
+        if more {
+            found.pop_last();
+        }
+        let last = found.last_key_value().map(|(digest, _)| Cursor(digest.as_bytes().to_vec()));
         Ok(Page {
-            entries: found.into_iter().map(|(_, entry)| entry).collect(),
+            entries: found.into_values().collect(),
             next: last.filter(|_| more),
+            ..Page::default()
         })
     }
 }
