@@ -13,6 +13,7 @@ pub(crate) mod outbox;
 pub(crate) mod records;
 pub(crate) mod shown;
 pub(crate) mod sweep;
+pub(crate) mod unread;
 pub(crate) mod watch;
 pub(crate) mod words;
 

@@ -2,15 +2,16 @@
 //!
 //! Handling them again is the groups' own scheduler's; a verb here only says that it may, or never.
 
-use std::collections::HashSet;
-
 use clap::{Args, Subcommand};
 use semel::clock::Clock;
-use semel::store::{Cursor, Filter, Inspect as _};
-use semel::{AnyStore, Entry, EventId, Holder, Kind, Operate as _, Operated, Resolution, State};
+use semel::store::{Cursor, Filter, Inspect as _, Listed};
+use semel::{
+    AnyStore, ErrorText, EventId, Holder, Kind, Operate as _, Operated, Resolution, State,
+};
 use serde_json::json;
 
 use super::records::entry;
+use super::unread::{self, Unread};
 use super::watch::Watch;
 use super::{At, shown, unfiltered, words};
 use crate::failure::Failure;
@@ -134,19 +135,21 @@ async fn failed(
     limit: u32,
     json: bool,
 ) -> Result<(), Failure> {
-    let (mut entries, mut next) = (Vec::new(), None);
+    let (mut entries, mut unreadable, mut next) = (Vec::new(), Vec::new(), None);
     let states = which.states();
     let begun = after.as_ref().and_then(|(state, _)| states.iter().position(|s| s == state));
     let mut after = after.map(|(_, cursor)| cursor);
     'listing: for state in states.into_iter().skip(begun.unwrap_or(0)) {
         loop {
-            let room = limit - u32::try_from(entries.len()).unwrap_or(limit);
+            let shown = u32::try_from(entries.len() + unreadable.len()).unwrap_or(limit);
+            let room = limit.saturating_sub(shown);
             if room == 0 {
                 next = after.map(|cursor| (state, cursor)).or(Some((state, Cursor(Vec::new()))));
                 break 'listing;
             }
-            let page = ledger.list(&which.filter(state, None), cursor(&after), room).await?;
+            let page = ledger.survey(&which.filter(state, None), cursor(&after), room).await?;
             entries.extend(page.entries);
+            unreadable.extend(page.unreadable);
             after = page.next;
             if after.is_none() {
                 break;
@@ -156,13 +159,14 @@ async fn failed(
     let next = next.map(|(state, cursor)| format!("{}:{}", state.name(), words::hex(&cursor.0)));
     if json {
         let events: Vec<_> = entries.iter().map(entry::json).collect();
-        return shown::json(&json!({ "events": events, "next": next }));
+        let bad = unread::json(&unreadable);
+        shown::json(&json!({ "events": events, "unreadable": bad, "next": next }))?;
+        return unread::listed(unreadable, None);
     }
     let now = Clock::system().now();
     let mut grid =
         shown::Grid::new(["ID", "TENANT", "GROUP", "TYPE", "STATE", "ATTEMPTS", "WHEN", "ERROR"]);
-    for Entry { key, record } in &entries {
-        let kind = record.parcel.as_ref().and_then(|parcel| parcel.reference());
+    for listed @ Listed { key, record, .. } in &entries {
         let when = match record.retry_at {
             Some(at) => format!("due {}", shown::away(at, now)),
             None => shown::away(record.updated_at, now),
@@ -171,18 +175,20 @@ async fn failed(
             key.id().to_owned(),
             key.tenant().to_owned(),
             key.scope().to_owned(),
-            kind.map_or_else(String::new, ToString::to_string),
+            entry::reference(listed).unwrap_or_default(),
             record.state.name().to_owned(),
             record.attempt.to_string(),
             when,
             record.error.as_ref().map_or_else(String::new, ToString::to_string),
         ]);
     }
-    grid.print()?;
-    if let Some(next) = next {
-        shown::aside(format!("there are more: --after {next}"));
+    for bad in &unreadable {
+        let [id, tenant, group, kind, attempts, when] = [const { String::new() }; 6];
+        let why = format!("{}: {}", unread::digest(bad), bad.why);
+        grid.row([id, tenant, group, kind, "unreadable".to_owned(), attempts, when, why]);
     }
-    Ok(())
+    grid.print()?;
+    unread::listed(unreadable, next)
 }
 
 /// An empty cursor is the beginning of a state.
@@ -190,17 +196,75 @@ fn cursor(after: &Option<Cursor>) -> Option<&Cursor> {
     after.as_ref().filter(|cursor| !cursor.0.is_empty())
 }
 
-/// Redrives what is meant, or discards it for a reason. A record that was changed matches again: a
-/// list goes on behind it, and each is changed once.
+/// What a verb came to.
+#[derive(Default)]
+struct Tally {
+    changed: u64,
+    /// Somebody else has done the same, or this very command: a store may show a record twice.
+    already: u64,
+    /// Redriven, settled or claimed by somebody since it was listed.
+    moved: u64,
+    unread: Unread,
+    /// Events that no group has failed at.
+    lacking: Option<EventId>,
+}
+
+/// Redrives what is meant, or discards it for a reason.
 async fn apply(
     ledger: &AnyStore,
     many: &Many,
     reason: Option<&str>,
     json: bool,
 ) -> Result<(), Failure> {
-    let name = if reason.is_some() { "discard" } else { "redrive" };
-    let mut watch = Watch::new(name, None);
-    let (mut changed, mut moved, mut seen) = (0, 0, HashSet::new());
+    let (name, done) = match reason {
+        Some(_) => ("discard", "discarded"),
+        None => ("redrive", "redriven"),
+    };
+    let mut tally = Tally::default();
+    let walked = walk(ledger, many, reason, &mut Watch::new(name, None), &mut tally).await;
+    let Tally { changed, already, moved, unread, lacking } = tally;
+    walked.map_err(|failure| match changed {
+        0 => failure,
+        _ => failure.during(format_args!("{} {done}, then", shown::counted(changed, "record"))),
+    })?;
+    if json {
+        shown::json(&json!({
+            "verb": name, "changed": changed, "already": already, "moved": moved,
+            "unreadable": unread.count(), "dry_run": many.dry_run,
+        }))?;
+    } else {
+        let would = if many.dry_run { "would be " } else { "" };
+        let mut told = format!("{} {would}{done}", shown::counted(changed, "record"));
+        if already > 0 {
+            told.push_str(&format!(", {already} already {done}"));
+        }
+        if moved > 0 {
+            told.push_str(&format!(", {moved} moved meanwhile and left alone"));
+        }
+        shown::line(told)?;
+    }
+    match lacking {
+        None => unread.none(None),
+        Some(id) => {
+            let words = format!(
+                "no group has failed at event {id}; `semel inbox failed` lists what there is"
+            );
+            unread.none(Some(&words))?;
+            Err(Failure::usage(words))
+        }
+    }
+}
+
+/// Goes through what is meant a page at a time, and remembers none of it: in the order of these
+/// states no record is listed again under the one that a verb gives it, and within one state a list
+/// goes on behind it.
+async fn walk(
+    ledger: &AnyStore,
+    many: &Many,
+    reason: Option<&str>,
+    watch: &mut Watch,
+    tally: &mut Tally,
+) -> Result<(), Failure> {
     let ids: Vec<Option<EventId>> = match many.all {
         true => vec![None],
         false => many.ids.iter().copied().map(Some).collect(),
@@ -209,22 +273,25 @@ async fn apply(
     let states = match (many.which.state, reason) {
         (Some(state), _) => vec![state],
         (None, None) => vec![State::Failed, State::Dead],
-        (None, Some(_)) => STATES.to_vec(),
+        (None, Some(_)) => vec![State::Dead, State::Failed, State::Uncertain],
     };
-    let mut reached = HashSet::new();
-    for id in &ids {
+    for id in ids {
+        let mut reached = false;
         for state in &states {
-            let (filter, mut after) = (many.which.filter(*state, *id), None);
+            let (filter, mut after) = (many.which.filter(*state, id), None);
             loop {
-                let page = ledger.list(&filter, after.as_ref(), LOOK).await?;
-                for Entry { key, .. } in &page.entries {
-                    if !seen.insert(key.digest()) {
-                        continue;
+                let page = ledger.survey(&filter, after.as_ref(), LOOK).await?;
+                tally.unread.add(page.unreadable);
+                for listed in &page.entries {
+                    reached = true;
+                    if is_done(listed, reason) {
+                        tally.already += 1;
+                    } else if many.dry_run || one(ledger, &listed.key, reason, *state).await? {
+                        tally.changed += 1;
+                    } else {
+                        tally.moved += 1;
                     }
-                    reached.insert(key.id().to_owned());
-                    let done = many.dry_run || one(ledger, key, reason, *state).await?;
-                    *(if done { &mut changed } else { &mut moved }) += 1;
-                    watch.counted(changed);
+                    watch.counted(tally.changed);
                 }
                 after = page.next;
                 if after.is_none() {
@@ -232,27 +299,22 @@ async fn apply(
                 }
             }
         }
+        if !reached {
+            tally.lacking = tally.lacking.or(id);
+        }
     }
-    drop(watch);
-    if json {
-        shown::json(&json!({
-            "verb": name, "changed": changed, "moved": moved, "dry_run": many.dry_run,
-        }))?;
-    } else {
-        let would = if many.dry_run { "would be " } else { "" };
-        let done = if reason.is_some() { "discarded" } else { "redriven" };
-        shown::line(format!("{} {would}{done}", shown::counted(changed, "record")))?;
-    }
-    let lacking = many.ids.iter().find(|id| !reached.contains(&id.to_string()));
-    match lacking {
-        Some(id) => Err(Failure::usage(format_args!(
-            "no group has failed at event {id}; `semel inbox failed` lists what there is"
-        ))),
-        None if moved > 0 => Err(Failure::failed(format_args!(
-            "{} moved meanwhile and were left alone; look again",
-            shown::counted(moved, "record")
-        ))),
-        None => Ok(()),
+    Ok(())
+}
+
+/// Whether a record is as the verb would leave it: sent round and not run since, or given up for this
+/// very reason.
+fn is_done(Listed { record, .. }: &Listed, reason: Option<&str>) -> bool {
+    match reason {
+        None => record.state == State::Failed && record.attempt == 0,
+        Some(reason) => {
+            let said = ErrorText::new(&format!("discarded: {reason}"));
+            record.state == State::Dead && record.error.as_ref() == Some(&said)
+        }
     }
 }
 

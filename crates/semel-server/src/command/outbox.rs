@@ -252,26 +252,42 @@ async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Re
             status.name()
         )));
     }
-    let mut total = 0;
+    let (mut total, mut exact) = (0, true);
     for selection in many.selections() {
-        total += outbox.count(&selection, &verb).await?;
+        let count = outbox.count(&selection, &verb).await?;
+        // Counting stops there, and a bar with a wrong end is worse than none.
+        exact &= count < Backlog::MOST;
+        total += count;
     }
     let mut changed = total;
     if !many.dry_run {
         changed = 0;
-        let mut watch = Watch::new(name, Some(total));
+        let end = Some(total).filter(|_| exact);
+        let mut watch = Watch::new(name, end);
         for selection in many.selections() {
-            changed += step(outbox, &selection, &verb, |step| {
-                watch.at(changed + step, Some(total), || format!("{} of {total}", changed + step));
-            })
-            .await?;
+            let before = changed;
+            let stepped = step(outbox, &selection, &verb, |step| {
+                changed = before + step;
+                watch.at(changed, end, || match end {
+                    Some(end) => format!("{changed} of {end}"),
+                    None => format!("{changed} so far"),
+                });
+            });
+            if let Err(error) = stepped.await {
+                let told = shown::counted(changed, "event");
+                return Err(Failure::from(error).during(format_args!("{told} {done}, then")));
+            }
         }
     }
+    let exact = exact || !many.dry_run;
     if json {
-        shown::json(&json!({ "verb": name, "changed": changed, "dry_run": many.dry_run }))?;
+        shown::json(&json!({
+            "verb": name, "changed": changed, "at_least": !exact, "dry_run": many.dry_run,
+        }))?;
     } else {
         let would = if many.dry_run { "would be " } else { "" };
-        shown::line(format!("{} {would}{done}", shown::counted(changed, "event")))?;
+        let least = if exact { "" } else { "at least " };
+        shown::line(format!("{least}{} {would}{done}", shown::counted(changed, "event")))?;
     }
     // Whoever names events wants each of them done.
     match many.ids.len() as u64 {
@@ -288,7 +304,7 @@ async fn step<O: Outbox>(
     selection: &Selection,
     verb: &Verb,
     mut told: impl FnMut(u64),
-) -> StoreResult<u64> {
+) -> StoreResult<()> {
     let (mut changed, mut after) = (0, None);
     loop {
         let applied = outbox.apply(selection, verb, after, STEP).await?;
@@ -296,7 +312,7 @@ async fn step<O: Outbox>(
         told(changed);
         match applied.last {
             Some(last) if applied.changed > 0 => after = Some(last),
-            Some(_) | None => return Ok(changed),
+            Some(_) | None => return Ok(()),
         }
     }
 }

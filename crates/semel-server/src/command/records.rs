@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use semel::clock::Clock;
-use semel::store::{Cursor, Filter, Inspect as _, Store as _};
-use semel::{AnyStore, Entry, Holder, Kind, Operate as _, Operated, Resolution, State};
+use semel::store::{Cursor, Filter, Inspect as _, Listed, Store as _};
+use semel::{AnyStore, Holder, Kind, Operate as _, Operated, Resolution, State};
 use serde_json::json;
 
 use self::find::{Key, Which};
+use super::unread::{self, Unread};
 use super::watch::Watch;
 use super::{At, shown, unfiltered, words};
 use crate::failure::Failure;
@@ -99,6 +100,10 @@ struct How {
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Why. A failure keeps it; every decision writes it, with when and what, as one line of JSON to
+    /// stderr, for whoever keeps the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -112,9 +117,6 @@ struct What {
     /// It did not happen: the next caller runs it
     #[arg(long)]
     rerun: bool,
-    /// Why; kept with a failure, printed otherwise
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
     /// What FILE is [default: told from what is in it]
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["failed", "rerun"])]
     content_type: Option<String>,
@@ -158,16 +160,15 @@ async fn act(place: &Place, verb: Verb, json: bool) -> Result<(), Failure> {
             list(ledger, &which, &filter, after, limit, json).await
         }
         Verb::Show { key, group, body: false } => timeline::show(place, &key, &group, json).await,
-        Verb::Show { key, body: true, .. } => body(&key.one(ledger, json).await?),
+        Verb::Show { key, body: true, .. } => body(ledger, &key.one(ledger, json).await?).await,
         Verb::Release { key, how } => {
-            let entry = key.one(ledger, json).await?;
-            decide(ledger, &entry, &how, ("released", None), json, Resolution::DidNotHappen).await
+            let listed = key.one(ledger, json).await?;
+            decide(ledger, &listed, &how, "released", json, Resolution::DidNotHappen).await
         }
         Verb::Resolve { key, what, how } => {
-            let entry = key.one(ledger, json).await?;
-            let (done, resolution) = resolution(&entry, &what)?;
-            let reason = what.reason.as_deref();
-            decide(ledger, &entry, &how, (done, reason), json, resolution).await
+            let listed = key.one(ledger, json).await?;
+            let (done, resolution) = resolution(&listed, &what, how.reason.as_deref())?;
+            decide(ledger, &listed, &how, done, json, resolution).await
         }
         Verb::Purge { many } => purge(ledger, &many, json).await,
     }
@@ -181,14 +182,16 @@ async fn list(
     limit: u32,
     json: bool,
 ) -> Result<(), Failure> {
-    let (mut watch, mut entries) = (Watch::new("looking", None), Vec::new());
+    let mut watch = Watch::new("looking", None);
+    let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
     loop {
         let room = limit - u32::try_from(entries.len()).unwrap_or(limit);
-        let page = ledger.list(filter, after.as_ref(), room).await?;
-        entries.extend(page.entries.into_iter().filter(|entry| which.narrows(entry)));
+        let page = ledger.survey(filter, after.as_ref(), room).await?;
+        entries.extend(page.entries.into_iter().filter(|listed| which.narrows(&listed.key)));
+        unreadable.extend(page.unreadable);
         after = page.next;
         watch.counted(entries.len() as u64);
-        if after.is_none() || entries.len() >= limit as usize {
+        if after.is_none() || entries.len() + unreadable.len() >= limit as usize {
             break;
         }
     }
@@ -196,35 +199,41 @@ async fn list(
     let next = after.map(|cursor| words::hex(&cursor.0));
     if json {
         let records: Vec<_> = entries.iter().map(entry::json).collect();
-        return shown::json(&json!({ "records": records, "next": next }));
+        let bad = unread::json(&unreadable);
+        shown::json(&json!({ "records": records, "unreadable": bad, "next": next }))?;
+    } else {
+        entry::table(&entries, &unreadable, Clock::system().now())?;
     }
-    entry::table(&entries, Clock::system().now())?;
-    if let Some(next) = next {
-        shown::aside(format!("there are more: --after {next}"));
-    }
-    Ok(())
+    unread::listed(unreadable, next.filter(|_| !json))
 }
 
-fn body(entry: &Entry) -> Result<(), Failure> {
-    match answer::stored(&entry.record) {
+async fn body(ledger: &AnyStore, listed: &Listed) -> Result<(), Failure> {
+    let Some(found) = ledger.peek(&listed.key).await? else {
+        return Err(refused(Operated::Missing));
+    };
+    match answer::stored(&found.record) {
         Some(body) => shown::bytes(&body),
         None => Err(Failure::failed(format_args!(
             "the record is {} and has no answer that could be printed",
-            entry.record.state.name()
+            found.record.state.name()
         ))),
     }
 }
 
 /// What a decision says, and the word for it once it is made.
-fn resolution(entry: &Entry, what: &What) -> Result<(&'static str, Resolution), Failure> {
-    let keep = what.keep.unwrap_or(entry.record.keep);
+fn resolution(
+    listed: &Listed,
+    what: &What,
+    reason: Option<&str>,
+) -> Result<(&'static str, Resolution), Failure> {
+    let keep = what.keep.unwrap_or(listed.record.keep);
     if let Some(file) = &what.succeeded {
         let outcome =
-            answer::read(entry.key.kind(), file, what.content_type.as_deref(), what.status)?;
+            answer::read(listed.key.kind(), file, what.content_type.as_deref(), what.status)?;
         return Ok(("resolved as succeeded", Resolution::Happened { outcome, keep }));
     }
     if what.failed {
-        let reason = what.reason.clone().unwrap_or_else(|| "an operator said so".to_owned());
+        let reason = reason.unwrap_or("an operator said so").to_owned();
         return Ok(("resolved as failed", Resolution::Failed { reason, keep }));
     }
     Ok(("resolved to be run again", Resolution::DidNotHappen))
@@ -232,13 +241,13 @@ fn resolution(entry: &Entry, what: &What) -> Result<(&'static str, Resolution), 
 
 async fn decide(
     ledger: &AnyStore,
-    entry: &Entry,
+    listed: &Listed,
     how: &How,
-    (done, reason): (&str, Option<&str>),
+    done: &str,
     json: bool,
     resolution: Resolution,
 ) -> Result<(), Failure> {
-    let key = &entry.key;
+    let (key, reason) = (&listed.key, how.reason.as_deref());
     let holder = if how.force { Holder::Overruled } else { Holder::Respected };
     let operated = match how.dry_run {
         true => foresee(ledger, key, holder).await?,
@@ -255,6 +264,15 @@ async fn decide(
         }
     };
     let digest = words::hex(key.digest().as_bytes());
+    if operated == Operated::Done && !how.dry_run {
+        // The only trace of a decision whose record has no place for it. No key: only its digest.
+        let audit = json!({
+            "audit": done, "at": shown::instant(Some(Clock::system().now())), "digest": digest,
+            "operation_id": listed.record.operation_id.to_string(),
+            "was": listed.record.state.name(), "forced": how.force, "reason": reason,
+        });
+        shown::aside(shown::document(&audit));
+    }
     match operated {
         Operated::Done if json => shown::json(&json!({
             "done": done, "digest": digest, "dry_run": how.dry_run, "reason": reason,
@@ -266,7 +284,7 @@ async fn decide(
             shown::line(format!("{} {would}{done}{why}", entry::name(key)))
         }
         Operated::Refused { state: State::Running } => {
-            Err(Failure::failed(held(ledger, entry).await?))
+            Err(Failure::failed(held(ledger, key).await?))
         }
         other @ (Operated::Missing | Operated::Moved | Operated::Refused { .. }) => {
             Err(refused(other))
@@ -286,8 +304,8 @@ async fn foresee(ledger: &AnyStore, key: &semel::Key, holder: Holder) -> Result<
 }
 
 /// Who holds the record, and for how long still.
-async fn held(ledger: &AnyStore, entry: &Entry) -> Result<String, Failure> {
-    let holder = match ledger.peek(&entry.key).await? {
+async fn held(ledger: &AnyStore, key: &semel::Key) -> Result<String, Failure> {
+    let holder = match ledger.peek(key).await? {
         Some(found) => {
             let left = found.record.lease_until.and_then(|until| until.remaining(found.now));
             let left = left.map_or_else(String::new, |left| format!(" for {}", shown::span(left)));
@@ -319,16 +337,17 @@ fn refused(operated: Operated) -> Failure {
 
 async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<(), Failure> {
     if let Some(text) = &many.key {
-        let entry = Key::new(text, many.which.clone()).one(ledger, json).await?;
-        let held = ledger.peek(&entry.key).await?;
+        let Listed { key, record, .. } =
+            Key::new(text, many.which.clone()).one(ledger, json).await?;
+        let held = ledger.peek(&key).await?;
         let held = held.is_some_and(|found| found.record.held(found.now));
         let operated = match many.dry_run {
             true if held => Operated::Refused { state: State::Running },
             true => Operated::Done,
-            false => ledger.purge_seen(&entry).await?,
+            false => ledger.purge_seen(&key, record.version()).await?,
         };
         return match operated {
-            Operated::Done => purged(1, 0, many.dry_run, json),
+            Operated::Done => purged(1, 0, &Unread::default(), many.dry_run, json),
             Operated::Refused { state: State::Running } => Err(Failure::failed(
                 "the operation runs, and a claim that is held is not removed; wait, or decide it \
                  with `records resolve --force` first",
@@ -341,14 +360,16 @@ async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<(), Failure
     if many.which.is_open() {
         return Err(unfiltered("forget", "--state, --scope, --tenant, --kind or --principal"));
     }
-    let (mut removed, mut left, mut after) = (0, 0, None);
+    let (mut removed, mut left, mut unread, mut after) = (0, 0, Unread::default(), None);
     let (mut watch, now) = (Watch::new("purge", None), Clock::system().now());
     loop {
-        let page = ledger.list(&many.which.filter(), after.as_ref(), LOOK).await?;
-        for entry in page.entries.iter().filter(|entry| many.which.narrows(entry)) {
+        let page = ledger.survey(&many.which.filter(), after.as_ref(), LOOK).await?;
+        unread.add(page.unreadable);
+        let meant = page.entries.iter().filter(|listed| many.which.narrows(&listed.key));
+        for Listed { key, record, .. } in meant {
             let done = match many.dry_run {
-                true => !entry.record.held(now),
-                false => ledger.purge_seen(entry).await? == Operated::Done,
+                true => !record.held(now),
+                false => ledger.purge_seen(key, record.version()).await? == Operated::Done,
             };
             *(if done { &mut removed } else { &mut left }) += 1;
             watch.counted(removed);
@@ -359,17 +380,21 @@ async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<(), Failure
         }
     }
     drop(watch);
-    purged(removed, left, many.dry_run, json)
+    purged(removed, left, &unread, many.dry_run, json)
 }
 
-fn purged(removed: u64, left: u64, dry: bool, json: bool) -> Result<(), Failure> {
+fn purged(removed: u64, left: u64, unread: &Unread, dry: bool, json: bool) -> Result<(), Failure> {
     if json {
-        return shown::json(&json!({ "removed": removed, "left": left, "dry_run": dry }));
+        shown::json(&json!({
+            "removed": removed, "left": left, "unreadable": unread.count(), "dry_run": dry,
+        }))?;
+        return unread.none(None);
     }
     let would = if dry { "would be " } else { "" };
     let left =
         if left > 0 { format!(", {left} held or moved and left alone") } else { String::new() };
-    shown::line(format!("{} {would}removed{left}", shown::counted(removed, "record")))
+    shown::line(format!("{} {would}removed{left}", shown::counted(removed, "record")))?;
+    unread.none(None)
 }
 
 /// Whether a kind's answers have a status.

@@ -32,7 +32,12 @@ pub(crate) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Prints one document.
 pub(crate) fn json(value: &Value) -> Result<(), Failure> {
-    line(value.to_string())
+    line(document(value))
+}
+
+/// One line of JSON. What a terminal would obey is escaped, as JSON may be.
+pub(crate) fn document(value: &Value) -> String {
+    escaped(&value.to_string(), |c| format!("\\u{:04x}", u32::from(c)))
 }
 
 /// Says something that is not the answer, such as where a list goes on.
@@ -82,9 +87,29 @@ fn width() -> Option<u16> {
     terminal_size::terminal_size_of(io::stdout()).map(|(terminal_size::Width(width), _)| width)
 }
 
-/// The text without what a terminal would obey.
+/// The text with everything visible that a terminal would obey or hide: an operator sees what is
+/// there, and where it is.
 pub(crate) fn clean(text: &str) -> String {
-    text.replace(char::is_control, " ")
+    escaped(text, |c| c.escape_default().to_string())
+}
+
+fn escaped(text: &str, escape: impl Fn(char) -> String) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() || is_invisible(c) {
+            true => shown.push_str(&escape(c)),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Characters without a shape of their own that join, hide or turn round those beside them: two keys
+/// that differ in one look alike. All are below U+10000.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// A moment as RFC 3339 in UTC; `None` beyond the calendar, as what is kept for ever.
@@ -174,6 +199,8 @@ mod tests {
 
     #[test]
     fn nothing_that_is_shown_reaches_the_terminal_as_a_command() {
-        assert_eq!(clean("a\x1b[31m\nb"), "a [31m b");
+        assert_eq!(clean("a\x1b[31m\nb\u{9b}2J"), r"a\u{1b}[31m\nb\u{9b}2J");
+        assert_eq!(clean("ord\u{202e}1"), r"ord\u{202e}1", "nor turns what is beside it round");
+        assert_eq!(clean("müller 😀"), "müller 😀");
     }
 }

@@ -6,6 +6,7 @@ use semel::store::{Filter, Inspect as _, Store as _};
 use semel::{OnCrash, Record, State, Timestamp};
 use serde_json::json;
 
+use super::unread::Unread;
 use super::watch::Watch;
 use super::{At, shown};
 use crate::failure::Failure;
@@ -32,20 +33,24 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     let place = at.open(&settings).await?;
     let limit = limit.unwrap_or(u64::MAX);
     let ledger = place.ledger();
-    let (removed, suspended) = match dry_run {
-        true => foresee(&ledger, limit).await?,
-        false => sweep(&ledger, limit).await?,
+    let mut unread = Unread::default();
+    let swept = match dry_run {
+        true => foresee(&ledger, limit, &mut unread).await,
+        false => sweep(&ledger, limit).await,
     };
     place.close().await;
+    let (removed, suspended) = swept?;
     if at.json {
         let told = json!({ "removed": removed, "suspended": suspended, "dry_run": dry_run });
-        return shown::json(&told);
+        shown::json(&told)?;
+    } else {
+        let would = if dry_run { "would be " } else { "" };
+        shown::line(format!(
+            "{} {would}removed, {suspended} {would}suspended",
+            shown::counted(removed, "record")
+        ))?;
     }
-    let would = if dry_run { "would be " } else { "" };
-    shown::line(format!(
-        "{} {would}removed, {suspended} {would}suspended",
-        shown::counted(removed, "record")
-    ))
+    unread.none(None)
 }
 
 /// Until there is nothing more. A store may have looked in vain and still have more to look at.
@@ -66,11 +71,16 @@ async fn sweep(ledger: &semel::AnyStore, limit: u64) -> Result<(u64, u64), Failu
 }
 
 /// What a sweep would do, by looking at every record.
-async fn foresee(ledger: &semel::AnyStore, limit: u64) -> Result<(u64, u64), Failure> {
+async fn foresee(
+    ledger: &semel::AnyStore,
+    limit: u64,
+    unread: &mut Unread,
+) -> Result<(u64, u64), Failure> {
     let (mut watch, now) = (Watch::new("looking", None), Clock::system().now());
     let (mut removed, mut suspended, mut seen, mut after) = (0, 0, 0, None);
     loop {
-        let page = ledger.list(&Filter::default(), after.as_ref(), STEP).await?;
+        let page = ledger.survey(&Filter::default(), after.as_ref(), STEP).await?;
+        unread.add(page.unreadable);
         seen += page.entries.len() as u64;
         watch.counted(seen);
         for entry in &page.entries {

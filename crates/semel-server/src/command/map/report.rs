@@ -66,17 +66,21 @@ pub(super) fn repaired(
     } else {
         shown::line(plain(report, dry))?;
     }
-    if untold > 0 && !dry {
-        shown::aside(format!(
-            "{untold} changes were told to no cache: services that run believe what they remember for \
-             as long as their caches' times to live (idresolve.cache.l2_url names the shared one)"
-        ));
-    }
-    match report.finished() {
-        true => Ok(()),
-        false => Err(Failure::findings(
-            "something was left to a later run or to somebody's judgement; it is listed above",
-        )),
+    let untold = Some(untold).filter(|untold| *untold > 0 && !dry).map(|untold| {
+        format!(
+            "{untold} changes were told to no cache: services that run believe what they remember \
+             for as long as their caches' times to live (idresolve.cache.l2_url names the shared one)"
+        )
+    });
+    let left = "something was left to a later run or to somebody's judgement; it is listed above";
+    match (report.finished(), untold) {
+        (true, None) => Ok(()),
+        (true, Some(untold)) => {
+            shown::aside(untold);
+            Ok(())
+        }
+        (false, None) => Err(Failure::findings(left)),
+        (false, Some(untold)) => Err(Failure::findings(format_args!("{left}; {untold}"))),
     }
 }
 

@@ -1,11 +1,10 @@
 //! A record as an operator sees it.
 
-use semel::store::Filter;
-use semel::{Entry, Key, OnCrash, Principal, Record, Recorded, State, Timestamp};
+use semel::store::{Content, Filter, Listed, Unreadable};
+use semel::{Key, OnCrash, Principal, Record, Recorded, State, Timestamp};
 use serde_json::{Value, json};
 
-use super::super::{shown, words};
-use super::answer;
+use super::super::{shown, unread, words};
 use crate::failure::Failure;
 
 /// The principal's digest in hex; nothing for those who share a scope.
@@ -24,9 +23,9 @@ pub(crate) fn name(key: &Key) -> String {
     format!("{kind} {scope} `{id}` of {} ({})", shown::clean(key.tenant()), digest(key))
 }
 
-/// Everything about a record but its answer's own text.
-pub(crate) fn json(entry: &Entry) -> Value {
-    let Entry { key, record } = entry;
+/// Everything about a record but what its answer says.
+pub(crate) fn json(listed: &Listed) -> Value {
+    let Listed { key, record, content } = listed;
     let on_crash = match record.on_crash {
         OnCrash::Rerun => "rerun",
         OnCrash::Verify => "verify",
@@ -47,8 +46,8 @@ pub(crate) fn json(entry: &Entry) -> Value {
         "owner": &*record.owner,
         "on_crash": on_crash,
         "keep_seconds": record.keep.as_secs_f64(),
-        "answer": told(record),
-        "reference": reference(record),
+        "answer": answer(record, content.as_ref()),
+        "reference": reference(listed),
         "error": record.error.as_ref().map(ToString::to_string),
         "lease_until": shown::instant(record.lease_until),
         "retry_at": shown::instant(record.retry_at),
@@ -59,28 +58,29 @@ pub(crate) fn json(entry: &Entry) -> Value {
     })
 }
 
-fn told(record: &Record) -> Value {
-    match &record.outcome {
-        None => Value::Null,
-        Some(Recorded::Omitted { bytes }) => json!({ "omitted_bytes": bytes }),
-        Some(Recorded::Whole(outcome)) => {
-            let (status, content_type) = answer::head(outcome);
-            json!({ "bytes": outcome.body().len(), "content_type": content_type, "status": status })
+/// How long an answer is and what it is stored as; a parcel is none.
+fn answer(record: &Record, content: Option<&Content>) -> Value {
+    match (&record.outcome, content) {
+        (Some(Recorded::Omitted { bytes }), _) => json!({ "omitted_bytes": bytes }),
+        (_, Some(content)) if record.state == State::Succeeded => {
+            json!({ "bytes": content.bytes, "content_type": content.content_type })
         }
+        (_, _) => Value::Null,
     }
 }
 
 /// The short name of what an operation made, or the type of the event that a record is about.
-pub(crate) fn reference(record: &Record) -> Option<String> {
-    let outcome = match &record.outcome {
-        Some(Recorded::Whole(outcome)) => Some(outcome),
-        Some(Recorded::Omitted { .. }) | None => record.parcel.as_ref(),
-    };
-    outcome.and_then(|outcome| outcome.reference()).map(ToString::to_string)
+pub(crate) fn reference(listed: &Listed) -> Option<String> {
+    let reference = listed.content.as_ref().and_then(|content| content.reference.as_ref());
+    reference.map(ToString::to_string)
 }
 
-/// One line for each.
-pub(crate) fn table(entries: &[Entry], now: Timestamp) -> Result<(), Failure> {
+/// One line for each, those that cannot be read among them.
+pub(crate) fn table(
+    entries: &[Listed],
+    unreadable: &[Unreadable],
+    now: Timestamp,
+) -> Result<(), Failure> {
     let mut grid = shown::Grid::new([
         "DIGEST",
         "KIND",
@@ -93,7 +93,7 @@ pub(crate) fn table(entries: &[Entry], now: Timestamp) -> Result<(), Failure> {
         "UPDATED",
         "NOTE",
     ]);
-    for Entry { key, record } in entries {
+    for listed @ Listed { key, record, .. } in entries {
         let who = principal(key.asked_by()).map(|digits| digits[..8].to_owned());
         grid.row([
             digest(key),
@@ -105,7 +105,25 @@ pub(crate) fn table(entries: &[Entry], now: Timestamp) -> Result<(), Failure> {
             state(record, now),
             record.attempt.to_string(),
             shown::away(record.updated_at, now),
-            note(record, now),
+            note(listed, now),
+        ]);
+    }
+    for bad in unreadable {
+        let blank = String::new;
+        let digits = unread::digest(bad).chars().take(8).collect();
+        let state = "unreadable".to_owned();
+        let why = bad.why.clone();
+        grid.row([
+            digits,
+            blank(),
+            blank(),
+            blank(),
+            blank(),
+            blank(),
+            state,
+            blank(),
+            blank(),
+            why,
         ]);
     }
     grid.print()
@@ -122,12 +140,13 @@ pub(crate) fn state(record: &Record, now: Timestamp) -> String {
     format!("{}{word}", record.state.name())
 }
 
-fn note(record: &Record, now: Timestamp) -> String {
+fn note(listed: &Listed, now: Timestamp) -> String {
+    let record = &listed.record;
     let error = || record.error.as_ref().map_or_else(String::new, ToString::to_string);
     match (record.state, record.retry_at, record.lease_until) {
         (State::Failed, Some(at), _) => format!("due {}: {}", shown::away(at, now), error()),
         (State::Running, _, Some(until)) => format!("lease ends {}", shown::away(until, now)),
-        (State::Succeeded, ..) => reference(record).unwrap_or_default(),
+        (State::Succeeded, ..) => reference(listed).unwrap_or_default(),
         (State::Failed | State::Dead | State::Uncertain | State::Running, ..) => error(),
     }
 }

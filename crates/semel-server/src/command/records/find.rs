@@ -3,13 +3,12 @@
 //! An id is only one part of a key, so it may name several records; then the flags narrow it, or the
 //! digest, which names one. Nothing is guessed.
 
-use std::collections::HashSet;
-
 use clap::Args;
-use semel::store::{Filter, Inspect as _, Store as _};
+use semel::store::{Filter, Inspect as _, Listed, Store as _};
 use semel::{AnyStore, Entry, Kind, OperationId, Principal, State};
 use serde_json::json;
 
+use super::super::unread::Unread;
 use super::super::watch::Watch;
 use super::super::{shown, words};
 use super::entry;
@@ -73,8 +72,8 @@ impl Which {
     }
 
     /// What no store filters by.
-    pub(super) fn narrows(&self, entry: &Entry) -> bool {
-        let shown = entry::principal(entry.key.asked_by());
+    pub(super) fn narrows(&self, key: &semel::Key) -> bool {
+        let shown = entry::principal(key.asked_by());
         match self.principal.as_deref() {
             None => true,
             Some("global") => shown.is_none(),
@@ -117,31 +116,36 @@ impl Key {
     }
 
     /// The one record that is meant.
-    pub(super) async fn one(&self, ledger: &AnyStore, json: bool) -> Result<Entry, Failure> {
-        let mut found = self.all(ledger).await?;
+    pub(super) async fn one(&self, ledger: &AnyStore, json: bool) -> Result<Listed, Failure> {
+        let Matches { mut found, unread } = self.all(ledger).await?;
         match found.len() {
-            0 => Err(self.unknown()),
+            0 => Err(self.unknown(&unread)),
             1 => Ok(found.remove(0)),
             _ => Err(self.ambiguous(&found, json)),
         }
     }
 
-    pub(super) fn unknown(&self) -> Failure {
-        Failure::usage(format_args!(
+    pub(super) fn unknown(&self, unread: &Unread) -> Failure {
+        let words = format!(
             "no record has `{}` as its id, reference, digest or operation id{}",
             shown::clean(&self.key),
             if self.which.is_open() { "" } else { ", within what the flags leave" }
-        ))
+        );
+        match unread.is_empty() {
+            true => Failure::usage(words),
+            // It may be one of those.
+            false => Failure::findings(format_args!("{words}; but {unread}")),
+        }
     }
 
     /// Shows the candidates, and asks for more.
-    pub(super) fn ambiguous(&self, found: &[Entry], json: bool) -> Failure {
+    pub(super) fn ambiguous(&self, found: &[Listed], json: bool) -> Failure {
         let shown = match json {
             true => {
                 let candidates: Vec<_> = found.iter().map(entry::json).collect();
                 shown::json(&json!({ "candidates": candidates }))
             }
-            false => entry::table(found, semel::Clock::system().now()),
+            false => entry::table(found, &[], semel::Clock::system().now()),
         };
         if let Err(failure) = shown {
             return failure;
@@ -156,13 +160,14 @@ impl Key {
     }
 
     /// Every record that may be meant. The first reading of the text that finds one counts.
-    pub(super) async fn all(&self, ledger: &AnyStore) -> Result<Vec<Entry>, Failure> {
+    pub(super) async fn all(&self, ledger: &AnyStore) -> Result<Matches, Failure> {
         let text = &self.key;
-        if let Some(key) = self.which.key(text)
+        if self.which.principal.is_some()
+            && let Some(key) = self.which.key(text)
             && let Some(found) = ledger.peek(&key).await?
-            && self.which.principal.is_some()
         {
-            return Ok(vec![Entry { key, record: found.record }]);
+            let listed = Listed::from(Entry { key, record: found.record });
+            return Ok(Matches { found: vec![listed], unread: Unread::default() });
         }
         let all = self.which.filter();
         let mut readings = vec![
@@ -178,29 +183,47 @@ impl Key {
         if let Ok(operation) = text.parse::<OperationId>() {
             readings.push(Filter { operation: Some(operation), ..all });
         }
+        let mut worst = Unread::default();
         for filter in &readings {
-            let found = self.look(ledger, filter).await?;
+            let Matches { found, unread } = self.look(ledger, filter).await?;
             if !found.is_empty() {
-                return Ok(found);
+                return Ok(Matches { found, unread });
+            }
+            // Each reading may meet the same ones.
+            if unread.count() > worst.count() {
+                worst = unread;
             }
         }
-        Ok(Vec::new())
+        Ok(Matches { found: Vec::new(), unread: worst })
     }
 
-    async fn look(&self, ledger: &AnyStore, filter: &Filter) -> Result<Vec<Entry>, Failure> {
+    async fn look(&self, ledger: &AnyStore, filter: &Filter) -> Result<Matches, Failure> {
         let (mut watch, mut pages) = (Watch::new("looking", None), 0);
-        let (mut found, mut seen, mut after) = (Vec::new(), HashSet::new(), None);
+        let (mut found, mut unread, mut after) = (Vec::<Listed>::new(), Unread::default(), None);
         loop {
-            let page = ledger.list(filter, after.as_ref(), LOOK).await?;
-            let fresh = page.entries.into_iter().filter(|entry| seen.insert(entry.key.digest()));
-            found.extend(fresh.filter(|entry| self.which.narrows(entry)));
+            let page = ledger.survey(filter, after.as_ref(), LOOK).await?;
+            unread.add(page.unreadable);
+            for listed in page.entries {
+                // A store may show one twice.
+                let known = found.iter().any(|other| other.key == listed.key);
+                if !known && self.which.narrows(&listed.key) {
+                    found.push(listed);
+                }
+            }
             pages += 1;
-            watch.counted(pages);
+            watch.at(pages, None, || format!("{pages} pages so far"));
             after = page.next;
             if after.is_none() || found.len() >= SHOWN {
-                found.sort_by(|a: &Entry, b| a.key.scope().cmp(b.key.scope()));
-                return Ok(found);
+                found.sort_by(|a, b| a.key.scope().cmp(b.key.scope()));
+                return Ok(Matches { found, unread });
             }
         }
     }
+}
+
+/// What a text may name.
+pub(super) struct Matches {
+    pub(super) found: Vec<Listed>,
+    /// What was passed and could not be read.
+    pub(super) unread: Unread,
 }

@@ -4,12 +4,13 @@
 use std::fmt::Write as _;
 
 use semel::outbox::{Row, Status};
-use semel::store::Store as _;
+use semel::store::{Listed, Store as _};
 use semel::{AnyStore, Clock, Entry, EventId, Kind, Record, Recorded, State, Timestamp};
 use serde_json::{Value, json};
 
+use super::super::unread::Unread;
 use super::super::{outbox, shown, words};
-use super::find::Key;
+use super::find::{Key, Matches};
 use super::trace::{self, Found};
 use super::{answer, entry};
 use crate::failure::Failure;
@@ -22,6 +23,8 @@ struct Timeline {
     events: Vec<Event>,
     /// Whether everything was looked through.
     complete: bool,
+    /// What was passed on the way and could not be read: it may belong here.
+    unread: Unread,
     now: Timestamp,
 }
 
@@ -29,7 +32,7 @@ struct Event {
     id: String,
     /// Its row in the outbox, unless that was cleaned or is elsewhere.
     row: Option<Row>,
-    consumers: Vec<Entry>,
+    consumers: Vec<Listed>,
 }
 
 pub(super) async fn show(
@@ -39,9 +42,11 @@ pub(super) async fn show(
     json: bool,
 ) -> Result<(), Failure> {
     let ledger = &place.ledger();
-    let found = key.all(ledger).await?;
+    let Matches { found, unread } = key.all(ledger).await?;
     let timeline = match found.as_slice() {
-        [] => of_unhandled(place, ledger, key, groups).await?.ok_or_else(|| key.unknown())?,
+        [] => {
+            of_unhandled(place, ledger, key, groups).await?.ok_or_else(|| key.unknown(&unread))?
+        }
         [one] if one.key.kind() != Kind::Event => of_command(place, ledger, one, groups).await?,
         [first, rest @ ..] if rest.iter().all(|entry| same_event(first, entry)) => {
             of_event(place, &found).await?
@@ -49,12 +54,13 @@ pub(super) async fn show(
         several => return Err(key.ambiguous(several, json)),
     };
     match json {
-        true => shown::json(&timeline.json()),
-        false => shown::line(timeline.text().trim_end()),
+        true => shown::json(&timeline.json())?,
+        false => shown::line(timeline.text().trim_end())?,
     }
+    timeline.unread.none(None)
 }
 
-fn same_event(one: &Entry, other: &Entry) -> bool {
+fn same_event(one: &Listed, other: &Listed) -> bool {
     one.key.kind() == Kind::Event
         && other.key.kind() == Kind::Event
         && one.key.id() == other.key.id()
@@ -64,14 +70,15 @@ fn same_event(one: &Entry, other: &Entry) -> bool {
 async fn of_command(
     place: &Place,
     ledger: &AnyStore,
-    command: &Entry,
+    command: &Listed,
     groups: &[String],
 ) -> Result<Timeline, Failure> {
-    // Read again with the store's clock, by which ages are told.
-    let (command, now) = match ledger.peek(&command.key).await? {
-        Some(found) => (Entry { key: command.key.clone(), record: found.record }, found.now),
-        None => (command.clone(), Clock::system().now()),
+    // Read whole, with the store's clock, by which ages are told.
+    let Some(found) = ledger.peek(&command.key).await? else {
+        return Err(Failure::failed("the record is gone meanwhile"));
     };
+    let (now, mut unread) = (found.now, Unread::default());
+    let command = Entry { key: command.key.clone(), record: found.record };
     let Found { items: rows, mut complete } = on_database!(
         place,
         store => trace::events(store, &command.record, now).await?,
@@ -81,15 +88,15 @@ async fn of_command(
     for row in rows {
         let Ok(event) = &row.envelope else { continue };
         let id = event.id().to_string();
-        let found = trace::consumers(ledger, event.tenant(), &id, groups).await?;
+        let found = trace::consumers(ledger, event.tenant(), &id, groups, &mut unread).await?;
         complete &= found.complete;
         events.push(Event { id, row: Some(row), consumers: found.items });
     }
-    Ok(Timeline { command: Some(command), events, complete, now })
+    Ok(Timeline { command: Some(command), events, complete, unread, now })
 }
 
 /// An event that somebody has a record of.
-async fn of_event(place: &Place, found: &[Entry]) -> Result<Timeline, Failure> {
+async fn of_event(place: &Place, found: &[Listed]) -> Result<Timeline, Failure> {
     let key = &found[0].key;
     let row = match key.id().parse::<EventId>() {
         Ok(id) => on_database!(
@@ -101,7 +108,13 @@ async fn of_event(place: &Place, found: &[Entry]) -> Result<Timeline, Failure> {
     };
     let event = Event { id: key.id().to_owned(), row, consumers: found.to_vec() };
     let now = Clock::system().now();
-    Ok(Timeline { command: None, events: vec![event], complete: true, now })
+    Ok(Timeline {
+        command: None,
+        events: vec![event],
+        complete: true,
+        unread: Unread::default(),
+        now,
+    })
 }
 
 /// An event that nobody has handled yet.
@@ -117,15 +130,44 @@ async fn of_unhandled(
         store => trace::event(store, key.tenant(), id).await?,
         Vec::new()
     );
-    let (mut events, mut complete) = (Vec::new(), true);
+    let (mut events, mut complete, mut unread) = (Vec::new(), true, Unread::default());
     for row in rows {
         let Ok(event) = &row.envelope else { continue };
-        let found = trace::consumers(ledger, event.tenant(), &id.to_string(), groups).await?;
+        let id = id.to_string();
+        let found = trace::consumers(ledger, event.tenant(), &id, groups, &mut unread).await?;
         complete &= found.complete;
-        events.push(Event { id: id.to_string(), row: Some(row), consumers: found.items });
+        events.push(Event { id, row: Some(row), consumers: found.items });
     }
     let now = Clock::system().now();
-    Ok((!events.is_empty()).then_some(Timeline { command: None, events, complete, now }))
+    let timeline = Timeline { command: None, events, complete, unread, now };
+    Ok((!timeline.events.is_empty()).then_some(timeline))
+}
+
+/// A record with the head of its answer, for machines.
+fn whole(entry: &Entry) -> Value {
+    let mut told = entry::json(&Listed::from(entry.clone()));
+    if let Some(Recorded::Whole(outcome)) = &entry.record.outcome {
+        let (status, content_type) = answer::head(outcome);
+        told["answer"]["status"] = status.into();
+        told["answer"]["content_type"] = content_type.into();
+    }
+    told
+}
+
+/// The answer of a record in a few words, if it has one.
+fn answered(record: &Record) -> String {
+    match &record.outcome {
+        Some(Recorded::Omitted { bytes }) => {
+            format!(", its answer of {bytes} bytes was too large to keep")
+        }
+        Some(Recorded::Whole(outcome)) if !outcome.body().is_empty() => {
+            let (status, kind) = answer::head(outcome);
+            let status = status.map_or_else(String::new, |status| format!("{status} "));
+            let bytes = answer::stored(record).map_or(0, |body| body.len());
+            format!(": {status}{} ({bytes} bytes)", shown::clean(&kind))
+        }
+        Some(Recorded::Whole(_)) | None => String::new(),
+    }
 }
 
 impl Timeline {
@@ -139,9 +181,10 @@ impl Timeline {
             })
         };
         json!({
-            "command": self.command.as_ref().map(entry::json),
+            "command": self.command.as_ref().map(whole),
             "events": self.events.iter().map(event).collect::<Vec<_>>(),
             "complete": self.complete,
+            "unreadable": self.unread.count(),
         })
     }
 
@@ -170,11 +213,11 @@ impl Timeline {
         let _ = writeln!(text, "principal    {who}");
         let _ = writeln!(text, "operation    {}", record.operation_id);
         let _ = writeln!(text, "claimed      {}", shown::when(record.created_at, self.now));
-        let _ = writeln!(text, "state        {}", self.ending(record));
+        let _ = writeln!(text, "state        {}", self.ending(record, &answered(record)));
         if let Some(at) = record.completed_at {
             let _ = writeln!(text, "settled      {}", shown::when(at, self.now));
         }
-        if let Some(reference) = entry::reference(record) {
+        if let Some(reference) = entry::reference(&Listed::from(command.clone())) {
             let _ = writeln!(text, "reference    {}", shown::clean(&reference));
         }
         if let Some(at) = record.expires_at {
@@ -182,8 +225,8 @@ impl Timeline {
         }
     }
 
-    /// The state of a record, and what belongs to it.
-    fn ending(&self, record: &Record) -> String {
+    /// The state of a record, and what belongs to it; `answer` is said of one that succeeded.
+    fn ending(&self, record: &Record, answer: &str) -> String {
         let tries = shown::counted(record.attempt.into(), "attempt");
         let error = || match &record.error {
             Some(error) => format!(": {}", shown::clean(error.as_str())),
@@ -201,27 +244,7 @@ impl Timeline {
                     shown::clean(&record.owner)
                 )
             }
-            State::Succeeded => match &record.outcome {
-                Some(Recorded::Omitted { bytes }) => {
-                    format!(
-                        "{state} after {tries}, its answer of {bytes} bytes was too large to keep"
-                    )
-                }
-                // What a consumer leaves: there is no answer to speak of.
-                Some(Recorded::Whole(outcome)) if outcome.body().is_empty() => {
-                    format!("{state} after {tries}")
-                }
-                Some(Recorded::Whole(outcome)) => {
-                    let (status, kind) = answer::head(outcome);
-                    let status = status.map_or_else(String::new, |status| format!("{status} "));
-                    let bytes = answer::stored(record).map_or(0, |body| body.len());
-                    format!(
-                        "{state} after {tries}: {status}{} ({bytes} bytes)",
-                        shown::clean(&kind)
-                    )
-                }
-                None => format!("{state} after {tries}"),
-            },
+            State::Succeeded => format!("{state} after {tries}{answer}"),
             State::Failed => {
                 let next = match record.retry_at {
                     Some(at) => format!(", next attempt {}", shown::away(at, self.now)),
@@ -235,6 +258,7 @@ impl Timeline {
 
     fn write_event(&self, text: &mut String, event: &Event) {
         let Event { id, row, consumers } = event;
+        let id = &shown::clean(id);
         match row {
             None => {
                 let _ = writeln!(
@@ -247,8 +271,9 @@ impl Timeline {
         if consumers.is_empty() {
             text.push_str("  consumer   none has a record of it\n");
         }
-        for Entry { key, record } in consumers {
-            let ending = self.ending(record);
+        for Listed { key, record, .. } in consumers {
+            // Who consumes keeps no answer to speak of.
+            let ending = self.ending(record, "");
             let at = shown::when(record.completed_at.unwrap_or(record.updated_at), self.now);
             let _ = writeln!(text, "  consumer   {} {ending}, {at}", shown::clean(key.scope()));
         }

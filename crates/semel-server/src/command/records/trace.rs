@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use semel::outbox::{Outbox, Row, Selection};
-use semel::store::{Inspect as _, Result, Store as _};
+use semel::store::{Inspect as _, Listed, Result, Store as _};
 use semel::{AnyStore, Entry, Key, Kind, Principal, Record, Timestamp};
 
+use super::super::unread::Unread;
 use super::entry;
 
 /// How far before and after its record's times an operation's events are looked for.
@@ -107,7 +108,8 @@ pub(super) async fn consumers(
     tenant: &str,
     id: &str,
     groups: &[String],
-) -> Result<Found<Entry>> {
+    unread: &mut Unread,
+) -> Result<Found<Listed>> {
     if !groups.is_empty() {
         let mut items = Vec::new();
         for group in groups {
@@ -115,13 +117,14 @@ pub(super) async fn consumers(
                 continue;
             };
             let found = ledger.peek(&key).await?;
-            items.extend(found.map(|found| Entry { key, record: found.record }));
+            items.extend(found.map(|found| Listed::from(Entry { key, record: found.record })));
         }
         return Ok(Found { items, complete: true });
     }
-    let (filter, mut items, mut after) = (entry::consumers(tenant, id), Vec::<Entry>::new(), None);
+    let (filter, mut items, mut after) = (entry::consumers(tenant, id), Vec::<Listed>::new(), None);
     for _ in 0..PAGES {
-        let page = ledger.list(&filter, after.as_ref(), LOOK).await?;
+        let page = ledger.survey(&filter, after.as_ref(), LOOK).await?;
+        unread.add(page.unreadable);
         for entry in page.entries {
             if items.iter().all(|other| other.key != entry.key) {
                 items.push(entry);

@@ -1,0 +1,93 @@
+//! Records that a listing met and could not read: told to the operator, whatever the command was for.
+//!
+//! No command changes such a record. What is wrong with one is the store's to say.
+
+use std::fmt;
+
+use semel::store::Unreadable;
+use serde_json::{Value, json};
+
+use super::{shown, words};
+use crate::failure::Failure;
+
+/// How many there were, and the first of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unread {
+    count: u64,
+    first: Option<Unreadable>,
+}
+
+impl Unread {
+    pub(crate) fn add(&mut self, some: Vec<Unreadable>) {
+        self.count += some.len() as u64;
+        self.first = self.first.take().or_else(|| some.into_iter().next());
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// All were read; else the command ends with findings, and `more` besides.
+    pub(crate) fn none(&self, more: Option<&str>) -> Result<(), Failure> {
+        match (self.count, more) {
+            (0, _) => Ok(()),
+            (_, None) => Err(Failure::findings(self)),
+            (_, Some(more)) => Err(Failure::findings(format_args!("{self}; {more}"))),
+        }
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cannot be read", shown::counted(self.count, "record"))?;
+        if let Some(first) = &self.first {
+            let which = if self.count > 1 { "the first is " } else { "" };
+            write!(f, " ({which}{}: {})", digest(first), shown::clean(&first.why))?;
+        }
+        f.write_str("; each keeps its key, and has to be mended or removed in the store itself")
+    }
+}
+
+/// Its digest, whole: nothing else names it.
+pub(crate) fn digest(unreadable: &Unreadable) -> String {
+    words::hex(&unreadable.digest)
+}
+
+/// The end of a list: where it goes on, and whether all that was listed could be read.
+pub(crate) fn listed(some: Vec<Unreadable>, next: Option<String>) -> Result<(), Failure> {
+    let more = next.map(|next| format!("there are more: --after {next}"));
+    let mut unread = Unread::default();
+    unread.add(some);
+    unread.none(more.as_deref())?;
+    if let Some(more) = more {
+        shown::aside(more);
+    }
+    Ok(())
+}
+
+/// For machines.
+pub(crate) fn json(some: &[Unreadable]) -> Vec<Value> {
+    some.iter().map(|bad| json!({ "digest": digest(bad), "why": bad.why })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_named_and_all_are_counted() {
+        let mut unread = Unread::default();
+        assert!(unread.none(None).is_ok());
+        unread.add(vec![Unreadable { digest: vec![0xab; 32], why: "column state".to_owned() }]);
+        let one = unread.to_string();
+        assert!(one.starts_with("1 record cannot be read (abab"), "{one}");
+        unread.add(vec![Unreadable { digest: vec![1; 32], why: "other".to_owned() }]);
+        let said = unread.none(Some("there are more")).unwrap_err().to_string();
+        assert!(said.starts_with("2 records cannot be read (the first is abab"), "{said}");
+        assert!(said.ends_with("; there are more"), "{said}");
+    }
+}
