@@ -2,6 +2,7 @@
 //!
 //! No command changes such a record. What is wrong with one is the store's to say.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use semel::store::Unreadable;
@@ -10,30 +11,37 @@ use serde_json::{Value, json};
 use super::{shown, words};
 use crate::failure::Failure;
 
-/// How many there were, and the first of them.
+/// As many as are told apart.
+const MOST: usize = 10_000;
+
+/// Those that were met, each once, however often it was met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unread {
-    count: u64,
+    seen: HashSet<Vec<u8>>,
     first: Option<Unreadable>,
 }
 
 impl Unread {
     pub(crate) fn add(&mut self, some: Vec<Unreadable>) {
-        self.count += some.len() as u64;
-        self.first = self.first.take().or_else(|| some.into_iter().next());
+        for bad in some {
+            if self.seen.len() < MOST {
+                self.seen.insert(bad.digest.clone());
+            }
+            self.first.get_or_insert(bad);
+        }
     }
 
-    pub(crate) fn count(&self) -> u64 {
-        self.count
+    pub(crate) fn count(&self) -> usize {
+        self.seen.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.seen.is_empty()
     }
 
     /// All were read; else the command ends with findings, and `more` besides.
     pub(crate) fn none(&self, more: Option<&str>) -> Result<(), Failure> {
-        match (self.count, more) {
+        match (self.count(), more) {
             (0, _) => Ok(()),
             (_, None) => Err(Failure::findings(self)),
             (_, Some(more)) => Err(Failure::findings(format_args!("{self}; {more}"))),
@@ -43,9 +51,11 @@ impl Unread {
 
 impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} cannot be read", shown::counted(self.count, "record"))?;
+        let count = self.count();
+        let more = if count < MOST { "" } else { " or more" };
+        write!(f, "{}{more} cannot be read", shown::counted(count as u64, "record"))?;
         if let Some(first) = &self.first {
-            let which = if self.count > 1 { "the first is " } else { "" };
+            let which = if count > 1 { "the first is " } else { "" };
             write!(f, " ({which}{}: {})", digest(first), shown::clean(&first.why))?;
         }
         f.write_str("; each keeps its key, and has to be mended or removed in the store itself")
@@ -85,7 +95,9 @@ mod tests {
         unread.add(vec![Unreadable { digest: vec![0xab; 32], why: "column state".to_owned() }]);
         let one = unread.to_string();
         assert!(one.starts_with("1 record cannot be read (abab"), "{one}");
-        unread.add(vec![Unreadable { digest: vec![1; 32], why: "other".to_owned() }]);
+        for _ in 0..2 {
+            unread.add(vec![Unreadable { digest: vec![1; 32], why: "other".to_owned() }]);
+        }
         let said = unread.none(Some("there are more")).unwrap_err().to_string();
         assert!(said.starts_with("2 records cannot be read (the first is abab"), "{said}");
         assert!(said.ends_with("; there are more"), "{said}");

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use semel_server::place::{Opening, Place, StoreUrl};
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, SqliteConnection};
 
 use crate::program::{self, Ended};
 
@@ -168,6 +168,43 @@ impl Ground {
         let said = self.run(&arguments).well();
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
     }
+}
+
+/// Runs statements beside the store.
+pub(crate) async fn sql(ground: &Ground, text: &str) {
+    let text = AssertSqlSafe(text.to_owned());
+    let done = match ground.url.split(':').next() {
+        Some("sqlite") => {
+            let mut connection = SqliteConnection::connect(&ground.url).await.unwrap();
+            sqlx::raw_sql(text).execute(&mut connection).await.map(drop)
+        }
+        Some("postgres") => {
+            let mut connection = PgConnection::connect(&ground.url).await.unwrap();
+            sqlx::raw_sql(text).execute(&mut connection).await.map(drop)
+        }
+        _ => {
+            let mut connection = MySqlConnection::connect(&ground.url).await.unwrap();
+            sqlx::raw_sql(text).execute(&mut connection).await.map(drop)
+        }
+    };
+    done.expect("runs");
+}
+
+/// Spoils a record, in a place that no filter looks at where it is a database that looks.
+pub(crate) async fn damage(ground: &Ground, key: &semel::Key) {
+    let digest: String = key.digest().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = match ground.url.split(':').next() {
+        Some("redis") => {
+            let client = redis::Client::open(ground.url.as_str()).expect("a URL");
+            let mut connection = client.get_connection().expect("the server answers");
+            let mut damage = redis::cmd("SETRANGE");
+            damage.arg(format!("{}{digest}", ground.prefix)).arg(1).arg(b"\x09");
+            return damage.exec(&mut connection).expect("damaged");
+        }
+        Some("postgres") => format!("'\\x{digest}'"),
+        _ => format!("x'{digest}'"),
+    };
+    sql(ground, &format!("UPDATE semel_record SET on_crash = 9 WHERE digest = {name}")).await;
 }
 
 async fn create(server: &str, kind: &str, sql: &str) {

@@ -3,7 +3,7 @@
 use semel::EventId;
 use semel::store::Inspect as _;
 
-use crate::ground::{Ground, on};
+use crate::ground::{Ground, damage, on, sql};
 use crate::seeds::handled;
 
 /// Failed events are listed by group, redriven, and discarded.
@@ -36,14 +36,17 @@ async fn failed_events_are_redriven_and_discarded(ground: Ground) {
     );
     assert_eq!(ground.json(&["inbox", "redrive", &first, "--group", "NOTIFY"])["changed"], 1);
     assert_eq!(ground.json(&due)["records"].as_array().unwrap().len(), 1);
-    assert_eq!(ground.json(&["inbox", "redrive", "--all"])["changed"], 6);
+    let all = ground.json(&["inbox", "redrive", "--all"]);
+    assert_eq!((&all["changed"], &all["already"]), (&5.into(), &1.into()), "each once: {all}");
     assert_eq!(ground.json(&due)["records"].as_array().unwrap().len(), 6);
 
     let said = ground.run(&["inbox", "redrive", &EventId::generate().to_string()]).badly(2);
     assert!(said.contains("no group has failed"), "{said}");
     ground.run(&["inbox", "discard", "--all", "--reason", "a test"]).badly(2);
     let gone = ["inbox", "discard", "--all", "--group", "NOTIFY", "--reason", "a test"];
-    assert_eq!(ground.json(&gone)["changed"], 5);
+    assert_eq!(ground.json(&gone)["changed"], 5, "each once, though a dead one matches again");
+    let again = ground.json(&gone);
+    assert_eq!((&again["changed"], &again["already"]), (&0.into(), &5.into()), "{again}");
     let dead = ground.json(&["inbox", "failed", "--state", "dead"]);
     assert_eq!(dead["events"].as_array().unwrap().len(), 5);
     assert!(dead["events"][0]["error"].as_str().unwrap().contains("a test"), "{dead}");
@@ -55,3 +58,70 @@ async fn failed_events_are_redriven_and_discarded(ground: Ground) {
 }
 
 on!(failed_events_are_redriven_and_discarded: sqlite, postgres, redis);
+
+/// As soon as one record is changed, somebody settles all the others that were listed with it.
+const RACE: [(&str, &str); 2] = [
+    (
+        "sqlite",
+        "CREATE TRIGGER race AFTER UPDATE ON semel_record WHEN NEW.attempt = 0 BEGIN \
+         UPDATE semel_record SET state = 1, number = number + 1, retry_at = NULL, error = NULL, \
+         body = x'', content_type = 'application/octet-stream', reference = NULL \
+         WHERE digest <> NEW.digest; END",
+    ),
+    (
+        "postgres",
+        "CREATE FUNCTION race() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         UPDATE semel_record SET state = 1, number = number + 1, retry_at = NULL, error = NULL, \
+         body = '', content_type = 'application/octet-stream', reference = NULL \
+         WHERE digest <> NEW.digest; RETURN NULL; END $$; \
+         CREATE TRIGGER race AFTER UPDATE ON semel_record FOR EACH ROW \
+         WHEN (NEW.attempt = 0 AND pg_trigger_depth() = 0) EXECUTE FUNCTION race()",
+    ),
+];
+
+/// What somebody else has settled between the list and the verb is told, left alone, and no error.
+async fn what_moves_under_a_redrive_is_told_and_left_alone(ground: Ground) {
+    let place = ground.place().await;
+    for _ in 0..3 {
+        handled(&place, "NOTIFY", EventId::generate(), false).await;
+    }
+    place.close().await;
+    let race = RACE.iter().find(|(store, _)| ground.url.starts_with(store)).unwrap();
+    sql(&ground, race.1).await;
+    let said = ground.run(&["inbox", "redrive", "--all", "--dry-run"]).well();
+    assert_eq!(said.trim(), "3 records would be redriven");
+    let redriven = ground.run(&["inbox", "redrive", "--all"]);
+    assert_eq!(redriven.stderr, "");
+    assert_eq!(redriven.well().trim(), "1 record redriven, 2 moved meanwhile and left alone");
+    let left = ground.json(&["records", "list", "--state", "succeeded"]);
+    assert_eq!(left["records"].as_array().unwrap().len(), 2, "{left}");
+    let again = ground.json(&["inbox", "redrive", "--all"]);
+    assert_eq!(
+        (&again["changed"], &again["already"], &again["moved"]),
+        (&0.into(), &1.into(), &0.into())
+    );
+}
+
+on!(what_moves_under_a_redrive_is_told_and_left_alone: sqlite, postgres);
+
+/// An event whose record cannot be read is told, and the others are redriven.
+async fn an_unreadable_event_stops_no_redrive(ground: Ground) {
+    let place = ground.place().await;
+    let events: Vec<EventId> = (0..3).map(|_| EventId::generate()).collect();
+    for event in &events {
+        handled(&place, "NOTIFY", *event, false).await;
+    }
+    let filter = semel::store::Filter { id: Some(events[1].to_string()), ..Default::default() };
+    let page = place.ledger().survey(&filter, None, 1).await.unwrap();
+    damage(&ground, &page.entries[0].key).await;
+    let redriven = ground.run(&["inbox", "redrive", "--all", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&redriven.stdout).unwrap();
+    assert_eq!((&told["changed"], &told["unreadable"]), (&2.into(), &1.into()), "{told}");
+    assert!(redriven.badly(3).contains("1 record cannot be read"));
+    let failed = ground.run(&["inbox", "failed"]);
+    assert!(failed.stdout.contains("unreadable"), "{}", failed.stdout);
+    failed.badly(3);
+    place.close().await;
+}
+
+on!(an_unreadable_event_stops_no_redrive: sqlite, mysql, redis);

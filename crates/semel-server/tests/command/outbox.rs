@@ -3,7 +3,7 @@
 use semel::ErrorText;
 use semel::outbox::Fate;
 
-use crate::ground::{Ground, on};
+use crate::ground::{Ground, on, sql};
 use crate::seeds::{orders, relayed};
 
 fn dead() -> Fate {
@@ -64,6 +64,29 @@ async fn published_events_are_sent_again(ground: Ground) {
 }
 
 on!(published_events_are_sent_again: sqlite, postgres);
+
+/// Where counting stops, a dry run says that there may be more; the verb itself counts to the end.
+async fn a_count_that_stopped_says_at_least(ground: Ground) {
+    let place = ground.place().await;
+    orders(&place, 1).await;
+    relayed(&place, dead()).await;
+    let same = "aggregatetype, aggregateid, type, source, content_type, headers, occurred_at, \
+                status, attempts, due_at, lane, token, error, created_at, published_at, payload";
+    let copies = format!(
+        "INSERT INTO semel_outbox (id, tenant, {same}) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL \
+         SELECT i + 1 FROM n WHERE i < 100000) SELECT id, 't' || i, {same} FROM semel_outbox, n"
+    );
+    sql(&ground, &copies).await;
+    let planned = ground.json(&["outbox", "redrive", "--all", "--dry-run"]);
+    assert_eq!((&planned["changed"], &planned["at_least"]), (&100_000.into(), &true.into()));
+    let said = ground.run(&["outbox", "redrive", "--all", "--dry-run"]).well();
+    assert_eq!(said.trim(), "at least 100000 events would be redriven");
+    let some = ["outbox", "redrive", "--all", "--tenant", "acme", "--dry-run"];
+    assert_eq!(ground.json(&some)["at_least"], false, "one is ours");
+    place.close().await;
+}
+
+on!(a_count_that_stopped_says_at_least: sqlite, postgres);
 
 #[tokio::test]
 async fn a_store_without_an_outbox_says_so() {

@@ -2,7 +2,7 @@
 
 use semel::{Key, Kind, OnCrash, Principal};
 
-use crate::ground::{Ground, on};
+use crate::ground::{Ground, damage, on};
 use crate::program::Ended;
 use crate::seeds::{HOUR, claimed, dead, ended, failed, key, succeeded, uncertain};
 
@@ -57,7 +57,7 @@ async fn records_are_listed(ground: Ground) {
 
     let table = ground.run(&["records", "list", "--scope", "REFUND"]).well();
     assert_eq!(table.lines().count(), 3, "one line a record: {table}");
-    assert!(table.contains("DIGEST") && table.contains("no room"), "{table}");
+    assert!(table.contains("DIGEST") && table.contains(r"no\nroom"), "{table}");
     place.close().await;
 }
 
@@ -187,15 +187,88 @@ async fn purged_records_are_gone(ground: Ground) {
 
 on!(purged_records_are_gone: sqlite, postgres);
 
-/// Whatever a record holds, a terminal is told nothing by it.
-#[tokio::test]
-async fn what_is_stored_cannot_command_a_terminal() {
-    let ground = Ground::sqlite().await;
+/// Whatever a record holds, a terminal is told nothing by it, and nothing is hidden from its reader.
+async fn what_is_stored_cannot_command_a_terminal(ground: Ground) {
     let place = ground.place().await;
-    ended(&place.ledger(), &key("PAY", "k"), dead("\x1b[2J\x07gone")).await;
+    ended(&place.ledger(), &key("PAY\u{202e}", "k"), dead("\x1b[2J\x07\u{9b}1mgone")).await;
     place.close().await;
-    for words in [&["records", "list"][..], &["records", "show", "k"]] {
+    for words in [
+        &["records", "list"][..],
+        &["records", "list", "--json"],
+        &["records", "show", "k"],
+        &["records", "show", "k", "--json"],
+        &["records", "release", "k", "--dry-run"],
+    ] {
         let Ended { stdout, .. } = ground.run(words);
-        assert!(!stdout.contains('\x1b') && stdout.contains("gone"), "{stdout:?}");
+        let obeyed = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+        assert!(!stdout.contains(obeyed), "{words:?}: {stdout:?}");
+        assert!(stdout.contains("PAY\\u"), "{words:?} shows that there is something: {stdout:?}");
     }
+    let listed = ground.json(&["records", "list"]);
+    assert_eq!(listed["records"][0]["scope"], "PAY\u{202e}", "machines read what is stored");
+}
+
+on!(what_is_stored_cannot_command_a_terminal: sqlite, redis);
+
+/// A list is as long as its lines, however long the answers are that it passes; `show` has them.
+async fn a_list_tells_how_long_an_answer_is_and_leaves_it_there(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    let answer = "x".repeat(900_000);
+    for id in ["a", "b"] {
+        ended(&ledger, &key("PAY", id), succeeded(&answer, "pay_1", HOUR)).await;
+    }
+    let listed = ground.json(&["records", "list"]);
+    for record in listed["records"].as_array().unwrap() {
+        assert_eq!(record["answer"]["bytes"], 900_000, "{record}");
+        assert_eq!(record["answer"]["content_type"], "application/json");
+        assert_eq!(record["reference"], "pay_1");
+    }
+    assert_eq!(ground.json(&["records", "show", "b"])["command"]["answer"]["bytes"], 900_000);
+    assert_eq!(ground.run(&["records", "show", "a", "--body"]).well(), answer);
+    place.close().await;
+}
+
+on!(a_list_tells_how_long_an_answer_is_and_leaves_it_there: sqlite, mysql, redis);
+
+/// One damaged record is told wherever it is met, ends with code 3, and hides no other.
+async fn a_record_that_cannot_be_read_is_told_and_hides_no_other(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    for id in ["a", "b", "c"] {
+        ended(&ledger, &key("PAY", id), dead("no")).await;
+    }
+    damage(&ground, &key("PAY", "b")).await;
+    let digest: String = key("PAY", "b").digest().as_bytes().iter().map(hex).collect();
+
+    let listed = ground.run(&["records", "list", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&listed.stdout).unwrap();
+    assert_eq!(ids(&told), ["a", "c"]);
+    assert_eq!(told["unreadable"][0]["digest"], *digest);
+    assert!(listed.badly(3).contains(&digest), "the operator is told which");
+    let table = ground.run(&["records", "list"]);
+    assert!(table.stdout.contains("unreadable"), "{}", table.stdout);
+    assert_eq!(table.stdout.lines().count(), 4, "{}", table.stdout);
+    table.badly(3);
+
+    for words in [
+        &["records", "show", &digest][..],
+        &["records", "release", &digest[..8]],
+        &["sweep", "--dry-run"],
+        &["records", "purge", "--all", "--scope", "PAY", "--dry-run"],
+    ] {
+        assert!(ground.run(words).badly(3).contains("cannot be read"), "{words:?}");
+    }
+    ground.run(&["records", "show", "a"]).well();
+    let purged = ground.run(&["records", "purge", "--all", "--scope", "PAY", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&purged.stdout).unwrap();
+    assert_eq!((&told["removed"], &told["unreadable"]), (&2.into(), &1.into()), "{told}");
+    purged.badly(3);
+    place.close().await;
+}
+
+on!(a_record_that_cannot_be_read_is_told_and_hides_no_other: sqlite, postgres, mysql, redis);
+
+fn hex(byte: &u8) -> String {
+    format!("{byte:02x}")
 }

@@ -39,11 +39,26 @@ async fn a_decision_is_what_callers_hear(ground: Ground) {
     resolve("happened", &["--succeeded", &answer, "--dry-run"]).well();
     let before = ground.json(&["records", "show", "happened"]);
     assert_eq!(before["command"]["state"], "uncertain", "a dry run changes nothing");
-    let said =
-        resolve("happened", &["--succeeded", &answer, "--reason", "seen at the bank"]).well();
-    assert!(said.contains("resolved as succeeded: seen at the bank"), "{said}");
-    resolve("failed", &["--failed", "--reason", "the bank says no"]).well();
-    resolve("rerun", &["--rerun"]).well();
+    for (id, verdict, reason) in [
+        ("happened", &["--succeeded", &answer][..], "seen at the bank"),
+        ("failed", &["--failed"], "the bank says no"),
+        ("rerun", &["--rerun"], "the bank knows nothing of it"),
+    ] {
+        let decided = resolve(id, &[verdict, &["--reason", reason]].concat());
+        // One line that an audit can keep, whatever the record has a place for.
+        let audit: serde_json::Value = serde_json::from_str(&decided.stderr).unwrap();
+        assert_eq!((&audit["reason"], &audit["was"]), (&reason.into(), &"uncertain".into()));
+        let digest: String =
+            key("PAY", id).digest().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(audit["digest"], *digest);
+        let said = decided.well();
+        assert!(said.contains("resolved") && said.contains(reason), "{said}");
+    }
+    ended(&ledger, &key("PAY", "free"), dead("used up")).await;
+    let released = ground.run(&["records", "release", "free", "--reason", "the cause is mended"]);
+    let audit: serde_json::Value = serde_json::from_str(&released.stderr).unwrap();
+    assert_eq!((&audit["audit"], &audit["was"]), (&"released".into(), &"dead".into()), "{audit}");
+    assert!(released.well().contains("the cause is mended"));
 
     let executor = Executor::new(place.ledger());
     assert_eq!(call(&executor, "happened").await.unwrap(), "by hand");

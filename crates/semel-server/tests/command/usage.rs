@@ -2,12 +2,16 @@
 
 use std::net::TcpListener;
 use std::process::Stdio;
+use std::time::Duration;
 
+use semel::outbox::Fate;
+use semel::{ErrorText, OnCrash};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use crate::ground::{Ground, Scratch};
+use crate::ground::{Ground, Scratch, on};
 use crate::program::{run, semel};
+use crate::seeds::{claimed, ended, handled, key, orders, relayed, succeeded, uncertain};
 
 #[test]
 fn a_flag_that_nobody_knows_is_one_line_and_code_2() {
@@ -182,7 +186,14 @@ fn memory_cannot_be_looked_at_from_outside() {
 #[tokio::test]
 async fn nobody_reading_any_more_is_no_failure() {
     let ground = Ground::sqlite().await;
-    for words in [&["records", "list"][..], &["migrate", "print"], &["completions", "zsh"]] {
+    for words in [
+        &["records", "list"][..],
+        &["records", "list", "--json"],
+        &["migrate", "print"],
+        &["completions", "zsh"],
+        &["ids", "new", "ord", "--count", "100000"],
+        &["--help"],
+    ] {
         let mut command = match words[0] {
             "records" => ground.command(words),
             _ => semel(ground.scratch.path(), words),
@@ -193,6 +204,97 @@ async fn nobody_reading_any_more_is_no_failure() {
         ended.well();
     }
 }
+
+/// With --json a command that has an answer prints one document, however little there is to say.
+#[tokio::test]
+async fn an_empty_store_is_answered_with_one_document() {
+    let ground = Ground::sqlite().await;
+    for words in [
+        &["records", "list"][..],
+        &["records", "purge", "--all", "--scope", "X"],
+        &["records", "purge", "--all", "--scope", "X", "--dry-run"],
+        &["sweep"],
+        &["sweep", "--dry-run"],
+        &["outbox", "status"],
+        &["outbox", "list"],
+        &["outbox", "redrive", "--all"],
+        &["outbox", "republish", "--all"],
+        &["outbox", "discard", "--all", "--type", "x", "--reason", "r"],
+        &["inbox", "failed"],
+        &["inbox", "redrive", "--all"],
+        &["inbox", "discard", "--all", "--group", "X", "--reason", "r"],
+        &["migrate", "apply"],
+        &["migrate", "verify"],
+        &["doctor"],
+    ] {
+        // Fails unless it is one document and nothing else.
+        assert!(ground.json(words).is_object(), "{words:?}");
+    }
+    for words in
+        [&["ids", "new", "ord"][..], &["ids", "encode", "ord", "01ARZ3NDEKTSV4RRFFQ69G5FAV"]]
+    {
+        let said = run(ground.scratch.path(), words.iter().copied().chain(["--json"])).well();
+        assert!(serde_json::from_str::<serde_json::Value>(&said).unwrap().is_object(), "{said}");
+    }
+}
+
+/// A command that fails has no answer: nothing on stdout that a machine could take for one.
+#[tokio::test]
+async fn a_failure_prints_no_half_document() {
+    let ground = Ground::sqlite().await;
+    for (words, code) in [
+        (&["records", "show", "nobody"][..], 2),
+        (&["records", "release", "nobody"], 2),
+        (&["records", "purge", "--all"], 2),
+        (&["outbox", "discard", "--all", "--reason", "r"], 2),
+        (&["map", "verify", "--table", "nowhere", "--type", "ORDER"], 2),
+        (&["records", "list", "--after", "zz"], 2),
+    ] {
+        let ended = ground.run(&[words, &["--json"]].concat());
+        assert_eq!(ended.stdout, "", "{words:?}");
+        ended.badly(code);
+    }
+}
+
+/// Every verb that changes something, on a store that holds something for it to change.
+async fn a_dry_run_changes_nothing(ground: Ground) {
+    let place = ground.place().await;
+    let events = orders(&place, 2).await;
+    relayed(&place, Fate::Dead { error: ErrorText::new("no"), holds_lane: false }).await;
+    handled(&place, "NOTIFY", events[0], false).await;
+    let ledger = place.ledger();
+    ended(&ledger, &key("PAY", "old"), succeeded("1", "r", Duration::ZERO)).await;
+    ended(&ledger, &key("PAY", "maybe"), uncertain("?")).await;
+    claimed(&ledger, &key("PAY", "lapsed"), OnCrash::Hold, Duration::ZERO).await;
+    place.close().await;
+    let look = || (ground.json(&["records", "list"]), ground.json(&["outbox", "list"]));
+    let before = look();
+    let (answer, event) = (ground.scratch.file("answer.json", "1"), events[0].to_string());
+    for words in [
+        &["records", "release", "maybe"][..],
+        &["records", "resolve", "maybe", "--rerun", "--reason", "x"],
+        &["records", "resolve", "maybe", "--failed", "--reason", "x"],
+        &["records", "resolve", "maybe", "--succeeded", &answer, "--reason", "x"],
+        &["records", "purge", "maybe"],
+        &["records", "purge", "--all", "--scope", "PAY"],
+        &["sweep"],
+        &["outbox", "redrive", "--all"],
+        &["outbox", "redrive", &event],
+        &["outbox", "discard", "--all", "--type", "order.placed", "--reason", "x"],
+        &["outbox", "republish", "--all"],
+        &["inbox", "redrive", "--all"],
+        &["inbox", "redrive", &event],
+        &["inbox", "discard", "--all", "--group", "NOTIFY", "--reason", "x"],
+        &["migrate", "apply"],
+    ] {
+        let planned = ground.run(&[words, &["--dry-run"]].concat());
+        assert_eq!(planned.stderr, "", "{words:?}: nothing was decided, so nothing is audited");
+        planned.well();
+        assert_eq!(look(), before, "{words:?}");
+    }
+}
+
+on!(a_dry_run_changes_nothing: sqlite, postgres);
 
 #[test]
 fn every_shell_has_completions() {

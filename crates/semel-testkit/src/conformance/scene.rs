@@ -3,6 +3,7 @@
 //!
 //! Nothing is asserted here about what a store answers; that is what the behaviours are for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use semel::store::{
     Store, Swapped, Swept,
 };
 use semel::{
-    AttemptId, Entry, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome,
-    Record, Recorded, Timestamp, Version,
+    AttemptId, Digest, Entry, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId,
+    Outcome, Record, Recorded, Timestamp, Version,
 };
 
 use crate::fixture::Fixture;
@@ -144,18 +145,34 @@ impl<F: Fixture> Scene<F> {
             let page = self.store.list(filter, after.as_ref(), limit).await;
             let page = page.unwrap_or_else(|error| panic!("list: {error}"));
             assert!(page.entries.len() <= limit as usize, "a page is larger than its limit");
-            let survey = self.store.survey(filter, after.as_ref(), limit).await;
-            let survey = survey.unwrap_or_else(|error| panic!("survey: {error}"));
-            let outlines: Vec<Listed> = page.entries.iter().cloned().map(Listed::from).collect();
-            assert_eq!(survey.entries, outlines, "a survey shows other records than the listing");
-            assert_eq!(survey.next, page.next, "a survey goes on elsewhere");
             entries.extend(page.entries);
             after = page.next;
             if after.is_none() {
+                self.agrees(filter, limit, &entries).await;
                 return entries;
             }
         }
         panic!("a listing does not end")
+    }
+
+    /// A survey shows what a listing showed, but for the bytes.
+    async fn agrees(&self, filter: &Filter, limit: u32, entries: &[Entry]) {
+        let mut outlines: BTreeMap<Digest, Listed> = BTreeMap::new();
+        let mut after = None;
+        for _ in 0..PATIENCE {
+            let page = self.store.survey(filter, after.as_ref(), limit).await;
+            let page = page.unwrap_or_else(|error| panic!("survey: {error}"));
+            assert!(page.entries.len() <= limit as usize, "a page is larger than its limit");
+            outlines.extend(page.entries.into_iter().map(|listed| (listed.key.digest(), listed)));
+            after = page.next;
+            if after.is_none() {
+                let listed = entries.iter().cloned().map(Listed::from);
+                let listed = listed.map(|listed| (listed.key.digest(), listed)).collect();
+                assert_eq!(outlines, listed, "a survey shows other records than the listing");
+                return;
+            }
+        }
+        panic!("a survey does not end")
     }
 
     /// What the judge says to a request with this draft's fingerprint.

@@ -189,6 +189,14 @@ fn a_store_that_skips_records_in_a_listing_is_found() {
 }
 
 #[test]
+fn a_store_whose_survey_shows_less_than_its_listing_is_found() {
+    assert_found(
+        Wrong::SurveysTooLittle,
+        &["listing::a_filter_on_the_reference_finds_what_made_it"],
+    );
+}
+
+#[test]
 fn a_store_that_matches_references_loosely_is_found() {
     assert_found(
         Wrong::PrefixReference,

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use semel::store::memory::MemoryStore;
 use semel::store::{
-    Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Opened, Page, Peeked,
-    Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
+    Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Listed, Opened, Page,
+    Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
 };
 use semel::{
     Clock, Digest, Entry, ErrorText, Key, Lease, OnCrash, Record, Recorded, State, Timestamp,
@@ -69,6 +69,8 @@ pub(crate) enum Wrong {
     LooseId,
     /// Every ending takes the parcel away.
     ForgetsParcels,
+    /// A survey leaves out more than the bytes.
+    SurveysTooLittle,
 }
 
 #[derive(Clone)]
@@ -319,6 +321,22 @@ impl Inspect for WrongStore {
             page.entries.pop();
         }
         Ok(page)
+    }
+
+    async fn survey(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<Listed>> {
+        let Page { entries, unreadable, next } = self.list(filter, after, limit).await?;
+        let mut entries: Vec<Listed> = entries.into_iter().map(Listed::from).collect();
+        if self.is(Wrong::SurveysTooLittle) {
+            for content in entries.iter_mut().filter_map(|listed| listed.content.as_mut()) {
+                content.reference = None;
+            }
+        }
+        Ok(Page { entries, unreadable, next })
     }
 }
 

@@ -180,8 +180,8 @@ pub trait Inspect: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Page>> + Send;
 
-    /// The same pages as [`list`](Self::list), and their cursors are the same, without the bytes of
-    /// answers and parcels. A store whose records lie elsewhere leaves them there; the default, for
+    /// The same as [`list`](Self::list) without the bytes of answers and parcels; a cursor of the one
+    /// goes on in the other. A store whose records lie elsewhere leaves them there; the default, for
     /// stores in this process, lets go of them.
     fn survey(
         &self,

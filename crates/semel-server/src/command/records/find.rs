@@ -183,23 +183,23 @@ impl Key {
         if let Ok(operation) = text.parse::<OperationId>() {
             readings.push(Filter { operation: Some(operation), ..all });
         }
-        let mut worst = Unread::default();
+        let mut matches = Matches::default();
         for filter in &readings {
-            let Matches { found, unread } = self.look(ledger, filter).await?;
-            if !found.is_empty() {
-                return Ok(Matches { found, unread });
-            }
-            // Each reading may meet the same ones.
-            if unread.count() > worst.count() {
-                worst = unread;
+            self.look(ledger, filter, &mut matches).await?;
+            if !matches.found.is_empty() {
+                break;
             }
         }
-        Ok(Matches { found: Vec::new(), unread: worst })
+        Ok(matches)
     }
 
-    async fn look(&self, ledger: &AnyStore, filter: &Filter) -> Result<Matches, Failure> {
-        let (mut watch, mut pages) = (Watch::new("looking", None), 0);
-        let (mut found, mut unread, mut after) = (Vec::<Listed>::new(), Unread::default(), None);
+    async fn look(
+        &self,
+        ledger: &AnyStore,
+        filter: &Filter,
+        Matches { found, unread }: &mut Matches,
+    ) -> Result<(), Failure> {
+        let (mut watch, mut pages, mut after) = (Watch::new("looking", None), 0, None);
         loop {
             let page = ledger.survey(filter, after.as_ref(), LOOK).await?;
             unread.add(page.unreadable);
@@ -215,13 +215,14 @@ impl Key {
             after = page.next;
             if after.is_none() || found.len() >= SHOWN {
                 found.sort_by(|a, b| a.key.scope().cmp(b.key.scope()));
-                return Ok(Matches { found, unread });
+                return Ok(());
             }
         }
     }
 }
 
 /// What a text may name.
+#[derive(Default)]
 pub(super) struct Matches {
     pub(super) found: Vec<Listed>,
     /// What was passed and could not be read.
