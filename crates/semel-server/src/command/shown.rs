@@ -130,6 +130,23 @@ pub(crate) fn when(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
+/// A moment to the millisecond, and something about it.
+pub(crate) fn exact(at: Timestamp, about: &str) -> String {
+    match jiff::Timestamp::from_microsecond(at.as_micros()) {
+        Ok(moment) => format!("{moment:.3} ({about})"),
+        Err(_) => "never".to_owned(),
+    }
+}
+
+/// A moment to the millisecond, and how long after another one it was; before it, where the clocks
+/// of two servers differ.
+pub(crate) fn apart(at: Timestamp, from: Timestamp) -> String {
+    match from.remaining(at) {
+        None => exact(at, &format!("+{}", span(at.remaining(from).unwrap_or_default()))),
+        Some(before) => exact(at, &format!("-{}", span(before))),
+    }
+}
+
 /// How far away a moment is, in words.
 pub(crate) fn away(at: Timestamp, now: Timestamp) -> String {
     match at.remaining(now) {
@@ -193,6 +210,9 @@ mod tests {
     fn a_moment_is_rfc_3339_in_utc() {
         assert_eq!(moment(NOW).as_deref(), Some("2023-11-14T22:13:20.000000Z"));
         assert_eq!(when(NOW, NOW), "2023-11-14T22:13:20Z (now)");
+        let later = NOW.after(Duration::from_millis(12));
+        assert_eq!(apart(later, NOW), "2023-11-14T22:13:20.012Z (+12 ms)");
+        assert_eq!(apart(NOW, later), "2023-11-14T22:13:20.000Z (-12 ms)");
         let never = Timestamp::from_micros(i64::MAX);
         assert_eq!((moment(never), when(never, NOW).as_str()), (None, "never"));
     }

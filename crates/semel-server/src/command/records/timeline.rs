@@ -212,16 +212,34 @@ impl Timeline {
         let _ = writeln!(text, "digest       {}", words::hex(key.digest().as_bytes()));
         let _ = writeln!(text, "principal    {who}");
         let _ = writeln!(text, "operation    {}", record.operation_id);
-        let _ = writeln!(text, "claimed      {}", shown::when(record.created_at, self.now));
+        let _ = writeln!(text, "owner        {}", shown::clean(&record.owner));
+        let _ = writeln!(text, "claimed      {}", self.when(record.created_at));
         let _ = writeln!(text, "state        {}", self.ending(record, &answered(record)));
         if let Some(at) = record.completed_at {
-            let _ = writeln!(text, "settled      {}", shown::when(at, self.now));
+            let _ = writeln!(text, "settled      {}", self.when(at));
         }
         if let Some(reference) = entry::reference(&Listed::from(command.clone())) {
             let _ = writeln!(text, "reference    {}", shown::clean(&reference));
         }
         if let Some(at) = record.expires_at {
             let _ = writeln!(text, "kept until   {}", shown::when(at, self.now));
+        }
+    }
+
+    /// When all this began: the first time that anything is known of.
+    fn began(&self) -> Option<Timestamp> {
+        let command = self.command.as_ref().map(|command| command.record.created_at);
+        let first = self.events.first();
+        let row = first.and_then(|event| event.row.as_ref()).map(|row| row.created_at);
+        let handled = first.and_then(|event| event.consumers.first());
+        command.or(row).or(handled.map(|listed| listed.record.created_at))
+    }
+
+    /// A moment of the timeline: how long ago the first was, and how long after it the others were.
+    fn when(&self, at: Timestamp) -> String {
+        match self.began() {
+            Some(began) if began != at => shown::apart(at, began),
+            Some(_) | None => shown::exact(at, &shown::away(at, self.now)),
         }
     }
 
@@ -238,11 +256,8 @@ impl Timeline {
                 let until = record.lease_until.map_or_else(String::new, |until| {
                     format!(", lease ends {}", shown::away(until, self.now))
                 });
-                format!(
-                    "{state}, attempt {} of {}{until}",
-                    record.attempt,
-                    shown::clean(&record.owner)
-                )
+                let owner = shown::clean(&record.owner);
+                format!("{state}, attempt {} of {owner}{until}", record.attempt)
             }
             State::Succeeded => format!("{state} after {tries}{answer}"),
             State::Failed => {
@@ -274,7 +289,7 @@ impl Timeline {
         for Listed { key, record, .. } in consumers {
             // Who consumes keeps no answer to speak of.
             let ending = self.ending(record, "");
-            let at = shown::when(record.completed_at.unwrap_or(record.updated_at), self.now);
+            let at = self.when(record.completed_at.unwrap_or(record.updated_at));
             let _ = writeln!(text, "  consumer   {} {ending}, {at}", shown::clean(key.scope()));
         }
     }
@@ -295,7 +310,7 @@ impl Timeline {
         {
             let _ = writeln!(text, "  cause      {}", shown::clean(cause));
         }
-        let _ = writeln!(text, "  appended   {}", shown::when(row.created_at, self.now));
+        let _ = writeln!(text, "  appended   {}", self.when(row.created_at));
         let tries = shown::counted(row.attempts.into(), "try").replace("trys", "tries");
         let error = match &row.error {
             Some(error) => format!(": {}", shown::clean(error.as_str())),
@@ -304,7 +319,7 @@ impl Timeline {
         let due = || row.due_at.map_or_else(String::new, |at| shown::away(at, self.now));
         let delivery = match (row.status, row.published_at) {
             (Status::Published, Some(at)) => {
-                format!("published after {tries}, {}", shown::when(at, self.now))
+                format!("published after {tries}, {}", self.when(at))
             }
             (Status::Published, None) => format!("published after {tries}"),
             (Status::Pending, _) => "waits for its first try".to_owned(),
