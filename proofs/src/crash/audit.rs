@@ -75,6 +75,8 @@ async fn records(place: &Place, stories: &[Story]) -> Result<(usize, usize), Tro
     let (mut open, mut contradicted, mut after) = (0, 0, None);
     loop {
         let page = store.list(&Filter::default(), after.as_ref(), 500).await?;
+        // What cannot be read is settled for nobody.
+        open += page.unreadable.len();
         for entry in &page.entries {
             open += usize::from(entry.record.state != State::Succeeded);
             let Some(Recorded::Whole(outcome)) = &entry.record.outcome else { continue };

@@ -144,6 +144,7 @@ impl<F: Fixture> Scene<F> {
         for _ in 0..PATIENCE {
             let page = self.store.list(filter, after.as_ref(), limit).await;
             let page = page.unwrap_or_else(|error| panic!("list: {error}"));
+            assert_eq!(page.unreadable, [], "a record that was written here cannot be read");
             assert!(page.entries.len() <= limit as usize, "a page is larger than its limit");
             entries.extend(page.entries);
             after = page.next;

@@ -404,6 +404,9 @@ impl<'a, F: Fixture> Driver<'a, F> {
         loop {
             let page = self.store.list(filter, after.as_ref(), 2).await;
             let page = page.map_err(|e| e.to_string())?;
+            if let Some(bad) = page.unreadable.first() {
+                return Err(format!("{bad:?} was written here and cannot be read"));
+            }
             seen.extend(page.entries.iter().map(|entry| entry.key.digest()));
             after = page.next;
             if after.is_none() {
