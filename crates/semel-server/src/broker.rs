@@ -14,7 +14,7 @@ use semel_nats::{Topology, TopologyError};
 use semel_redis::stream::Streams;
 
 use crate::failure::{Failure, chain};
-use crate::place::redacted;
+use crate::place::{StoreUrl, redacted};
 
 /// The address of a broker. Shows itself without its password.
 #[derive(Clone, PartialEq, Eq)]
@@ -66,6 +66,10 @@ impl FromStr for BrokerUrl {
                 ));
             }
         };
+        // Read by the client that reads a store's, before anything is dialled.
+        if kind == BrokerKind::Redis {
+            text.parse::<StoreUrl>()?;
+        }
         Ok(Self { kind, text: text.to_owned() })
     }
 }
@@ -259,7 +263,9 @@ mod tests {
         assert_eq!(kind("nats://127.0.0.1:4222"), Ok(BrokerKind::Nats));
         assert_eq!(kind("amqps://ann:secret@mq/%2f"), Ok(BrokerKind::Amqp));
         assert_eq!(kind("redis+cluster://a,b"), Ok(BrokerKind::Redis));
-        for wrong in ["", "bus:", "nats:x", "kafka://x", "postgres://x"] {
+        for wrong in
+            ["", "bus:", "nats:x", "kafka://x", "postgres://x", "redis://a:b:c", "redis://a/x"]
+        {
             assert!(kind(wrong).is_err(), "{wrong}");
         }
     }

@@ -152,7 +152,7 @@ pub fn redacted(url: &str) -> String {
         return url.to_owned();
     }
     let (at, value) = (rest.rfind('@'), secret(rest));
-    if at.zip(value).is_some_and(|(at, value)| at > value) {
+    if at.zip(value).is_some_and(|(at, value)| at >= value) {
         return format!("{scheme}***");
     }
     let (shown, hidden) = match value {

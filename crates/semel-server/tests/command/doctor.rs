@@ -83,3 +83,32 @@ async fn the_shared_cache_is_asked() {
         assert!(codes(&said).contains(&code), "{said}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_gateway_tells_callers_apart_by_is_judged_as_it_is_set() {
+    let ground = Ground::sqlite().await;
+    let upstream = ("SEMEL_GATEWAY__UPSTREAM", "http://127.0.0.1:1");
+    let claim = ("SEMEL_GATEWAY__PRINCIPAL", "jwt-claim:sub");
+    let keys = ("SEMEL_GATEWAY__JWKS", "keys.json");
+    for (set, level, fix) in [
+        // No gateway is set up here: what its default would cost.
+        (&[][..], "note", "jwt-claim:sub"),
+        // A gateway with the default, or with what rotates as well.
+        (&[upstream], "warning", "jwt-claim:sub"),
+        (&[("SEMEL_GATEWAY__PRINCIPAL", "cookie:session")], "warning", "jwt-claim:sub"),
+        (&[("SEMEL_GATEWAY__PRINCIPAL", "global")], "warning", "principal"),
+        (&[upstream, claim], "warning", "jwks"),
+        (&[upstream, claim, keys], "ok", ""),
+        (&[("SEMEL_GATEWAY__PRINCIPAL", "header:x-user-id")], "ok", ""),
+    ] {
+        let mut command = ground.command(&["doctor", "--json"]);
+        command.envs(set.iter().copied());
+        let said = crate::program::Ended::from(command.output().unwrap()).well();
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let checks = said["checks"].as_array().unwrap();
+        let found: Vec<_> = checks.iter().filter(|check| check["code"] == "principal").collect();
+        assert_eq!(found.len(), 1, "{set:?}: {said}");
+        assert_eq!(found[0]["level"], level, "{set:?}: {said}");
+        assert!(found[0]["fix"].as_str().unwrap_or_default().contains(fix), "{set:?}: {said}");
+    }
+}

@@ -148,7 +148,7 @@ fn a_store_that_says_nothing_is_code_4() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_code_4_and_one_that_is_no_ledger_is_code_1() {
+fn a_file_that_is_not_there_or_is_no_database_is_code_4() {
     let scratch = Scratch::new();
     for command in COMMANDS.iter().filter(|command| command[1..] != ["apply"]) {
         let said = run(scratch.path(), *command).badly(4);
@@ -156,7 +156,7 @@ fn a_file_that_is_not_there_is_code_4_and_one_that_is_no_ledger_is_code_1() {
         assert!(!scratch.path().join("semel.db").exists(), "{command:?} made a file");
     }
     scratch.file("semel.db", "this is no database, and long enough to be seen as none at all ....");
-    let said = run(scratch.path(), ["records", "list"]).badly(1);
+    let said = run(scratch.path(), ["records", "list"]).badly(4);
     assert!(said.contains("semel.db"), "{said}");
 }
 

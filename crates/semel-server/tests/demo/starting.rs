@@ -127,9 +127,10 @@ fn a_file_that_cannot_be_a_database_is_unreachable_and_it_is_said_what_to_do() {
 #[test]
 fn a_password_with_any_character_in_it_is_not_shown() {
     let ground = Ground::embedded();
-    for password in
-        ["Hunter two", "Hun/ter?two", "Hun@ter#two", "12 Hunter", "Hun:ter,two", "%zzHunter"]
-    {
+    // In pieces that no message has.
+    let passwords =
+        ["Zqx Wvk", "Zqx/Wvk?9", "Zqx@Wvk#9", "93 Wvk", "Zqx:Wvk,9", "%zqWvk", "Zqx\nWvk"];
+    for password in passwords {
         for (flag, scheme) in [
             ("--store", "postgres"),
             ("--store", "mysql"),
@@ -147,10 +148,9 @@ fn a_password_with_any_character_in_it_is_not_shown() {
             ] {
                 let ended = Ended::from(command.output().expect("the program can be started"));
                 assert!(matches!(ended.code, Some(2 | 4)), "{url}: {ended:?}");
-                for word in ["Hun", "unter", "ter", "two", "12"] {
-                    let told = format!("{}{}", ended.stdout, ended.stderr).replace("127.0.0.1", "");
-                    let told = told.replace("after", "").replace("parameter", "");
-                    assert!(!told.contains(word), "{word} of {url}: {told}");
+                for piece in ["Zqx", "Wvk", "93"] {
+                    assert!(!ended.stdout.contains(piece), "{piece} of {url}: {}", ended.stdout);
+                    assert!(!ended.stderr.contains(piece), "{piece} of {url}: {}", ended.stderr);
                 }
             }
         }
