@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use semel::Clock;
 use semel::store::memory::MemoryStore;
 use semel::store::{AnyStore, Finding};
 use semel_redis::RedisStore;
@@ -30,7 +31,7 @@ pub struct StoreUrl {
 /// The kinds of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// `memory:`, gone with the process.
+    /// `memory:` or `memory:?capacity=KEYS`, gone with the process.
     Memory,
     /// `sqlite:PATH`.
     Sqlite,
@@ -61,7 +62,9 @@ impl FromStr for StoreUrl {
     fn from_str(text: &str) -> Result<Self, String> {
         let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
         let kind = match scheme {
-            "memory" if text == "memory:" => StoreKind::Memory,
+            "memory" if matches!(text["memory:".len()..].chars().next(), None | Some('?')) => {
+                StoreKind::Memory
+            }
             "sqlite" if text.len() > "sqlite:".len() => StoreKind::Sqlite,
             "postgres" | "postgresql" if text.contains("://") => StoreKind::Postgres,
             "mysql" | "mariadb" if text.contains("://") => StoreKind::MySql,
@@ -69,7 +72,7 @@ impl FromStr for StoreUrl {
             _ => {
                 return Err(format!(
                     "`{}` is no store; one of sqlite:PATH, postgres://…, mysql://…, redis://…, \
-                     redis+cluster://…, memory:",
+                     redis+cluster://…, memory:, memory:?capacity=KEYS",
                     redacted(text)
                 ));
             }
@@ -88,7 +91,7 @@ impl FromStr for StoreUrl {
 fn check(kind: StoreKind, text: &str) -> Result<(), String> {
     let wrong = |why: String| Err(format!("`{}` is no {} URL: {why}", redacted(text), kind.name()));
     match kind {
-        StoreKind::Memory => Ok(()),
+        StoreKind::Memory => capacity(text).map(drop).or_else(wrong),
         // A file's name may hold one, and sqlx's parameters are not ours.
         StoreKind::Sqlite if text.contains('?') => wrong("it takes no parameters".to_owned()),
         StoreKind::Sqlite => Ok(()),
@@ -112,6 +115,20 @@ fn check(kind: StoreKind, text: &str) -> Result<(), String> {
                 Some(error) => wrong(error.to_string()),
             }
         }
+    }
+}
+
+/// How many keys a memory store may hold.
+fn capacity(text: &str) -> Result<usize, String> {
+    let Some((_, parameters)) = text.split_once('?') else { return Ok(MemoryStore::CAPACITY) };
+    let keys = match parameters.split_once('=') {
+        Some(("capacity", keys)) => keys,
+        Some(_) | None => return Err("its one parameter is capacity=KEYS".to_owned()),
+    };
+    match keys.parse() {
+        Ok(0) => Err("a capacity of 0 keys holds nothing".to_owned()),
+        Ok(keys) => Ok(keys),
+        Err(_) => Err("a capacity is a number of keys, as in memory:?capacity=100000".to_owned()),
     }
 }
 
@@ -267,7 +284,10 @@ impl Place {
     async fn try_open(url: &StoreUrl, opening: Opening, prefix: &str) -> Result<Self, Failure> {
         let serve = opening == Opening::Serve;
         Ok(match url.kind {
-            StoreKind::Memory => Place::Memory(MemoryStore::new()),
+            StoreKind::Memory => {
+                let keys = capacity(&url.text).map_err(Failure::usage)?;
+                Place::Memory(MemoryStore::with(keys, Clock::system()))
+            }
             StoreKind::Sqlite => {
                 let path = url.path().map(PathBuf::from).unwrap_or_default();
                 if !serve && !path.exists() {
@@ -491,6 +511,7 @@ mod tests {
         assert_eq!(kind("mariadb://db/x"), Ok(StoreKind::MySql));
         assert_eq!(kind("redis+cluster://a,b"), Ok(StoreKind::Redis));
         assert_eq!(kind("memory:"), Ok(StoreKind::Memory));
+        assert_eq!(kind("memory:?capacity=7"), Ok(StoreKind::Memory));
         let none = ["", "sqlite:", "semel.db", "memory:x", "mongodb://x", "sqlite:a.db?mode=ro"];
         let garbled =
             ["postgres:db", "postgres://db:x/y", "mysql://[", "redis://", "redis://a:b:c"];
@@ -499,6 +520,32 @@ mod tests {
         }
         let refused = kind("postgres://ann:se/cret@db").unwrap_err();
         assert!(!refused.contains("cret"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_memory_store_has_the_room_that_its_url_gives_it() {
+        assert_eq!((capacity("memory:"), capacity("memory:?capacity=7")), (Ok(10_000), Ok(7)));
+        for (wrong, named) in [
+            ("memory:?capacity=0", "holds nothing"),
+            ("memory:?capacity=", "number of keys"),
+            ("memory:?capacity=-1", "number of keys"),
+            ("memory:?capacity=10k", "number of keys"),
+            ("memory:?capacity=1&capacity=2", "number of keys"),
+            ("memory:?size=1", "capacity=KEYS"),
+            ("memory:?", "capacity=KEYS"),
+        ] {
+            let refused = wrong.parse::<StoreUrl>().unwrap_err();
+            assert!(refused.contains(named), "{wrong}: {refused}");
+        }
+        let url = "memory:?capacity=1".parse().unwrap();
+        let place = Place::open(&url, Opening::Serve, "").await.unwrap();
+        let executor = semel::Executor::new(place.ledger());
+        let run = async |id| {
+            let key = semel::Key::command("acme", "PAY", id).unwrap();
+            executor.run(semel::Command::new(key), |_| async { Ok::<_, String>(1) }).await
+        };
+        assert!(run("a").await.is_ok());
+        assert!(matches!(run("b").await, Err(semel::Error::Capacity)));
     }
 
     #[test]

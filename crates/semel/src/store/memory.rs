@@ -24,6 +24,11 @@ use crate::record::{Entry, Record, State, Version};
 /// Locks that are taken often enough to be worth spreading; a power of two.
 const SHARDS: usize = 64;
 
+/// How long a full store refuses without looking again for what it could remove.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The part of its keys, one in so many, that a look must remove for the next one to be worth it.
+const WORTH: usize = 64;
+
 /// Records in memory. Cheap to clone: clones share the records.
 #[derive(Clone, Debug)]
 pub struct MemoryStore(Arc<Inner>);
@@ -38,6 +43,8 @@ struct Inner {
     capacity: usize,
     len: AtomicUsize,
     last_fence: AtomicU64,
+    /// Before this nobody looks for room.
+    full_until: Mutex<Option<Timestamp>>,
 }
 
 impl MemoryStore {
@@ -49,8 +56,9 @@ impl MemoryStore {
         Self::with(Self::CAPACITY, Clock::system())
     }
 
-    /// A store for `capacity` keys, by `clock`. A new key beyond it is refused with a `Capacity`
-    /// error; calls on keys that are held are always admitted.
+    /// A store for `capacity` keys, by `clock`. Expired ones make room for new keys; where there are
+    /// hardly any, a new key is refused with a `Capacity` error. Calls on keys that are held are
+    /// always admitted.
     pub fn with(capacity: usize, clock: Clock) -> Self {
         Self(Arc::new(Inner {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -58,6 +66,7 @@ impl MemoryStore {
             capacity,
             len: AtomicUsize::new(0),
             last_fence: AtomicU64::new(0),
+            full_until: Mutex::default(),
         }))
     }
 
@@ -95,6 +104,19 @@ impl MemoryStore {
 
     fn forget(&self, count: usize) {
         self.0.len.fetch_sub(count, Ordering::SeqCst);
+    }
+
+    /// Removes what nobody can need, before anybody is refused. Whoever comes meanwhile waits and finds
+    /// the room; where there was hardly any, the next callers are spared the look at every key.
+    fn make_room(&self) {
+        let mut full_until = self.0.full_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.0.clock.now();
+        if self.len() < self.0.capacity || full_until.is_some_and(|until| now < until) {
+            return;
+        }
+        let removed = self.sweep_now(u32::MAX).removed as usize;
+        let scarce = removed.saturating_mul(WORTH) < self.0.capacity;
+        *full_until = scarce.then(|| now.after(PAUSE));
     }
 
     fn open_now(&self, draft: &Draft) -> Option<Opened> {
@@ -243,8 +265,7 @@ impl Store for MemoryStore {
         if let Some(opened) = self.open_now(draft) {
             return Ok(opened);
         }
-        // Full: make room from what nobody can need before refusing anyone.
-        let _ = self.sweep_now(u32::MAX);
+        self.make_room();
         self.open_now(draft).ok_or_else(|| {
             let held = format!("memory store holds its {} keys", self.0.capacity);
             Error::new(ErrorKind::Capacity, "open", held)
