@@ -56,36 +56,31 @@ pub(crate) fn command(steps: &mut Steps, program: &str, args: &[String]) -> Resu
 
 /// The benchmarks, which are a program of their own.
 pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
-    let program = ["--bin", "bench"];
     let measures = |this: &str| args.first().is_some_and(|what| what == this || what == "all");
     let peers = if measures("http") { peers(steps) } else { None };
     let start = if measures("events") { Fleet::start } else { Fleet::start_without_brokers };
-    let gateway = if measures("gateway") { Some(gateway(steps)?) } else { None };
+    // In one build: two would choose other features of what both use, and compile that twice.
+    let gateway = ["-p", "semel-server", "--bin", "semel"];
+    let built = if measures("gateway") { &gateway[..] } else { &[] };
+    let gateway = measures("gateway").then(|| target().join("release").join("semel"));
     let named = [
         peers.map(|path| ("SEMEL_BENCH_PEERS", path)),
         gateway.map(|path| ("SEMEL_BENCH_GATEWAY", path)),
     ];
     let named: Vec<_> = named.into_iter().flatten().collect();
+    let program = [built, &["--bin", "bench"]].concat();
     proofs(steps, start, "bench", &program, args, &named)
 }
 
-/// Builds the program whose gateway is measured.
-fn gateway(steps: &mut Steps) -> Result<PathBuf, Failure> {
-    let mut build = cargo();
-    build.args(["build", "--release", "-p", "semel-server"]);
-    steps.command("build the gateway", &mut build)?;
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| crate::root().join("target"), PathBuf::from);
-    Ok(target.join("release").join("semel"))
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
 }
 
 /// Builds the servers of other people's libraries, which nothing else needs. A measurement without
 /// them is a measurement.
 fn peers(steps: &mut Steps) -> Option<PathBuf> {
     let manifest = crate::root().join("proofs").join("peers").join("Cargo.toml");
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| crate::root().join("target"), PathBuf::from)
-        .join("peers");
+    let target = target().join("peers");
     let mut build = cargo();
     build.args(["build", "--release", "--locked", "--ignore-rust-version", "--manifest-path"]);
     build.arg(manifest).arg("--target-dir").arg(&target);
@@ -112,14 +107,14 @@ fn proofs(
     args: &[String],
     named: &[(&str, PathBuf)],
 ) -> Result<(), Failure> {
-    let run = ["run", "--release", "-p", "semel-proofs"];
     // Built first: servers that idle through a release build are processors it does not get.
     let mut build = cargo();
     build.args(["build", "--release", "-p", "semel-proofs"]).args(program);
     steps.command("build", &mut build)?;
     with_servers(steps, start, |steps, fleet| {
-        let mut command = cargo();
-        command.args(run).args(program).arg("--").args(args);
+        // As it was built: `cargo run` would build it once more, by itself and with other features.
+        let mut command = Command::new(target().join("release").join(name));
+        command.args(args);
         let named = named.iter().map(|(name, path)| (name, path));
         steps.command(name, command.envs(fleet.environment()).envs(named))
     })

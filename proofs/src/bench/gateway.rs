@@ -17,10 +17,15 @@ use super::{Pace, Trouble};
 const CONNECTIONS: usize = 64;
 /// Names the program under measurement, which is a package of its own.
 const PROGRAM: &str = "SEMEL_BENCH_GATEWAY";
-/// How long answers are kept. The memory store has room for 10,000 keys, and every call has a new one.
-const KEEP: &str = "500ms";
-/// Full load before memory is looked at for the first time: pools and caches have grown by then.
-const WARM: Duration = Duration::from_secs(15);
+/// How long answers are kept.
+const KEEP: &str = "1s";
+/// Every call has a new key: room for twice what the fastest machine we know makes while they are kept.
+const CAPACITY: u64 = 60_000;
+/// Calls before anything is measured: the store has been full and made room again and again, and what a
+/// process takes from the system it has taken.
+const WARM: u64 = 5 * CAPACITY;
+/// How long memory is left alone between two looks at it.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// A proxy and what is behind it.
 struct Proxy {
@@ -34,7 +39,8 @@ impl Proxy {
         let upstream = Process::start(&std::env::current_exe()?, ["serve", "bare"]).await?;
         let url = format!("http://127.0.0.1:{}", upstream.port());
         let mut words = vec!["gateway", "--upstream", &url, "--listen", "127.0.0.1:0"];
-        words.extend(["--admin-listen", "off", "--store", "memory:", "--principal", "global"]);
+        let store = format!("memory:?capacity={CAPACITY}");
+        words.extend(["--admin-listen", "off", "--store", &store, "--principal", "global"]);
         if !protected {
             words.push("--unprotected");
         }
@@ -61,6 +67,7 @@ pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<
     })?;
     let subject = |bench| Subject { bench, store: "memory", concurrency: CONNECTIONS };
     let (ours, bare) = (Proxy::start(&program, true).await?, Proxy::start(&program, false).await?);
+    warm(&ours).await?;
     let pace = Pace { turn: arguments.pace.turn.max(Duration::from_secs(1)), ..arguments.pace };
     let lanes = [Arc::clone(&ours.lane), Arc::clone(&bare.lane)];
     let series = compete(&lanes, CONNECTIONS, pace).await?;
@@ -78,14 +85,23 @@ pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<
     }
 }
 
+/// Full load until the proxy is as it will be.
+async fn warm(proxy: &Proxy) -> Result<(), Trouble> {
+    let mut done = 0;
+    while done < WARM {
+        done += load(proxy, Duration::from_secs(1)).await?;
+    }
+    Ok(())
+}
+
 /// Full load for so long, and what it does to the gateway's memory.
 async fn long(proxy: &Proxy, length: Duration, report: &mut Report) -> Result<(), Trouble> {
-    load(proxy, WARM).await?;
+    load(proxy, LOOK).await?;
     let start = proxy.memory().ok_or("this system does not tell how much memory a process has")?;
     let since = Instant::now();
     let (mut done, mut most) = (0, start);
     while since.elapsed() < length {
-        done += load(proxy, Duration::from_secs(10).min(length)).await?;
+        done += load(proxy, LOOK.min(length)).await?;
         let now = proxy.memory().unwrap_or(f64::NAN);
         most = most.max(now);
         eprintln!("  {:>5.0} s  {done:>10} calls  {now:>7.1} MiB", since.elapsed().as_secs_f64());
