@@ -177,6 +177,22 @@ pub(crate) async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) ->
             let state = State::Begun { head: head.into(), error: None, rest: Some(body) };
             return Collected::TooLong { bytes, body: Body { state } };
         }
+        // Asking once more would often wait, for a word that there is no more.
+        if body.is_end_stream() {
+            return Collected::Whole { data: head.into(), trailers: None };
+        }
+    }
+}
+
+/// [`collect`] of a request, whose caller may take its time; `None` if that is more than `within`.
+pub(crate) async fn receive<B: HttpBody<Data = Bytes>>(
+    body: B,
+    limit: usize,
+    within: Option<Duration>,
+) -> Option<Collected<B>> {
+    match within {
+        Some(within) => tokio::time::timeout(within, collect(body, limit)).await.ok(),
+        None => Some(collect(body, limit).await),
     }
 }
 
@@ -280,6 +296,31 @@ mod tests {
         };
         assert_eq!(bytes, 4);
         assert_eq!(body.collect().await.expect("goes on").to_bytes(), "abcdef");
+    }
+
+    #[tokio::test]
+    async fn a_body_that_says_it_is_at_its_end_is_not_asked_again() {
+        struct Once(bool);
+        impl HttpBody for Once {
+            type Data = Bytes;
+            type Error = &'static str;
+
+            fn poll_frame(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+            ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+                assert!(!std::mem::replace(&mut self.0, true), "asked again");
+                Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"ab")))))
+            }
+
+            fn is_end_stream(&self) -> bool {
+                self.0
+            }
+        }
+        let Collected::Whole { data, .. } = collect(Once(false), 3).await else {
+            panic!("not whole");
+        };
+        assert_eq!(data, "ab");
     }
 
     #[tokio::test]

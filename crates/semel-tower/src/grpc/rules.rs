@@ -59,6 +59,7 @@ pub struct Rules {
     pub(super) codes: Codes,
     kept_metadata: Arc<[HeaderName]>,
     pub(super) max_request: usize,
+    pub(super) body_timeout: Option<Duration>,
     pub(super) max_response: usize,
     pub(super) matched_metadata: Arc<[HeaderName]>,
     pub(super) matched: Option<Matched>,
@@ -77,6 +78,7 @@ impl Default for Rules {
             codes: Codes::ok_only(),
             kept_metadata: Arc::new([]),
             max_request: MAX_REQUEST,
+            body_timeout: None,
             max_response: MAX_RESPONSE,
             matched_metadata: Arc::new([]),
             matched: None,
@@ -124,6 +126,13 @@ impl Rules {
     /// Default 1 MiB.
     pub fn max_request(mut self, bytes: usize) -> Self {
         self.max_request = bytes;
+        self
+    }
+
+    /// How long the message of a call with a key may take to arrive; one that takes longer is refused
+    /// with `DEADLINE_EXCEEDED`, and nothing ran. Default: as long as it takes.
+    pub fn body_timeout(mut self, limit: Duration) -> Self {
+        self.body_timeout = Some(limit);
         self
     }
 

@@ -25,7 +25,7 @@ use super::frame::{self, Message, Misframed, PREFIX};
 use super::layer::Door;
 use super::rules::Rules;
 use super::status::code;
-use crate::body::{Body, Collected, collect, dismiss};
+use crate::body::{Body, Collected, dismiss, receive};
 use crate::future::ResponseFuture;
 use crate::http::named;
 use crate::identity::{identify, scope_of};
@@ -164,16 +164,21 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
             return passing.map(|response| response.map(Body::through));
         }
         let max = self.rules.max_request;
-        let data = match collect(body, max.saturating_add(PREFIX)).await {
-            Collected::Whole { data, .. } => data,
-            Collected::TooLong { body, .. } => {
+        let room = max.saturating_add(PREFIX);
+        let data = match receive(body, room, self.rules.body_timeout).await {
+            Some(Collected::Whole { data, .. }) => data,
+            Some(Collected::TooLong { body, .. }) => {
                 let _ = dismiss(body).await;
                 let detail = format!("a call with a key may have a message of {max} bytes here");
                 return Ok(refuse(Problem::new(Slug::BodyTooLarge, detail)));
             }
-            Collected::Broken { .. } => {
+            Some(Collected::Broken { .. }) => {
                 let detail = "the call broke off before its message was there; nothing ran";
                 return Ok(refuse(Problem::new(Slug::BodyIncomplete, detail)));
+            }
+            None => {
+                let detail = "the message did not come in time; nothing ran";
+                return Ok(refuse(Problem::new(Slug::BodyTimeout, detail)));
             }
         };
         let fingerprint = match frame::message(&data) {

@@ -90,7 +90,7 @@ pub(super) fn code(slug: Slug) -> Code {
         Slug::TenantUnknown | Slug::PrincipalUnknown => Code::Unauthenticated,
         Slug::ReplayRefused => Code::PermissionDenied,
         Slug::WorkFailed | Slug::Misconfigured => Code::Internal,
-        Slug::WorkTimeout | Slug::UpstreamAmbiguous => Code::DeadlineExceeded,
+        Slug::BodyTimeout | Slug::WorkTimeout | Slug::UpstreamAmbiguous => Code::DeadlineExceeded,
         Slug::StoreUnavailable | Slug::ShuttingDown | Slug::UpstreamUnreachable => {
             Code::Unavailable
         }

@@ -79,6 +79,7 @@ pub struct Rules {
     pub(super) preset: Preset,
     pub(super) kept_headers: Arc<[HeaderName]>,
     pub(super) max_request: usize,
+    pub(crate) body_timeout: Option<Duration>,
     pub(super) max_response: usize,
     pub(super) matched_headers: Arc<[HeaderName]>,
     pub(super) include: Arc<[Pointer]>,
@@ -101,6 +102,7 @@ impl Default for Rules {
             preset: Preset::success_only(),
             kept_headers: Arc::new([]),
             max_request: MAX_REQUEST,
+            body_timeout: None,
             max_response: MAX_RESPONSE,
             matched_headers: Arc::new([]),
             include: Arc::new([]),
@@ -153,6 +155,13 @@ impl Rules {
     /// anything ran. Requests without a key are neither limited nor read. Default 1 MiB.
     pub fn max_request(mut self, bytes: usize) -> Self {
         self.max_request = bytes;
+        self
+    }
+
+    /// How long the body of a request with a key may take from its first byte to its last; one that
+    /// takes longer is refused with 408, and nothing ran. Default: as long as it takes.
+    pub fn body_timeout(mut self, limit: Duration) -> Self {
+        self.body_timeout = Some(limit);
         self
     }
 

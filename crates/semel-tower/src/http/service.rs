@@ -24,7 +24,7 @@ use super::later::{self, Later, SentAway};
 use super::layer::{Door, target};
 use super::preset::passing;
 use super::rules::Rules;
-use crate::body::{Body, Collected, collect, dismiss};
+use crate::body::{Body, Collected, dismiss, receive};
 use crate::fate::Fate;
 use crate::future::ResponseFuture;
 use crate::identity::{identify, scope_of};
@@ -148,17 +148,11 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 return Ok(self.write(problem.close(close), &parts));
             }
         };
-        let body = match collect(body, asked.rules.max_request).await {
-            Collected::Whole { data, trailers } => (data, trailers),
-            Collected::TooLong { .. } => {
-                let max = asked.rules.max_request;
-                let detail = format!("a request with a key may have {max} bytes here");
-                let problem = Problem::new(Slug::BodyTooLarge, detail);
-                return Ok(self.write(problem.close(parts.version < Version::HTTP_2), &parts));
-            }
-            Collected::Broken { .. } => {
-                let detail = "the connection ended before the announced body did; nothing ran";
-                let problem = Problem::new(Slug::BodyIncomplete, detail);
+        let Rules { max_request, body_timeout, .. } = *asked.rules;
+        let body = match receive(body, max_request, body_timeout).await {
+            Some(Collected::Whole { data, trailers }) => (data, trailers),
+            unread => {
+                let problem = unread_problem(unread.as_ref(), max_request);
                 return Ok(self.write(problem.close(parts.version < Version::HTTP_2), &parts));
             }
         };
@@ -296,6 +290,24 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         to: &Parts,
     ) -> Response<Body<C>> {
         problem.response(&self.door.problems, target(to).path())
+    }
+}
+
+/// Why a request with a key was not read to its end; `None` for want of time.
+fn unread_problem<B: HttpBody>(unread: Option<&Collected<B>>, max: usize) -> Problem {
+    match unread {
+        Some(Collected::TooLong { .. }) => {
+            let detail = format!("a request with a key may have {max} bytes here");
+            Problem::new(Slug::BodyTooLarge, detail)
+        }
+        Some(Collected::Broken { .. } | Collected::Whole { .. }) => {
+            let detail = "the connection ended before the announced body did; nothing ran";
+            Problem::new(Slug::BodyIncomplete, detail)
+        }
+        None => {
+            let detail = "the announced body did not come in time; nothing ran";
+            Problem::new(Slug::BodyTimeout, detail)
+        }
     }
 }
 

@@ -115,6 +115,7 @@ fn mark_replays(operation: &mut Operation, rules: &Rules) {
 fn by_status(rules: &Rules) -> Vec<(StatusCode, String)> {
     let absent = [
         (Slug::KeyMissing, !rules.required),
+        (Slug::BodyTimeout, rules.body_timeout.is_none()),
         (Slug::ReplayRefused, rules.replay_check.is_none()),
         // The answer of another URL.
         (Slug::OperationUnknown, true),

@@ -60,6 +60,7 @@ slugs! {
     ResultTooLarge    "result-too-large"   INTERNAL_SERVER_ERROR NO    NO      "The answer is too large to keep, and nothing was committed"
     BodyTooLarge      "body-too-large"     PAYLOAD_TOO_LARGE     NO    NEW_KEY "The request body is too large"
     BodyIncomplete    "body-incomplete"    BAD_REQUEST           RETRY NO      "The request body broke off"
+    BodyTimeout       "body-timeout"       REQUEST_TIMEOUT       RETRY NO      "The request body took too long"
     TenantUnknown     "tenant-unknown"     UNAUTHORIZED          NO    NO      "The tenant cannot be told"
     PrincipalUnknown  "principal-unknown"  UNAUTHORIZED          NO    NO      "The caller cannot be told"
     ReplayRefused     "replay-refused"     FORBIDDEN             NO    NO      "The answer of this operation is not for this caller"

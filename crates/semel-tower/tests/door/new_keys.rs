@@ -117,6 +117,18 @@ async fn told_to_callers(said: &mut Said) {
     said.note(Slug::BodyIncomplete, &send(&app, broken.body(body).expect("a request")).await);
 }
 
+/// The problem of a body that never comes.
+async fn told_of_time(said: &mut Said) {
+    let rules = Rules::new().body_timeout(Duration::from_millis(10));
+    let app = failing().layer(layer(MemoryStore::new()).rules(rules));
+    let silent =
+        futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, std::io::Error>>();
+    let body = Sent::new(http_body_util::StreamBody::new(silent));
+    let late = Request::post("/orders").header("idempotency-key", "k").body(body);
+    said.note(Slug::BodyTimeout, &send(&app, late.expect("a request")).await);
+    assert_eq!(send(&app, order()).await.text(), "done", "nothing was claimed");
+}
+
 /// Problems of stores, and of requests that are under way.
 async fn told_of_stores(said: &mut Said) {
     let (store, faults) = faulty(MemoryStore::new());
@@ -164,6 +176,7 @@ fn a_new_key_is_safe_only_where_the_old_one_was_never_claimed() {
         let mut said = Said::default();
         told_by_routes(&mut said).await;
         told_to_callers(&mut said).await;
+        told_of_time(&mut said).await;
         told_of_stores(&mut said).await;
         told_of_endings(&mut said).await;
         let safe: Vec<_> =

@@ -129,6 +129,7 @@ fn the_table_of_problems_is_the_documented_one() {
         ("result-too-large", 500),
         ("body-too-large", 413),
         ("body-incomplete", 400),
+        ("body-timeout", 408),
         ("tenant-unknown", 401),
         ("principal-unknown", 401),
         ("replay-refused", 403),
