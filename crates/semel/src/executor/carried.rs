@@ -180,6 +180,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn work_that_is_attended_stays_until_its_caller_leaves() {
+        let executor = Executor::new(MemoryStore::new());
+        let (open, mut gate) = oneshot::channel::<()>();
+        let (done, mut ended) = oneshot::channel();
+        let mut running = Box::pin(executor.run(command().attended(), |_| async move {
+            (&mut gate).await.expect("opened");
+            done.send(()).expect("heard");
+            Ok::<_, Infallible>(7)
+        }));
+        assert!(poll!(&mut running).is_pending());
+        open.send(()).expect("the work is there");
+        for _ in 0..9 {
+            tokio::task::yield_now().await;
+        }
+        assert!(ended.try_recv().is_err(), "nobody polled it");
+        drop(running);
+        ended.await.expect("the work came to its end");
+        let again = executor.run(command(), |_| async { Ok::<_, Infallible>(8) }).await;
+        assert_eq!(again.expect("settled").value(), Some(&7));
+    }
+
+    #[tokio::test]
     async fn work_that_waits_does_not_wait_for_its_caller() {
         let executor = Executor::new(MemoryStore::new());
         let (open, gate) = oneshot::channel::<()>();

@@ -55,6 +55,7 @@ pub struct Command {
     max_attempts: Option<u32>,
     max_outcome: Option<usize>,
     claim_first: bool,
+    attended: bool,
     verifier: Option<Verifier>,
     parcel: Option<Parcel>,
 }
@@ -75,6 +76,7 @@ impl Command {
             max_attempts: None,
             max_outcome: None,
             claim_first: false,
+            attended: false,
             verifier: None,
             parcel: None,
         }
@@ -148,6 +150,14 @@ impl Command {
         self
     }
 
+    /// The caller polls the call until it has ended or is dropped, as a server does with what it is
+    /// asked: the attempt then needs no task of its own before its caller leaves. By default it has
+    /// one as soon as it waits, so that it goes on also while nobody polls its caller.
+    pub fn attended(mut self) -> Self {
+        self.attended = true;
+        self
+    }
+
     /// After a crash, asks `verifier` whether it happened before running it again.
     pub fn verify<F, Fut>(mut self, verifier: F) -> Self
     where
@@ -210,6 +220,7 @@ impl Command {
             fingerprint: self.fingerprint,
             policy,
             claim_first: self.claim_first,
+            attended: self.attended,
             verifier: self.verifier,
             parcel: self.parcel,
             apart: AtomicBool::new(false),
@@ -229,6 +240,7 @@ pub(super) struct Order {
     pub(super) fingerprint: Fingerprint,
     pub(super) policy: Policy,
     pub(super) claim_first: bool,
+    attended: bool,
     pub(super) verifier: Option<Verifier>,
     pub(super) parcel: Option<Parcel>,
     apart: AtomicBool,
@@ -255,7 +267,7 @@ impl Order {
         if crate::testing::sabotaged(crate::testing::Guard::Spawn) {
             return false;
         }
-        self.apart.load(Ordering::Relaxed)
+        !self.attended && self.apart.load(Ordering::Relaxed)
     }
 
     /// The question to the judge.
