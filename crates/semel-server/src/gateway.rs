@@ -36,7 +36,7 @@ use self::settings::Gateway;
 use self::upstream::Upstream;
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreUrl};
-use crate::serve::Listener;
+use crate::serve::{Limits, Listener};
 use crate::settings::{Settings, duration};
 use crate::{admin, serve, signals};
 
@@ -49,7 +49,8 @@ pub struct Arguments {
     /// Where to listen [default: 127.0.0.1:7080]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where records are kept [default: sqlite:semel.db]
+    /// Where records are kept: sqlite:PATH, postgres://…, mysql://…, redis://…, redis+cluster://…,
+    /// memory: or memory:?capacity=KEYS [default: sqlite:semel.db]
     #[arg(long, value_name = "URL")]
     store: Option<StoreUrl>,
     /// What tells callers apart: header:NAME, cookie:NAME, jwt-claim:NAME or global
@@ -129,13 +130,14 @@ pub(crate) async fn run(
     let Some(upstream) = gateway.upstream.clone() else {
         return Err(Failure::usage("a gateway needs a service behind it: give --upstream URL"));
     };
-    if gateway.upstream_timeout.is_zero() {
-        return Err(Failure::usage("an --upstream-timeout of nothing lets nothing through"));
+    if let Some(name) = gateway.lets_nothing_through() {
+        return Err(Failure::usage(format_args!("with {name} at nothing, nothing gets through")));
     }
     let certificate = Certificate::read(gateway)?;
     let (stop, asked) = (signals::stop()?, signals::reload()?);
     let admin = admin::Admin::bind(&gateway.admin_listen).await?;
-    let mut listener = Listener::bind("--listen", &gateway.listen).await?;
+    let limits = Limits { connections: gateway.max_connections, head: gateway.header_timeout };
+    let mut listener = Listener::bind("--listen", &gateway.listen).await?.limits(limits);
     if let Some(certificate) = &certificate {
         listener = listener.tls(certificate.config());
     }

@@ -1,4 +1,9 @@
 //! A listener that serves a tower service until it is told to stop, then lets calls under way finish.
+//!
+//! What a connection is upgraded to is not served here, but it keeps the connection's place, and it is
+//! let finish like the rest.
+
+mod opening;
 
 use std::error::Error;
 use std::io::Write as _;
@@ -11,22 +16,24 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
+use self::opening::Opening;
 use crate::failure::Failure;
 
-/// Connections at once; more wait to be accepted.
-const CONNECTIONS: usize = 10_000;
-/// How long a caller may take for its request's head, or for a TLS handshake.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How often a caller of HTTP/2 is asked whether it is still there.
+const PING: Duration = Duration::from_secs(15);
+/// How long what is cut has to notice.
+const CUT: Duration = Duration::from_secs(1);
 /// The pause after an accept that failed, mostly for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -41,9 +48,44 @@ pub(crate) fn say(listeners: &[(&str, &str)]) {
     let _ = out.flush();
 }
 
-/// Who called. In every request's extensions.
+/// What a listener's callers may do.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
+pub(crate) struct Limits {
+    /// Connections at once; more wait to be accepted.
+    pub(crate) connections: u32,
+    /// How long a caller may take for a TLS handshake, for its first words, or for a request's head.
+    pub(crate) head: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 10_000, head: Duration::from_secs(15) }
+    }
+}
+
+/// Who called. In every request's extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    pub(crate) seat: Seat,
+}
+
+/// A connection's place among those of its listener. It is taken as long as anybody has a clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat(Arc<Taken>);
+
+#[derive(Debug)]
+struct Taken {
+    _place: OwnedSemaphorePermit,
+    cut: CancellationToken,
+}
+
+impl Seat {
+    /// Returns when whatever still has the place must leave it.
+    pub(crate) async fn cut(&self) {
+        self.0.cut.cancelled().await;
+    }
+}
 
 /// A socket that listens.
 #[derive(Debug)]
@@ -51,6 +93,7 @@ pub(crate) struct Listener {
     socket: TcpListener,
     address: SocketAddr,
     tls: Option<Arc<ServerConfig>>,
+    limits: Limits,
 }
 
 impl Listener {
@@ -65,7 +108,13 @@ impl Listener {
         };
         let socket = TcpListener::bind(address).await.map_err(cannot)?;
         let address = socket.local_addr().map_err(cannot)?;
-        Ok(Self { socket, address, tls: None })
+        Ok(Self { socket, address, tls: None, limits: Limits::default() })
+    }
+
+    /// Other limits than the usual ones.
+    pub(crate) fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// Speaks TLS.
@@ -79,8 +128,9 @@ impl Listener {
         self.address
     }
 
-    /// Serves HTTP/1.1 and HTTP/2 until `stop`, then waits `grace` for calls under way. Says whether
-    /// all of them finished.
+    /// Serves HTTP/1.1 and HTTP/2 until `stop`, then waits `grace` for calls under way and for what
+    /// connections were upgraded to, and cuts the rest. Says whether all calls finished: an upgraded
+    /// connection may have no end of its own.
     pub(crate) async fn serve<S, B>(
         self,
         service: S,
@@ -94,7 +144,9 @@ impl Listener {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let (places, calls) = (Arc::new(Semaphore::new(CONNECTIONS)), GracefulShutdown::new());
+        let all = self.limits.connections;
+        let (places, calls) = (Arc::new(Semaphore::new(all as usize)), GracefulShutdown::new());
+        let cut = CancellationToken::new();
         loop {
             let accepting = async {
                 let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
@@ -113,77 +165,97 @@ impl Listener {
                 }
             };
             let _ = stream.set_nodelay(true);
-            let watcher = calls.watcher();
-            tokio::spawn(converse(
-                stream,
-                Peer(peer),
-                self.tls.clone(),
-                service.clone(),
-                watcher,
-                place,
-            ));
+            let seat = Seat(Arc::new(Taken { _place: place, cut: cut.clone() }));
+            let caller = Caller {
+                peer: Peer { address: peer, seat },
+                patience: self.limits.head,
+                watcher: calls.watcher(),
+            };
+            match &self.tls {
+                None => tokio::spawn(caller.speak(stream, service.clone())),
+                Some(config) => {
+                    let config = Arc::clone(config);
+                    tokio::spawn(caller.shake(stream, config, service.clone(), stop.clone()))
+                }
+            };
         }
         drop(self.socket);
-        tokio::time::timeout(grace, calls.shutdown()).await.is_ok()
-    }
-}
-
-async fn converse<S, B>(
-    stream: TcpStream,
-    peer: Peer,
-    tls: Option<Arc<ServerConfig>>,
-    service: S,
-    watcher: hyper_util::server::graceful::Watcher,
-    _place: OwnedSemaphorePermit,
-) where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Into<Box<dyn Error + Send + Sync>>,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
-    // Who says nothing keeps its place from others, and no timer below has begun.
-    if !matches!(tokio::time::timeout(PATIENCE, stream.readable()).await, Ok(Ok(()))) {
-        return tracing::debug!(peer = %peer.0, "a connection on which nothing was said");
-    }
-    match tls {
-        None => speak(stream, peer, service, watcher).await,
-        Some(config) => {
-            let shaken = TlsAcceptor::from(config).accept(stream);
-            match tokio::time::timeout(PATIENCE, shaken).await {
-                Ok(Ok(stream)) => speak(stream, peer, service, watcher).await,
-                Ok(Err(error)) => tracing::debug!(peer = %peer.0, %error, "no TLS handshake"),
-                Err(_) => tracing::debug!(peer = %peer.0, "a TLS handshake took too long"),
+        let end = Instant::now() + grace;
+        let in_time = timeout_at(end, calls.shutdown()).await.is_ok();
+        // Once all calls are over, whatever still has a place is an upgraded connection.
+        if timeout_at(end, places.acquire_many(all)).await.is_err() {
+            cut.cancel();
+            if in_time {
+                let still = "upgraded connections were still open";
+                tracing::info!("{still} after {grace:?} and are closed");
+                let _ = tokio::time::timeout(CUT, places.acquire_many(all)).await;
             }
         }
+        in_time
     }
 }
 
-async fn speak<I, S, B>(
-    stream: I,
+/// A connection, before anything was said on it.
+struct Caller {
     peer: Peer,
-    service: S,
-    watcher: hyper_util::server::graceful::Watcher,
-) where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Into<Box<dyn Error + Send + Sync>>,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
-    let service = tower::util::MapRequest::new(service, move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        request
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    // A caller that vanished without a word is found out.
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PATIENCE);
-    let connection = builder
-        .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
-        .into_owned();
-    if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(peer = %peer.0, %error, "a connection ended badly");
+    patience: Duration,
+    watcher: Watcher,
+}
+
+impl Caller {
+    /// Speaks TLS first. No call is under way meanwhile, so `stop` is the end of it.
+    async fn shake<S, B>(
+        self,
+        stream: TcpStream,
+        config: Arc<ServerConfig>,
+        service: S,
+        stop: CancellationToken,
+    ) where
+        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<Box<dyn Error + Send + Sync>>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let peer = self.peer.address;
+        let shaken = TlsAcceptor::from(config).accept(stream);
+        let shaken = tokio::select! {
+            shaken = tokio::time::timeout(self.patience, shaken) => shaken,
+            () = stop.cancelled() => return,
+        };
+        match shaken {
+            Ok(Ok(stream)) => self.speak(stream, service).await,
+            Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS handshake"),
+            Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+        }
+    }
+
+    async fn speak<I, S, B>(self, stream: I, service: S)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<Box<dyn Error + Send + Sync>>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let Self { peer, patience, watcher } = self;
+        let address = peer.address;
+        let service =
+            tower::util::MapRequest::new(service, move |mut request: Request<Incoming>| {
+                request.extensions_mut().insert(peer.clone());
+                request
+            });
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
+        // A caller that vanished without a word is found out.
+        builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING);
+        let stream = TokioIo::new(Opening::new(stream, patience));
+        let connection = builder
+            .serve_connection_with_upgrades(stream, TowerToHyperService::new(service))
+            .into_owned();
+        if let Err(error) = watcher.watch(connection).await {
+            tracing::debug!(peer = %address, %error, "a connection ended badly");
+        }
     }
 }

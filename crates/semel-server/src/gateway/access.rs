@@ -4,6 +4,7 @@
 //! no query, no header.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -61,7 +62,7 @@ where
 struct Line {
     method: Method,
     uri: Uri,
-    peer: Option<Peer>,
+    peer: Option<IpAddr>,
     since: Instant,
     answer: Option<Told>,
 }
@@ -81,7 +82,7 @@ impl Line {
         Self {
             method: request.method().clone(),
             uri: request.uri().clone(),
-            peer: request.extensions().get::<Peer>().copied(),
+            peer: request.extensions().get::<Peer>().map(|peer| peer.address.ip()),
             since: Instant::now(),
             answer: None,
         }
@@ -102,8 +103,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let (method, peer) = (&self.method, self.peer.map(|peer| peer.0.ip()));
-        let peer = peer.as_ref().map(tracing::field::display);
+        let (method, peer) = (&self.method, self.peer.map(tracing::field::display));
         let took = self.since.elapsed();
         let Some(told) = &self.answer else {
             count(method, "gone");

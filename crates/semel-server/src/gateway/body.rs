@@ -85,22 +85,14 @@ pub(super) struct Answer {
     deadline: Option<Deadline>,
 }
 
-/// When a body that is waited for must be whole.
+/// When an answer that is waited for must be whole.
 #[derive(Debug)]
-struct Deadline {
-    end: Pin<Box<Sleep>>,
-    limit: Duration,
+pub(super) struct Deadline {
+    pub(super) end: Pin<Box<Sleep>>,
+    pub(super) limit: Duration,
     /// What is waited for. With one byte more nobody waits any longer, and the rest is delivered as it
     /// comes.
-    left: usize,
-}
-
-/// Until when an answer is waited for, and how much of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waited {
-    pub(super) until: Instant,
-    pub(super) limit: Duration,
-    pub(super) bytes: usize,
+    pub(super) left: usize,
 }
 
 #[derive(Debug)]
@@ -111,12 +103,7 @@ enum Source {
 
 impl Answer {
     /// The upstream's. Where somebody waits for its end, it comes before the deadline or breaks off.
-    pub(super) fn upstream(body: Incoming, waited: Option<Waited>) -> Self {
-        let deadline = waited.map(|Waited { until, limit, bytes }| Deadline {
-            end: Box::pin(tokio::time::sleep_until(until)),
-            limit,
-            left: bytes,
-        });
+    pub(super) fn upstream(body: Incoming, deadline: Option<Deadline>) -> Self {
         Self { from: Source::Upstream(body), deadline }
     }
 }

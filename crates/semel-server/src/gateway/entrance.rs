@@ -12,18 +12,19 @@ use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 use http::request::Parts;
-use http::{HeaderName, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use semel::{AnyStore, Executor};
-use semel_tower::grpc::{GrpcLayer, GrpcService};
-use semel_tower::http::{Idempotency, IdempotencyLayer};
+use semel_tower::grpc::{GrpcLayer, GrpcService, Rules as GrpcRules};
+use semel_tower::http::{Idempotency, IdempotencyLayer, Rules, Slug};
 use semel_tower::{Body, Fenced};
 use tower::{Layer as _, Service};
 
 use super::body::Answer;
 use super::forward::{Forward, told};
+use super::headers::options;
 use super::identity;
-use super::routes::{self, Matched, Routes};
+use super::routes::{self, Matched, Routes, attended};
 use super::settings::{Gateway, Route};
 use super::token::Issuer;
 use crate::failure::Failure;
@@ -37,6 +38,9 @@ pub(super) struct Doors {
     grpc: GrpcService<Inside, AnyStore, Fenced>,
     /// Which paths are gRPC's.
     methods: GrpcLayer<AnyStore>,
+    /// Headers that say whose request it is and which, and what is wrong without them.
+    identifying: Vec<(HeaderName, Slug)>,
+    problems: String,
 }
 
 /// The gateway's service.
@@ -84,20 +88,22 @@ fn doors(
     };
     let ((tenant, scope), keys) = (who(), settings.key_headers.clone());
     let mut http = IdempotencyLayer::new(executor.clone(), tenant, scope)
+        .rules(Rules::new().body_timeout(settings.body_timeout).command(attended))
         .key_headers(keys)
         .problem_types(settings.problem_types.as_str())
         .operation(named);
     let (tenant, scope) = who();
     let metadata = settings.key_headers.iter().cloned();
     let genesis = HeaderName::from_static("x-idem-key");
-    let mut grpc =
-        GrpcLayer::new(executor.clone(), tenant, scope).key_metadata(metadata.chain([genesis]));
+    let mut grpc = GrpcLayer::new(executor.clone(), tenant, scope)
+        .rules(GrpcRules::new().body_timeout(settings.body_timeout).command(attended))
+        .key_metadata(metadata.chain([genesis]));
     for route in all {
         if route.grpc {
-            grpc = grpc.unary(&route.path, routes::grpc_rules(route));
+            grpc = grpc.unary(&route.path, routes::grpc_rules(route, settings));
             continue;
         }
-        let rules = routes::rules(route);
+        let rules = routes::rules(route, settings);
         for method in &route.methods {
             http = http.route(&routes::operation(method, route), rules.clone());
         }
@@ -110,7 +116,30 @@ fn doors(
         http: http.layer(forward.clone()),
         grpc: grpc.layer(forward.clone()),
         methods: grpc,
+        identifying: identifying(settings),
+        problems: settings.problem_types.clone(),
     })
+}
+
+fn identifying(settings: &Gateway) -> Vec<(HeaderName, Slug)> {
+    let keys = settings.key_headers.iter().map(|name| (name.clone(), Slug::KeyInvalid));
+    let who = settings.principal.header().map(|name| (name, Slug::PrincipalUnknown));
+    let tenant = (settings.tenant_header.clone(), Slug::TenantUnknown);
+    keys.chain([tenant]).chain(who).collect()
+}
+
+impl Doors {
+    /// What is wrong with a request whose `Connection` names a header that says whose it is: such a
+    /// header ends here, and what is behind would take the request for another's.
+    fn divided(&self, headers: &HeaderMap) -> Option<(Slug, String)> {
+        options(headers).find_map(|option| {
+            let named =
+                |(name, _): &&(HeaderName, Slug)| name.as_str().eq_ignore_ascii_case(option);
+            let (name, slug) = self.identifying.iter().find(named)?;
+            let detail = format!("Connection names {name}, which is not for this connection alone");
+            Some((*slug, detail))
+        })
+    }
 }
 
 fn described(grpc: GrpcLayer<AnyStore>, path: &Path) -> Result<GrpcLayer<AnyStore>, Failure> {
@@ -138,6 +167,11 @@ impl Service<Request<Incoming>> for Entrance {
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
         let doors = self.doors.load();
         let (method, path) = (request.method(), request.uri().path());
+        if let Some((slug, detail)) = doors.divided(request.headers()) {
+            let answer = semel_tower::http::problem(slug, detail, &doors.problems, path);
+            let answer = answer.map(|words| Body::through(Answer::from(words)));
+            return Box::pin(std::future::ready(Ok(answer)));
+        }
         if let Some(meant) = doors.routes.evaded(method, path) {
             tracing::debug!(route = meant.operation, "a path that is not written plainly");
             let words = "write the path plainly: a route of this service is meant by it\n";

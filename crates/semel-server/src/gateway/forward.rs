@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,10 +19,9 @@ use hyper_util::client::legacy::connect::capture_connection;
 use metrics::counter;
 use semel_tower::http::{Fate, Slug};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 use tower::Service;
 
-use super::body::{Answer, BoxError, Outgoing, Progress, Waited};
+use super::body::{Answer, BoxError, Deadline, Outgoing, Progress};
 use super::client::{Pools, is_unsent};
 use super::headers::{self, Arrival};
 use super::routes::Matched;
@@ -39,8 +37,6 @@ const MAX_RESPONSE: usize = 1 << 20;
 /// What gRPC has before a message.
 const PREFIX: usize = 5;
 
-/// Calls of the upstream at once. More than one service can work on, fewer than this process has files.
-const CALLS: usize = 4_096;
 const UNSENT: &str = "nothing was sent; come again with the same key";
 const DOUBTFUL: &str = "whether the request took effect is not known; come again with the same key";
 
@@ -58,6 +54,7 @@ struct Inner<B> {
     problems: String,
     /// Calls at once. They outlive their callers, so that no limit of connections bounds them.
     calls: Arc<Semaphore>,
+    max_calls: u32,
 }
 
 impl<B> Clone for Forward<B> {
@@ -86,7 +83,8 @@ where
             secure: settings.tls_cert.is_some(),
             trusted: settings.trust_forwarded,
             problems: settings.problem_types.clone(),
-            calls: Arc::new(Semaphore::new(CALLS)),
+            calls: Arc::new(Semaphore::new(settings.max_calls as usize)),
+            max_calls: settings.max_calls,
         })))
     }
 
@@ -116,7 +114,11 @@ where
         }
         // Somebody waits for the end of what was claimed. Anything else may stream for as long as it
         // likes: the upstream is only not to be silent before it answers.
-        let deadline = Instant::now() + limit;
+        let mut deadline = sent.claimed.then(|| Deadline {
+            end: Box::pin(tokio::time::sleep(limit)),
+            limit,
+            left: bytes.saturating_add(PREFIX),
+        });
         let progress = (!sent.claimed).then(Progress::new);
         let mut request = request.map(|body| Outgoing::new(body, progress.clone()));
         let connection = capture_connection(&mut request);
@@ -126,7 +128,7 @@ where
             // After a pause of this process both may be there; an answer is an answer.
             biased;
             answer = answered => answer,
-            () = silence(progress.as_ref(), deadline, limit) => {
+            () = silence(progress.as_ref(), deadline.as_mut(), limit) => {
                 let unsent = connection.connection_metadata().is_none();
                 return inner.failed(&sent, unsent, &format!("no answer within {limit:?}"));
             }
@@ -134,10 +136,10 @@ where
         match answer {
             Ok(response) => {
                 count("answered");
-                let waited = Waited { until: deadline, limit, bytes: bytes.saturating_add(PREFIX) };
                 // Who announces more than is kept is not waited for: it is delivered as it comes.
-                let kept = response.body().size_hint().lower() <= waited.bytes as u64;
-                let waited = (sent.claimed && kept && !is_endless(&response)).then_some(waited);
+                let announced = response.body().size_hint().lower();
+                let waited = deadline
+                    .filter(|deadline| announced <= deadline.left as u64 && !is_endless(&response));
                 let doubtful = sent.claimed && is_doubtful(response.status());
                 let mut answer = pass(response, upgrade, waited);
                 if doubtful {
@@ -151,17 +153,19 @@ where
 }
 
 /// Returns when an answer is overdue.
-async fn silence(progress: Option<&Progress>, deadline: Instant, limit: Duration) {
-    match progress {
-        Some(progress) => progress.none_for(limit).await,
-        None => tokio::time::sleep_until(deadline).await,
+async fn silence(progress: Option<&Progress>, deadline: Option<&mut Deadline>, limit: Duration) {
+    match (progress, deadline) {
+        (_, Some(deadline)) => deadline.end.as_mut().await,
+        (Some(progress), None) => progress.none_for(limit).await,
+        (None, None) => std::future::pending().await,
     }
 }
 
 impl<B> Inner<B> {
     /// Makes a request of a caller's one of ours.
     fn readdress(&self, request: &mut Request<B>, uri: Uri) {
-        let peer = request.extensions().get::<Peer>().map(|peer| -> IpAddr { peer.0.ip() });
+        // Taken out: a call outlives its caller, whose place is then somebody else's.
+        let peer = request.extensions_mut().remove::<Peer>().map(|peer| peer.address.ip());
         let from = Arrival { peer, secure: self.secure, trusted: self.trusted };
         let (target, version) = (std::mem::replace(request.uri_mut(), uri), request.version());
         headers::forward(request.headers_mut(), &target, version, from);
@@ -176,7 +180,8 @@ impl<B> Inner<B> {
     /// What a caller is told whose request is one too many. Nothing was sent.
     fn too_many(&self, sent: &Sent) -> Response<Answer> {
         count("refused");
-        tracing::warn!(upstream = %self.upstream, "{CALLS} calls are under way; one more was refused");
+        let (upstream, calls) = (&self.upstream, self.max_calls);
+        tracing::warn!(%upstream, "{calls} calls are under way; one more was refused");
         let words = "too many calls are under way; come again with the same key\n";
         let mut response = told(StatusCode::SERVICE_UNAVAILABLE, words);
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
@@ -213,7 +218,7 @@ fn count(result: &'static str) {
 fn pass(
     mut response: Response<Incoming>,
     upgrade: Option<Upgrade>,
-    waited: Option<Waited>,
+    waited: Option<Deadline>,
 ) -> Response<Answer> {
     match (response.status(), upgrade) {
         (StatusCode::SWITCHING_PROTOCOLS, Some(upgrade)) => upgrade.join(&mut response),

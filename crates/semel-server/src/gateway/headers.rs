@@ -52,11 +52,16 @@ pub(super) struct Arrival {
     pub(super) trusted: bool,
 }
 
+/// What `Connection` names: headers that are of one connection, and the words of its own.
+pub(super) fn options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(str::trim)
+}
+
 /// Takes away what belongs to the connection a message came over.
 pub(super) fn strip(headers: &mut HeaderMap) {
-    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
-    let options = lines.flat_map(|line| line.split(','));
-    let named: Vec<HeaderName> = options.filter_map(|option| option.trim().parse().ok()).collect();
+    let named: Vec<HeaderName> =
+        options(headers).filter_map(|option| option.parse().ok()).collect();
     let trailers = accepts_trailers(headers);
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
@@ -108,8 +113,7 @@ pub(super) fn forward(headers: &mut HeaderMap, target: &Uri, version: Version, f
 
 /// Tells the upstream which claim it works under.
 pub(super) fn claimed(headers: &mut HeaderMap, claim: &Context) {
-    let operation = claim.operation_id().to_string();
-    if let Ok(operation) = HeaderValue::from_str(&operation) {
+    if let Ok(operation) = HeaderValue::try_from(claim.operation_id().to_string()) {
         headers.insert(OPERATION_ID, operation);
     }
     headers.insert(ATTEMPT, claim.attempt().into());

@@ -93,6 +93,16 @@ impl Who {
         warnings
     }
 
+    /// The header that it is read from.
+    pub(super) fn header(&self) -> Option<HeaderName> {
+        match self {
+            Who::Header(name) => Some(name.clone()),
+            Who::Cookie(_) => Some(COOKIE),
+            Who::Claim(_) => Some(AUTHORIZATION),
+            Who::Global => None,
+        }
+    }
+
     /// The layer's notion of it.
     pub(super) fn scope(&self, issuer: Issuer) -> Scope {
         match self.clone() {

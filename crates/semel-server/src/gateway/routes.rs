@@ -10,7 +10,7 @@ use semel::{Command, Policy};
 use semel_tower::grpc::{Codes, Rules as GrpcRules};
 use semel_tower::http::{Preset as Kept, Rules};
 
-use super::settings::{OnCrash, Preset, Route};
+use super::settings::{Gateway, OnCrash, Preset, Route};
 use crate::failure::Failure;
 use crate::settings::waits;
 
@@ -125,6 +125,9 @@ fn check(route: &Route) -> Result<(), Failure> {
         Ok(()) if route.upstream_timeout.is_some_and(|limit| limit.is_zero()) => {
             wrong(&"an upstream_timeout of nothing lets nothing through")
         }
+        Ok(()) if route.body_timeout.is_some_and(|limit| limit.is_zero()) => {
+            wrong(&"a body_timeout of nothing lets nothing through")
+        }
         Ok(()) => Ok(()),
         Err(invalid) => wrong(&invalid),
     }
@@ -132,8 +135,9 @@ fn check(route: &Route) -> Result<(), Failure> {
 
 /// Lays what a route says for either protocol over rules of one.
 macro_rules! said_for_both {
-    ($rules:expr, $route:expr) => {{
+    ($rules:expr, $route:expr, $settings:expr) => {{
         let (mut rules, route) = ($rules, $route);
+        rules = rules.body_timeout(route.body_timeout.unwrap_or($settings.body_timeout));
         if route.required {
             rules = rules.required();
         }
@@ -160,7 +164,7 @@ macro_rules! said_for_both {
 }
 
 /// A route's rules for HTTP.
-pub(super) fn rules(route: &Route) -> Rules {
+pub(super) fn rules(route: &Route, settings: &Gateway) -> Rules {
     let rules = Rules::new()
         .methods(route.methods.iter().cloned())
         .preset(match route.preset {
@@ -176,11 +180,11 @@ pub(super) fn rules(route: &Route) -> Rules {
         .mismatch_status(route.mismatch_status)
         .respond_async(route.respond_async)
         .command(command(route));
-    said_for_both!(rules, route)
+    said_for_both!(rules, route, settings)
 }
 
 /// A route's rules for gRPC. What has no meaning there is left out.
-pub(super) fn grpc_rules(route: &Route) -> GrpcRules {
+pub(super) fn grpc_rules(route: &Route, settings: &Gateway) -> GrpcRules {
     let rules = GrpcRules::new()
         .codes(match route.preset {
             Preset::SuccessOnly => Codes::ok_only(),
@@ -190,12 +194,18 @@ pub(super) fn grpc_rules(route: &Route) -> GrpcRules {
         .kept_metadata(route.kept_headers.iter().cloned())
         .matched_metadata(route.matched_headers.iter().cloned())
         .command(command(route));
-    said_for_both!(rules, route)
+    said_for_both!(rules, route, settings)
+}
+
+/// The listener polls a request until it is answered or its caller has left.
+pub(super) fn attended(command: Command) -> Command {
+    command.attended()
 }
 
 fn command(route: &Route) -> impl Fn(Command) -> Command + Send + Sync + 'static {
     let (lease, attempts, on_crash) = (route.lease, route.max_attempts, route.on_crash);
-    move |mut command| {
+    move |command| {
+        let mut command = attended(command);
         if let Some(lease) = lease {
             command = command.lease(lease);
         }
@@ -264,6 +274,7 @@ mod tests {
             (&["path = \"/a\"\nkeep = \"0s\""], "keep"),
             (&["path = \"/a\"\nmax_attempts = 0"], "/a"),
             (&["path = \"/a\"\nupstream_timeout = \"0s\""], "upstream_timeout"),
+            (&["path = \"/a\"\nbody_timeout = \"0s\""], "body_timeout"),
             (&["path = \"/a\"\ngrpc = true"], "/package.Service/Method"),
         ] {
             let refused = routes(texts).unwrap_err();

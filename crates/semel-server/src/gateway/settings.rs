@@ -47,6 +47,16 @@ pub struct Gateway {
     pub tls_cert: Option<PathBuf>,
     /// Its private key, PEM.
     pub tls_key: Option<PathBuf>,
+    /// Connections of callers at once; more wait to be accepted.
+    pub max_connections: u32,
+    /// Calls of the upstream at once; more are refused unsent.
+    pub max_calls: u32,
+    /// How long a caller may take for a TLS handshake, and for a request's head.
+    #[serde(with = "duration")]
+    pub header_timeout: Duration,
+    /// How long the body of a request with a key may take to arrive.
+    #[serde(with = "duration")]
+    pub body_timeout: Duration,
     /// Whether `X-Forwarded-Proto` and `X-Forwarded-Host` of callers are handed on: something in
     /// front sets them.
     pub trust_forwarded: bool,
@@ -77,11 +87,29 @@ impl Default for Gateway {
             upstream_ca: None,
             tls_cert: None,
             tls_key: None,
+            max_connections: 10_000,
+            max_calls: 4_096,
+            header_timeout: Duration::from_secs(15),
+            body_timeout: Duration::from_secs(30),
             trust_forwarded: false,
             drain: Duration::from_secs(30),
             descriptor_set: None,
             problem_types: semel_tower::http::PROBLEMS.to_owned(),
         }
+    }
+}
+
+impl Gateway {
+    /// The name of a limit that no request could keep.
+    pub(super) fn lets_nothing_through(&self) -> Option<&'static str> {
+        let limits = [
+            ("--upstream-timeout", self.upstream_timeout.is_zero()),
+            ("gateway.header_timeout", self.header_timeout.is_zero()),
+            ("gateway.body_timeout", self.body_timeout.is_zero()),
+            ("gateway.max_connections", self.max_connections == 0),
+            ("gateway.max_calls", self.max_calls == 0),
+        ];
+        limits.iter().find(|(_, nothing)| *nothing).map(|(name, _)| *name)
     }
 }
 
@@ -115,6 +143,9 @@ pub struct Route {
     /// Which answers are kept.
     #[serde(default)]
     pub preset: Preset,
+    /// How long a request's body may take. `[gateway] body_timeout` if nothing is said.
+    #[serde(default, deserialize_with = "period")]
+    pub body_timeout: Option<Duration>,
     /// Largest request body, in bytes.
     pub max_request: Option<usize>,
     /// Largest response body that is kept, in bytes.

@@ -8,12 +8,15 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::headers;
+use crate::serve::{Peer, Seat};
 
 /// A caller who asked for another protocol.
 #[derive(Debug)]
 pub(super) struct Upgrade {
     protocol: HeaderValue,
     caller: OnUpgrade,
+    /// The caller's connection is still one of its listener's.
+    seat: Seat,
 }
 
 impl Upgrade {
@@ -27,7 +30,11 @@ impl Upgrade {
         let h2c = words.any(|word| {
             word.trim_ascii().get(..3).is_some_and(|name| name.eq_ignore_ascii_case(b"h2c"))
         });
-        (fit && !h2c && is_meant(request.headers())).then_some(Self { protocol, caller })
+        // Without its word in `Connection` it is somebody else's, and was not meant for us.
+        let meant =
+            headers::options(request.headers()).any(|word| word.eq_ignore_ascii_case("upgrade"));
+        let seat = request.extensions().get::<Peer>()?.seat.clone();
+        (fit && !h2c && meant).then_some(Self { protocol, caller, seat })
     }
 
     /// Asks the upstream for it.
@@ -43,21 +50,23 @@ impl Upgrade {
         headers::strip(response.headers_mut());
         response.headers_mut().insert(UPGRADE, protocol);
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        let caller = self.caller;
+        let (caller, seat) = (self.caller, self.seat);
         tokio::spawn(async move {
-            let (upstream, caller) = match tokio::try_join!(upstream, caller) {
-                Ok(both) => both,
-                Err(error) => return tracing::debug!(%error, "an upgrade came to nothing"),
-            };
-            let (mut upstream, mut caller) = (TokioIo::new(upstream), TokioIo::new(caller));
             // However it ends, both ends know.
-            let _ = tokio::io::copy_bidirectional(&mut caller, &mut upstream).await;
+            tokio::select! {
+                () = pass_on(caller, upstream) => {}
+                () = seat.cut() => {}
+            }
         });
     }
 }
 
-/// `Upgrade` without its word in `Connection` is somebody else's, and was not meant for us.
-fn is_meant(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
-    lines.flat_map(|line| line.split(',')).any(|word| word.trim().eq_ignore_ascii_case("upgrade"))
+/// Bytes both ways, until either side has had enough.
+async fn pass_on(caller: OnUpgrade, upstream: OnUpgrade) {
+    let (upstream, caller) = match tokio::try_join!(upstream, caller) {
+        Ok(both) => both,
+        Err(error) => return tracing::debug!(%error, "an upgrade came to nothing"),
+    };
+    let (mut upstream, mut caller) = (TokioIo::new(upstream), TokioIo::new(caller));
+    let _ = tokio::io::copy_bidirectional(&mut caller, &mut upstream).await;
 }

@@ -73,6 +73,38 @@ async fn a_request_without_an_answer_is_held_where_the_route_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_waited_for_a_call_that_broke_off_is_the_next_to_ask_or_is_told_of_the_doubt() {
+    for (on_crash, sent) in [("rerun", 2), ("hold", 1)] {
+        let (ground, shop) = (Ground::new(), Shop::open().await);
+        let config = format!(
+            "[[route]]\npath = \"/hang-up-slowly-once\"\nwait = \"60s\"\non_crash = \"{on_crash}\""
+        );
+        let gateway = ground.configured(&shop.url(), &config);
+        let asks = |caller: &Caller| {
+            let caller = caller.clone();
+            tokio::spawn(async move { caller.post("/hang-up-slowly-once", "k", "{}").await })
+        };
+        let caller = Caller::new(&gateway);
+        let first = asks(&caller);
+        shop.arrived(1).await;
+        let waiting = asks(&caller);
+        // Time to begin to wait; who comes later is told the same.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        shop.let_go(1);
+        assert_eq!(first.await.unwrap().problem(), is("upstream-ambiguous", 504));
+        let waited = waiting.await.unwrap();
+        match on_crash {
+            "rerun" => assert_eq!((waited.status.as_u16(), waited.replayed()), (201, false)),
+            _ => assert_eq!(waited.problem(), is("uncertain", 409)),
+        }
+        let seen = shop.seen("/hang-up-slowly-once");
+        assert_eq!(seen.len(), sent, "{on_crash}");
+        let operation = |seen: &crate::shop::Seen| seen.headers["semel-operation-id"].clone();
+        assert!(seen.iter().all(|one| operation(one) == operation(&seen[0])));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_takes_too_long_is_in_doubt() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let config = "[[route]]\npath = \"/slow\"\nupstream_timeout = \"200ms\"\non_crash = \"hold\"";

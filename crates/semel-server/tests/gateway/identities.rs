@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::caller::Caller;
 use crate::ground::Ground;
+use crate::raw::Raw;
 use crate::shop::Shop;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,6 +73,45 @@ async fn a_cookie_or_nothing_may_tell_callers_apart() {
     assert!(!nobody.post("/orders", "k", "{}").await.replayed());
     assert!(nobody.by("Bearer ann").post("/orders", "k", "{}").await.replayed());
     assert!(other.log().contains("callers are not told apart"), "{}", other.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_somebody_else_behind_the_gateway_than_before_it() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--principal", "header:x-user"]);
+    let head = "host: a\r\nx-user: ann\r\nx-tenant-id: acme\r\nidempotency-key: k\r\n\
+                content-length: 0\r\n";
+    for (named, status, slug) in [
+        ("x-user", 401, "principal-unknown"),
+        ("close, X-Tenant-Id", 401, "tenant-unknown"),
+        ("idempotency-key", 400, "key-invalid"),
+        ("keep-alive\r\nconnection: X-Idempotency-Key", 400, "key-invalid"),
+    ] {
+        for method in ["POST", "GET"] {
+            let mut raw = Raw::connect(&gateway).await;
+            let asked = format!("{method} /orders HTTP/1.1\r\n{head}connection: {named}\r\n\r\n");
+            raw.say(&asked).await;
+            let told = raw.hear("}").await;
+            assert!(told.starts_with(&format!("HTTP/1.1 {status}")), "{named}: {told}");
+            assert!(told.contains(slug) && told.contains("Connection names"), "{named}: {told}");
+        }
+    }
+    assert_eq!(shop.seen("/orders").len(), 0);
+    let mut raw = Raw::connect(&gateway).await;
+    raw.say(&format!("POST /orders HTTP/1.1\r\n{head}connection: x-other\r\n\r\n")).await;
+    assert!(raw.hear("\"order\":1}").await.starts_with("HTTP/1.1 201"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_cookie_or_a_token_comes_in_is_nobodys_to_take_away() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    for (principal, named) in [("cookie:sid", "cookie"), ("jwt-claim:sub", "authorization")] {
+        let gateway = ground.gateway(&shop.url(), &["--principal", principal]);
+        let mut raw = Raw::connect(&gateway).await;
+        raw.say(&format!("GET /a HTTP/1.1\r\nhost: a\r\nconnection: {named}\r\n\r\n")).await;
+        assert!(raw.hear("}").await.contains("principal-unknown"), "{principal}");
+    }
+    assert_eq!(shop.seen("/a").len(), 0);
 }
 
 struct Signer(Ed25519KeyPair);

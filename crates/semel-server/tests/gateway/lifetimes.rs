@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 
 use crate::caller::{Caller, full, get};
 use crate::ground::{Ground, PATIENCE};
+use crate::raw::Raw;
 use crate::shop::Shop;
 
 /// Asks until the answer is no "in progress": the lease of a dead gateway lapses.
@@ -133,6 +134,33 @@ async fn calls_that_outlast_the_grace_are_cut_and_the_exit_says_so() {
         assert_eq!(told.problem(), (503, "shutting-down".to_owned()));
     }
     assert!(ground.log().contains("semel: calls were still under way"), "{}", ground.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgraded_connection_has_the_grace_to_end() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--drain", "1h"]);
+    let mut socket = Raw::upgraded(&gateway).await;
+    gateway.signal("TERM");
+    ground.logged("stopping", 1).await;
+    for word in ["still", "here"] {
+        socket.say(word).await;
+        assert_eq!(socket.hear(word).await, word);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(socket);
+    assert_eq!(gateway.ended().code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgraded_connection_that_outlasts_the_grace_is_closed() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--drain", "300ms"]);
+    let mut socket = Raw::upgraded(&gateway).await;
+    gateway.signal("TERM");
+    socket.closed().await;
+    assert_eq!(gateway.ended().code(), Some(0), "it may never have ended by itself");
+    assert!(ground.log().contains("upgraded connections were still open"), "{}", ground.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

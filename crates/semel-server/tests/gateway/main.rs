@@ -15,6 +15,7 @@ mod broken;
 mod calls;
 mod identities;
 mod lifetimes;
+mod limits;
 mod logs;
 mod passing;
 mod secure;

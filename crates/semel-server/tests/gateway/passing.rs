@@ -67,15 +67,7 @@ async fn an_upload_may_take_longer_than_the_upstream_may_be_silent() {
 async fn another_protocol_passes_once_it_is_agreed_on() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &[]);
-    let mut raw = Raw::connect(&gateway).await;
-    raw.say(
-        "GET /socket HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
-         idempotency-key: k\r\n\r\n",
-    )
-    .await;
-    let head = raw.hear("\r\n\r\n").await;
-    assert!(head.starts_with("HTTP/1.1 101"), "{head}");
-    assert!(head.contains("upgrade: websocket"), "{head}");
+    let mut raw = Raw::upgraded(&gateway).await;
     raw.say("hello").await;
     assert_eq!(raw.hear("hello").await, "hello");
     raw.say("again").await;

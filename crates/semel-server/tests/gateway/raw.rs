@@ -15,6 +15,25 @@ impl Raw {
         Self(TcpStream::connect(address).await.unwrap())
     }
 
+    /// A connection to the shop's socket, which says back what it hears.
+    pub(crate) async fn upgraded(gateway: &Service) -> Self {
+        let mut raw = Self::connect(gateway).await;
+        let asked = "GET /socket HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\n\
+                     upgrade: websocket\r\nidempotency-key: k\r\n\r\n";
+        raw.say(asked).await;
+        let head = raw.hear("\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 101"), "{head}");
+        assert!(head.contains("upgrade: websocket"), "{head}");
+        raw
+    }
+
+    /// Reads until the other side has closed it, which it may do without ceremony.
+    pub(crate) async fn closed(&mut self) {
+        let reading =
+            async { while self.0.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {} };
+        tokio::time::timeout(PATIENCE, reading).await.expect("it is closed");
+    }
+
     pub(crate) async fn say(&mut self, text: &str) {
         self.0.write_all(text.as_bytes()).await.unwrap();
     }

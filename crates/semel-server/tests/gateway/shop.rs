@@ -158,6 +158,10 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
         // The connection ends without a word.
         "/hang-up" => return Err("nothing to say".into()),
         "/hang-up-once" if count == 1 => return Err("nothing to say".into()),
+        "/hang-up-slowly-once" if count == 1 => {
+            state.gate.acquire().await?.forget();
+            return Err("nothing to say".into());
+        }
         "/slow" => {
             state.gate.acquire().await?.forget();
             said(StatusCode::CREATED, made)?

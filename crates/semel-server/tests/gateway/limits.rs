@@ -1,0 +1,106 @@
+//! Callers and upstreams that take too much: too long, or too many at once.
+
+use std::time::Duration;
+
+use http::Method;
+
+use crate::caller::{Caller, full};
+use crate::ground::Ground;
+use crate::raw::Raw;
+use crate::shop::Shop;
+
+const KEYED: &str = "POST /orders HTTP/1.1\r\nhost: a\r\nauthorization: Bearer ann\r\n\
+                     idempotency-key: k\r\ncontent-length: 2\r\n\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_come_is_not_waited_for_and_nothing_is_claimed() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let config = "[gateway]\nbody_timeout = \"1h\"\n[[route]]\npath = \"/orders\"\n\
+                  body_timeout = \"300ms\"";
+    let gateway = ground.configured(&shop.url(), config);
+    let mut raw = Raw::connect(&gateway).await;
+    raw.say(&format!("{KEYED}{{")).await;
+    let told = raw.hear("}").await;
+    assert!(told.starts_with("HTTP/1.1 408"), "{told}");
+    assert!(told.contains("connection: close") && told.contains("body-timeout"), "{told}");
+    raw.closed().await;
+    let caller = Caller::new(&gateway);
+    assert_eq!(caller.post("/orders", "k", "[1]").await.status, 201, "the key is free");
+    assert_eq!(shop.seen("/orders").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_without_a_key_takes_as_long_as_it_takes() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), "[gateway]\nbody_timeout = \"100ms\"");
+    let mut raw = Raw::connect(&gateway).await;
+    raw.say("POST /orders HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    raw.say("}").await;
+    assert!(raw.hear("\"order\":1}").await.starts_with("HTTP/1.1 201"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_does_not_say_what_it_wants_is_not_waited_for() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), "[gateway]\nheader_timeout = \"300ms\"");
+    let begun = ["", "PRI * HT", "GET / HT", "GET /a HTTP/1.1\r\nhost: a\r\nx-slow: "];
+    let mut all = Vec::new();
+    for words in begun {
+        let mut raw = Raw::connect(&gateway).await;
+        raw.say(words).await;
+        all.push(raw);
+    }
+    for raw in &mut all {
+        raw.closed().await;
+    }
+    assert_eq!(shop.seen("/a").len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_has_said_it_may_wait_for_its_answer() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), "[gateway]\nheader_timeout = \"100ms\"");
+    for (n, caller) in [Caller::new(&gateway), Caller::http2(&gateway)].into_iter().enumerate() {
+        let asking = tokio::spawn(async move { caller.get("/slow").await });
+        shop.arrived(n + 1).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        shop.let_go(1);
+        assert_eq!(asking.await.unwrap().status, 201);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_call_too_many_is_refused_unsent_and_its_key_stays_free() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), "[gateway]\nmax_calls = 1");
+    let caller = Caller::new(&gateway);
+    let under_way = tokio::spawn({
+        let caller = caller.clone();
+        async move { caller.post("/slow", "one", "{}").await }
+    });
+    shop.arrived(1).await;
+    let free = caller.request(Method::POST, "/orders").body(full("")).unwrap();
+    for refused in [caller.post("/orders", "two", "{}").await, caller.send(free).await] {
+        assert_eq!(refused.status, 503);
+        assert_eq!(refused.headers["retry-after"], "1");
+    }
+    assert_eq!(shop.seen("/orders").len(), 0);
+    shop.let_go(1);
+    assert_eq!(under_way.await.unwrap().status, 201);
+    let other = caller.post("/orders", "two", "[1]").await;
+    assert_eq!((other.status.as_u16(), other.replayed()), (201, false), "nothing was left of it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgraded_connection_keeps_its_place_until_it_ends() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), "[gateway]\nmax_connections = 1");
+    let socket = Raw::upgraded(&gateway).await;
+    let mut next = Raw::connect(&gateway).await;
+    next.say("GET /a HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(shop.seen("/a").len(), 0, "nobody else is let in");
+    drop(socket);
+    assert!(next.hear("\"order\":1}").await.starts_with("HTTP/1.1 201"));
+}
