@@ -130,18 +130,35 @@ impl Codec {
     /// [`InvalidId`] for everything that this codec does not write, and for another prefix.
     pub fn read(&self, wanted: Prefix, text: &str) -> Result<Candidates, InvalidId> {
         let (prefix, payload) = self.parts(text.as_bytes())?;
-        let (first, others) = match &self.payload {
-            Payload::Base32 => (base32::decode(payload), Vec::new()),
-            Payload::Base62 => (base62::decode(payload), Vec::new()),
-            Payload::Hidden(keys) => {
-                let hidden = base62::decode(payload).ok_or(InvalidPublicId)?;
-                let others = keys[1..].iter().map(|key| Ulid(key.show(hidden))).collect();
-                (Some(keys[0].show(hidden)), others)
-            }
-        };
-        let first = Ulid(first.ok_or(InvalidPublicId)?);
+        let candidates = self.stand_for(payload).ok_or(InvalidPublicId)?;
         expect(wanted, prefix)?;
-        Ok(Candidates { first, others })
+        Ok(candidates)
+    }
+
+    /// What [`read`](Self::read) gives for a text that was [checked](Self::check).
+    pub(crate) fn candidates(&self, prefix: Prefix, text: &str) -> Candidates {
+        let payload = &text.as_bytes()[prefix.as_bytes().len() + 1..][..self.payload_len()];
+        self.stand_for(payload).expect("a text that was checked")
+    }
+
+    fn stand_for(&self, payload: &[u8]) -> Option<Candidates> {
+        let alone = |first| Candidates { first: Ulid(first), others: Vec::new() };
+        match &self.payload {
+            Payload::Base32 => base32::decode(payload).map(alone),
+            Payload::Base62 => base62::decode(payload).map(alone),
+            Payload::Hidden(keys) => {
+                let hidden = base62::decode(payload)?;
+                let others = keys[1..].iter().map(|key| Ulid(key.show(hidden))).collect();
+                Some(Candidates { first: Ulid(keys[0].show(hidden)), others })
+            }
+        }
+    }
+
+    const fn payload_len(&self) -> usize {
+        match &self.payload {
+            Payload::Base32 => base32::LEN,
+            Payload::Base62 | Payload::Hidden(_) => base62::LEN,
+        }
     }
 
     /// `text` as a public id, if it begins with `wanted`.
@@ -150,7 +167,7 @@ impl Codec {
     /// As [`read`](Self::read).
     pub fn parse(&self, wanted: Prefix, text: &str) -> Result<PublicId, InvalidId> {
         self.check(wanted, text)?;
-        Ok(PublicId::stored(text).expect("a text that a codec reads"))
+        Ok(PublicId::checked(text))
     }
 
     /// Whether [`read`](Self::read) would give something, for those who need no more.
@@ -184,10 +201,7 @@ impl Codec {
         } else {
             text
         };
-        match &self.payload {
-            Payload::Base32 => split(text, base32::LEN),
-            Payload::Base62 | Payload::Hidden(_) => split(text, base62::LEN),
-        }
+        split(text, self.payload_len())
     }
 }
 
@@ -247,6 +261,13 @@ impl PublicId {
             public.push(text.as_bytes());
             public
         })
+    }
+
+    /// A text that a codec has checked.
+    pub(crate) fn checked(text: &str) -> Self {
+        let mut public = Self::empty();
+        public.push(text.as_bytes());
+        public
     }
 
     fn push(&mut self, part: &[u8]) {

@@ -52,7 +52,7 @@ impl Binding {
         if !codec.read(kind.prefix(), public)?.contains(internal) {
             return Err(InvalidBinding::Internal);
         }
-        let public = PublicId::stored(public).expect("a text that a codec reads");
+        let public = PublicId::checked(public);
         Ok(Self { tenant: tenant.into(), kind, public, internal })
     }
 

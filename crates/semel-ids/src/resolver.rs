@@ -9,7 +9,9 @@ mod answer;
 mod flight;
 mod load;
 mod middle;
+mod name;
 mod near;
+mod part;
 mod registration;
 
 use std::fmt;
@@ -19,8 +21,8 @@ use std::time::Duration;
 use semel::key::check_tenant;
 use semel::store;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
-use ulid::Ulid;
 
 pub use answer::{Reason, Resolution, ResolveError};
 pub use registration::Registration;
@@ -31,11 +33,12 @@ use crate::map::{self, Binding, IdMap, RegisterError};
 use crate::resource::{Resource, ResourceType};
 use crate::settings::Settings;
 use crate::shared::Shared;
-use crate::typed::{InvalidId, TypedId};
-use flight::{Ended, Flights, Seat};
-use load::{Landed, Loader, Wanted};
+use crate::typed::TypedId;
+use flight::{Crew, Flight, Missed, Own};
+use load::Loader;
 use middle::{Middle, Word, take_note};
-use near::{Asked, Name, Near};
+use name::Name;
+use near::{Near, Seat};
 
 /// Ids in one batch at most.
 pub const MAX_BATCH: usize = 1_000;
@@ -75,7 +78,6 @@ pub struct Resolver(Arc<Inner>);
 struct Inner {
     loader: Arc<Loader>,
     near: Arc<Near>,
-    flights: Arc<Flights<Landed>>,
     middle: Option<Arc<Middle>>,
     runtime: Handle,
     counts: OnceLock<Counts>,
@@ -120,12 +122,11 @@ impl Builder {
         let Self { map, shared, fallbacks, settings } = self;
         let runtime = Handle::current();
         let near = Arc::new(Near::new(&settings.cache));
-        let flights = Arc::new(Flights::new());
         let shared = shared.filter(|_| settings.enabled && settings.cache.l2_enabled);
         let middle = shared.map(|shared| Arc::new(Middle::new(shared, runtime.clone())));
         let listening = middle.clone().map(|middle| {
-            let (near, flights) = (Arc::clone(&near), Arc::clone(&flights));
-            let listening = async move { middle.listen(&near, &flights).await };
+            let near = Arc::clone(&near);
+            let listening = async move { middle.listen(&near).await };
             AbortOnDropHandle::new(runtime.spawn(listening))
         });
         let loader =
@@ -133,7 +134,6 @@ impl Builder {
         Resolver(Arc::new(Inner {
             loader: Arc::new(loader),
             near,
-            flights,
             middle,
             runtime,
             counts: OnceLock::new(),
@@ -159,7 +159,7 @@ impl Resolver {
         text: &'t str,
     ) -> impl Future<Output = Result<Resolution<'t>, ResolveError>> + Send {
         // Not a future of its own: what passes through two is copied twice.
-        self.resolve_as(R::TYPE, R::codec(), tenant, text)
+        self.resolve_of(const { &R::TYPE }, R::codec(), tenant, text)
     }
 
     /// [`resolve`](Self::resolve) for a type that only settings know.
@@ -173,12 +173,25 @@ impl Resolver {
         tenant: &str,
         text: &'t str,
     ) -> Result<Resolution<'t>, ResolveError> {
-        let looked = self.0.flights.ended();
-        let resolution = match self.0.near(&kind, codec, tenant, text) {
-            Some(resolution) => resolution,
-            None => Box::pin(self.0.far(&kind, codec, tenant, text, looked)).await?,
+        self.resolve_of(&kind, codec, tenant, text).await
+    }
+
+    async fn resolve_of<'t>(
+        &self,
+        kind: &ResourceType,
+        codec: &Codec,
+        tenant: &str,
+        text: &'t str,
+    ) -> Result<Resolution<'t>, ResolveError> {
+        let resolution = match self.0.near(kind, codec, tenant, text) {
+            Ok(resolution) => resolution,
+            Err(missed) => {
+                let mut flight = Flight::new(tenant, *kind);
+                flight.add(codec, text, missed);
+                Box::pin(self.0.far(flight, text)).await?
+            }
         };
-        self.0.count(resolution.reason);
+        self.0.count(resolution.reason, 1);
         Ok(resolution)
     }
 
@@ -209,16 +222,20 @@ impl Resolver {
         if texts.len() > MAX_BATCH {
             return Err(ResolveError::TooMany { asked: texts.len(), max: MAX_BATCH });
         }
-        let looked = self.0.flights.ended();
-        let mut answers: Vec<_> =
-            texts.iter().map(|text| self.0.near(&kind, codec, tenant, text)).collect();
-        if answers.contains(&None) {
-            let asked = (tenant, texts);
-            Box::pin(self.0.far_batch(&kind, codec, asked, &mut answers, looked)).await?;
+        let mut answers = Vec::with_capacity(texts.len());
+        let (mut flight, mut places) = (Flight::new(tenant, kind), Vec::new());
+        for (at, text) in texts.iter().enumerate() {
+            answers.push(self.0.near(&kind, codec, tenant, text).unwrap_or_else(|missed| {
+                flight.add(codec, text, missed);
+                places.push(at);
+                Resolution::without(text, Reason::NotFound)
+            }));
         }
-        let answers: Vec<_> = answers.into_iter().flatten().collect();
-        for answer in &answers {
-            self.0.count(answer.reason);
+        if !places.is_empty() {
+            Box::pin(self.0.far_batch(flight, &places, &mut answers)).await?;
+        }
+        for alike in answers.chunk_by(|one, next| one.reason == next.reason) {
+            self.0.count(alike[0].reason, alike.len() as u64);
         }
         Ok(answers)
     }
@@ -261,7 +278,7 @@ impl Resolver {
         id: TypedId<R>,
     ) -> Result<Revoked, RevokeError> {
         let binding = Binding::of(tenant, id).map_err(RevokeError::Tenant)?;
-        self.0.revoke(&Name::of(&binding)).await.map_err(RevokeError::Store)
+        self.0.revoke(&self.0.near.names.of(&binding)).await.map_err(RevokeError::Store)
     }
 
     /// Takes note of what happened to an id behind its back, in a repair of the map, say, and tells
@@ -270,12 +287,12 @@ impl Resolver {
         let (Some(public), Ok(())) = (PublicId::stored(public), check_tenant(tenant)) else {
             return;
         };
-        let name = Name { tenant: tenant.into(), kind, public };
+        let name = self.0.near.names.name(tenant, kind, public);
         let word = match there {
             true => self.0.registered(&name),
             false => self.0.revoked(&name),
         };
-        take_note(&name, there, &self.0.near, &self.0.flights);
+        take_note(&name, there, &self.0.near);
         if let Some(middle) = &self.0.middle {
             middle.tell_later(word);
         }
@@ -306,91 +323,92 @@ pub enum RevokeError {
 
 impl Inner {
     /// Judges a text and looks it up here. Nobody else is asked.
+    #[inline]
     fn near<'t>(
         &self,
         kind: &ResourceType,
         codec: &Codec,
         tenant: &str,
         text: &'t str,
-    ) -> Option<Resolution<'t>> {
-        let answer =
-            |internal_id, reason| Some(Resolution { public_id: text, internal_id, reason });
+    ) -> Result<Resolution<'t>, Missed> {
         if !self.loader.settings.enabled {
-            return answer(None, Reason::Disabled);
+            return Ok(Resolution::without(text, Reason::Disabled));
         }
-        match codec.check(kind.prefix(), text) {
-            Ok(()) => {}
-            Err(InvalidId::Format(_)) => return answer(None, Reason::InvalidFormat),
-            Err(InvalidId::Prefix { .. }) => return answer(None, Reason::PrefixMismatch),
+        if let Err(invalid) = codec.check(kind.prefix(), text) {
+            return Ok(Resolution::without(text, Reason::of(&invalid)));
         }
-        match self.near.get(&Asked { tenant, kind, public: text.as_bytes() }, self.limit())? {
-            Some(id) => answer(Some(id), Reason::HitL1),
-            None => answer(None, Reason::NotFound),
-        }
+        let asked = self.near.names.asked(tenant, kind, text.as_bytes());
+        let id = self.near.get(&asked, self.limit())?;
+        Ok(Resolution { public_id: text, internal_id: Some(id), reason: Reason::HitL1 })
     }
 
     /// How old an answer may be, if that matters now.
+    #[inline]
     fn limit(&self) -> Option<Duration> {
         let deaf = self.middle.as_ref().is_some_and(|middle| !middle.hears());
         deaf.then_some(UNHEARD)
     }
 
-    async fn far<'t>(
-        &self,
-        kind: &ResourceType,
-        codec: &Codec,
-        tenant: &str,
-        text: &'t str,
-        looked: Ended,
-    ) -> Result<Resolution<'t>, ResolveError> {
-        let mut answers = [None];
-        self.far_batch(kind, codec, (tenant, &[text]), &mut answers, looked).await?;
+    async fn far<'t>(&self, flight: Flight, text: &'t str) -> Result<Resolution<'t>, ResolveError> {
+        let mut answers = [Resolution::without(text, Reason::NotFound)];
+        self.far_batch(flight, &[0], &mut answers).await?;
         let [answer] = answers;
-        answer.ok_or(ResolveError::CutOff)
+        Ok(answer)
     }
 
-    /// Finds the answers that are missing.
-    async fn far_batch<'t>(
+    /// Finds the answers that are missing: where they belong, in the order of the flight.
+    async fn far_batch(
         &self,
-        kind: &ResourceType,
-        codec: &Codec,
-        (tenant, texts): (&str, &[&'t str]),
-        answers: &mut [Option<Resolution<'t>>],
-        looked: Ended,
+        flight: Flight,
+        places: &[usize],
+        answers: &mut [Resolution<'_>],
     ) -> Result<(), ResolveError> {
-        check_tenant(tenant)?;
-        let places: Vec<usize> = (0..texts.len()).filter(|at| answers[*at].is_none()).collect();
-        let tenant = Arc::from(tenant);
-        let wanted = |at: &usize| Wanted::new(&tenant, *kind, codec, texts[*at]);
-        let cold: Vec<Wanted> = places.iter().filter_map(wanted).collect();
-        let names: Vec<Name> = cold.iter().map(|one| one.name.clone()).collect();
-        for (place, seat) in places.into_iter().zip(self.take_off(&names, cold, looked)) {
-            let (internal_id, reason) = match seat {
-                Seat::Aboard(landing, at) => {
-                    let landed = landing.await.ok_or(ResolveError::CutOff)?;
-                    landed[at].clone()?
+        check_tenant(&flight.realm.tenant)?;
+        let mut answer = |at: usize, (internal_id, reason)| {
+            let asked = &mut answers[places[at]];
+            (asked.internal_id, asked.reason) = (internal_id, reason);
+        };
+        let flight = Arc::new(flight);
+        let (own, others) = self.take_off(&flight);
+        if !own.is_empty() {
+            flight.ended().await;
+        }
+        for at in own {
+            answer(at, flight.found(at)?);
+        }
+        for (at, seat) in others {
+            let found = match seat {
+                Seat::Aboard(flight, place) => {
+                    flight.ended().await;
+                    flight.found(place)?
                 }
                 Seat::Arrived(Some(id)) => (Some(id), Reason::HitL1),
                 Seat::Arrived(None) => (None, Reason::NotFound),
             };
-            answers[place] = Some(Resolution { public_id: texts[place], internal_id, reason });
+            answer(at, found);
         }
         Ok(())
     }
 
-    /// Starts or joins the loads of these ids.
-    fn take_off(
-        &self,
-        names: &[Name],
-        cold: Vec<Wanted>,
-        looked: Ended,
-    ) -> Vec<Seat<Landed, Option<Ulid>>> {
-        let loader = Arc::clone(&self.loader);
-        let arrived = |name: &Name| self.near.get(&name.asked(), self.limit());
-        self.flights.board(&self.runtime, names, looked, arrived, move |own| {
-            let mut cold: Vec<Option<Wanted>> = cold.into_iter().map(Some).collect();
-            loader.load(own.into_iter().filter_map(|at| cold[at].take()).collect())
-        })
+    /// Starts a flight for those of its ids that nobody else is looking up. Gives their places, and how
+    /// the others get their answers.
+    fn take_off(&self, flight: &Arc<Flight>) -> (Vec<usize>, Vec<(usize, Seat)>) {
+        let (mut own, mut others) = (Vec::with_capacity(flight.wanted.len()), Vec::new());
+        let (now, limit) = (Instant::now(), self.limit());
+        let mut crew = Crew::new(Arc::clone(flight), Arc::clone(&self.near));
+        for at in 0..flight.wanted.len() {
+            match self.near.board(flight, at, now, limit) {
+                Ok(turn) => {
+                    crew.own.push(Own { at, turn });
+                    own.push(at);
+                }
+                Err(seat) => others.push((at, seat)),
+            }
+        }
+        if !own.is_empty() {
+            self.runtime.spawn(Arc::clone(&self.loader).load(crew));
+        }
+        (own, others)
     }
 
     async fn revoke(&self, name: &Name) -> store::Result<Revoked> {
@@ -427,11 +445,11 @@ impl Inner {
     }
 
     fn forget(&self, name: &Name) {
-        take_note(name, false, &self.near, &self.flights);
+        take_note(name, false, &self.near);
     }
 
-    fn count(&self, reason: Reason) {
-        self.counts.get_or_init(Counts::new).of(reason).increment(1);
+    fn count(&self, reason: Reason, answers: u64) {
+        self.counts.get_or_init(Counts::new).of(reason).increment(answers);
     }
 }
 

@@ -60,7 +60,7 @@ pub struct CacheSettings {
     /// Ids that are not there, in this process and in the shared cache. Default 30 seconds.
     #[serde(alias = "negativeTtl", deserialize_with = "duration")]
     pub negative_ttl: Duration,
-    /// Known ids in this process at most; a tenth of that, and 1,000 at least, of those that are not
+    /// Known ids in this process at most; about a tenth of that, and 1,000 at least, of those that are not
     /// there, in a space of their own. Default 100,000.
     #[serde(alias = "l1MaxSize")]
     pub l1_max_size: u64,

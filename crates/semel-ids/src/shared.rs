@@ -57,8 +57,8 @@ pub enum Heard {
 
 /// A cache that several nodes share, and a line between them.
 pub trait Shared: Send + Sync + 'static {
-    /// Reads: one answer per key, in order, in one round trip.
-    fn get<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<Slot>>>;
+    /// Reads: one answer per key (`tenant:TYPE:publicId`), in order, in one round trip.
+    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<Slot>>>;
 
     /// Writes what was found, where nothing is.
     fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>>;

@@ -125,18 +125,29 @@ impl Inner {
         }
     }
 
-    async fn get(&self, keys: &[String]) -> Result<Vec<Slot>> {
+    async fn get(&self, keys: &[&str]) -> Result<Vec<Slot>> {
         let failed = |failure: Failure| failure.during("get", Effect::Reads);
-        let names: Vec<Vec<u8>> = keys.iter().map(|key| self.name(key)).collect();
         let transport = self.transport().await.map_err(failed)?;
-        if let Transport::Single(link) = transport {
-            let mut command = redis::cmd("MGET");
-            command.arg(&names);
-            let value = link.send(&command).await.map_err(failed)?;
-            let values = reply::array(&value).filter(|values| values.len() == keys.len());
-            let values = values.ok_or_else(|| unexpected("get", &value))?;
-            return values.iter().map(slot).collect();
+        let Transport::Single(link) = transport else {
+            return self.get_spread(transport, keys).await;
+        };
+        let size = keys.iter().map(|key| self.prefix.len() + key.len()).sum();
+        let mut command = Cmd::with_capacity(1 + keys.len(), size);
+        command.arg("MGET");
+        let mut name = self.prefix.clone();
+        for key in keys {
+            name.truncate(self.prefix.len());
+            name.push_str(key);
+            command.arg(&name);
         }
+        let value = link.send(&command).await.map_err(failed)?;
+        let values = reply::array(&value).filter(|values| values.len() == keys.len());
+        let values = values.ok_or_else(|| unexpected("get", &value))?;
+        values.iter().map(slot).collect()
+    }
+
+    async fn get_spread(&self, transport: &Transport, keys: &[&str]) -> Result<Vec<Slot>> {
+        let names = self.names(keys.iter().copied());
         let command = |at: usize| {
             let mut command = redis::cmd("GET");
             command.arg(&names[at]);
@@ -147,7 +158,7 @@ impl Inner {
         let slots = answers.map(|answer| match answer {
             Ok(value) => slot(&value),
             Err(Failure::Refused(error)) if error.code() == "WRONGTYPE" => Ok(Slot::Damaged),
-            Err(failure) => Err(failed(failure)),
+            Err(failure) => Err(failure.during("get", Effect::Reads)),
         });
         slots.collect()
     }
@@ -228,7 +239,7 @@ impl Inner {
 }
 
 impl Shared for RedisCache {
-    fn get<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<Slot>>> {
+    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<Slot>>> {
         Box::pin(async move {
             if keys.is_empty() {
                 return Ok(Vec::new());

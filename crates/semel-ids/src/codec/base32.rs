@@ -19,26 +19,29 @@ pub(super) fn encode(id: u128) -> [u8; LEN] {
 
 /// `None` for aliases (`i`, `l`, `o`, upper case), for another length, and beyond 128 bits.
 pub(super) fn decode(text: &[u8]) -> Option<u128> {
-    let text: &[u8; LEN] = text.try_into().ok()?;
-    let mut seen = 0;
-    // Sixty bits at a time fit a register; what is no digit spoils them, and is seen at the end.
-    let mut bits = |part: &[u8]| {
-        part.iter().fold(0_u64, |bits, byte| {
-            let value = VALUES[*byte as usize];
-            seen |= value;
-            bits << 5 | u64::from(value)
-        })
-    };
-    let [head, high, low] = [bits(&text[..2]), bits(&text[2..14]), bits(&text[14..])];
-    let id = u128::from(head) << 120 | u128::from(high) << 60 | u128::from(low);
-    (all_digits(seen) && fits(text)).then_some(id)
+    let text = text.try_into().ok()?;
+    is_one(text).then(|| value(text))
 }
 
 /// Whether [`decode`] gives something.
 pub(super) fn is_valid(text: &[u8]) -> bool {
-    let Ok(text) = <&[u8; LEN]>::try_from(text) else { return false };
+    text.try_into().is_ok_and(is_one)
+}
+
+/// A pass of its own: together with the other, it runs out of registers.
+#[inline(never)]
+fn is_one(text: &[u8; LEN]) -> bool {
     let seen = text.iter().fold(0, |seen, byte| seen | VALUES[*byte as usize]);
     all_digits(seen) && fits(text)
+}
+
+/// What a text stands for that is one. Sixty bits at a time fit a register.
+fn value(text: &[u8; LEN]) -> u128 {
+    let bits = |part: &[u8]| {
+        part.iter().fold(0_u64, |bits, byte| bits << 5 | u64::from(VALUES[*byte as usize]))
+    };
+    let [head, high, low] = [bits(&text[..2]), bits(&text[2..14]), bits(&text[14..])];
+    u128::from(head) << 120 | u128::from(high) << 60 | u128::from(low)
 }
 
 /// Digits have the top bits clear: one check for all that were seen.

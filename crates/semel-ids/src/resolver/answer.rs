@@ -6,6 +6,8 @@ use semel::key::InvalidKey;
 use semel::store;
 use ulid::Ulid;
 
+use crate::typed::InvalidId;
+
 /// How an answer came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -28,6 +30,14 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Why nobody was asked about a text.
+    pub(super) const fn of(invalid: &InvalidId) -> Self {
+        match invalid {
+            InvalidId::Format(_) => Reason::InvalidFormat,
+            InvalidId::Prefix { .. } => Reason::PrefixMismatch,
+        }
+    }
+
     /// The name: `HIT_L1`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,6 +62,13 @@ pub struct Resolution<'t> {
     pub internal_id: Option<Ulid>,
     /// How that is known.
     pub reason: Reason,
+}
+
+impl<'t> Resolution<'t> {
+    /// An answer that names no id.
+    pub(super) const fn without(public_id: &'t str, reason: Reason) -> Self {
+        Self { public_id, internal_id: None, reason }
+    }
 }
 
 impl Resolution<'_> {

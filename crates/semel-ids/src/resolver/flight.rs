@@ -1,153 +1,135 @@
-//! One load per id at a time: who comes while one is under way waits for it.
+//! One load of ids, for everybody who waits for one of them.
 //!
-//! A load is a task of its own. Whoever asked first may leave; the load goes on for the others.
+//! A load is a task of its own. Whoever asked first may leave; the load goes on for the others. Which
+//! ids are under way is not here: see [`Near`].
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
-use foldhash::fast::RandomState;
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, Shared};
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::Semaphore;
+use ulid::Ulid;
 
-use super::near::Name;
+use super::answer::{Reason, ResolveError};
+use super::name::{Asked, Name, Realm};
+use super::near::{Ended, Near, Turn};
+use crate::codec::{Candidates, Codec, PublicId};
+use crate::resource::ResourceType;
 
-/// What a load brings, for all who wait for a part of it.
-pub(super) type Landing<T> = Shared<BoxFuture<'static, Option<Arc<T>>>>;
-
-/// How a name gets its answer.
-#[derive(Clone)]
-pub(super) enum Seat<T, A> {
-    /// By a load, as its answer at this place.
-    Aboard(Landing<T>, usize),
-    /// It is here by now.
-    Arrived(A),
+/// An id that was looked for here in vain: its name's hash, and when that was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Missed {
+    pub(super) hash: u64,
+    pub(super) ended: Ended,
 }
 
-/// What is known of a name's load: its number, its landing, and the name's place in it.
-type Flight<T> = (u64, Landing<T>, usize);
-
-/// The loads under way.
+/// An id to be looked up.
 #[derive(Debug)]
-pub(super) struct Flights<T>(Arc<Port<T>>);
-
-#[derive(Debug)]
-struct Port<T> {
-    board: Mutex<Board<T>>,
-    ended: AtomicU64,
+pub(super) struct Wanted {
+    pub(super) public: PublicId,
+    pub(super) candidates: Candidates,
+    pub(super) missed: Missed,
+    /// Where its name is among the keys.
+    key: Range<usize>,
 }
 
-/// How many loads had ended at some moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ended(u64);
+/// What was found of an id.
+pub(super) type Found = Result<(Option<Ulid>, Reason), ResolveError>;
 
+/// Ids of one tenant and type that were not known here when they were asked for together. Some of
+/// them may be another flight's by now.
 #[derive(Debug)]
-struct Board<T> {
-    entries: HashMap<Name, Flight<T>, RandomState>,
-    number: u64,
+pub(super) struct Flight {
+    pub(super) realm: Arc<Realm>,
+    pub(super) wanted: Vec<Wanted>,
+    /// What every key begins with: `tenant:TYPE:`.
+    head: String,
+    keys: String,
+    found: OnceLock<Vec<Option<Found>>>,
+    /// Closed when it ends. Nobody is ever let in.
+    end: Semaphore,
 }
 
-impl<T: Send + Sync + 'static> Flights<T> {
-    pub(super) fn new() -> Self {
-        let board = Mutex::new(Board { entries: HashMap::default(), number: 0 });
-        Self(Arc::new(Port { board, ended: AtomicU64::new(0) }))
-    }
-
-    /// To be asked before anybody looks whether an answer is here.
-    pub(super) fn ended(&self) -> Ended {
-        Ended(self.0.ended.load(Ordering::Acquire))
-    }
-
-    /// How each of these names gets its answer, in order: loads under way are joined, the others
-    /// start as one.
-    ///
-    /// `arrived` looks once more, now that nobody can finish in between, whether the answer is here;
-    /// it is not asked where nobody has finished since it was looked for.
-    pub(super) fn board<A, F: Future<Output = T> + Send + 'static>(
-        &self,
-        runtime: &Handle,
-        names: &[Name],
-        looked: Ended,
-        arrived: impl Fn(&Name) -> Option<A>,
-        load: impl FnOnce(Vec<usize>) -> F,
-    ) -> Vec<Seat<T, A>> {
-        let (landed, landing) = oneshot::channel();
-        let landing: Landing<T> = landing.map(Result::ok).boxed().shared();
-        let (mut own, mut mine) = (Vec::new(), Vec::new());
-        let mut board = lock(&self.0);
-        let nobody_ended = self.ended() == looked;
-        board.number += 1;
-        let number = board.number;
-        let mut seats = Vec::with_capacity(names.len());
-        for (at, name) in names.iter().enumerate() {
-            let seat = match board.entries.entry(name.clone()) {
-                Entry::Occupied(flight) => {
-                    let (_, landing, place) = flight.get();
-                    Seat::Aboard(landing.clone(), *place)
-                }
-                Entry::Vacant(free) => {
-                    let answer = if nobody_ended { None } else { arrived(name) };
-                    answer.map(Seat::Arrived).unwrap_or_else(|| {
-                        let place = own.len();
-                        free.insert((number, landing.clone(), place));
-                        own.push(at);
-                        mine.push(name.clone());
-                        Seat::Aboard(landing.clone(), place)
-                    })
-                }
-            };
-            seats.push(seat);
+impl Flight {
+    pub(super) fn new(tenant: &str, kind: ResourceType) -> Self {
+        Self {
+            realm: Arc::new(Realm { tenant: tenant.into(), kind }),
+            wanted: Vec::new(),
+            head: [tenant, ":", kind.name(), ":"].concat(),
+            keys: String::new(),
+            found: OnceLock::new(),
+            end: Semaphore::new(0),
         }
-        drop(board);
-        if own.is_empty() {
-            return seats;
-        }
-        // After the lock: a runtime that is going down drops the task, and with it `done`, at once.
-        let done = Done { port: Arc::clone(&self.0), names: mine, number };
-        let loading = load(own);
-        runtime.spawn(async move {
-            let loaded = loading.await;
-            drop(done);
-            let _ = landed.send(Arc::new(loaded));
-        });
-        seats
     }
 
-    /// Nobody joins the load of this name any more: it began before something changed.
-    pub(super) fn forget(&self, name: &Name) {
-        lock(&self.0).entries.remove(name);
+    /// Adds an id, whose text the codec has checked.
+    pub(super) fn add(&mut self, codec: &Codec, text: &str, missed: Missed) {
+        let start = self.keys.len();
+        self.keys.push_str(&self.head);
+        self.keys.push_str(text);
+        let key = start..self.keys.len();
+        let candidates = codec.candidates(self.realm.kind.prefix(), text);
+        self.wanted.push(Wanted { public: PublicId::checked(text), candidates, missed, key });
     }
 
-    /// Nobody joins any of the loads under way.
-    pub(super) fn forget_all(&self) {
-        lock(&self.0).entries.clear();
+    /// The name of an id as a text.
+    pub(super) fn key(&self, at: usize) -> &str {
+        &self.keys[self.wanted[at].key.clone()]
+    }
+
+    pub(super) fn asked(&self, at: usize) -> Asked<'_> {
+        let (Realm { tenant, kind }, one) = (&*self.realm, &self.wanted[at]);
+        Asked { tenant, kind, public: one.public.as_bytes(), hash: one.missed.hash }
+    }
+
+    pub(super) fn name(&self, at: usize) -> Name {
+        let Wanted { public, missed, .. } = self.wanted[at];
+        Name { realm: Arc::clone(&self.realm), public, hash: missed.hash }
+    }
+
+    /// Waits for its end.
+    pub(super) async fn ended(&self) {
+        let _ = self.end.acquire().await;
+    }
+
+    /// What it found of one of its own, now that it has ended.
+    pub(super) fn found(&self, at: usize) -> Found {
+        let found = self.found.get().and_then(|found| found[at].clone());
+        found.unwrap_or(Err(ResolveError::CutOff))
     }
 }
 
-/// Takes a load off the board when it ends, however it does.
-struct Done<T> {
-    port: Arc<Port<T>>,
-    names: Vec<Name>,
-    number: u64,
+/// A flight's own id, and when it took off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    pub(super) at: usize,
+    pub(super) turn: Turn,
 }
 
-impl<T> Drop for Done<T> {
+/// A flight under way. Dropping it ends it, whether it has found anything or not.
+#[derive(Debug)]
+pub(super) struct Crew {
+    pub(super) flight: Arc<Flight>,
+    pub(super) near: Arc<Near>,
+    pub(super) own: Vec<Own>,
+}
+
+impl Crew {
+    pub(super) const fn new(flight: Arc<Flight>, near: Arc<Near>) -> Self {
+        Self { flight, near, own: Vec::new() }
+    }
+
+    /// Lands with an answer for each of its own ids. Gives those of them that others may be told.
+    pub(super) fn land(mut self, found: Vec<Option<Found>>) -> Vec<usize> {
+        let told = self.near.land(&self.flight, &self.own, &found);
+        self.own.clear();
+        let _ = self.flight.found.set(found);
+        told
+    }
+}
+
+impl Drop for Crew {
     fn drop(&mut self) {
-        let mut board = lock(&self.port);
-        self.port.ended.fetch_add(1, Ordering::Release);
-        for name in &self.names {
-            // A forgotten load may have a successor under the same name.
-            if board.entries.get(name).is_some_and(|(number, ..)| *number == self.number) {
-                board.entries.remove(name);
-            }
-        }
+        self.near.cut_off(&self.flight, &self.own);
+        self.flight.end.close();
     }
-}
-
-fn lock<T>(port: &Port<T>) -> MutexGuard<'_, Board<T>> {
-    port.board.lock().unwrap_or_else(PoisonError::into_inner)
 }

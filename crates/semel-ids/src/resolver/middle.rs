@@ -12,9 +12,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::flight::Flights;
-use super::load::Landed;
-use super::near::{Name, Near, jittered};
+use super::name::Name;
+use super::near::{Near, jittered};
 use crate::shared::{Heard, Note, Shared, Slot, Wrong};
 
 /// How long it is left alone after a failure.
@@ -55,7 +54,7 @@ impl Middle {
     }
 
     /// One answer per key; `None` if it cannot be had.
-    pub(super) async fn get(&self, keys: &[String]) -> Option<Vec<Slot>> {
+    pub(super) async fn get(&self, keys: &[&str]) -> Option<Vec<Slot>> {
         if keys.is_empty() || self.rests() {
             return None;
         }
@@ -141,18 +140,17 @@ impl Middle {
     }
 
     /// Listens to the other nodes, for ever.
-    pub(super) async fn listen(&self, near: &Near, flights: &Flights<Landed>) {
+    pub(super) async fn listen(&self, near: &Near) {
         let mut failures = 0_u32;
         loop {
             let line = timeout(SILENCE, self.shared.listen()).await;
             if let Ok(Some(mut line)) = line.map(|line| counted("listen", line)) {
                 // What was told while nobody listened is not known: begin anew.
                 near.clear();
-                flights.forget_all();
                 self.hears.store(true, Ordering::Release);
                 failures = 0;
                 while let Ok(Ok(heard)) = timeout(SILENCE, line.next()).await {
-                    take_in(&heard, near, flights);
+                    take_in(&heard, near);
                 }
                 self.hears.store(false, Ordering::Release);
                 tracing::warn!(
@@ -186,22 +184,21 @@ fn counted<T>(operation: &'static str, result: store::Result<T>) -> Option<T> {
     result.ok()
 }
 
-fn take_in(heard: &Heard, near: &Near, flights: &Flights<Landed>) {
+fn take_in(heard: &Heard, near: &Near) {
     let (keys, there) = match heard {
         Heard::Registered(keys) => (keys, true),
         Heard::Revoked(keys) => (keys, false),
         Heard::Pulse => return,
     };
-    for name in keys.iter().filter_map(|key| Name::from_text(key)) {
-        take_note(&name, there, near, flights);
+    for name in keys.iter().filter_map(|key| near.names.parse(key)) {
+        take_note(&name, there, near);
     }
 }
 
 /// What was said of an id, here or by another node, holds for whatever is asked from now on.
-pub(super) fn take_note(name: &Name, there: bool, near: &Near, flights: &Flights<Landed>) {
+pub(super) fn take_note(name: &Name, there: bool, near: &Near) {
     match there {
         true => near.appeared(name),
         false => near.revoked(name),
     }
-    flights.forget(name);
 }

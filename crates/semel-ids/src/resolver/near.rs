@@ -1,22 +1,21 @@
 //! What this process remembers (L1), and when it must not.
 //!
 //! Known ids and absences have a space each, so that a scan for ids that are not there cannot push
-//! out those that are. Every write goes through a watch over its part of the names: what was looked
-//! up before a change was told is not remembered after it.
+//! out those that are. Every write goes through its part of the names: what was looked up before a
+//! change was told is not remembered after it, and is not waited for by those who ask after it.
 
-use std::hash::{BuildHasher as _, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use foldhash::fast::RandomState;
-use moka::Equivalent;
-use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use tokio::time::Instant;
 use ulid::Ulid;
 
-use crate::codec::PublicId;
-use crate::resource::ResourceType;
+use super::answer::Reason;
+use super::flight::{Flight, Found, Missed, Own};
+use super::name::{Asked, ByHash, Name, Names};
+use super::part::{Kept, Part};
 use crate::settings::CacheSettings;
 
 /// Parts of the names that are watched together. A change costs those that share its part a look into
@@ -26,214 +25,215 @@ const PARTS: usize = 1 << 10;
 /// How long nothing is remembered of what was revoked, at least: longer than any lookup takes.
 const NOTHING: Duration = Duration::from_secs(30);
 
-/// What an answer is remembered under.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Name {
-    pub(super) tenant: Arc<str>,
-    pub(super) kind: ResourceType,
-    pub(super) public: PublicId,
-}
-
-/// A name that borrows everything: hits allocate nothing.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) tenant: &'a str,
-    pub(super) kind: &'a ResourceType,
-    pub(super) public: &'a [u8],
-}
-
-impl Name {
-    pub(super) fn asked(&self) -> Asked<'_> {
-        Asked { tenant: &self.tenant, kind: &self.kind, public: self.public.as_bytes() }
-    }
-
-    /// `tenant:TYPE:publicId`. A type and a public id hold no colon, so it can be taken apart.
-    pub(super) fn to_text(&self) -> String {
-        format!("{}:{}:{}", self.tenant, self.kind.name(), self.public)
-    }
-
-    pub(super) fn from_text(text: &str) -> Option<Self> {
-        let (rest, public) = text.rsplit_once(':')?;
-        let (tenant, kind) = rest.rsplit_once(':')?;
-        let (prefix, _) = public.split_once('_')?;
-        let kind = ResourceType::parse(kind, prefix).ok()?;
-        Some(Self { tenant: tenant.into(), kind, public: PublicId::stored(public)? })
-    }
-}
-
-impl Hash for Name {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.asked().hash(state);
-    }
-}
-
-impl Hash for Asked<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        // The type has its own prefix in front of the id.
-        state.write(self.public);
-        state.write(self.tenant.as_bytes());
-    }
-}
-
-impl Equivalent<Name> for Asked<'_> {
-    fn equivalent(&self, name: &Name) -> bool {
-        // The prefix is in front of the id.
-        self.public == name.public.as_bytes()
-            && *self.tenant == *name.tenant
-            && self.kind.name_bytes() == name.kind.name_bytes()
-    }
-}
-
-/// An answer with its time.
-#[derive(Clone, Copy, Debug)]
-struct Kept<T> {
-    value: T,
-    since: Instant,
-    until: Instant,
-}
-
-impl<T> Kept<T> {
-    /// Whether it may be used: not after its time, and while nothing is heard from other nodes only
-    /// if it is younger than `limit`.
-    fn counts(&self, now: Instant, limit: Option<Duration>) -> bool {
-        now < self.until && limit.is_none_or(|limit| now < self.since + limit)
-    }
-}
-
-/// Guards a part of the names.
-#[derive(Debug, Default)]
-struct Watch {
-    /// Moves with every change that was told.
-    turn: u64,
-    /// Registrations that have begun and not ended: their ids may be there at any moment.
-    open: u32,
-    /// Revocations so far.
-    revocations: u64,
-    /// Nothing at all is remembered before this.
-    nothing: Option<Instant>,
-}
-
 /// How many revocations there had been when a registration began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened(u64);
 
 /// When a lookup began, as its part of the names saw it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turn(u64);
+
+impl Turn {
+    pub(super) fn pass(&mut self) {
+        self.0 += 1;
+    }
+}
+
+/// How many loads of a part of the names had ended at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ended(u64);
+
+/// How a name gets its answer that needs no load of its own.
+#[derive(Debug)]
+pub(super) enum Seat {
+    /// By a flight under way, as its answer at this place.
+    Aboard(Arc<Flight>, usize),
+    /// It is here by now: an id, or that it is not there.
+    Arrived(Option<Ulid>),
+}
 
 #[derive(Debug)]
 pub(super) struct Near {
-    known: Cache<Name, Kept<Ulid>, RandomState>,
-    absent: Cache<Name, Kept<()>, RandomState>,
-    /// Ids of which it was said that they are there: no absence of theirs is believed for a while,
-    /// whoever tells of it.
-    fresh: Cache<Name, Instant, RandomState>,
+    known: Cache<Name, Kept<Ulid>, ByHash>,
     /// Whether known ids have any room at all.
     roomy: bool,
-    watches: Box<[Mutex<Watch>]>,
-    hasher: RandomState,
+    parts: Box<[Mutex<Part>]>,
+    /// Loads of each part that have ended. Beside the parts: a hit looks at no lock.
+    ended: Box<[AtomicU64]>,
+    pub(super) names: Names,
     l1_ttl: Duration,
     negative_ttl: Duration,
     /// How long an absence may be told that was learned before a registration.
     doubt: Duration,
+    /// Absences, and fresh ids, in a part at most.
+    absences: usize,
+    freshes: usize,
 }
 
 impl Near {
     pub(super) fn new(settings: &CacheSettings) -> Self {
-        let hasher = RandomState::default();
-        let absences = (settings.l1_max_size / 10).max(1_000);
-        let doubt = settings.absence_bound();
+        let size = usize::try_from(settings.l1_max_size).unwrap_or(usize::MAX);
         Self {
             known: Cache::builder()
                 .max_capacity(settings.l1_max_size)
                 .time_to_live(settings.l1_ttl)
-                .build_with_hasher(hasher.clone()),
-            absent: Cache::builder()
-                .max_capacity(absences)
-                .time_to_live(settings.negative_ttl)
-                .build_with_hasher(hasher.clone()),
-            // What comes is always taken in: the newest are those that matter.
-            fresh: Cache::builder()
-                .max_capacity(settings.l1_max_size.max(10_000))
-                .time_to_live(doubt)
-                .eviction_policy(EvictionPolicy::lru())
-                .build_with_hasher(hasher.clone()),
+                .build_with_hasher(ByHash::default()),
             roomy: settings.l1_max_size > 0,
-            watches: (0..PARTS).map(|_| Mutex::default()).collect(),
-            hasher,
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            ended: (0..PARTS).map(|_| AtomicU64::new(0)).collect(),
+            names: Names::default(),
             l1_ttl: settings.l1_ttl,
             negative_ttl: settings.negative_ttl,
-            doubt,
+            doubt: settings.absence_bound(),
+            absences: most_in_a_part((size / 10).max(1_000)),
+            freshes: most_in_a_part(size.max(10_000)),
         }
     }
 
-    /// The id, that it is not there, or nothing known.
+    /// The id, if it is known; else when it was looked for.
     #[inline]
-    pub(super) fn get(&self, asked: &Asked<'_>, limit: Option<Duration>) -> Option<Option<Ulid>> {
-        let now = Instant::now();
-        if self.roomy
-            && let Some(kept) = self.known.get(asked)
+    pub(super) fn get(&self, asked: &Asked<'_>, limit: Option<Duration>) -> Result<Ulid, Missed> {
+        // Before the look: what lands after it is noticed by whoever boards.
+        let ended = self.ended(asked);
+        self.known(asked, limit).ok_or(Missed { hash: asked.hash, ended })
+    }
+
+    #[inline]
+    fn known(&self, asked: &Asked<'_>, limit: Option<Duration>) -> Option<Ulid> {
+        if !self.roomy {
+            return None;
+        }
+        let kept = self.known.get(asked)?;
+        kept.counts(Instant::now(), limit).then_some(kept.value)
+    }
+
+    #[inline]
+    fn ended(&self, asked: &Asked<'_>) -> Ended {
+        Ended(self.ended[place(asked)].load(Ordering::Acquire))
+    }
+
+    /// The turn at which a flight begins to look an id of its up, if nobody else has the answer. Now
+    /// that nobody can finish in between, it is looked for here once more, unless nobody has finished
+    /// since it was looked for.
+    pub(super) fn board(
+        &self,
+        flight: &Arc<Flight>,
+        at: usize,
+        now: Instant,
+        limit: Option<Duration>,
+    ) -> Result<Turn, Seat> {
+        let asked = flight.asked(at);
+        let mut part = self.part(&asked);
+        if part.absent.holds(&asked, now, limit) {
+            return Err(Seat::Arrived(None));
+        }
+        if let Some((flight, at)) = part.under_way(&asked) {
+            return Err(Seat::Aboard(flight, at));
+        }
+        if self.ended(&asked) != flight.wanted[at].missed.ended
+            && let Some(id) = self.known(&asked, limit)
         {
-            return kept.counts(now, limit).then_some(Some(kept.value));
+            return Err(Seat::Arrived(Some(id)));
         }
-        self.absent.get(asked).filter(|kept| kept.counts(now, limit)).map(|_| None)
+        part.take_off(flight, at);
+        Ok(part.turn)
     }
 
-    /// To be asked before anybody else is.
-    pub(super) fn turn(&self, asked: &Asked<'_>) -> Turn {
-        Turn(self.watch(asked).turn)
-    }
-
-    /// Remembers what a lookup found, unless something was told since it began. Says whether others
-    /// may be told.
-    pub(super) fn keep(&self, name: &Name, found: Option<Ulid>, began: Turn) -> bool {
-        let watch = self.watch(&name.asked());
+    /// Remembers what a flight found, unless something was told since it began; nobody joins it any
+    /// more. Gives the places of what others may be told.
+    pub(super) fn land(
+        &self,
+        flight: &Arc<Flight>,
+        own: &[Own],
+        found: &[Option<Found>],
+    ) -> Vec<usize> {
         let now = Instant::now();
-        let barred = |until: Option<Instant>| until.is_some_and(|until| now < until);
-        if watch.turn != began.0 || barred(watch.nothing) {
-            return false;
+        let mut told = Vec::new();
+        for Own { at, turn } in own {
+            let mut part = self.part(&flight.asked(*at));
+            if let Some(Ok((found, reason))) = &found[*at]
+                && part.turn == *turn
+                && part.nothing.is_none_or(|until| until <= now)
+                && self.keep(&mut part, flight, *at, *found, now)
+                && *reason != Reason::HitL2
+            {
+                told.push(*at);
+            }
+            self.end(&mut part, flight, *at);
         }
+        told
+    }
+
+    /// A flight ends without answers.
+    pub(super) fn cut_off(&self, flight: &Arc<Flight>, own: &[Own]) {
+        for Own { at, .. } in own {
+            let mut part = self.part(&flight.asked(*at));
+            self.end(&mut part, flight, *at);
+        }
+    }
+
+    fn end(&self, part: &mut Part, flight: &Arc<Flight>, at: usize) {
+        part.end(flight, at);
+        // Whoever writes it holds the part.
+        let ended = &self.ended[place(&flight.asked(at))];
+        ended.store(ended.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// Whether an answer may be believed; if so, it is remembered.
+    fn keep(
+        &self,
+        part: &mut Part,
+        flight: &Flight,
+        at: usize,
+        found: Option<Ulid>,
+        now: Instant,
+    ) -> bool {
+        let asked = flight.asked(at);
         match found {
-            Some(id) => self.know(name, id, now),
-            None if watch.open > 0 || self.is_fresh(name, now) => return false,
+            Some(id) => {
+                part.absent.take(&asked);
+                self.know(|| flight.name(at), id, now);
+            }
+            None if part.doubts(&asked, now) => return false,
             None => {
                 let until = now + jittered(self.negative_ttl);
-                self.known.invalidate(&name.asked());
-                self.absent.insert(name.clone(), Kept { value: (), since: now, until });
+                let kept = Kept { value: (), since: now, until };
+                self.known.invalidate(&asked);
+                part.absent.put(flight.name(at), kept, self.absences);
             }
         }
         true
     }
 
     /// Whether an absence of this id is not to be believed, whoever tells of it.
-    pub(super) fn doubts(&self, name: &Name) -> bool {
-        self.watch(&name.asked()).open > 0 || self.is_fresh(name, Instant::now())
+    pub(super) fn doubts(&self, asked: &Asked<'_>) -> bool {
+        self.part(asked).doubts(asked, Instant::now())
     }
 
     /// A registration has begun: its id may be there at any moment.
     pub(super) fn open(&self, name: &Name) -> Opened {
-        let mut watch = self.watch(&name.asked());
-        watch.open += 1;
-        watch.turn += 1;
-        self.absent.invalidate(&name.asked());
-        Opened(watch.revocations)
+        let mut part = self.part(&name.asked());
+        part.open += 1;
+        part.changed(&name.asked());
+        part.absent.take(&name.asked());
+        Opened(part.revocations)
     }
 
     /// It has committed.
-    pub(super) fn registered(&self, name: &Name, id: Ulid, opened: Opened) {
-        let watch = self.close(name);
+    pub(super) fn registered(&self, name: Name, id: Ulid, opened: Opened) {
+        let part = self.close(&name);
         let now = Instant::now();
         // What was revoked meanwhile stays revoked; so may its neighbours be, for all that is known
         // here, and the map is asked.
-        if watch.revocations == opened.0 && watch.nothing.is_none_or(|until| until <= now) {
-            self.know(name, id, now);
+        if part.revocations == opened.0 && part.nothing.is_none_or(|until| until <= now) {
+            self.know(|| name, id, now);
         }
     }
 
     /// It was rolled back.
     pub(super) fn dropped(&self, name: &Name) {
-        let mut watch = self.watch(&name.asked());
-        watch.open = watch.open.saturating_sub(1);
+        let mut part = self.part(&name.asked());
+        part.open = part.open.saturating_sub(1);
     }
 
     /// Nobody knows whether it has committed, or will.
@@ -243,62 +243,73 @@ impl Near {
 
     /// Another node has registered it.
     pub(super) fn appeared(&self, name: &Name) {
-        let mut watch = self.watch(&name.asked());
-        watch.turn += 1;
-        self.refresh(name);
+        self.refresh(&mut self.part(&name.asked()), name);
     }
 
-    fn close(&self, name: &Name) -> MutexGuard<'_, Watch> {
-        let mut watch = self.watch(&name.asked());
-        watch.open = watch.open.saturating_sub(1);
-        watch.turn += 1;
-        self.refresh(name);
-        watch
+    fn close(&self, name: &Name) -> MutexGuard<'_, Part> {
+        let mut part = self.part(&name.asked());
+        part.open = part.open.saturating_sub(1);
+        self.refresh(&mut part, name);
+        part
     }
 
-    fn refresh(&self, name: &Name) {
-        self.absent.invalidate(&name.asked());
-        self.fresh.insert(name.clone(), Instant::now() + self.doubt);
-    }
-
-    fn is_fresh(&self, name: &Name, now: Instant) -> bool {
-        self.fresh.get(&name.asked()).is_some_and(|until| now < until)
+    fn refresh(&self, part: &mut Part, name: &Name) {
+        part.changed(&name.asked());
+        part.absent.take(&name.asked());
+        let since = Instant::now();
+        let kept = Kept { value: (), since, until: since + self.doubt };
+        part.fresh.put(name.clone(), kept, self.freshes);
     }
 
     /// It was revoked, or is about to be. For a while nothing is remembered of it: a lookup that
     /// begins now may still be answered by the row as it was.
     pub(super) fn revoked(&self, name: &Name) {
-        let mut watch = self.watch(&name.asked());
-        watch.turn += 1;
-        watch.revocations += 1;
-        watch.nothing = Some(Instant::now() + self.negative_ttl.max(NOTHING));
+        let mut part = self.part(&name.asked());
+        part.changed(&name.asked());
+        part.revocations += 1;
+        part.nothing = Some(Instant::now() + self.negative_ttl.max(NOTHING));
         self.known.invalidate(&name.asked());
-        self.fresh.invalidate(&name.asked());
+        part.fresh.take(&name.asked());
     }
 
     /// Forgets everything: something may have been told while nobody listened.
     pub(super) fn clear(&self) {
-        for watch in &self.watches {
-            watch.lock().unwrap_or_else(PoisonError::into_inner).turn += 1;
+        for part in &self.parts {
+            lock(part).unheard();
         }
         self.known.invalidate_all();
-        self.absent.invalidate_all();
     }
 
-    fn know(&self, name: &Name, id: Ulid, now: Instant) {
+    fn know(&self, name: impl FnOnce() -> Name, id: Ulid, now: Instant) {
         if !self.roomy {
             return;
         }
         let until = now + jittered(self.l1_ttl);
-        self.known.insert(name.clone(), Kept { value: id, since: now, until });
+        self.known.insert(name(), Kept { value: id, since: now, until });
     }
 
-    fn watch(&self, asked: &Asked<'_>) -> MutexGuard<'_, Watch> {
-        // The low bits choose places inside the caches; these are from the other end.
-        #[expect(clippy::cast_possible_truncation, reason = "only the low bits count")]
-        let part = self.hasher.hash_one(asked).rotate_left(20) as usize % PARTS;
-        self.watches[part].lock().unwrap_or_else(PoisonError::into_inner)
+    fn part(&self, asked: &Asked<'_>) -> MutexGuard<'_, Part> {
+        lock(&self.parts[place(asked)])
     }
+}
+
+fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
+    part.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of a name's part.
+#[inline]
+fn place(asked: &Asked<'_>) -> usize {
+    // The low bits choose places inside the cache; these are from the other end.
+    #[expect(clippy::cast_possible_truncation, reason = "only the low bits count")]
+    let part = asked.hash.rotate_left(20) as usize;
+    part % PARTS
+}
+
+/// Room in a part where there is to be room for so many in all: chance gives some parts more than
+/// others.
+const fn most_in_a_part(all: usize) -> usize {
+    (all / PARTS).saturating_mul(2) + 8
 }
 
 /// Up to a tenth less, by chance.

@@ -1,7 +1,8 @@
 //! A binding on its way into the map.
 
 use super::Resolver;
-use super::near::{Name, Opened};
+use super::name::Name;
+use super::near::Opened;
 use crate::map::{Binding, Registered};
 
 /// A binding that was written in a transaction which has not ended. Say how it ended.
@@ -21,7 +22,8 @@ pub struct Registration {
 
 impl Registration {
     pub(super) fn begin(resolver: &Resolver, binding: &Binding) -> Self {
-        let opened = resolver.0.near.open(&Name::of(binding));
+        let near = &resolver.0.near;
+        let opened = near.open(&near.names.of(binding));
         let (resolver, binding) = (resolver.clone(), binding.clone());
         Self { resolver, binding, opened, registered: Registered::New, ended: false }
     }
@@ -40,32 +42,29 @@ impl Registration {
     pub fn committed(mut self) {
         self.ended = true;
         let inner = &self.resolver.0;
-        let name = Name::of(&self.binding);
-        inner.near.registered(&name, self.binding.internal(), self.opened);
-        inner.flights.forget(&name);
+        let name = self.name();
+        let word = inner.registered(&name);
+        inner.near.registered(name, self.binding.internal(), self.opened);
         if let Some(middle) = &inner.middle {
-            middle.tell_later(inner.registered(&name));
+            middle.tell_later(word);
         }
     }
 
     /// The transaction was rolled back, for certain.
     pub fn rolled_back(mut self) {
         self.ended = true;
-        self.resolver.0.near.dropped(&Name::of(&self.binding));
+        self.resolver.0.near.dropped(&self.name());
+    }
+
+    fn name(&self) -> Name {
+        self.resolver.0.near.names.of(&self.binding)
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         if !self.ended {
-            self.resolver.0.near.unclear(&Name::of(&self.binding));
+            self.resolver.0.near.unclear(&self.name());
         }
-    }
-}
-
-impl Name {
-    pub(super) fn of(binding: &Binding) -> Self {
-        let (kind, public) = (binding.kind(), *binding.public());
-        Self { tenant: binding.tenant().into(), kind, public }
     }
 }

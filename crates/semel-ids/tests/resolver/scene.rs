@@ -215,12 +215,12 @@ fn value(internal: Option<Ulid>) -> Vec<u8> {
 }
 
 impl Shared for Hub {
-    fn get<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<Slot>>> {
+    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<Slot>>> {
         Box::pin(async move {
             self.reads.fetch_add(1, Ordering::SeqCst);
             self.up().await?;
             let (entries, now) = (self.lock(), Instant::now());
-            let slot = |key: &String| match entries.get(key).filter(|(_, until)| now < *until) {
+            let slot = |key: &&str| match entries.get(*key).filter(|(_, until)| now < *until) {
                 None => Slot::Empty,
                 Some((value, _)) if value == b"NULL" => Slot::Absent,
                 Some((value, _)) => match <[u8; 16]>::try_from(value.as_slice()) {

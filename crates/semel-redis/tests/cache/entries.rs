@@ -6,7 +6,7 @@ use semel_ids::shared::{Note, Shared, Slot, Wrong};
 use semel_redis::RedisCache;
 use ulid::Ulid;
 
-use crate::fixture::{HOUR, PLACES, Place, keys, note, wrong};
+use crate::fixture::{HOUR, PLACES, Place, keys, note, read, wrong};
 
 #[tokio::test]
 async fn what_is_written_is_read_back_in_order() {
@@ -21,7 +21,7 @@ async fn what_is_written_is_read_back_in_order() {
         };
         let notes: Vec<Note> = (0..keys.len()).filter_map(there).collect();
         cache.fill(&notes).await.unwrap();
-        let slots = cache.get(&keys).await.unwrap();
+        let slots = read(&cache, &keys).await.unwrap();
         assert_eq!(slots.len(), keys.len());
         for (at, slot) in slots.into_iter().enumerate() {
             let expected = match at % 3 {
@@ -31,7 +31,7 @@ async fn what_is_written_is_read_back_in_order() {
             };
             assert_eq!(slot, expected, "{variable}: {}", keys[at]);
         }
-        assert_eq!(cache.get(&[]).await.unwrap(), []);
+        assert_eq!(read(&cache, &[]).await.unwrap(), []);
     }
 }
 
@@ -79,7 +79,7 @@ async fn readers_fill_gaps_and_nothing_else() {
         cache.fill(&all(Some(1))).await.unwrap();
         cache.fill(&all(None)).await.unwrap();
         cache.fill(&all(Some(2))).await.unwrap();
-        let slots = cache.get(&keys).await.unwrap();
+        let slots = read(&cache, &keys).await.unwrap();
         assert!(slots.iter().all(|slot| *slot == Slot::Known(Ulid(1))), "{variable}");
     }
 }
@@ -94,7 +94,7 @@ async fn whoever_registers_takes_absences_away_and_nothing_else() {
         let notes: Vec<Note> = (0..40).map(|at| note(&keys[at], of(at))).collect();
         cache.fill(&notes).await.unwrap();
         cache.registered(&keys, HOUR).await.unwrap();
-        for (at, slot) in cache.get(&keys).await.unwrap().into_iter().enumerate() {
+        for (at, slot) in read(&cache, &keys).await.unwrap().into_iter().enumerate() {
             let expected = of(at).map_or(Slot::Empty, |id| Slot::Known(Ulid(id)));
             assert_eq!(slot, expected, "{variable}: {}", keys[at]);
         }
@@ -112,7 +112,7 @@ async fn whoever_revokes_writes_over_whatever_is_there() {
         place.put(&keys[39], b"damaged").await;
         cache.revoked(&keys, Duration::from_secs(60)).await.unwrap();
         cache.fill(&there).await.unwrap();
-        let slots = cache.get(&keys).await.unwrap();
+        let slots = read(&cache, &keys).await.unwrap();
         assert_eq!(slots, vec![Slot::Absent; 40], "{variable}");
     }
 }
@@ -129,13 +129,13 @@ async fn entries_that_cannot_be_read_are_damaged_until_they_are_cleared() {
             place.put(key, value).await;
         }
         let damaged = vec![Slot::Damaged; keys.len()];
-        assert_eq!(cache.get(&keys).await.unwrap(), damaged, "{variable}");
+        assert_eq!(read(&cache, &keys).await.unwrap(), damaged, "{variable}");
         // A reader cannot write over it, so that it would stay damaged for as long as it lives.
         let notes: Vec<Note> = keys.iter().map(|key| note(key, Some(1))).collect();
         cache.fill(&notes).await.unwrap();
-        assert_eq!(cache.get(&keys).await.unwrap(), damaged, "{variable}");
+        assert_eq!(read(&cache, &keys).await.unwrap(), damaged, "{variable}");
         cache.clear(&wrong(&keys)).await.unwrap();
-        assert_eq!(cache.get(&keys).await.unwrap(), vec![Slot::Empty; 6], "{variable}");
+        assert_eq!(read(&cache, &keys).await.unwrap(), vec![Slot::Empty; 6], "{variable}");
     }
 }
 
@@ -150,9 +150,9 @@ async fn clearing_leaves_what_can_be_read() {
             keys.iter().enumerate().map(|(at, key)| note(key, ids(at))).collect();
         cache.fill(&notes).await.unwrap();
         cache.revoked(&keys[..1], Duration::from_secs(60)).await.unwrap();
-        let before = cache.get(&keys).await.unwrap();
+        let before = read(&cache, &keys).await.unwrap();
         cache.clear(&wrong(&keys)).await.unwrap();
-        assert_eq!(cache.get(&keys).await.unwrap(), before, "{variable}");
+        assert_eq!(read(&cache, &keys).await.unwrap(), before, "{variable}");
         assert!(!before.contains(&Slot::Empty) && !before.contains(&Slot::Damaged));
     }
 }
@@ -167,7 +167,7 @@ async fn a_word_that_comes_late_leaves_a_revocation() {
         cache.fill(&[absence]).await.unwrap();
         cache.revoked(&keys[1..], HOUR).await.unwrap();
         cache.registered(&keys, Duration::from_secs(30)).await.unwrap();
-        assert_eq!(cache.get(&keys).await.unwrap(), [Slot::Empty, Slot::Absent], "{variable}");
+        assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Empty, Slot::Absent], "{variable}");
     }
 }
 
@@ -181,7 +181,7 @@ async fn a_lie_is_cleared_while_it_stands_and_not_its_successor() {
         let lies = keys.iter().map(|key| Wrong { key: key.clone(), says: Some(Ulid(1)) });
         cache.clear(&lies.collect::<Vec<_>>()).await.unwrap();
         let left = [Slot::Empty, Slot::Known(Ulid(2))];
-        assert_eq!(cache.get(&keys).await.unwrap(), left, "{variable}");
+        assert_eq!(read(&cache, &keys).await.unwrap(), left, "{variable}");
     }
 }
 
@@ -192,10 +192,10 @@ async fn what_is_no_text_at_all_can_be_cleared_too() {
         let cache = place.cache();
         let keys = keys(1);
         let _: i64 = place.raw(redis::cmd("RPUSH").arg(place.name(&keys[0])).arg("x")).await;
-        assert_ne!(cache.get(&keys).await.unwrap(), [Slot::Absent], "{variable}");
+        assert_ne!(read(&cache, &keys).await.unwrap(), [Slot::Absent], "{variable}");
         cache.clear(&wrong(&keys)).await.unwrap();
         cache.fill(&[note(&keys[0], Some(3))]).await.unwrap();
-        assert_eq!(cache.get(&keys).await.unwrap(), [Slot::Known(Ulid(3))], "{variable}");
+        assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Known(Ulid(3))], "{variable}");
     }
 }
 
@@ -205,7 +205,7 @@ async fn caches_of_different_prefixes_never_meet() {
         let (one, other) = (Place::of(variable), Place::of(variable));
         let keys = keys(1);
         one.cache().fill(&[note(&keys[0], Some(1))]).await.unwrap();
-        assert_eq!(other.cache().get(&keys).await.unwrap(), [Slot::Empty], "{variable}");
+        assert_eq!(read(&other.cache(), &keys).await.unwrap(), [Slot::Empty], "{variable}");
     }
 }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 use semel::AttemptId;
-use semel_ids::shared::{Heard, News, Note, Wrong};
+use semel::store::Result;
+use semel_ids::shared::{Heard, News, Note, Shared as _, Slot, Wrong};
 use semel_redis::RedisCache;
 use ulid::Ulid;
 
@@ -94,6 +95,10 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
 pub(crate) fn note(key: &str, internal: Option<u128>) -> Note {
     Note { key: key.to_owned(), internal: internal.map(Ulid), ttl: Duration::from_secs(60) }
+}
+
+pub(crate) async fn read(cache: &RedisCache, keys: &[String]) -> Result<Vec<Slot>> {
+    cache.get(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await
 }
 
 /// Entries that could not be read.

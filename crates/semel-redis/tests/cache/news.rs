@@ -6,7 +6,7 @@ use semel_ids::shared::{Heard, Shared, Slot};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-use crate::fixture::{GENEROUS, HOUR, PLACES, Place, keys, note, said, wrong};
+use crate::fixture::{GENEROUS, HOUR, PLACES, Place, keys, note, read, said, wrong};
 
 #[tokio::test]
 async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
@@ -48,7 +48,7 @@ async fn whoever_hears_of_an_id_finds_the_cache_changed() {
             match said(news.as_mut()).await {
                 Heard::Registered(some) => heard.0.extend(some),
                 Heard::Revoked(some) => {
-                    let slots = reader.get(&some).await.unwrap();
+                    let slots = read(&reader, &some).await.unwrap();
                     assert!(slots.iter().all(|slot| *slot == Slot::Absent), "{variable}");
                     heard.1.extend(some);
                 }

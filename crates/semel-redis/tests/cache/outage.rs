@@ -9,7 +9,7 @@ use semel_testkit::proxy::{Direction, FaultProxy};
 use semel_testkit::servers::{Options, Redis, RedisCluster};
 use ulid::Ulid;
 
-use crate::fixture::{GENEROUS, HOUR, Place, keys, note, said, wrong};
+use crate::fixture::{GENEROUS, HOUR, Place, keys, note, read, said, wrong};
 
 const PATIENCE: Duration = Duration::from_millis(400);
 
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(400);
 async fn recovered(cache: &RedisCache, keys: &[String]) -> Vec<Slot> {
     let asking = async {
         loop {
-            if let Ok(slots) = cache.get(keys).await {
+            if let Ok(slots) = read(cache, keys).await {
                 return slots;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -31,7 +31,7 @@ async fn every_call_fails(cache: &RedisCache) {
     let keys = keys(30);
     let notes: Vec<_> = keys.iter().map(|key| note(key, Some(2))).collect();
     let calls = async {
-        assert_eq!(cache.get(&keys).await.expect_err("away").kind(), ErrorKind::Unavailable);
+        assert_eq!(read(cache, &keys).await.expect_err("away").kind(), ErrorKind::Unavailable);
         let unwritten = [ErrorKind::Unavailable, ErrorKind::Ambiguous];
         assert!(unwritten.contains(&cache.fill(&notes).await.expect_err("away").kind()));
         assert!(unwritten.contains(&cache.registered(&keys, HOUR).await.expect_err("away").kind()));
@@ -90,7 +90,7 @@ async fn a_server_that_died_is_an_error_and_then_works_again() {
     server.restart().unwrap();
     recovered(&cache, &keys).await;
     cache.fill(&[note(&keys[1], Some(9))]).await.unwrap();
-    assert_eq!(cache.get(&keys[1..]).await.unwrap(), [Slot::Known(Ulid(9))]);
+    assert_eq!(read(&cache, &keys[1..]).await.unwrap(), [Slot::Known(Ulid(9))]);
     assert!(cache.listen().await.is_ok());
 }
 
@@ -144,7 +144,7 @@ async fn many_callers_of_a_hanging_server_share_one_time_out() {
     recovered(&cache, &keys).await;
     server.pause().unwrap();
     for _ in 0..2 {
-        let all = futures_util::future::join_all((0..200).map(|_| cache.get(&keys)));
+        let all = futures_util::future::join_all((0..200).map(|_| read(&cache, &keys)));
         let answers = tokio::time::timeout(GENEROUS, all).await.expect("not one after another");
         assert!(answers.iter().all(Result::is_err));
     }
@@ -160,7 +160,7 @@ async fn however_many_keys_make_one_trip() {
     let cache = place.cache();
     let keys = keys(1_000);
     let notes: Vec<_> = keys.iter().map(|key| note(key, Some(1))).collect();
-    cache.get(&keys).await.unwrap();
+    read(&cache, &keys).await.unwrap();
     proxy.latency(Duration::from_millis(100), Duration::ZERO);
     // One after another they would take more than three minutes each.
     let calls = async {
@@ -168,7 +168,7 @@ async fn however_many_keys_make_one_trip() {
         cache.registered(&keys, HOUR).await.unwrap();
         cache.clear(&wrong(&keys)).await.unwrap();
         cache.revoked(&keys, GENEROUS).await.unwrap();
-        cache.get(&keys).await.unwrap()
+        read(&cache, &keys).await.unwrap()
     };
     let slots = tokio::time::timeout(GENEROUS, calls).await.expect("one trip each");
     assert_eq!(slots, vec![Slot::Absent; 1_000]);
@@ -227,7 +227,7 @@ async fn keys_that_move_to_another_master_are_found_there() {
     // What is there is answered by the one, what is not is asked of the other.
     let mut expected = vec![Slot::Absent; 4];
     expected.extend([Slot::Empty; 4]);
-    assert_eq!(cache.get(&keys).await.unwrap(), expected);
+    assert_eq!(read(&cache, &keys).await.unwrap(), expected);
     cache.revoked(comes, minute).await.unwrap();
     // Each is told of once more, after it was written where it belongs. They are written at the same
     // time, in no order.
@@ -240,7 +240,7 @@ async fn keys_that_move_to_another_master_are_found_there() {
     }
     alone.sort_unstable();
     assert_eq!(alone, comes);
-    assert_eq!(cache.get(&keys).await.unwrap(), vec![Slot::Absent; 8]);
+    assert_eq!(read(&cache, &keys).await.unwrap(), vec![Slot::Absent; 8]);
     let mut migrate = redis::cmd("MIGRATE");
     migrate.arg("127.0.0.1").arg(cluster.nodes()[target].port()).arg("").arg(0).arg(5_000);
     migrate.arg("KEYS");
@@ -253,6 +253,6 @@ async fn keys_that_move_to_another_master_are_found_there() {
     }
     // The cache's map of slots is out of date now, and puts itself right.
     for _ in 0..2 {
-        assert_eq!(cache.get(&keys).await.unwrap(), vec![Slot::Absent; 8]);
+        assert_eq!(read(&cache, &keys).await.unwrap(), vec![Slot::Absent; 8]);
     }
 }

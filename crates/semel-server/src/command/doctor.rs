@@ -279,7 +279,7 @@ fn backlog(backlog: Backlog) -> Option<Check> {
 /// Whether the cache that resolvers share answers. Without it they ask the map.
 async fn cache(settings: &Settings) -> Option<Check> {
     let url = settings.idresolve.shared()?;
-    let asked = async { RedisCache::open(url)?.get(&["semel:doctor".to_owned()]).await };
+    let asked = async { RedisCache::open(url)?.get(&["semel:doctor"]).await };
     Some(match asked.await {
         Ok(_) => Check::good("cache", "l2-reached", format!("{} answers", redacted(url))),
         Err(error) => {

@@ -98,7 +98,7 @@ impl IdMap for Counted {
 struct CountedCache(Asked);
 
 impl Shared for CountedCache {
-    fn get<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, store::Result<Vec<Slot>>> {
+    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, store::Result<Vec<Slot>>> {
         self.0.cache.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move { Ok(vec![Slot::Empty; keys.len()]) })
     }

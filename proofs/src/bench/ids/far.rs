@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
 use semel_ids::map::memory::MemoryMap;
@@ -16,6 +18,7 @@ use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
 use sqlx::{MySqlPool, PgPool, QueryBuilder, SqlitePool};
+use ulid::Ulid;
 
 use super::{BATCH, Ids, TENANT, subject};
 use crate::bench::Trouble;
@@ -80,8 +83,14 @@ impl Contender for Get {
     async fn once(&self, number: u64) -> Result<(), Trouble> {
         let at = usize::try_from(number)? % self.keys.len();
         let value: Option<Vec<u8>> = self.connection.clone().get(&self.keys[at]).await?;
-        value.map(drop).ok_or_else(|| "a bare GET missed".into())
+        value.as_deref().and_then(id).map(drop).ok_or_else(|| "a bare GET missed".into())
     }
+}
+
+/// The id that an entry holds: whoever asks Redis wants it, not its text.
+fn id(value: &[u8]) -> Option<Ulid> {
+    let bytes = STANDARD.decode(value).ok()?;
+    bytes.try_into().ok().map(Ulid::from_bytes)
 }
 
 struct MGet {
@@ -94,7 +103,8 @@ impl Contender for MGet {
         let at = usize::try_from(number)? % (self.keys.len() / BATCH);
         let keys = &self.keys[at * BATCH..(at + 1) * BATCH];
         let values: Vec<Option<Vec<u8>>> = self.connection.clone().mget(keys).await?;
-        values.iter().all(Option::is_some).then_some(()).ok_or_else(|| "a bare MGET missed".into())
+        let ids: Vec<Option<Ulid>> = values.iter().map(|value| id(value.as_deref()?)).collect();
+        ids.iter().all(Option::is_some).then_some(()).ok_or_else(|| "a bare MGET missed".into())
     }
 }
 

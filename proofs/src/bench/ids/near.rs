@@ -51,23 +51,27 @@ impl Warm {
 /// The cache that is inside, with the key that such a cache has.
 pub(super) struct Bare {
     cache: Cache<String, Ulid>,
-    keys: Vec<String>,
+    entries: Vec<(String, Ulid)>,
 }
 
 impl Bare {
     pub(super) fn new(ids: &Ids) -> Self {
         let cache = Cache::builder();
         let cache = cache.max_capacity(100_000).time_to_live(Duration::from_secs(600)).build();
-        let keys: Vec<_> = ids.texts.iter().map(|text| format!("{TENANT}:ORDER:{text}")).collect();
-        for (key, id) in keys.iter().zip(&ids.ids) {
-            cache.insert(key.clone(), id.ulid());
+        let key = |text: &String| format!("{TENANT}:ORDER:{text}");
+        let entries = ids.texts.iter().zip(&ids.ids).map(|(text, id)| (key(text), id.ulid()));
+        let entries: Vec<_> = entries.collect();
+        for (key, id) in &entries {
+            cache.insert(key.clone(), *id);
         }
-        Self { cache, keys }
+        Self { cache, entries }
     }
 
     pub(super) fn hit(&self, number: u64) -> Result<(), Trouble> {
-        let at = usize::try_from(number).unwrap_or(0) % self.keys.len();
-        self.cache.get(self.keys[at].as_str()).map(drop).ok_or_else(|| "a bare hit missed".into())
+        let at = usize::try_from(number).unwrap_or(0) % self.entries.len();
+        let (key, id) = &self.entries[at];
+        let known = self.cache.get(key.as_str()) == Some(*id);
+        known.then_some(()).ok_or_else(|| "a bare hit missed".into())
     }
 }
 

@@ -1,0 +1,138 @@
+//! A part of the names: what was told of them, what is absent, and what is under way.
+//!
+//! Everything that must not be seen half changed is under the one lock of its part. Known ids are not
+//! here, so that a hit takes no lock: see [`Near`](super::near::Near).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::flight::Flight;
+use super::name::{Asked, Name};
+use super::near::Turn;
+
+/// An answer with its time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept<T> {
+    pub(super) value: T,
+    pub(super) since: Instant,
+    pub(super) until: Instant,
+}
+
+impl<T> Kept<T> {
+    /// Whether it may be used: not after its time, and while nothing is heard from other nodes only
+    /// if it is younger than `limit`.
+    pub(super) fn counts(&self, now: Instant, limit: Option<Duration>) -> bool {
+        now < self.until && limit.is_none_or(|limit| now < self.since + limit)
+    }
+}
+
+/// A few names for a while, the oldest first. There are so few in a part that they are gone through.
+#[derive(Debug, Default)]
+pub(super) struct Few(VecDeque<(Name, Kept<()>)>);
+
+impl Few {
+    pub(super) fn holds(&self, asked: &Asked<'_>, now: Instant, limit: Option<Duration>) -> bool {
+        let holds = |(name, kept): &(Name, Kept<()>)| {
+            asked.is(&name.realm, &name.public, name.hash) && kept.counts(now, limit)
+        };
+        self.0.iter().any(holds)
+    }
+
+    /// The newest are those that matter: where there are `most`, the oldest goes.
+    pub(super) fn put(&mut self, name: Name, kept: Kept<()>, most: usize) {
+        self.take(&name.asked());
+        let over = |few: &VecDeque<(Name, Kept<()>)>| {
+            few.len() >= most || few.front().is_some_and(|(_, first)| first.until <= kept.since)
+        };
+        while !self.0.is_empty() && over(&self.0) {
+            self.0.pop_front();
+        }
+        self.0.push_back((name, kept));
+    }
+
+    pub(super) fn take(&mut self, asked: &Asked<'_>) {
+        if self.0.is_empty() {
+            return;
+        }
+        self.0.retain(|(name, _)| !asked.is(&name.realm, &name.public, name.hash));
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// An id that is being looked up: by which flight, and its place there.
+#[derive(Debug)]
+struct UnderWay {
+    hash: u64,
+    flight: Arc<Flight>,
+    at: usize,
+}
+
+impl UnderWay {
+    fn is(&self, asked: &Asked<'_>) -> bool {
+        let one = &self.flight.wanted[self.at];
+        asked.is(&self.flight.realm, &one.public, self.hash)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// Moves with every change that was told.
+    pub(super) turn: Turn,
+    /// Registrations that have begun and not ended: their ids may be there at any moment.
+    pub(super) open: u32,
+    /// Revocations so far.
+    pub(super) revocations: u64,
+    /// Nothing at all is remembered before this.
+    pub(super) nothing: Option<Instant>,
+    /// Ids that are not there.
+    pub(super) absent: Few,
+    /// Ids of which it was said that they are there: no absence of theirs is believed for a while,
+    /// whoever tells of it.
+    pub(super) fresh: Few,
+    loads: Vec<UnderWay>,
+}
+
+impl Part {
+    /// Something was told of a name: what began before is neither remembered nor joined.
+    pub(super) fn changed(&mut self, asked: &Asked<'_>) {
+        self.turn.pass();
+        self.loads.retain(|load| !load.is(asked));
+    }
+
+    /// Something may have been told of any name.
+    pub(super) fn unheard(&mut self) {
+        self.turn.pass();
+        self.loads.clear();
+        self.absent.clear();
+    }
+
+    /// Whether an absence of this name is not to be believed, whoever tells of it.
+    pub(super) fn doubts(&self, asked: &Asked<'_>, now: Instant) -> bool {
+        self.open > 0 || self.fresh.holds(asked, now, None)
+    }
+
+    /// The flight that is looking a name up.
+    pub(super) fn under_way(&self, asked: &Asked<'_>) -> Option<(Arc<Flight>, usize)> {
+        let load = self.loads.iter().find(|load| load.is(asked))?;
+        Some((Arc::clone(&load.flight), load.at))
+    }
+
+    pub(super) fn take_off(&mut self, flight: &Arc<Flight>, at: usize) {
+        let (hash, flight) = (flight.wanted[at].missed.hash, Arc::clone(flight));
+        self.loads.push(UnderWay { hash, flight, at });
+    }
+
+    /// A flight is over. It may have been forgotten, and another may have its place.
+    pub(super) fn end(&mut self, flight: &Arc<Flight>, at: usize) {
+        let is = |load: &UnderWay| load.at == at && Arc::ptr_eq(&load.flight, flight);
+        if let Some(place) = self.loads.iter().position(is) {
+            self.loads.swap_remove(place);
+        }
+    }
+}
