@@ -465,6 +465,9 @@ mod tests {
                 ("ann:", "@host/db", "***@host/db"),
             ] {
                 let url = format!("{before}{password}{after}");
+                if before == "ann:" && password.starts_with("//") {
+                    continue; // Written like this it is a whole URL, of another user's.
+                }
                 // Nothing but the scheme where it could not be told apart.
                 let scheme = before.find("://").map_or("", |end| &before[..end + 3]);
                 let told = redacted(&url);
