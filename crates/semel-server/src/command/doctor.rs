@@ -14,6 +14,7 @@ use semel_ids::shared::Shared as _;
 use semel_redis::RedisCache;
 use serde_json::{Value, json};
 
+use super::unread::Unread;
 use super::{At, migrate, shown};
 use crate::failure::Failure;
 use crate::gateway::identity::Who;
@@ -226,13 +227,14 @@ fn promise(kind: StoreKind, guarantee: Guarantee) -> Check {
 
 /// Records that nobody will come back to by himself.
 async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
-    let mut checks = Vec::new();
+    let (mut checks, mut unread) = (Vec::new(), Unread::default());
     for (state, code, what) in [
         (State::Uncertain, "records-uncertain", "uncertain: they may or may not have happened"),
         (State::Dead, "records-dead", "dead: their attempts are used up"),
     ] {
         let filter = Filter { state: Some(state), ..Filter::default() };
-        let page = ledger.list(&filter, None, MOST).await?;
+        let page = ledger.survey(&filter, None, MOST).await?;
+        unread.add(page.unreadable);
         let (count, more) = (page.entries.len() as u64, page.next.is_some());
         if count > 0 {
             let found = format!(
@@ -246,6 +248,11 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
                 format!("`semel records list --state {name}`, then `records show` and `resolve`");
             checks.push(Check::warning("records", code, found, fix));
         }
+    }
+    if !unread.is_empty() {
+        let fix =
+            "`semel records list` names them; no command changes a record that it cannot read";
+        checks.push(Check::warning("records", "records-unreadable", unread.to_string(), fix));
     }
     if checks.is_empty() {
         checks.push(Check::good("records", "records-decided", "none is dead or uncertain"));

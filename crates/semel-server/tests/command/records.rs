@@ -259,6 +259,8 @@ async fn a_record_that_cannot_be_read_is_told_and_hides_no_other(ground: Ground)
     ] {
         assert!(ground.run(words).badly(3).contains("cannot be read"), "{words:?}");
     }
+    let doctor = ground.run(&["doctor", "--json"]);
+    assert!(doctor.stdout.contains("records-unreadable"), "{}", doctor.stdout);
     ground.run(&["records", "show", "a"]).well();
     let purged = ground.run(&["records", "purge", "--all", "--scope", "PAY", "--json"]);
     let told: serde_json::Value = serde_json::from_str(&purged.stdout).unwrap();
