@@ -19,6 +19,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -32,6 +33,11 @@ use crate::failure::Failure;
 
 /// How often a caller of HTTP/2 is asked whether it is still there.
 const PING: Duration = Duration::from_secs(15);
+/// How long the other end of a connection may be silent before it is asked whether it is still there, and
+/// how often after that; the system decides how often in all. Nothing else finds out about one that
+/// vanished without a word while nothing is to be sent to it, as on a WebSocket.
+pub(crate) const KEEPALIVE: (Duration, Duration) =
+    (Duration::from_secs(60), Duration::from_secs(15));
 /// How long what is cut has to notice.
 const CUT: Duration = Duration::from_secs(1);
 /// The pause after an accept that failed, mostly for want of file descriptors.
@@ -165,6 +171,9 @@ impl Listener {
                 }
             };
             let _ = stream.set_nodelay(true);
+            let (silent, again) = KEEPALIVE;
+            let keepalive = TcpKeepalive::new().with_time(silent).with_interval(again);
+            let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
             let seat = Seat(Arc::new(Taken { _place: place, cut: cut.clone() }));
             let caller = Caller {
                 peer: Peer { address: peer, seat },
@@ -182,12 +191,14 @@ impl Listener {
         drop(self.socket);
         let end = Instant::now() + grace;
         let in_time = timeout_at(end, calls.shutdown()).await.is_ok();
-        // Once all calls are over, whatever still has a place is an upgraded connection.
+        // Once all calls are over, whatever still has a place is an upgraded connection or, rarely, an
+        // attempt whose caller has left.
         if timeout_at(end, places.acquire_many(all)).await.is_err() {
             cut.cancel();
             if in_time {
-                let still = "upgraded connections were still open";
-                tracing::info!("{still} after {grace:?} and are closed");
+                tracing::info!(
+                    "places were still taken after {grace:?}; upgraded connections are closed"
+                );
                 let _ = tokio::time::timeout(CUT, places.acquire_many(all)).await;
             }
         }

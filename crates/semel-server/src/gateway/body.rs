@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use super::client::too_late;
+use super::forward::Place;
 
 /// Why a body broke off.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -93,6 +94,8 @@ pub(super) struct Deadline {
     /// What is waited for. With one byte more nobody waits any longer, and the rest is delivered as it
     /// comes.
     pub(super) left: usize,
+    /// What it takes of what there is, for as long as it is waited for.
+    pub(super) _place: Place,
 }
 
 #[derive(Debug)]

@@ -20,6 +20,7 @@ use rustls::{ClientConfig, RootCertStore};
 use super::settings::Gateway;
 use super::upstream::Upstream;
 use crate::failure::Failure;
+use crate::serve::KEEPALIVE;
 
 /// How long a connection may be idle and be used again. Shorter than any server that we know waits
 /// before it closes one (gunicorn 2 s, Node and Apache 5 s): a request written to a connection while the
@@ -69,6 +70,9 @@ where
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(connecting));
+    let (silent, again) = KEEPALIVE;
+    tcp.set_keepalive(Some(silent));
+    tcp.set_keepalive_interval(Some(again));
     let secure = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let connector = match http2 {
         true => secure.enable_http2().wrap_connector(tcp),

@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::capture_connection;
 use metrics::counter;
 use semel_tower::http::{Fate, Slug};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::Service;
 
 use super::body::{Answer, BoxError, Deadline, Outgoing, Progress};
@@ -34,6 +34,8 @@ use crate::serve::Peer;
 
 /// What the layer keeps of an answer where no route says otherwise.
 const MAX_RESPONSE: usize = 1 << 20;
+/// The part of the places, one in so many, that only calls with a key may take.
+const KEYED: u32 = 4;
 /// What gRPC has before a message.
 const PREFIX: usize = 5;
 
@@ -54,7 +56,17 @@ struct Inner<B> {
     problems: String,
     /// Calls at once. They outlive their callers, so that no limit of connections bounds them.
     calls: Arc<Semaphore>,
+    /// Of these, the ones without a key, which may not have all: their bodies come as slowly as callers
+    /// like, and a few slow ones are not to keep everybody out.
+    keyless: Arc<Semaphore>,
     max_calls: u32,
+}
+
+/// A call's place among those that are under way.
+#[derive(Debug)]
+pub(super) struct Place {
+    _call: OwnedSemaphorePermit,
+    _keyless: Option<OwnedSemaphorePermit>,
 }
 
 impl<B> Clone for Forward<B> {
@@ -84,6 +96,9 @@ where
             trusted: settings.trust_forwarded,
             problems: settings.problem_types.clone(),
             calls: Arc::new(Semaphore::new(settings.max_calls as usize)),
+            keyless: Arc::new(Semaphore::new(
+                (settings.max_calls - settings.max_calls / KEYED) as usize,
+            )),
             max_calls: settings.max_calls,
         })))
     }
@@ -104,22 +119,22 @@ where
         let matched = request.extensions().get::<Arc<Matched>>();
         let limit = matched.and_then(|matched| matched.upstream_timeout).unwrap_or(inner.timeout);
         let bytes = matched.and_then(|matched| matched.max_response).unwrap_or(MAX_RESPONSE);
-        let Ok(_place) = inner.calls.clone().try_acquire_owned() else {
-            return inner.too_many(&sent);
-        };
+        let Some(place) = inner.place(sent.claimed) else { return inner.too_many(&sent) };
         let upgrade = Upgrade::asked(&mut request, sent.claimed);
         inner.readdress(&mut request, uri);
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
         }
         // Somebody waits for the end of what was claimed. Anything else may stream for as long as it
-        // likes: the upstream is only not to be silent before it answers.
-        let mut deadline = sent.claimed.then(|| Deadline {
-            end: Box::pin(tokio::time::sleep(limit)),
-            limit,
-            left: bytes.saturating_add(PREFIX),
-        });
-        let progress = (!sent.claimed).then(Progress::new);
+        // likes: the upstream is only not to be silent before it answers, and the place is left then.
+        let (mut deadline, progress, _place) = match sent.claimed {
+            true => {
+                let end = Box::pin(tokio::time::sleep(limit));
+                let left = bytes.saturating_add(PREFIX);
+                (Some(Deadline { end, limit, left, _place: place }), None, None)
+            }
+            false => (None, Some(Progress::new()), Some(place)),
+        };
         let mut request = request.map(|body| Outgoing::new(body, progress.clone()));
         let connection = capture_connection(&mut request);
         let pool = if sent.grpc { &inner.pools.grpc } else { &inner.pools.any };
@@ -162,6 +177,13 @@ async fn silence(progress: Option<&Progress>, deadline: Option<&mut Deadline>, l
 }
 
 impl<B> Inner<B> {
+    /// A place for one more call, if there is one.
+    fn place(&self, claimed: bool) -> Option<Place> {
+        let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
+        let keyless = if claimed { None } else { Some(take(&self.keyless)?) };
+        Some(Place { _call: take(&self.calls)?, _keyless: keyless })
+    }
+
     /// Makes a request of a caller's one of ours.
     fn readdress(&self, request: &mut Request<B>, uri: Uri) {
         // Taken out: a call outlives its caller, whose place is then somebody else's.
@@ -180,8 +202,8 @@ impl<B> Inner<B> {
     /// What a caller is told whose request is one too many. Nothing was sent.
     fn too_many(&self, sent: &Sent) -> Response<Answer> {
         count("refused");
-        let (upstream, calls) = (&self.upstream, self.max_calls);
-        tracing::warn!(%upstream, "{calls} calls are under way; one more was refused");
+        let (upstream, max_calls, keyed) = (&self.upstream, self.max_calls, sent.claimed);
+        tracing::warn!(%upstream, max_calls, keyed, "too many calls are under way; one was refused");
         let words = "too many calls are under way; come again with the same key\n";
         let mut response = told(StatusCode::SERVICE_UNAVAILABLE, words);
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));

@@ -160,7 +160,7 @@ async fn an_upgraded_connection_that_outlasts_the_grace_is_closed() {
     gateway.signal("TERM");
     socket.closed().await;
     assert_eq!(gateway.ended().code(), Some(0), "it may never have ended by itself");
-    assert!(ground.log().contains("upgraded connections were still open"), "{}", ground.log());
+    assert!(ground.log().contains("upgraded connections are closed"), "{}", ground.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use http::Method;
 
-use crate::caller::{Caller, full};
-use crate::ground::Ground;
+use crate::caller::{Caller, full, get};
+use crate::ground::{Ground, PATIENCE};
 use crate::raw::Raw;
 use crate::shop::Shop;
 
@@ -90,6 +90,72 @@ async fn one_call_too_many_is_refused_unsent_and_its_key_stays_free() {
     assert_eq!(under_way.await.unwrap().status, 201);
     let other = caller.post("/orders", "two", "[1]").await;
     assert_eq!((other.status.as_u16(), other.replayed()), (201, false), "nothing was left of it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_without_a_key_leave_room_for_those_with_one() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), "[gateway]\nmax_calls = 4");
+    let caller = Caller::new(&gateway);
+    for n in 1..=3 {
+        let caller = caller.clone();
+        tokio::spawn(async move { caller.get("/slow").await });
+        shop.arrived(n).await;
+    }
+    assert_eq!(caller.get("/a").await.status, 503);
+    assert_eq!(caller.post("/orders", "k", "{}").await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_with_a_key_counts_until_its_answer_is_whole() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), "[gateway]\nmax_calls = 1");
+    let caller = Caller::new(&gateway);
+    let under_way = tokio::spawn({
+        let caller = caller.clone();
+        async move { caller.post("/begun", "one", "{}").await }
+    });
+    let metrics = format!("{}/metrics", gateway.url("admin"));
+    let answered = "semel_gateway_upstream_total{result=\"answered\"} 1";
+    while !get(&metrics).await.text().contains(answered) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(caller.post("/orders", "two", "{}").await.status, 503);
+    shop.let_go(1);
+    assert_eq!(under_way.await.unwrap().text(), "begun");
+    assert_eq!(caller.post("/orders", "two", "{}").await.status, 201);
+}
+
+/// Whether the system asks the other end of a connection whether it is still there, by the ports of both
+/// ends; `None` for any port.
+#[cfg(target_os = "linux")]
+fn is_watched(local: Option<u16>, remote: u16) -> bool {
+    const ESTABLISHED: &str = "01";
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().skip(1).any(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let port = |n: usize| words[n].rsplit(':').next().map(|hex| u16::from_str_radix(hex, 16));
+        let is = |n, wanted| port(n) == Some(Ok(wanted));
+        // Of a socket's timers, the second is that of keepalive.
+        let asks = words[5].starts_with("02:");
+        local.is_none_or(|local| is(1, local)) && is(2, remote) && words[3] == ESTABLISHED && asks
+    })
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn who_vanished_from_an_upgraded_connection_is_found_out_at_both_ends() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let socket = Raw::upgraded(&gateway).await;
+    let (caller, listener) = socket.ports();
+    let waiting = async {
+        // While bytes are on their way another timer is shown.
+        while !(is_watched(Some(listener), caller) && is_watched(None, shop.address.port())) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect("both ends are watched");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -34,6 +34,12 @@ impl Raw {
         tokio::time::timeout(PATIENCE, reading).await.expect("it is closed");
     }
 
+    /// The ports of both ends, ours first.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn ports(&self) -> (u16, u16) {
+        (self.0.local_addr().unwrap().port(), self.0.peer_addr().unwrap().port())
+    }
+
     pub(crate) async fn say(&mut self, text: &str) {
         self.0.write_all(text.as_bytes()).await.unwrap();
     }

@@ -166,6 +166,7 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
             state.gate.acquire().await?.forget();
             said(StatusCode::CREATED, made)?
         }
+        "/begun" => Response::new(begun(state)),
         "/shop.v1.Orders/Create" => grpc(count),
         _ => said(StatusCode::CREATED, made)?,
     })
@@ -173,6 +174,14 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
 
 fn frames(frames: Vec<Result<Frame<Bytes>, BoxError>>) -> BoxBody<Bytes, BoxError> {
     BodyExt::boxed(StreamBody::new(futures_util::stream::iter(frames)))
+}
+
+/// A body that is waited for when its head is long there.
+fn begun(state: Arc<State>) -> BoxBody<Bytes, BoxError> {
+    BodyExt::boxed(StreamBody::new(Box::pin(futures_util::stream::once(async move {
+        state.gate.acquire().await?.forget();
+        Ok(Frame::data(Bytes::from_static(b"begun")))
+    }))))
 }
 
 fn trailers_too() -> Response<BoxBody<Bytes, BoxError>> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{self, Either};
 use http::header::{CACHE_CONTROL, LOCATION, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
@@ -141,6 +142,8 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         serving: impl Future<Output = Result<Served<A>, Error>>,
     ) -> Result<Response<Body<C>>, Result<Served<A>, Error>> {
         let mut serving = std::pin::pin!(serving);
+        // Polled beside everything that is waited for here: an attempt may have no task of its own
+        // (`Command::attended`), and have a connection to the store that all others wait for.
         let retry_after = asked.rules.retry_after;
         let id = tokio::select! {
             biased;
@@ -154,11 +157,18 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 if !preferred.wait.is_zero() && let Ok(served) = waiting.await {
                     return Err(served);
                 }
-                // Without a pointer the URL would lead nowhere: the caller waits after all.
-                if !begins.sent_away.go() || point(&self.door.executor, asked, id).await.is_err() {
+                if !begins.sent_away.go() {
                     return Err(serving.await);
                 }
-                return Ok(accepted(id, retry_after));
+                let pointing = std::pin::pin!(point(&self.door.executor, asked, id));
+                // Without a pointer the URL would lead nowhere: the caller waits after all.
+                return match future::select(pointing, serving).await {
+                    Either::Left((Ok(()), _)) => Ok(accepted(id, retry_after)),
+                    Either::Left((Err(_), serving)) => Err(serving.await),
+                    Either::Right((served, pointing)) => {
+                        pointing.await.map(|()| accepted(id, retry_after)).map_err(|_| served)
+                    }
+                };
             }
         };
         match point(&self.door.executor, asked, id).await {

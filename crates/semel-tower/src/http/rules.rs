@@ -158,8 +158,9 @@ impl Rules {
         self
     }
 
-    /// How long the body of a request with a key may take from its first byte to its last; one that
-    /// takes longer is refused with 408, and nothing ran. Default: as long as it takes.
+    /// How long the body of a request with a key may take to arrive, counted from when the layer begins
+    /// to read it; one that takes longer is refused with 408, and nothing ran. Default: as long as it
+    /// takes.
     pub fn body_timeout(mut self, limit: Duration) -> Self {
         self.body_timeout = Some(limit);
         self

@@ -8,10 +8,11 @@ use axum::routing::{MethodRouter, post as on_post};
 use http::StatusCode;
 use semel::Wait;
 use semel::store::memory::MemoryStore;
+use semel_testkit::faulty::{Fault, Verb};
 use semel_tower::http::{OPERATIONS, Rules};
 
-use crate::ground::{Answer, get, post, run};
-use crate::stage::{Gate, Runs, heard, layer, order, send, sending, url, with};
+use crate::ground::{Answer, get, post, run, until};
+use crate::stage::{Gate, Runs, faulty, heard, layer, order, send, sending, url, with};
 
 /// A handler that refuses its first request and then creates.
 fn refusing(status: u16, runs: &Runs, gate: Option<&Gate>) -> MethodRouter {
@@ -33,6 +34,33 @@ fn routed(handler: MethodRouter, rules: Rules) -> Router {
 /// Whether this tells a caller to send its request once more.
 fn told_to_send_again(answer: &Answer) -> bool {
     answer.problem().as_deref() == Some("failed") && answer.json()["retryable"] == true
+}
+
+#[test]
+fn an_attempt_that_is_its_callers_goes_on_while_the_way_to_it_is_written() {
+    run(async {
+        let (store, faults) = faulty(MemoryStore::new());
+        let (gate, runs) = (Gate::new(), Runs::default());
+        let handler = {
+            let (gate, runs) = (gate.clone(), runs.clone());
+            on_post(async move || {
+                gate.pass().await;
+                format!("run {}", runs.next())
+            })
+        };
+        let rules = Rules::new().command(semel::Command::attended);
+        let app = Router::new().route("/orders", handler).layer(layer(store).rules(rules));
+        // The claim comes first, then the pointer.
+        faults.spare(Verb::Open, 1);
+        faults.next(Verb::Open, Fault::Hang);
+        let asking = sending(&app, with(order(), "prefer", "respond-async"));
+        faults.hung(1).await;
+        gate.open();
+        until(async || runs.count() == 1).await;
+        faults.release();
+        let place = url(&asking.await.expect("an answer"));
+        assert_eq!(heard(&app, &place).await.text(), "run 1");
+    });
 }
 
 #[test]

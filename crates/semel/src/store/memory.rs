@@ -24,8 +24,11 @@ use crate::record::{Entry, Record, State, Version};
 /// Locks that are taken often enough to be worth spreading; a power of two.
 const SHARDS: usize = 64;
 
-/// How long a full store refuses without looking again for what it could remove.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How many times as long as a look took a full store refuses without looking again for what it could
+/// remove: a large one has other things to do.
+const PAUSE: u32 = 10;
+/// How long that is at least, and at most, should somebody set the clock meanwhile.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// The part of its keys, one in so many, that a look must remove for the next one to be worth it.
 const WORTH: usize = 64;
 
@@ -116,7 +119,11 @@ impl MemoryStore {
         }
         let removed = self.sweep_now(u32::MAX).removed as usize;
         let scarce = removed.saturating_mul(WORTH) < self.0.capacity;
-        *full_until = scarce.then(|| now.after(PAUSE));
+        // From its end on: the look itself may have taken longer than the least pause.
+        let end = self.0.clock.now();
+        let took = end.remaining(now).unwrap_or_default();
+        let pause = took.saturating_mul(PAUSE).clamp(PAUSES.0, PAUSES.1);
+        *full_until = scarce.then(|| end.after(pause));
     }
 
     fn open_now(&self, draft: &Draft) -> Option<Opened> {
