@@ -167,13 +167,14 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The record, or its outline, in these bytes, which lie under this digest.
+    /// The record, or its outline, in these bytes, which lie under this digest; nothing if it is gone
+    /// before all of it was read.
     async fn read(
         &self,
         digest: &Digest,
         bytes: Vec<u8>,
         outline: bool,
-    ) -> Result<Readable<(Entry, Option<u64>)>> {
+    ) -> Result<Option<Readable<(Entry, Option<u64>)>>> {
         let cut = outline && bytes.len() == OUTLINE;
         let whole = |bytes| layout::decode_entry(Bytes::from(bytes)).map(|entry| (entry, None));
         let mut read = match outline {
@@ -185,14 +186,15 @@ impl Walk<'_> {
             let names = [self.store.keys().name(digest)];
             let answers = self.store.transport.read_keys(&names, get).await;
             let answers = answers.map_err(|failure| self::read(failure, self.operation))?;
-            if let Some(Value::BulkString(bytes)) = answers.into_iter().next() {
-                read = whole(bytes);
-            }
+            let Some(Value::BulkString(bytes)) = answers.into_iter().next() else {
+                return Ok(None);
+            };
+            read = whole(bytes);
         }
-        Ok(read.and_then(|read| match read.0.key.digest() == *digest {
+        Ok(Some(read.and_then(|read| match read.0.key.digest() == *digest {
             true => Ok(read),
             false => Err("it lies under another's name".to_owned()),
-        }))
+        })))
     }
 }
 
@@ -263,12 +265,12 @@ async fn page(
                 // The only thing that can be told of one that cannot be read.
                 let head = filter.digest.as_deref().unwrap_or_default();
                 match walk.read(&digest, bytes, outlines).await? {
-                    Ok(read) if filter.matches(&read.0, walk.now) => page.entries.push(read),
-                    Err(why) if digest.as_bytes().starts_with(head) => {
+                    Some(Ok(read)) if filter.matches(&read.0, walk.now) => page.entries.push(read),
+                    Some(Err(why)) if digest.as_bytes().starts_with(head) => {
                         let digest = digest.as_bytes().to_vec();
                         page.unreadable.push(Unreadable { digest, why });
                     }
-                    Ok(_) | Err(_) => {}
+                    Some(Ok(_) | Err(_)) | None => {}
                 }
             }
         }

@@ -89,3 +89,13 @@ pub(crate) struct Many<W: Args> {
     #[arg(long)]
     dry_run: bool,
 }
+
+impl<W: Args> Many<W> {
+    /// The events that are named, each once.
+    fn named(&self) -> Vec<EventId> {
+        let mut ids = self.ids.clone();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}

@@ -156,6 +156,8 @@ pub struct Ask {
 impl Ask {
     /// Bytes of payload in a claim, unless it says otherwise: 8 MiB.
     pub const BYTES: u64 = 8 << 20;
+    /// How long a relay claims rows for, unless it is told otherwise: 30 s.
+    pub const LEASE: Duration = Duration::from_secs(30);
 
     /// So many rows for so long, of [`BYTES`](Self::BYTES) at most.
     pub const fn new(limit: u32, lease: Duration) -> Self {

@@ -5,8 +5,10 @@
 
 mod broker;
 
+use std::collections::HashSet;
+
 use clap::Args;
-use semel::outbox::{Backlog, Outbox};
+use semel::outbox::{Ask, Backlog, Outbox};
 use semel::policy::OnFailure;
 use semel::store::{Filter, Finding, Guarantee, Inspect as _, Severity, Store as _};
 use semel::{AnyStore, State};
@@ -24,6 +26,8 @@ use crate::settings::{IdResolve, Settings};
 
 /// Records that are counted at most: a look need not read everything.
 const MOST: u32 = 1_000;
+/// Pages that are looked at for them at most, where a page may be empty and still have a next one.
+const PAGES: u32 = 32;
 /// An event that has waited longer than this is not just on its way.
 const LONG: std::time::Duration = std::time::Duration::from_secs(300);
 
@@ -232,10 +236,8 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
         (State::Uncertain, "records-uncertain", "uncertain: they may or may not have happened"),
         (State::Dead, "records-dead", "dead: their attempts are used up"),
     ] {
-        let filter = Filter { state: Some(state), ..Filter::default() };
-        let page = ledger.survey(&filter, None, MOST).await?;
-        unread.add(page.unreadable);
-        let (count, more) = (page.entries.len() as u64, page.next.is_some());
+        let (count, more) = how_many(ledger, state, &mut unread).await?;
+        let name = state.name();
         if count > 0 {
             let found = format!(
                 "{}{} {} {what}",
@@ -243,10 +245,13 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
                 if more { " or more" } else { "" },
                 if count == 1 { "is" } else { "are" },
             );
-            let name = state.name();
             let fix =
                 format!("`semel records list --state {name}`, then `records show` and `resolve`");
             checks.push(Check::warning("records", code, found, fix));
+        } else if more {
+            let found = format!("none of those that were looked at is {name}, and there are more");
+            let fix = format!("`semel records list --state {name}` looks at all of them");
+            checks.push(Check::note("records", "records-beyond", found, fix));
         }
     }
     if !unread.is_empty() {
@@ -258,6 +263,27 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
         checks.push(Check::good("records", "records-decided", "none is dead or uncertain"));
     }
     Ok(checks)
+}
+
+/// How many records are in this state, and whether there may be more.
+async fn how_many(
+    ledger: &AnyStore,
+    state: State,
+    unread: &mut Unread,
+) -> Result<(u64, bool), Failure> {
+    let filter = Filter { state: Some(state), ..Filter::default() };
+    // A store may show one twice.
+    let (mut seen, mut after) = (HashSet::new(), None);
+    for _ in 0..PAGES {
+        let page = ledger.survey(&filter, after.as_ref(), MOST).await?;
+        unread.add(page.unreadable);
+        seen.extend(page.entries.iter().map(|listed| listed.key.digest()));
+        after = page.next;
+        if after.is_none() || seen.len() >= MOST as usize {
+            break;
+        }
+    }
+    Ok((seen.len() as u64, after.is_some()))
 }
 
 /// Events that do not get away.
@@ -319,12 +345,11 @@ fn advice(at: &At, settings: &Settings) -> Vec<Check> {
         let fix = "turn it off once `semel map verify` is clean";
         checks.push(Check::warning("settings", "fallback-on", found, fix));
     }
-    if let (Some(lease), OnFailure::Backoff { base, .. }) =
-        (settings.relay.lease, settings.relay.backoff())
-        && lease < base
+    if let OnFailure::Backoff { base, .. } = settings.relay.backoff()
+        && settings.relay.lease.unwrap_or(Ask::LEASE) < base
     {
         let found = "relay.lease is shorter than relay.base_backoff";
-        let fix = "a lease should outlast what publishing a batch may take: 30s";
+        let fix = "set relay.lease to more than that, and than publishing a batch may take";
         checks.push(Check::warning("settings", "relay-lease-short", found, fix));
     }
     checks.extend(principal(&settings.gateway));

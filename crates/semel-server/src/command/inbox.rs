@@ -2,6 +2,8 @@
 //!
 //! Handling them again is the groups' own scheduler's; a verb here only says that it may, or never.
 
+use std::collections::HashSet;
+
 use clap::{Args, Subcommand};
 use semel::clock::Clock;
 use semel::store::{Cursor, Filter, Inspect as _, Listed};
@@ -84,7 +86,11 @@ fn waiting(text: &str) -> Result<State, String> {
 fn place(text: &str) -> Result<(State, Cursor), String> {
     let wrong = || "it is no cursor; copy the one that was shown".to_owned();
     let (state, cursor) = text.split_once(':').ok_or_else(wrong)?;
-    Ok((waiting(state).map_err(|_| wrong())?, words::cursor(cursor)?))
+    let cursor = match cursor {
+        "" => Cursor(Vec::new()),
+        cursor => words::cursor(cursor)?,
+    };
+    Ok((waiting(state).map_err(|_| wrong())?, cursor))
 }
 
 impl Which {
@@ -136,6 +142,8 @@ async fn failed(
     json: bool,
 ) -> Result<(), Failure> {
     let (mut entries, mut unreadable, mut next) = (Vec::new(), Vec::new(), None);
+    // A store that cannot tell in which state an unreadable record is shows it in each.
+    let mut met = HashSet::new();
     let states = which.states();
     let begun = after.as_ref().and_then(|(state, _)| states.iter().position(|s| s == state));
     let mut after = after.map(|(_, cursor)| cursor);
@@ -149,7 +157,8 @@ async fn failed(
             }
             let page = ledger.survey(&which.filter(state, None), cursor(&after), room).await?;
             entries.extend(page.entries);
-            unreadable.extend(page.unreadable);
+            let bad = page.unreadable.into_iter();
+            unreadable.extend(bad.filter(|bad| met.insert(bad.digest.clone())));
             after = page.next;
             if after.is_none() {
                 break;
@@ -267,7 +276,7 @@ async fn walk(
 ) -> Result<(), Failure> {
     let ids: Vec<Option<EventId>> = match many.all {
         true => vec![None],
-        false => many.ids.iter().copied().map(Some).collect(),
+        false => many.named().into_iter().map(Some).collect(),
     };
     // What may have been handled is not handled again unless somebody says so.
     let states = match (many.which.state, reason) {

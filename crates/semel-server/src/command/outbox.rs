@@ -91,7 +91,7 @@ impl Many {
         if self.all {
             return vec![all];
         }
-        self.ids.chunks(IDS).map(|ids| Selection { ids: ids.to_vec(), ..all.clone() }).collect()
+        self.named().chunks(IDS).map(|ids| Selection { ids: ids.to_vec(), ..all.clone() }).collect()
     }
 }
 
@@ -290,7 +290,7 @@ async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Re
         shown::line(format!("{least}{} {would}{done}", shown::counted(changed, "event")))?;
     }
     // Whoever names events wants each of them done.
-    match many.ids.len() as u64 {
+    match many.named().len() as u64 {
         named if named > changed => Err(Failure::failed(format_args!(
             "{name} applied to {changed} of the {named} named events; the others are not there, or \
              not in a status that it applies to: see `semel outbox list`"

@@ -186,7 +186,7 @@ async fn list(
     let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
     loop {
         let room = limit - u32::try_from(entries.len()).unwrap_or(limit);
-        let page = ledger.survey(filter, after.as_ref(), room).await?;
+        let page = which.page(ledger, filter, after.as_ref(), room).await?;
         entries.extend(page.entries.into_iter().filter(|listed| which.narrows(&listed.key)));
         unreadable.extend(page.unreadable);
         after = page.next;
@@ -269,7 +269,7 @@ async fn decide(
         let audit = json!({
             "audit": done, "at": shown::instant(Some(Clock::system().now())), "digest": digest,
             "operation_id": listed.record.operation_id.to_string(),
-            "was": listed.record.state.name(), "forced": how.force, "reason": reason,
+            "seen": listed.record.state.name(), "forced": how.force, "reason": reason,
         });
         shown::aside(shown::document(&audit));
     }

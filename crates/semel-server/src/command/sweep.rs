@@ -41,8 +41,12 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     place.close().await;
     let (removed, suspended) = swept?;
     if at.json {
-        let told = json!({ "removed": removed, "suspended": suspended, "dry_run": dry_run });
-        shown::json(&told)?;
+        // A sweep leaves what it cannot read where it is, and does not count it.
+        let unreadable = dry_run.then(|| unread.count());
+        shown::json(&json!({
+            "removed": removed, "suspended": suspended, "unreadable": unreadable,
+            "dry_run": dry_run,
+        }))?;
     } else {
         let would = if dry_run { "would be " } else { "" };
         shown::line(format!(

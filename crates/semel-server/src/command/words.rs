@@ -40,7 +40,8 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
 
 /// Where a list goes on, as the list before it said.
 pub(crate) fn cursor(text: &str) -> Result<Cursor, String> {
-    unhex(text).map(Cursor).ok_or_else(|| "it is no cursor; copy the one that was shown".to_owned())
+    let cursor = unhex(text).filter(|bytes| !bytes.is_empty()).map(Cursor);
+    cursor.ok_or_else(|| "it is no cursor; copy the one that was shown".to_owned())
 }
 
 fn one_of<const N: usize>(names: [&str; N]) -> String {
@@ -86,6 +87,8 @@ mod tests {
         assert_eq!(unhex("FF"), Some(vec![0xff]));
         for wrong in ["f", "fg", "é1", "+1"] {
             assert_eq!(unhex(wrong), None, "{wrong}");
+            assert!(cursor(wrong).is_err(), "{wrong}");
         }
+        assert!(cursor("").is_err(), "the beginning is not where a list goes on");
     }
 }

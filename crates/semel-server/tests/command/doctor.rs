@@ -84,6 +84,42 @@ async fn the_shared_cache_is_asked() {
     }
 }
 
+/// A store without an index looks at a part of its keys at a time, and may find none in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_is_found_among_many_keys() {
+    let mut ground = Ground::redis().await;
+    // Another of the server's databases: whoever looks through this one would pass all these keys.
+    ground.url = format!("{}/11", ground.url.trim_end_matches('/'));
+    let client = redis::Client::open(ground.url.as_str()).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let many = "for at = 1, 40000 do redis.call('SET', 'other:' .. at, '', 'EX', 600) end";
+    redis::cmd("EVAL").arg(many).arg(0).exec(&mut connection).unwrap();
+    let place = ground.place().await;
+    for at in 0..20 {
+        ended(&place.ledger(), &key("PAY", &format!("d{at}")), dead("no")).await;
+    }
+    place.close().await;
+    let text = ground.run(&["doctor"]).well();
+    redis::cmd("FLUSHDB").exec(&mut connection).unwrap();
+    assert!(text.contains("20 records are dead"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_that_outlasts_the_relays_lease_is_a_warning() {
+    let ground = Ground::sqlite().await;
+    for (set, warned) in [
+        (&[("SEMEL_RELAY__BASE_BACKOFF", "45s")][..], true),
+        (&[("SEMEL_RELAY__BASE_BACKOFF", "45s"), ("SEMEL_RELAY__LEASE", "60s")], false),
+        (&[], false),
+    ] {
+        let mut command = ground.command(&["doctor", "--json"]);
+        command.envs(set.iter().copied());
+        let said = crate::program::Ended::from(command.output().unwrap()).well();
+        let said: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(codes(&said).contains(&"relay-lease-short"), warned, "{set:?}: {said}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_gateway_tells_callers_apart_by_is_judged_as_it_is_set() {
     let ground = Ground::sqlite().await;

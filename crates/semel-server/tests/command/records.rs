@@ -2,7 +2,7 @@
 
 use semel::{Key, Kind, OnCrash, Principal};
 
-use crate::ground::{Ground, damage, on};
+use crate::ground::{Ground, damage, on, sql};
 use crate::program::Ended;
 use crate::seeds::{HOUR, claimed, dead, ended, failed, key, succeeded, uncertain};
 
@@ -259,6 +259,9 @@ async fn a_record_that_cannot_be_read_is_told_and_hides_no_other(ground: Ground)
     ] {
         assert!(ground.run(words).badly(3).contains("cannot be read"), "{words:?}");
     }
+    let swept = ground.run(&["sweep", "--dry-run", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&swept.stdout).unwrap();
+    assert_eq!(told["unreadable"], 1, "{told}");
     let doctor = ground.run(&["doctor", "--json"]);
     assert!(doctor.stdout.contains("records-unreadable"), "{}", doctor.stdout);
     ground.run(&["records", "show", "a"]).well();
@@ -270,6 +273,87 @@ async fn a_record_that_cannot_be_read_is_told_and_hides_no_other(ground: Ground)
 }
 
 on!(a_record_that_cannot_be_read_is_told_and_hides_no_other: sqlite, postgres, mysql, redis);
+
+/// A digest that was spoilt itself is where a list goes on, too: pages end, and a cursor that is none
+/// is refused.
+async fn a_list_gets_past_a_damaged_digest(ground: Ground) {
+    let place = ground.place().await;
+    for id in ["a", "b", "c"] {
+        ended(&place.ledger(), &key("PAY", id), dead("no")).await;
+    }
+    sql(&ground, "UPDATE semel_record SET digest = digest || '\\x00'::bytea").await;
+    for state in [&[][..], &["--state", "dead"]] {
+        let (mut seen, mut after) = (Vec::new(), None::<String>);
+        for _ in 0..3 {
+            let from = after.iter().flat_map(|after| ["--after", after]);
+            let words: Vec<_> = ["records", "list", "--limit", "1", "--json"].into();
+            let words: Vec<_> = words.into_iter().chain(from).chain(state.to_vec()).collect();
+            let Ended { stdout, .. } = ground.run(&words);
+            let page: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+            seen.push(page["unreadable"][0]["digest"].as_str().unwrap().to_owned());
+            after = page["next"].as_str().map(str::to_owned);
+        }
+        assert_eq!(after, None, "{seen:?}");
+        assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+    }
+    for wrong in ["", "0", "xy"] {
+        ground.run(&["records", "list", "--after", wrong]).badly(2);
+    }
+    place.close().await;
+}
+
+on!(a_list_gets_past_a_damaged_digest: postgres);
+
+/// Whoever says which record and in which state means no record in another one.
+async fn a_whole_key_is_no_way_round_the_other_filters(ground: Ground) {
+    let place = ground.place().await;
+    ended(&place.ledger(), &key("PAY", "paid"), succeeded("1", "pay_1", HOUR)).await;
+    let exact =
+        ["--kind", "command", "--tenant", "acme", "--scope", "PAY", "--principal", "global"];
+    let purge = [&["records", "purge", "paid"], &exact[..]].concat();
+    for other in [&["--state", "failed"][..], &["--due"]] {
+        let said = ground.run(&[&purge[..], other].concat()).badly(2);
+        assert!(said.contains("within what the flags leave"), "{said}");
+    }
+    ground.run(&["records", "show", "paid"]).well();
+    let purged = ground.json(&[&purge[..], &["--state", "succeeded"]].concat());
+    assert_eq!(purged["removed"], 1);
+    place.close().await;
+}
+
+on!(a_whole_key_is_no_way_round_the_other_filters: sqlite, redis);
+
+/// One caller's records among others' come in pages of their own.
+async fn a_callers_records_are_paged(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    for at in 0..40 {
+        let who = Principal::of(if at % 4 == 0 { "ann" } else { "bob" });
+        let theirs = Key::new(Kind::Http, "acme", "POST /x", who, &format!("k{at:02}")).unwrap();
+        ended(&ledger, &theirs, dead("no")).await;
+    }
+    let one = ground.json(&["records", "list", "--id", "k00"]);
+    let digits = one["records"][0]["principal"].as_str().unwrap().to_owned();
+    let (mut seen, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let from = after.iter().flat_map(|after| ["--after", after]);
+        let words = ["records", "list", "--limit", "3", "--principal", &digits];
+        let page = ground.json(&words.into_iter().chain(from).collect::<Vec<_>>());
+        let found = ids(&page);
+        after = page["next"].as_str().map(str::to_owned);
+        assert!(found.len() == 3 || found.len() < 3 && after.is_none(), "{page}");
+        seen.extend(found);
+        if after.is_none() {
+            break;
+        }
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen, (0..40).step_by(4).map(|at| format!("k{at:02}")).collect::<Vec<_>>());
+    place.close().await;
+}
+
+on!(a_callers_records_are_paged: sqlite, postgres, redis);
 
 fn hex(byte: &u8) -> String {
     format!("{byte:02x}")

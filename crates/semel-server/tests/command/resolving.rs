@@ -47,7 +47,7 @@ async fn a_decision_is_what_callers_hear(ground: Ground) {
         let decided = resolve(id, &[verdict, &["--reason", reason]].concat());
         // One line that an audit can keep, whatever the record has a place for.
         let audit: serde_json::Value = serde_json::from_str(&decided.stderr).unwrap();
-        assert_eq!((&audit["reason"], &audit["was"]), (&reason.into(), &"uncertain".into()));
+        assert_eq!((&audit["reason"], &audit["seen"]), (&reason.into(), &"uncertain".into()));
         let digest: String =
             key("PAY", id).digest().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(audit["digest"], *digest);
@@ -57,7 +57,7 @@ async fn a_decision_is_what_callers_hear(ground: Ground) {
     ended(&ledger, &key("PAY", "free"), dead("used up")).await;
     let released = ground.run(&["records", "release", "free", "--reason", "the cause is mended"]);
     let audit: serde_json::Value = serde_json::from_str(&released.stderr).unwrap();
-    assert_eq!((&audit["audit"], &audit["was"]), (&"released".into(), &"dead".into()), "{audit}");
+    assert_eq!((&audit["audit"], &audit["seen"]), (&"released".into(), &"dead".into()), "{audit}");
     assert!(released.well().contains("the cause is mended"));
 
     let executor = Executor::new(place.ledger());

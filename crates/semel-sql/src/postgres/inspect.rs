@@ -1,6 +1,5 @@
 //! Listing for operators, in order of the digest.
 
-use semel::key::Digest;
 use semel::record::{Entry, State};
 use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result};
 use sqlx::postgres::PgRow;
@@ -45,7 +44,8 @@ impl PgStore {
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Rows> {
-        let after = after.and_then(|cursor| Digest::from_bytes(&cursor.0));
+        // As it is, whatever its length: it may be the digest of a row that is damaged in this, too.
+        let after = after.map(|Cursor(last)| last.clone());
         let limit = limit.clamp(1, MOST);
         let texts = [&filter.tenant, &filter.scope, &filter.id, &filter.reference];
         if texts.into_iter().flatten().any(|text| text.contains('\0')) {
@@ -66,7 +66,7 @@ async fn rows(
     connection: &mut PgConnection,
     columns: &'static str,
     filter: Filter,
-    after: Option<Digest>,
+    after: Option<Vec<u8>>,
     limit: u32,
 ) -> Result<(Vec<PgRow>, Option<Vec<u8>>)> {
     // An index answers these by itself; everything else walks the primary key, a window at a time.
@@ -74,12 +74,12 @@ async fn rows(
         || filter.digest.is_some()
         || filter.reference.is_some()
         || matches!(filter.state, Some(State::Failed | State::Dead | State::Uncertain));
-    let until = if indexed { None } else { window(connection, after).await? };
+    let until = if indexed { None } else { window(connection, after.as_deref()).await? };
     let mut query = QueryBuilder::<Postgres>::new("select ");
     query.push(columns).push(", r.digest, r.kind, r.tenant, r.scope, r.principal, r.id, ");
     query.push("octet_length(r.body)::bigint from semel_record r where ");
     push_matches(&mut query, &filter);
-    push_after(&mut query, " and ", after);
+    push_after(&mut query, " and ", after.as_deref());
     if let Some(until) = &until {
         query.push(" and r.digest <= ").push_bind(until.clone());
     }
@@ -89,7 +89,7 @@ async fn rows(
 }
 
 /// The last digest of the window that begins after this one; nothing if it reaches the end.
-async fn window(connection: &mut PgConnection, after: Option<Digest>) -> Result<Option<Vec<u8>>> {
+async fn window(connection: &mut PgConnection, after: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
     let mut query = QueryBuilder::<Postgres>::new("select r.digest from semel_record r");
     push_after(&mut query, " where ", after);
     query.push(" order by r.digest limit 1 offset ").push_bind(WINDOW - 1);
@@ -176,8 +176,8 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
     query.push(")");
 }
 
-fn push_after(query: &mut QueryBuilder<Postgres>, word: &'static str, after: Option<Digest>) {
-    if let Some(digest) = after {
-        query.push(word).push("r.digest > ").push_bind(digest.as_bytes().to_vec());
+fn push_after(query: &mut QueryBuilder<Postgres>, word: &'static str, after: Option<&[u8]>) {
+    if let Some(last) = after {
+        query.push(word).push("r.digest > ").push_bind(last.to_vec());
     }
 }

@@ -9,6 +9,8 @@ use crate::store::{Filter, Inspect, Result, Store};
 
 /// Counting stops here: a gauge need not read everything.
 const ENOUGH: u32 = 1_000;
+/// As many pages are looked at: one may be empty and still have a next one.
+const PAGES: u32 = 32;
 
 impl<S: Store> Executor<S> {
     /// Sets the gauges of what this process holds: `semel_records{state="running"}` and
@@ -31,8 +33,16 @@ impl<S: Store> Executor<S> {
     {
         for state in [State::Failed, State::Dead, State::Uncertain] {
             let filter = Filter { state: Some(state), ..Filter::default() };
-            let page = self.store().survey(&filter, None, ENOUGH).await?;
-            measure::records(state, page.entries.len());
+            let (mut count, mut after) = (0, None);
+            for _ in 0..PAGES {
+                let page = self.store().survey(&filter, after.as_ref(), ENOUGH).await?;
+                count += page.entries.len();
+                after = page.next;
+                if after.is_none() || count >= ENOUGH as usize {
+                    break;
+                }
+            }
+            measure::records(state, count.min(ENOUGH as usize));
         }
         Ok(())
     }

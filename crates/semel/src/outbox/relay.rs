@@ -168,7 +168,7 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
         let settings = Settings {
             batch: 100,
             batch_bytes: Ask::BYTES,
-            lease: Duration::from_secs(30),
+            lease: Ask::LEASE,
             lanes: 2,
             max_attempts: 20,
             backoff: OnFailure::backoff(),

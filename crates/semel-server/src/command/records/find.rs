@@ -4,7 +4,7 @@
 //! digest, which names one. Nothing is guessed.
 
 use clap::Args;
-use semel::store::{Filter, Inspect as _, Listed, Store as _};
+use semel::store::{Cursor, Filter, Inspect as _, Listed, Page, Store as _};
 use semel::{AnyStore, Entry, Kind, OperationId, Principal, State};
 use serde_json::json;
 
@@ -78,6 +78,27 @@ impl Which {
             None => true,
             Some("global") => shown.is_none(),
             Some(digits) => shown.is_some_and(|shown| shown.starts_with(digits)),
+        }
+    }
+
+    /// A page with at most `room` records that are meant, among those of other callers. One that has
+    /// more of them is asked for again, up to the first for which there is no room: only the store
+    /// knows where a list goes on.
+    pub(super) async fn page(
+        &self,
+        ledger: &AnyStore,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        room: u32,
+    ) -> Result<Page<Listed>, Failure> {
+        let mut ask = self.principal.as_ref().map_or(room, |_| room.max(LOOK));
+        loop {
+            let page = ledger.survey(filter, after, ask).await?;
+            let meant = page.entries.iter().enumerate().filter(|(_, one)| self.narrows(&one.key));
+            match meant.map(|(at, _)| at).nth(room as usize) {
+                Some(at) => ask = u32::try_from(at).unwrap_or(room),
+                None => return Ok(page),
+            }
         }
     }
 
@@ -161,15 +182,17 @@ impl Key {
 
     /// Every record that may be meant. The first reading of the text that finds one counts.
     pub(super) async fn all(&self, ledger: &AnyStore) -> Result<Matches, Failure> {
-        let text = &self.key;
+        let (text, all) = (&self.key, self.which.filter());
         if self.which.principal.is_some()
             && let Some(key) = self.which.key(text)
             && let Some(found) = ledger.peek(&key).await?
         {
-            let listed = Listed::from(Entry { key, record: found.record });
-            return Ok(Matches { found: vec![listed], unread: Unread::default() });
+            let entry = Entry { key, record: found.record };
+            if all.matches(&entry, found.now) {
+                let found = vec![Listed::from(entry)];
+                return Ok(Matches { found, unread: Unread::default() });
+            }
         }
-        let all = self.which.filter();
         let mut readings = vec![
             Filter { id: Some(text.clone()), ..all.clone() },
             Filter { reference: Some(text.clone()), ..all.clone() },
