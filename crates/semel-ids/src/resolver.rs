@@ -21,7 +21,6 @@ use std::time::Duration;
 use semel::key::check_tenant;
 use semel::store;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use answer::{Reason, Resolution, ResolveError};
@@ -186,6 +185,7 @@ impl Resolver {
         let resolution = match self.0.near(kind, codec, tenant, text) {
             Ok(resolution) => resolution,
             Err(missed) => {
+                check_tenant(tenant)?;
                 let mut flight = Flight::new(tenant, *kind);
                 flight.add(codec, text, missed);
                 Box::pin(self.0.far(flight, text)).await?
@@ -223,15 +223,21 @@ impl Resolver {
             return Err(ResolveError::TooMany { asked: texts.len(), max: MAX_BATCH });
         }
         let mut answers = Vec::with_capacity(texts.len());
-        let (mut flight, mut places) = (Flight::new(tenant, kind), Vec::new());
+        let (mut places, mut missing) = (Vec::new(), Vec::new());
         for (at, text) in texts.iter().enumerate() {
             answers.push(self.0.near(&kind, codec, tenant, text).unwrap_or_else(|missed| {
-                flight.add(codec, text, missed);
                 places.push(at);
+                missing.push(missed);
                 Resolution::without(text, Reason::NotFound)
             }));
         }
         if !places.is_empty() {
+            // Before it is copied into a key for each of them.
+            check_tenant(tenant)?;
+            let mut flight = Flight::new(tenant, kind);
+            for (at, missed) in places.iter().zip(missing) {
+                flight.add(codec, texts[*at], missed);
+            }
             Box::pin(self.0.far_batch(flight, &places, &mut answers)).await?;
         }
         for alike in answers.chunk_by(|one, next| one.reason == next.reason) {
@@ -289,7 +295,8 @@ impl Resolver {
         };
         let name = self.0.near.names.name(tenant, kind, public);
         let word = match there {
-            true => self.0.registered(&name),
+            // The map has the last word: what was revoked may be live again.
+            true => Word::Registered(name.to_text(), Duration::MAX),
             false => self.0.revoked(&name),
         };
         take_note(&name, there, &self.0.near);
@@ -305,8 +312,8 @@ pub struct Revoked {
     /// Whether it counted until now. An id that only a business table knows has no row that could be
     /// revoked: this is `false`, and a fallback goes on finding it.
     pub was_live: bool,
-    /// Whether the other nodes were told. If not, it is tried again for a while; they know at the
-    /// latest when their caches forget.
+    /// Whether the other nodes were told. If not, and there is a row that counts no more, it is tried
+    /// again for a while; they know at the latest when their caches forget.
     pub told: bool,
 }
 
@@ -363,7 +370,6 @@ impl Inner {
         places: &[usize],
         answers: &mut [Resolution<'_>],
     ) -> Result<(), ResolveError> {
-        check_tenant(&flight.realm.tenant)?;
         let mut answer = |at: usize, (internal_id, reason)| {
             let asked = &mut answers[places[at]];
             (asked.internal_id, asked.reason) = (internal_id, reason);
@@ -394,10 +400,10 @@ impl Inner {
     /// the others get their answers.
     fn take_off(&self, flight: &Arc<Flight>) -> (Vec<usize>, Vec<(usize, Seat)>) {
         let (mut own, mut others) = (Vec::with_capacity(flight.wanted.len()), Vec::new());
-        let (now, limit) = (Instant::now(), self.limit());
+        let limit = self.limit();
         let mut crew = Crew::new(Arc::clone(flight), Arc::clone(&self.near));
         for at in 0..flight.wanted.len() {
-            match self.near.board(flight, at, now, limit) {
+            match self.near.board(flight, at, limit) {
                 Ok(turn) => {
                     crew.own.push(Own { at, turn });
                     own.push(at);
@@ -413,35 +419,42 @@ impl Inner {
 
     async fn revoke(&self, name: &Name) -> store::Result<Revoked> {
         // Said before and after: whatever is looked up in between is not remembered, and should
-        // this process die in between, nobody is left with an id that counts no more.
-        let word = self.revoked(name);
+        // this process die in between, nobody is left with an id that counts no more. Before, it is
+        // only likely, and said for no longer than a lookup takes.
+        let likely = Word::Revoked(name.to_text(), self.loader.settings.cache.revoking());
         self.forget(name);
-        if let Some(middle) = &self.middle {
-            middle.tell(&word).await;
-        }
+        let told = self.tell(&likely).await;
         let was_live = self.loader.map.revoke(name).await?;
+        if !was_live && !self.loader.map.has_revoked(name).await? {
+            // There was nothing to revoke, and there may be from now on: no more is said of it.
+            return Ok(Revoked { was_live, told });
+        }
         self.forget(name);
-        let told = match &self.middle {
-            None => true,
-            Some(middle) => {
-                let told = middle.tell(&word).await;
-                if !told {
-                    middle.tell_later(word);
-                }
-                told
-            }
-        };
+        let word = self.revoked(name);
+        let told = self.tell(&word).await;
+        if let (false, Some(middle)) = (told, &self.middle) {
+            middle.tell_later(word);
+        }
         Ok(Revoked { was_live, told })
     }
 
-    fn registered(&self, name: &Name) -> Word {
-        Word::Registered(name.to_text(), self.loader.settings.cache.negative_ttl)
+    /// Whether everybody there is was told.
+    async fn tell(&self, word: &Word) -> bool {
+        match &self.middle {
+            None => true,
+            Some(middle) => middle.tell(word).await,
+        }
     }
 
-    /// A revoked id never comes back, so that this may be believed as long as anything.
+    fn registered(&self, name: &Name) -> Word {
+        Word::Registered(name.to_text(), self.loader.settings.cache.revoking())
+    }
+
+    /// A revoked id comes back by a repair only, which has its own word, so that this may be believed
+    /// as long as anything. It lives longer than what a registration takes away, however late.
     fn revoked(&self, name: &Name) -> Word {
         let cache = &self.loader.settings.cache;
-        Word::Revoked(name.to_text(), cache.l2_ttl.max(cache.negative_ttl * 3))
+        Word::Revoked(name.to_text(), cache.l2_ttl.max(cache.revoking() * 3))
     }
 
     fn forget(&self, name: &Name) {

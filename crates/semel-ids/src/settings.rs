@@ -8,6 +8,9 @@ use jiff::{Span, SpanRelativeTo};
 use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
+/// Longer than any lookup takes.
+const LOOKUP: Duration = Duration::from_secs(30);
+
 /// Settings of a [`Resolver`](crate::Resolver).
 ///
 /// ```
@@ -87,11 +90,18 @@ impl Default for CacheSettings {
 impl CacheSettings {
     /// How long after a registration's commit another node may still say that the id is not there,
     /// if every message between them is lost: an absence may have been learned just before the
-    /// commit, written to the shared cache, and copied from there just before it ran out.
+    /// commit, written to the shared cache, and copied from there just before it ran out. Somebody may
+    /// also have revoked the id in vain before it was there: that is believed for 30 seconds at least.
     ///
     /// The registering node knows at once; others do as soon as they are told.
     pub fn absence_bound(&self) -> Duration {
-        if self.l2_enabled { self.negative_ttl * 2 } else { self.negative_ttl }
+        if self.l2_enabled { self.revoking() + self.negative_ttl } else { self.negative_ttl }
+    }
+
+    /// How long it is believed that an id is about to be revoked: until absences from before, and
+    /// lookups that saw it live, have ended.
+    pub(crate) fn revoking(&self) -> Duration {
+        self.negative_ttl.max(LOOKUP)
     }
 }
 

@@ -64,7 +64,8 @@ pub trait Shared: Send + Sync + 'static {
     fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>>;
 
     /// These ids are there now: takes their absences away, and tells the other nodes. An absence has
-    /// at most `absences` left to live; one that has more is a revocation, and stays.
+    /// at most `absences` left to live; one that has more is a revocation, and stays. Whoever made
+    /// revoked ids live again says [`Duration::MAX`], and takes that away too.
     fn registered<'a>(
         &'a self,
         keys: &'a [String],
@@ -72,6 +73,7 @@ pub trait Shared: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<()>>;
 
     /// These ids count no more: says so for `ttl`, over whatever is there, and tells the other nodes.
+    /// An absence that has longer to live stays as it is.
     fn revoked<'a>(&'a self, keys: &'a [String], ttl: Duration) -> BoxFuture<'a, Result<()>>;
 
     /// Clears entries away that are still as wrong as they were.

@@ -9,6 +9,8 @@ mod loading;
 mod model;
 #[path = "resolver/racing.rs"]
 mod racing;
+#[path = "resolver/revoking.rs"]
+mod revoking;
 #[path = "resolver/scene.rs"]
 mod scene;
 #[path = "resolver/sharing.rs"]

@@ -47,6 +47,8 @@ const SUBSCRIBING: Duration = Duration::from_secs(2);
 
 static APPEAR: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/cache/appear.lua")));
+static REVOKE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/cache/revoke.lua")));
 static CLEAR: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/cache/clear.lua")));
 
 /// A cache on Redis. Cheap to clone: clones share the connection.
@@ -187,7 +189,11 @@ impl Inner {
 
     async fn revoked(&self, keys: &[String], ttl: Duration) -> Result<()> {
         let names = self.names(keys.iter().map(String::as_str));
-        let command = |at: usize| set(&names[at], None, ttl);
+        let (absent, ttl) = (value::write(None), millis(ttl).to_string());
+        let command = |at: usize| {
+            let args: &[&[u8]] = &[absent.as_bytes(), ttl.as_bytes()];
+            Call { script: &REVOKE, key: &names[at], args }.command(By::Source)
+        };
         let told = |of: &[usize]| self.publish(news::revoked(of.iter().map(|at| &*keys[*at])));
         self.each("tell", &names, &command, &told).await
     }

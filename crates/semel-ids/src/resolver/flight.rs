@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use ulid::Ulid;
 
 use super::answer::{Reason, ResolveError};
@@ -41,6 +42,8 @@ pub(super) type Found = Result<(Option<Ulid>, Reason), ResolveError>;
 pub(super) struct Flight {
     pub(super) realm: Arc<Realm>,
     pub(super) wanted: Vec<Wanted>,
+    /// What it finds may be as old as this.
+    pub(super) began: Instant,
     /// What every key begins with: `tenant:TYPE:`.
     head: String,
     keys: String,
@@ -54,6 +57,7 @@ impl Flight {
         Self {
             realm: Arc::new(Realm { tenant: tenant.into(), kind }),
             wanted: Vec::new(),
+            began: Instant::now(),
             head: [tenant, ":", kind.name(), ":"].concat(),
             keys: String::new(),
             found: OnceLock::new(),

@@ -33,11 +33,14 @@ impl Loader {
         let flight = Arc::clone(&crew.flight);
         let mut search = Search::new(&flight, &crew.own);
         self.ask_middle(&mut search).await;
+        // What the shared cache said is not told to it again, as if it were new.
+        let news = search.open.clone();
         if let Err(error) = self.ask_map(&mut search).await {
             search.fail(error);
         }
         let found = search.end();
-        let told = crew.land(found);
+        let mut told = crew.land(found);
+        told.retain(|at| news.binary_search(at).is_ok());
         self.tell(&flight, &told);
     }
 
@@ -128,10 +131,11 @@ impl Loader {
     /// Fills gaps of the shared cache.
     fn tell(&self, flight: &Flight, told: &[usize]) {
         let Some(middle) = &self.middle else { return };
-        let cache = &self.settings.cache;
+        let (cache, age) = (&self.settings.cache, flight.began.elapsed());
         let note = |at: &usize| {
             let (internal, _) = flight.found(*at).ok()?;
             let ttl = if internal.is_some() { cache.l2_ttl } else { cache.negative_ttl };
+            let ttl = ttl.checked_sub(age).filter(|left| !left.is_zero())?;
             Some(Note { key: flight.key(*at).to_owned(), internal, ttl })
         };
         middle.fill(told.iter().filter_map(note).collect());
@@ -142,7 +146,7 @@ impl Loader {
 struct Search<'w> {
     flight: &'w Flight,
     found: Vec<Option<Found>>,
-    /// The places of those without an answer.
+    /// The places of those without an answer, in order.
     open: Vec<usize>,
 }
 
@@ -188,6 +192,9 @@ pub(super) trait Rows: Send + Sync {
     ) -> BoxFuture<'a, store::Result<Vec<Row>>>;
 
     fn revoke<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<bool>>;
+
+    /// Whether there is a row that counts no more.
+    fn has_revoked<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<bool>>;
 }
 
 impl<M: IdMap> Rows for Arc<M> {
@@ -203,5 +210,13 @@ impl<M: IdMap> Rows for Arc<M> {
     fn revoke<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<bool>> {
         let Realm { tenant, kind } = &*name.realm;
         Box::pin(IdMap::revoke(&**self, tenant, *kind, &name.public))
+    }
+
+    fn has_revoked<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<bool>> {
+        let Realm { tenant, kind } = &*name.realm;
+        Box::pin(async move {
+            let rows = Rows::find(self, tenant, *kind, std::slice::from_ref(&name.public)).await?;
+            Ok(rows.iter().any(|row| !row.live))
+        })
     }
 }

@@ -30,7 +30,8 @@ const TELLINGS: u32 = 5;
 /// What a writer has to say of an id.
 #[derive(Clone, Debug)]
 pub(super) enum Word {
-    /// It is there. Absences live so long at most; what lives longer is a revocation, and stays.
+    /// It is there. Absences, and revocations that were only likely, live so long at most; what lives
+    /// longer is a revocation, and stays.
     Registered(String, Duration),
     /// It counts no more, and this may be believed for a while.
     Revoked(String, Duration),
@@ -147,12 +148,12 @@ impl Middle {
             if let Ok(Some(mut line)) = line.map(|line| counted("listen", line)) {
                 // What was told while nobody listened is not known: begin anew.
                 near.clear();
-                self.hears.store(true, Ordering::Release);
+                let hearing = Hearing::begin(&self.hears);
                 failures = 0;
                 while let Ok(Ok(heard)) = timeout(SILENCE, line.next()).await {
                     take_in(&heard, near);
                 }
-                self.hears.store(false, Ordering::Release);
+                drop(hearing);
                 tracing::warn!(
                     "other nodes are not heard; until they are, answers are remembered only briefly"
                 );
@@ -173,6 +174,22 @@ impl Middle {
         let until = result.is_none().then(|| Instant::now() + REST);
         *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner) = until;
         result
+    }
+}
+
+/// Other nodes are heard while this is held, and not any more if the listener comes to grief.
+struct Hearing<'m>(&'m AtomicBool);
+
+impl<'m> Hearing<'m> {
+    fn begin(hears: &'m AtomicBool) -> Self {
+        hears.store(true, Ordering::Release);
+        Self(hears)
+    }
+}
+
+impl Drop for Hearing<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

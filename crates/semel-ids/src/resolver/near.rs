@@ -12,7 +12,6 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 use ulid::Ulid;
 
-use super::answer::Reason;
 use super::flight::{Flight, Found, Missed, Own};
 use super::name::{Asked, ByHash, Name, Names};
 use super::part::{Kept, Part};
@@ -22,12 +21,12 @@ use crate::settings::CacheSettings;
 /// the map; a revocation, as many as come in the time of an absence.
 const PARTS: usize = 1 << 10;
 
-/// How long nothing is remembered of what was revoked, at least: longer than any lookup takes.
-const NOTHING: Duration = Duration::from_secs(30);
-
-/// How many revocations there had been when a registration began.
+/// When a registration began, and how many revocations there had been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Opened(u64);
+pub(super) struct Opened {
+    at: Instant,
+    revocations: u64,
+}
 
 /// When a lookup began, as its part of the names saw it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +62,8 @@ pub(super) struct Near {
     pub(super) names: Names,
     l1_ttl: Duration,
     negative_ttl: Duration,
+    /// How long nothing is remembered of what was revoked.
+    revoking: Duration,
     /// How long an absence may be told that was learned before a registration.
     doubt: Duration,
     /// Absences, and fresh ids, in a part at most.
@@ -84,6 +85,7 @@ impl Near {
             names: Names::default(),
             l1_ttl: settings.l1_ttl,
             negative_ttl: settings.negative_ttl,
+            revoking: settings.revoking(),
             doubt: settings.absence_bound(),
             absences: most_in_a_part((size / 10).max(1_000)),
             freshes: most_in_a_part(size.max(10_000)),
@@ -119,12 +121,11 @@ impl Near {
         &self,
         flight: &Arc<Flight>,
         at: usize,
-        now: Instant,
         limit: Option<Duration>,
     ) -> Result<Turn, Seat> {
         let asked = flight.asked(at);
         let mut part = self.part(&asked);
-        if part.absent.holds(&asked, now, limit) {
+        if part.absent.holds(&asked, flight.began, limit) {
             return Err(Seat::Arrived(None));
         }
         if let Some((flight, at)) = part.under_way(&asked) {
@@ -151,11 +152,10 @@ impl Near {
         let mut told = Vec::new();
         for Own { at, turn } in own {
             let mut part = self.part(&flight.asked(*at));
-            if let Some(Ok((found, reason))) = &found[*at]
+            if let Some(Ok((found, _))) = &found[*at]
                 && part.turn == *turn
                 && part.nothing.is_none_or(|until| until <= now)
                 && self.keep(&mut part, flight, *at, *found, now)
-                && *reason != Reason::HitL2
             {
                 told.push(*at);
             }
@@ -192,12 +192,12 @@ impl Near {
         match found {
             Some(id) => {
                 part.absent.take(&asked);
-                self.know(|| flight.name(at), id, now);
+                self.know(|| flight.name(at), id, flight.began);
             }
             None if part.doubts(&asked, now) => return false,
             None => {
-                let until = now + jittered(self.negative_ttl);
-                let kept = Kept { value: (), since: now, until };
+                let since = flight.began;
+                let kept = Kept { value: (), since, until: since + jittered(self.negative_ttl) };
                 self.known.invalidate(&asked);
                 part.absent.put(flight.name(at), kept, self.absences);
             }
@@ -216,7 +216,7 @@ impl Near {
         part.open += 1;
         part.changed(&name.asked());
         part.absent.take(&name.asked());
-        Opened(part.revocations)
+        Opened { at: Instant::now(), revocations: part.revocations }
     }
 
     /// It has committed.
@@ -225,8 +225,8 @@ impl Near {
         let now = Instant::now();
         // What was revoked meanwhile stays revoked; so may its neighbours be, for all that is known
         // here, and the map is asked.
-        if part.revocations == opened.0 && part.nothing.is_none_or(|until| until <= now) {
-            self.know(|| name, id, now);
+        if part.revocations == opened.revocations && part.nothing.is_none_or(|until| until <= now) {
+            self.know(|| name, id, opened.at);
         }
     }
 
@@ -254,11 +254,9 @@ impl Near {
     }
 
     fn refresh(&self, part: &mut Part, name: &Name) {
-        part.changed(&name.asked());
-        part.absent.take(&name.asked());
         let since = Instant::now();
         let kept = Kept { value: (), since, until: since + self.doubt };
-        part.fresh.put(name.clone(), kept, self.freshes);
+        part.appeared(name, kept, self.freshes);
     }
 
     /// It was revoked, or is about to be. For a while nothing is remembered of it: a lookup that
@@ -267,7 +265,7 @@ impl Near {
         let mut part = self.part(&name.asked());
         part.changed(&name.asked());
         part.revocations += 1;
-        part.nothing = Some(Instant::now() + self.negative_ttl.max(NOTHING));
+        part.nothing = Some(Instant::now() + self.revoking);
         self.known.invalidate(&name.asked());
         part.fresh.take(&name.asked());
     }
@@ -280,12 +278,12 @@ impl Near {
         self.known.invalidate_all();
     }
 
-    fn know(&self, name: impl FnOnce() -> Name, id: Ulid, now: Instant) {
+    fn know(&self, name: impl FnOnce() -> Name, id: Ulid, since: Instant) {
         if !self.roomy {
             return;
         }
-        let until = now + jittered(self.l1_ttl);
-        self.known.insert(name(), Kept { value: id, since: now, until });
+        let until = since + jittered(self.l1_ttl);
+        self.known.insert(name(), Kept { value: id, since, until });
     }
 
     fn part(&self, asked: &Asked<'_>) -> MutexGuard<'_, Part> {

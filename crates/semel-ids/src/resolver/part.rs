@@ -41,16 +41,21 @@ impl Few {
         self.0.iter().any(holds)
     }
 
-    /// The newest are those that matter: where there are `most`, the oldest goes.
-    pub(super) fn put(&mut self, name: Name, kept: Kept<()>, most: usize) {
+    /// The newest are those that matter: where there are `most`, the oldest goes. Gives until when
+    /// those would have counted that went before their time.
+    pub(super) fn put(&mut self, name: Name, kept: Kept<()>, most: usize) -> Option<Instant> {
         self.take(&name.asked());
         let over = |few: &VecDeque<(Name, Kept<()>)>| {
             few.len() >= most || few.front().is_some_and(|(_, first)| first.until <= kept.since)
         };
-        while !self.0.is_empty() && over(&self.0) {
-            self.0.pop_front();
+        let mut early = None;
+        while over(&self.0)
+            && let Some((_, first)) = self.0.pop_front()
+        {
+            early = early.max(Some(first.until).filter(|until| *until > kept.since));
         }
         self.0.push_back((name, kept));
+        early
     }
 
     pub(super) fn take(&mut self, asked: &Asked<'_>) {
@@ -86,7 +91,7 @@ pub(super) struct Part {
     pub(super) turn: Turn,
     /// Registrations that have begun and not ended: their ids may be there at any moment.
     pub(super) open: u32,
-    /// Revocations so far.
+    /// Revocations so far, with those that may have been missed.
     pub(super) revocations: u64,
     /// Nothing at all is remembered before this.
     pub(super) nothing: Option<Instant>,
@@ -95,6 +100,8 @@ pub(super) struct Part {
     /// Ids of which it was said that they are there: no absence of theirs is believed for a while,
     /// whoever tells of it.
     pub(super) fresh: Few,
+    /// Until when there may be fresh ids for which there was no room: no absence is believed at all.
+    crowded: Option<Instant>,
     loads: Vec<UnderWay>,
 }
 
@@ -105,16 +112,25 @@ impl Part {
         self.loads.retain(|load| !load.is(asked));
     }
 
-    /// Something may have been told of any name.
+    /// It was said that an id is there.
+    pub(super) fn appeared(&mut self, name: &Name, kept: Kept<()>, most: usize) {
+        self.changed(&name.asked());
+        self.absent.take(&name.asked());
+        self.crowded = self.crowded.max(self.fresh.put(name.clone(), kept, most));
+    }
+
+    /// Something may have been told of any name, a revocation too.
     pub(super) fn unheard(&mut self) {
         self.turn.pass();
+        self.revocations += 1;
         self.loads.clear();
         self.absent.clear();
     }
 
     /// Whether an absence of this name is not to be believed, whoever tells of it.
     pub(super) fn doubts(&self, asked: &Asked<'_>, now: Instant) -> bool {
-        self.open > 0 || self.fresh.holds(asked, now, None)
+        let crowded = self.crowded.is_some_and(|until| now < until);
+        self.open > 0 || crowded || self.fresh.holds(asked, now, None)
     }
 
     /// The flight that is looking a name up.

@@ -89,13 +89,14 @@ impl History {
                 }
                 self.now_true(id, true, node, told);
             }
-            Step::Revoke { id, node } if !self.fresh[id] => {
+            // Those that were never registered too, and may be afterwards.
+            Step::Revoke { id, node } => {
                 let revoked = self.nodes[node].revoke(ACME, self.ids[id]).await.expect("memory");
                 if revoked.was_live {
                     self.now_true(id, false, node, revoked.told);
                 }
             }
-            Step::Register { .. } | Step::Revoke { .. } => {}
+            Step::Register { .. } => {}
             Step::Resolve { id, node } => {
                 let text = self.ids[id].to_string();
                 let answer = self.nodes[node].resolve::<Order>(ACME, &text).await.expect("memory");

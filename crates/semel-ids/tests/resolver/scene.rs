@@ -54,6 +54,10 @@ impl Spy {
         self.gate.as_ref().expect("it holds answers").add_permits(1_000);
     }
 
+    pub(crate) fn let_one_go(&self) {
+        self.gate.as_ref().expect("it holds answers").add_permits(1);
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.lookups.load(Ordering::SeqCst)
     }
@@ -110,6 +114,9 @@ impl IdMap for Spy {
     }
 
     async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
+        if self.down.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "revoke", "down"));
+        }
         self.rows.revoke(tenant, kind, public).await
     }
 
@@ -140,7 +147,11 @@ pub(crate) struct Hub {
     entries: Arc<Mutex<Entries>>,
     line: broadcast::Sender<Heard>,
     pub(crate) reads: Arc<AtomicUsize>,
+    /// What readers wrote, or tried to.
+    pub(crate) notes: Arc<AtomicUsize>,
     pub(crate) down: Arc<AtomicBool>,
+    /// Whether whoever listens comes to grief.
+    pub(crate) deadly: Arc<AtomicBool>,
     /// Whether messages arrive.
     cut: Arc<AtomicBool>,
     /// How often lines were cut. One that was stays silent for ever.
@@ -152,8 +163,8 @@ impl Hub {
     pub(crate) fn new() -> Self {
         let (line, _) = broadcast::channel(1_024);
         let entries = Arc::default();
-        let (reads, down, cut, cuts, slow) = Default::default();
-        Self { entries, line, reads, down, cut, cuts, slow }
+        let (reads, notes, down, deadly, cut, cuts, slow) = Default::default();
+        Self { entries, line, reads, notes, down, deadly, cut, cuts, slow }
     }
 
     pub(crate) fn cut(&self, cut: bool) {
@@ -234,6 +245,7 @@ impl Shared for Hub {
 
     fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
+            self.notes.fetch_add(notes.len(), Ordering::SeqCst);
             self.up().await?;
             let (mut entries, now) = (self.lock(), Instant::now());
             for note in notes {
@@ -254,7 +266,7 @@ impl Shared for Hub {
         Box::pin(async move {
             self.up().await?;
             let absent = |value: &[u8], until: Instant| {
-                value == b"NULL" && until <= Instant::now() + absences
+                value == b"NULL" && until.saturating_duration_since(Instant::now()) <= absences
             };
             self.lock().retain(|key, (value, until)| !keys.contains(key) || !absent(value, *until));
             self.say(Heard::Registered(keys.to_vec()));
@@ -265,8 +277,16 @@ impl Shared for Hub {
     fn revoked<'a>(&'a self, keys: &'a [String], ttl: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.up().await?;
-            let absence = (value(None), Instant::now() + ttl);
-            self.lock().extend(keys.iter().map(|key| (key.clone(), absence.clone())));
+            let (absent, until) = (value(None), Instant::now() + ttl);
+            let mut entries = self.lock();
+            for key in keys {
+                let longer =
+                    entries.get(key).filter(|(value, end)| *value == absent && *end > until);
+                if longer.is_none() {
+                    entries.insert(key.clone(), (absent.clone(), until));
+                }
+            }
+            drop(entries);
             self.say(Heard::Revoked(keys.to_vec()));
             Ok(())
         })
@@ -310,6 +330,7 @@ impl News for Line {
     fn next(&mut self) -> BoxFuture<'_, Result<Heard>> {
         Box::pin(async {
             let heard = tokio::time::timeout(Duration::from_secs(1), self.line.recv()).await;
+            assert!(!self.hub.deadly.load(Ordering::SeqCst), "the line is deadly");
             if self.hub.cuts.load(Ordering::SeqCst) != self.cuts {
                 std::future::pending::<()>().await;
             }

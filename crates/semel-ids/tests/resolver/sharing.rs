@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel_ids::resource::Order;
-use semel_ids::{CacheSettings, Reason, Resolver, Settings, TypedId};
+use semel_ids::{CacheSettings, Reason, Resolver, Resource as _, Settings, TypedId};
 
 use crate::scene::{ACME, Hub, Spy, new_id, node};
 
@@ -90,4 +90,75 @@ async fn switched_off_the_shared_cache_is_not_asked() {
     hub.put(id, &id.to_bytes());
     assert_eq!(reason(&resolver, id).await, Reason::NotFound);
     assert_eq!(hub.reads.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_shared_cache_said_is_not_told_to_it_again() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let resolver = node(&map, &hub).await;
+    let (known, absent, neither) = (new_id(), new_id(), new_id());
+    hub.put(known, &known.to_bytes());
+    hub.put(absent, b"NULL");
+    let texts = [known, absent, neither].map(|id| id.to_string());
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    resolver.resolve_batch::<Order>(ACME, &texts).await.expect("answers");
+    hub.filled(neither).await;
+    assert_eq!(hub.notes.load(Ordering::SeqCst), 1, "only what the map said");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_are_as_old_as_the_question() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let held = map.holding();
+    let resolver = node(&held, &hub).await;
+    let (id, slower) = (new_id(), new_id());
+    let ask = |id| {
+        let resolver = resolver.clone();
+        tokio::spawn(async move { reason(&resolver, id).await })
+    };
+    let asked = ask(id);
+    held.looked(1).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let late = ask(slower);
+    held.looked(2).await;
+    held.let_one_go();
+    assert_eq!(asked.await.expect("no panic"), Reason::NotFound);
+    let (_, left) = hub.filled(id).await;
+    assert!(left <= Duration::from_secs(10), "{left:?} in the shared cache");
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    held.let_go();
+    assert_eq!(late.await.expect("no panic"), Reason::NotFound);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(hub.peek(slower).is_none(), "its time was over before it was told");
+    assert_eq!(reason(&resolver, slower).await, Reason::NotFound);
+    assert_eq!(map.count(), 3, "nor is it remembered here");
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_new_ids_than_there_is_room_for_are_not_hidden_either() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let resolver = node(&map, &hub).await;
+    let id = new_id();
+    map.plant(id).await;
+    let ids = std::iter::once(id).chain((0..60_000).map(|_| new_id()));
+    for id in ids {
+        resolver.changed(Order::TYPE, ACME, &id.to_string(), true);
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    // An absence from before the commit.
+    hub.put(id, b"NULL");
+    assert_eq!(reason(&resolver, id).await, Reason::HitDb);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_came_to_grief_hears_nothing() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let resolver = node(&map, &hub).await;
+    let id = new_id();
+    map.plant(id).await;
+    assert_eq!(reason(&resolver, id).await, Reason::HitDb);
+    hub.filled(id).await;
+    hub.deadly.store(true, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(reason(&resolver, id).await, Reason::HitL2, "it trusts its own memory no longer");
 }

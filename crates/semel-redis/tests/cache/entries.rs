@@ -168,6 +168,23 @@ async fn a_word_that_comes_late_leaves_a_revocation() {
         cache.revoked(&keys[1..], HOUR).await.unwrap();
         cache.registered(&keys, Duration::from_secs(30)).await.unwrap();
         assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Empty, Slot::Absent], "{variable}");
+        // Whoever made it live again says so.
+        cache.registered(&keys, Duration::MAX).await.unwrap();
+        assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Empty, Slot::Empty], "{variable}");
+    }
+}
+
+#[tokio::test]
+async fn a_revocation_is_made_to_last_longer_and_never_shorter() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let keys = keys(1);
+        cache.revoked(&keys, HOUR / 2).await.unwrap();
+        cache.revoked(&keys, HOUR).await.unwrap();
+        cache.revoked(&keys, HOUR / 2).await.unwrap();
+        let remaining = place.ttl(&keys[0]).await;
+        assert!((3_000_000..=3_600_000).contains(&remaining), "{variable}: {remaining}");
     }
 }
 

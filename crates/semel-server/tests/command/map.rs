@@ -2,15 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use semel_ids::shared::{Shared as _, Slot};
+use semel_redis::RedisCache;
 use semel_server::place::Place;
 
-use crate::ground::{Ground, on, sql};
+use crate::ground::{Ground, on, server, sql};
 use crate::program::{Ended, run};
 
 const TABLE: [&str; 4] = ["--table", "orders", "--type", "ORDER"];
 
-/// A table of so many orders, as it was before there was a map.
-async fn table(ground: &Ground, count: usize) {
+/// A table of so many orders, as it was before there was a map. Gives their ids.
+async fn table(ground: &Ground, count: usize) -> Vec<String> {
     let made =
         run(ground.scratch.path(), ["ids", "new", "ord", "--count", &count.to_string()]).well();
     sql(
@@ -28,6 +30,7 @@ async fn table(ground: &Ground, count: usize) {
     for rows in rows.chunks(200) {
         sql(ground, &format!("INSERT INTO orders VALUES {}", rows.join(", "))).await;
     }
+    made.lines().map(str::to_owned).collect()
 }
 
 fn map(ground: &Ground, verb: &str, words: &[&str]) -> Ended {
@@ -74,6 +77,23 @@ async fn a_table_moves_into_the_map(ground: Ground) {
 }
 
 on!(a_table_moves_into_the_map: sqlite, postgres, mysql);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_revived_is_no_longer_revoked_in_the_shared_cache() {
+    let ground = Ground::sqlite().await;
+    let ids = table(&ground, 1).await;
+    map(&ground, "backfill", &[]).well();
+    sql(&ground, "UPDATE semel_id_map SET status = 0").await;
+    let url = server("SEMEL_TEST_REDIS_URL");
+    let cache = RedisCache::builder().timeout(Duration::from_secs(20)).open(&url).unwrap();
+    let key = format!("acme:ORDER:{}", ids[0]);
+    cache.revoked(std::slice::from_ref(&key), Duration::from_secs(3_600)).await.unwrap();
+    let words = ["map", "repair", "--revive-revoked"];
+    let mut command = ground.command(&[&words, &TABLE[..]].concat());
+    command.env("SEMEL_IDRESOLVE__CACHE__L2_URL", &url);
+    Ended::from(command.output().unwrap()).well();
+    assert_eq!(cache.get(&[&key]).await.unwrap(), [Slot::Empty]);
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backfill_that_was_killed_goes_on_from_its_checkpoint() {

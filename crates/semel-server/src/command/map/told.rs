@@ -13,7 +13,6 @@ use crate::settings::Settings;
 /// The cache that services share, if the settings name one.
 pub(super) struct Caches {
     shared: Option<RedisCache>,
-    absences: Duration,
     ttl: Duration,
     missed: AtomicU64,
 }
@@ -22,9 +21,9 @@ impl Caches {
     pub(super) fn of(settings: &Settings) -> Result<Self, Failure> {
         let cache = &settings.idresolve.resolver.cache;
         let shared = settings.idresolve.shared().map(RedisCache::open).transpose()?;
-        // As long as anybody believes an absence, or a presence, that was seen before.
-        let (absences, ttl) = (cache.negative_ttl * 2, cache.l2_ttl.max(cache.l1_ttl) * 2);
-        Ok(Self { shared, absences, ttl, missed: AtomicU64::new(0) })
+        // As long as anybody believes a presence that was seen before.
+        let ttl = cache.l2_ttl.max(cache.l1_ttl) * 2;
+        Ok(Self { shared, ttl, missed: AtomicU64::new(0) })
     }
 
     /// How many changes no cache was told of.
@@ -42,7 +41,8 @@ impl Caches {
             [live, revoked].map(|some| some.into_iter().map(key).collect::<Vec<_>>());
         let told = async {
             let Some(shared) = &self.shared else { return false };
-            let live = live.is_empty() || shared.registered(&live, self.absences).await.is_ok();
+            // A revocation as well is taken away: the map has the last word.
+            let live = live.is_empty() || shared.registered(&live, Duration::MAX).await.is_ok();
             let gone = revoked.is_empty() || shared.revoked(&revoked, self.ttl).await.is_ok();
             live && gone
         };

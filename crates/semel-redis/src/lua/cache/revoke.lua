@@ -1,0 +1,11 @@
+-- Keeps: an absence is never made to end sooner. Whatever else is there is written over.
+--
+-- KEYS[1] entry
+-- ARGV[1] the absence
+-- ARGV[2] its life, milliseconds
+-- Answers how many were written.
+if redis.pcall('GET', KEYS[1]) == ARGV[1] and redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
