@@ -38,6 +38,7 @@ async fn a_revocation_that_failed_hides_a_live_id_only_briefly() {
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let id = new_id();
     map.register(&one, id).await.committed();
+    tokio::time::sleep(Duration::from_millis(1)).await;
     map.down.store(true, Ordering::SeqCst);
     assert!(one.revoke(ACME, id).await.is_err());
     map.down.store(false, Ordering::SeqCst);

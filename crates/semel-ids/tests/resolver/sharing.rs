@@ -137,7 +137,10 @@ async fn answers_are_as_old_as_the_question() {
 #[tokio::test(start_paused = true)]
 async fn more_new_ids_than_there_is_room_for_are_not_hidden_either() {
     let (map, hub) = (Spy::new(), Hub::new());
-    let resolver = node(&map, &hub).await;
+    let cache = CacheSettings { l1_max_size: 1_000, ..CacheSettings::default() };
+    let settings = Settings { cache, ..Settings::default() };
+    let builder = Resolver::builder(map.clone()).shared(hub.clone());
+    let resolver = builder.settings(settings).build();
     let id = new_id();
     map.plant(id).await;
     let ids = std::iter::once(id).chain((0..60_000).map(|_| new_id()));
