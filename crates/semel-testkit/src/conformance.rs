@@ -209,8 +209,8 @@ macro_rules! __behaviours {
                 a_filter_on_a_scope_may_take_those_below_it,
                 a_record_is_found_by_its_digest_and_by_its_operation,
                 a_filter_on_the_id_matches_exactly,
-                a_listing_follows_the_records,
                 a_damaged_record_is_told_and_hides_no_other,
+                a_listing_follows_the_records,
                 every_finding_says_what_to_do,
                 a_listener_is_woken_by_a_settled_key,
             }

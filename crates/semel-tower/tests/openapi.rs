@@ -1,6 +1,8 @@
 //! What the layer tells an OpenAPI document.
 #![allow(dead_code, reason = "operations and schemas are described here, not used")]
 
+use std::time::Duration;
+
 use http::{Method, StatusCode, header};
 use semel::Executor;
 use semel::store::memory::MemoryStore;
@@ -83,10 +85,11 @@ fn the_key_is_a_header_with_the_length_that_is_taken() {
 
 #[test]
 fn every_problem_of_the_layer_is_a_response_of_its_status() {
-    let document =
-        described("POST /orders", &Rules::new().required().replay_check(|_| async { true }));
+    let rules = Rules::new().required().replay_check(|_| async { true });
+    let document = described("POST /orders", &rules.body_timeout(Duration::from_secs(30)));
     let operation = &document["paths"]["/orders"]["post"];
-    let expected = ["201", "202", "400", "401", "403", "409", "413", "422", "500", "503", "504"];
+    let expected =
+        ["201", "202", "400", "401", "403", "408", "409", "413", "422", "500", "503", "504"];
     assert_eq!(statuses(operation), expected);
     let elsewhere = [
         Slug::OperationUnknown,
