@@ -44,7 +44,7 @@ pub(super) struct Flight {
     pub(super) wanted: Vec<Wanted>,
     /// What it finds may be as old as this.
     pub(super) began: Instant,
-    /// What every key begins with: `tenant:TYPE:`.
+    /// What every key begins with.
     head: String,
     keys: String,
     found: OnceLock<Vec<Option<Found>>>,
@@ -54,11 +54,12 @@ pub(super) struct Flight {
 
 impl Flight {
     pub(super) fn new(tenant: &str, kind: ResourceType) -> Self {
+        let realm = Realm { tenant: tenant.into(), kind };
         Self {
-            realm: Arc::new(Realm { tenant: tenant.into(), kind }),
+            head: realm.head(),
+            realm: Arc::new(realm),
             wanted: Vec::new(),
             began: Instant::now(),
-            head: [tenant, ":", kind.name(), ":"].concat(),
             keys: String::new(),
             found: OnceLock::new(),
             end: Semaphore::new(0),

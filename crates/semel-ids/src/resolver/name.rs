@@ -19,6 +19,13 @@ pub(super) struct Realm {
     pub(super) kind: ResourceType,
 }
 
+impl Realm {
+    /// What the texts of its names begin with: `tenant:TYPE:`.
+    pub(super) fn head(&self) -> String {
+        [&*self.tenant, ":", self.kind.name(), ":"].concat()
+    }
+}
+
 /// A name that can be kept.
 #[derive(Clone, Debug)]
 pub(super) struct Name {
@@ -44,8 +51,7 @@ impl Name {
 
     /// `tenant:TYPE:publicId`. A type and a public id hold no colon, so it can be taken apart.
     pub(super) fn to_text(&self) -> String {
-        let Realm { tenant, kind } = &*self.realm;
-        [tenant, ":", kind.name(), ":", &*self.public].concat()
+        self.realm.head() + &*self.public
     }
 }
 

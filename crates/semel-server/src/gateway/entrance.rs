@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use semel::{AnyStore, Executor};
+use semel::{AnyStore, Command, Executor};
 use semel_tower::grpc::{GrpcLayer, GrpcService, Rules as GrpcRules};
 use semel_tower::http::{Idempotency, IdempotencyLayer, Rules, Slug};
 use semel_tower::{Body, Fenced};
@@ -24,7 +24,7 @@ use super::body::Answer;
 use super::forward::{Forward, told};
 use super::headers::options;
 use super::identity;
-use super::routes::{self, Matched, Routes, attended};
+use super::routes::{self, Matched, Routes};
 use super::settings::{Gateway, Route};
 use super::token::Issuer;
 use crate::failure::Failure;
@@ -88,7 +88,7 @@ fn doors(
     };
     let ((tenant, scope), keys) = (who(), settings.key_headers.clone());
     let mut http = IdempotencyLayer::new(executor.clone(), tenant, scope)
-        .rules(Rules::new().body_timeout(settings.body_timeout).command(attended))
+        .rules(Rules::new().body_timeout(settings.body_timeout).command(Command::attended))
         .key_headers(keys)
         .problem_types(settings.problem_types.as_str())
         .operation(named);
@@ -96,7 +96,7 @@ fn doors(
     let metadata = settings.key_headers.iter().cloned();
     let genesis = HeaderName::from_static("x-idem-key");
     let mut grpc = GrpcLayer::new(executor.clone(), tenant, scope)
-        .rules(GrpcRules::new().body_timeout(settings.body_timeout).command(attended))
+        .rules(GrpcRules::new().body_timeout(settings.body_timeout).command(Command::attended))
         .key_metadata(metadata.chain([genesis]));
     for route in all {
         if route.grpc {

@@ -127,15 +127,15 @@ where
         }
         // Somebody waits for the end of what was claimed. Anything else may stream for as long as it
         // likes: the upstream is only not to be silent before it answers, and the place is left then.
-        let (mut deadline, progress, _place) = match sent.claimed {
-            true => {
-                let end = Box::pin(tokio::time::sleep(limit));
-                let left = bytes.saturating_add(PREFIX);
-                (Some(Deadline { end, limit, left, _place: place }), None, None)
-            }
-            false => (None, Some(Progress::new()), Some(place)),
+        let mut patience = if sent.claimed {
+            let end = Box::pin(tokio::time::sleep(limit));
+            let left = bytes.saturating_add(PREFIX);
+            Patience::Whole(Deadline { end, limit, left, _place: place })
+        } else {
+            Patience::Begun { progress: Progress::new(), limit, _place: place }
         };
-        let mut request = request.map(|body| Outgoing::new(body, progress.clone()));
+        let progress = patience.progress();
+        let mut request = request.map(|body| Outgoing::new(body, progress));
         let connection = capture_connection(&mut request);
         let pool = if sent.grpc { &inner.pools.grpc } else { &inner.pools.any };
         let answered = pool.request(request);
@@ -143,7 +143,7 @@ where
             // After a pause of this process both may be there; an answer is an answer.
             biased;
             answer = answered => answer,
-            () = silence(progress.as_ref(), deadline.as_mut(), limit) => {
+            () = patience.ends() => {
                 let unsent = connection.connection_metadata().is_none();
                 return inner.failed(&sent, unsent, &format!("no answer within {limit:?}"));
             }
@@ -153,7 +153,8 @@ where
                 count("answered");
                 // Who announces more than is kept is not waited for: it is delivered as it comes.
                 let announced = response.body().size_hint().lower();
-                let waited = deadline
+                let waited = patience
+                    .deadline()
                     .filter(|deadline| announced <= deadline.left as u64 && !is_endless(&response));
                 let doubtful = sent.claimed && is_doubtful(response.status());
                 let mut answer = pass(response, upgrade, waited);
@@ -167,12 +168,36 @@ where
     }
 }
 
-/// Returns when an answer is overdue.
-async fn silence(progress: Option<&Progress>, deadline: Option<&mut Deadline>, limit: Duration) {
-    match (progress, deadline) {
-        (_, Some(deadline)) => deadline.end.as_mut().await,
-        (Some(progress), None) => progress.none_for(limit).await,
-        (None, None) => std::future::pending().await,
+/// How long an answer is waited for.
+enum Patience {
+    /// Until it is whole.
+    Whole(Deadline),
+    /// Until it begins, and not while the request still goes out.
+    Begun { progress: Progress, limit: Duration, _place: Place },
+}
+
+impl Patience {
+    /// Returns when the answer is overdue.
+    async fn ends(&mut self) {
+        match self {
+            Patience::Whole(deadline) => deadline.end.as_mut().await,
+            Patience::Begun { progress, limit, .. } => progress.none_for(*limit).await,
+        }
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        match self {
+            Patience::Whole(_) => None,
+            Patience::Begun { progress, .. } => Some(progress.clone()),
+        }
+    }
+
+    /// What is left of it when the answer has begun.
+    fn deadline(self) -> Option<Deadline> {
+        match self {
+            Patience::Whole(deadline) => Some(deadline),
+            Patience::Begun { .. } => None,
+        }
     }
 }
 

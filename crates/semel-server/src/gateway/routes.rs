@@ -197,15 +197,11 @@ pub(super) fn grpc_rules(route: &Route, settings: &Gateway) -> GrpcRules {
     said_for_both!(rules, route, settings)
 }
 
-/// The listener polls a request until it is answered or its caller has left.
-pub(super) fn attended(command: Command) -> Command {
-    command.attended()
-}
-
 fn command(route: &Route) -> impl Fn(Command) -> Command + Send + Sync + 'static {
     let (lease, attempts, on_crash) = (route.lease, route.max_attempts, route.on_crash);
     move |command| {
-        let mut command = attended(command);
+        // The listener polls a request until it is answered or its caller has left.
+        let mut command = command.attended();
         if let Some(lease) = lease {
             command = command.lease(lease);
         }

@@ -32,17 +32,22 @@ pub(super) const RENEW: &str = include_str!("queries/renew.sql");
 pub(super) const SWEEP: &str = include_str!("queries/sweep.sql");
 
 /// The columns of a record, in the order in which `Raw` is read.
-pub(super) const COLUMNS: &str = "r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, \
-     r.attempt, r.fence, r.owner, r.lease_until, r.retry_at, r.on_crash, r.keep_us, r.body, \
-     r.content_type, r.reference, r.omitted_bytes, r.error, r.created_at, r.updated_at, \
-     r.completed_at, r.expires_at";
+macro_rules! columns {
+    ($body:literal) => {
+        concat!(
+            "r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, r.attempt, r.fence, \
+             r.owner, r.lease_until, r.retry_at, r.on_crash, r.keep_us, ",
+            $body,
+            ", r.content_type, r.reference, r.omitted_bytes, r.error, r.created_at, r.updated_at, \
+             r.completed_at, r.expires_at"
+        )
+    };
+}
+
+pub(super) const COLUMNS: &str = columns!("r.body");
 
 /// The same without the bytes of an answer or a parcel.
-pub(super) const OUTLINE: &str = "r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, \
-     r.attempt, r.fence, r.owner, r.lease_until, r.retry_at, r.on_crash, r.keep_us, \
-     case when r.body is null then null else ''::bytea end, \
-     r.content_type, r.reference, r.omitted_bytes, r.error, r.created_at, r.updated_at, \
-     r.completed_at, r.expires_at";
+pub(super) const OUTLINE: &str = columns!("case when r.body is null then null else ''::bytea end");
 
 /// Begins a transaction and marks it, in one trip. The mark ends with the transaction, whoever ends
 /// it, so that `settle_in` can tell that the work committed behind our back.
