@@ -92,6 +92,22 @@ mod capacity {
         claim(&store, &draft(4)).await;
     }
 
+    #[tokio::test]
+    async fn memory_follows_the_keys_that_live() {
+        let (store, clock) = of(100_000);
+        let keep = Duration::from_secs(1);
+        let ending = Ending::Succeeded { outcome: Recorded::Whole(Outcome::empty()), keep };
+        for id in 0..20_000 {
+            let lease = claim(&store, &draft(id)).await;
+            store.settle(&lease, &ending).await.map(drop).expect("settle");
+            clock.advance(keep / 200);
+        }
+        // 200 of them have not expired, and nobody swept.
+        assert!((200..500).contains(&store.len()), "{}", store.len());
+        let kept = store.open(&draft(19_900)).await;
+        assert!(matches!(kept, Ok(Opened::Existing { .. })), "what is kept stays");
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn a_race_for_the_last_places_is_won_by_exactly_as_many() {
         let (store, _) = of(10);

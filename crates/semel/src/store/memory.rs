@@ -2,10 +2,11 @@
 //!
 //! Best effort by nature: a restart forgets everything. It is also the reference that the other
 //! stores are compared with, so it is written to be read: one map per shard, one lock per shard, no
-//! background work.
+//! background work. Every new key takes expired ones with it, so memory follows the keys that live.
 
-use std::collections::hash_map::Entry as Slot;
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,8 +37,58 @@ const WORTH: usize = 64;
 #[derive(Clone, Debug)]
 pub struct MemoryStore(Arc<Inner>);
 
-/// Boxed: a map that grows moves what it holds.
-type Shard = HashMap<Digest, Box<Entry>, Mixing>;
+/// Expired keys that a new one removes, at most: more than one, or what has piled up would stay.
+const TAKEN: usize = 2;
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// Boxed: a map that grows moves what it holds.
+    keys: HashMap<Digest, Box<Entry>, Mixing>,
+    /// Who may expire, and when at the earliest; whether it did is for its record to say.
+    due: BinaryHeap<Reverse<(Timestamp, Digest)>>,
+}
+
+impl Shard {
+    /// Writes the next record of a key that is held, or removes the key; how many keys that removes.
+    fn put(&mut self, digest: Digest, next: Option<Record>) -> usize {
+        let Some(record) = next else { return usize::from(self.keys.remove(&digest).is_some()) };
+        let expires_at = record.expires_at;
+        if let Some(entry) = self.keys.get_mut(&digest) {
+            entry.record = record;
+        }
+        if let Some(at) = expires_at {
+            self.remind(at, digest);
+        }
+        0
+    }
+
+    fn remind(&mut self, at: Timestamp, digest: Digest) {
+        self.due.push(Reverse((at, digest)));
+        // A key that fails again and again is reminded of again and again.
+        if self.due.len() > 2 * self.keys.len() + SHARDS {
+            let ends = |(digest, entry): (&Digest, &Box<Entry>)| {
+                entry.record.expires_at.map(|at| Reverse((at, *digest)))
+            };
+            self.due = self.keys.iter().filter_map(ends).collect();
+        }
+    }
+
+    /// Removes a few keys that have expired; how many.
+    fn take_expired(&mut self, now: Timestamp) -> usize {
+        let mut taken = 0;
+        while let Some(first) = self.due.peek_mut()
+            && first.0.0 <= now
+            && taken < TAKEN
+        {
+            let Reverse((_, digest)) = PeekMut::pop(first);
+            if self.keys.get(&digest).is_some_and(|entry| entry.record.expired(now)) {
+                self.keys.remove(&digest);
+                taken += 1;
+            }
+        }
+        taken
+    }
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -128,49 +179,40 @@ impl MemoryStore {
 
     fn open_now(&self, draft: &Draft) -> Option<Opened> {
         let now = self.0.clock.now();
-        let mut shard = self.shard(&draft.key.digest());
-        match shard.entry(draft.key.digest()) {
-            Slot::Occupied(held) => {
-                Some(Opened::Existing { record: Box::new(held.get().record.clone()), now })
-            }
-            Slot::Vacant(free) => self.reserve().then(|| {
-                let fence = self.next_fence(now);
-                let record = Record::granted(draft, fence, now);
-                free.insert(Box::new(Entry { key: draft.key.clone(), record }));
-                Opened::Inserted { fence }
-            }),
+        let digest = draft.key.digest();
+        let mut shard = self.shard(&digest);
+        if let Some(held) = shard.keys.get(&digest) {
+            return Some(Opened::Existing { record: Box::new(held.record.clone()), now });
         }
+        self.forget(shard.take_expired(now));
+        self.reserve().then(|| {
+            let fence = self.next_fence(now);
+            let record = Record::granted(draft, fence, now);
+            shard.keys.insert(digest, Box::new(Entry { key: draft.key.clone(), record }));
+            Opened::Inserted { fence }
+        })
     }
 
     fn settle_now(&self, lease: &Lease, ending: &Ending) -> Settled {
         let now = self.0.clock.now();
         let mut shard = self.shard(&lease.digest);
-        let Slot::Occupied(mut held) = shard.entry(lease.digest) else {
-            return Settled::Lost;
-        };
-        if !guards(lease, &held.get().record) {
-            return Settled::Lost;
-        }
-        match held.get().record.clone().ended(ending, now) {
-            Some(record) => held.get_mut().record = record,
-            None => {
-                held.remove();
-                self.forget(1);
+        match shard.keys.get(&lease.digest).map(|held| &held.record) {
+            Some(record) if guards(lease, record) => {
+                let next = record.clone().ended(ending, now);
+                self.forget(shard.put(lease.digest, next));
+                Settled::Done
             }
+            _ => Settled::Lost,
         }
-        Settled::Done
     }
 
     fn swap_now(&self, key: &Key, judged: Version, change: &Change) -> Swapped {
         let now = self.0.clock.now();
         let mut shard = self.shard(&key.digest());
-        let Slot::Occupied(mut held) = shard.entry(key.digest()) else {
+        let held = shard.keys.get(&key.digest()).map(|held| &held.record);
+        let Some(old) = held.filter(|old| is_version(old, judged)) else {
             return Swapped::Lost;
         };
-        let old = &held.get().record;
-        if !is_version(old, judged) {
-            return Swapped::Lost;
-        }
         let next = match change {
             Change::Regrant(draft) => {
                 let fresh = Record::granted(draft, self.next_fence(now), now);
@@ -182,13 +224,7 @@ impl MemoryStore {
             Change::Redrive => Some(old.clone().redriven(now)),
         };
         let fence = next.as_ref().map_or(old.fence, |record| record.fence);
-        match next {
-            Some(record) => held.get_mut().record = record,
-            None => {
-                held.remove();
-                self.forget(1);
-            }
-        }
+        self.forget(shard.put(key.digest(), next));
         Swapped::Done { fence }
     }
 
@@ -198,28 +234,23 @@ impl MemoryStore {
         for shard in &self.0.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let due: Vec<Digest> = shard
+                .keys
                 .iter()
                 .filter(|(_, entry)| sweepable(&entry.record, now))
                 .map(|(digest, _)| *digest)
                 .take((limit - swept.removed - swept.suspended) as usize)
                 .collect();
             for digest in due {
-                let Slot::Occupied(mut held) = shard.entry(digest) else {
+                let Some(record) = shard.keys.get(&digest).map(|held| &held.record) else {
                     continue;
                 };
-                let record = &held.get().record;
-                if record.state == State::Running && record.on_crash != OnCrash::Rerun {
-                    let error = ErrorText::new("the attempt ended without an answer (swept)");
-                    let ended = record.clone().ended(&Ending::Uncertain { error }, now);
-                    if let Some(record) = ended {
-                        held.get_mut().record = record;
-                    }
-                    swept.suspended += 1;
-                } else {
-                    held.remove();
-                    self.forget(1);
-                    swept.removed += 1;
-                }
+                let next = (record.state == State::Running && record.on_crash != OnCrash::Rerun)
+                    .then(|| ErrorText::new("the attempt ended without an answer (swept)"))
+                    .and_then(|error| record.clone().ended(&Ending::Uncertain { error }, now));
+                let removed = shard.put(digest, next);
+                self.forget(removed);
+                swept.removed += removed as u32;
+                swept.suspended += 1 - removed as u32;
             }
             if swept.removed + swept.suspended >= limit {
                 swept.more = true;
@@ -290,7 +321,7 @@ impl Store for MemoryStore {
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
         let now = self.0.clock.now();
         let shard = self.shard(&key.digest());
-        Ok(shard.get(&key.digest()).map(|entry| Peeked { record: entry.record.clone(), now }))
+        Ok(shard.keys.get(&key.digest()).map(|entry| Peeked { record: entry.record.clone(), now }))
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
@@ -324,7 +355,7 @@ impl Renewer for MemoryStore {
         let now = self.0.clock.now();
         let extend = |(lease, length): &(Lease, Duration)| {
             let mut shard = self.shard(&lease.digest);
-            match shard.get_mut(&lease.digest).map(|entry| &mut entry.record) {
+            match shard.keys.get_mut(&lease.digest).map(|entry| &mut entry.record) {
                 Some(record) if guards(lease, record) => {
                     record.lease_until = Some(now.after(*length));
                     record.updated_at = now;
@@ -347,7 +378,8 @@ impl Inspect for MemoryStore {
         let mut found: BTreeMap<Digest, Entry> = BTreeMap::new();
         for shard in &self.0.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let later = shard.iter().filter(|(digest, _)| after.is_none_or(|last| **digest > last));
+            let later =
+                shard.keys.iter().filter(|(digest, _)| after.is_none_or(|last| **digest > last));
             for (digest, entry) in later.filter(|(_, entry)| filter.matches(entry, now)) {
                 let full = found.len() > most;
                 if full && found.last_key_value().is_some_and(|(last, _)| last < digest) {
@@ -369,5 +401,42 @@ impl Inspect for MemoryStore {
             next: last.filter(|_| more),
             ..Page::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_written_again_and_again_is_remembered_a_few_times() {
+        let at = Timestamp::from_micros(1_700_000_000_000_000);
+        let store = MemoryStore::with(10, Clock::manual(at));
+        let key = Key::command("acme", "PAY", "1").expect("a key");
+        let draft = Draft {
+            fingerprint: crate::Fingerprint::none(),
+            operation_id: crate::OperationId::generate(),
+            attempt_id: crate::AttemptId::generate(),
+            attempt: 1,
+            owner: "host:1:a".into(),
+            lease: Duration::from_secs(30),
+            on_crash: OnCrash::Rerun,
+            keep: Duration::from_secs(60),
+            parcel: None,
+            key: key.clone(),
+        };
+        assert!(matches!(store.open_now(&draft), Some(Opened::Inserted { .. })));
+        let error = ErrorText::new("no");
+        let keep = Duration::from_secs(60);
+        for number in 1..1_000 {
+            let judged = Version { attempt_id: draft.attempt_id, number };
+            let ending = Ending::Failed { error: error.clone(), retry_after: None, keep };
+            let swapped = store.swap_now(&key, judged, &Change::End(ending));
+            assert!(matches!(swapped, Swapped::Done { .. }), "{number}");
+        }
+        let shard = store.shard(&key.digest());
+        assert!(shard.due.len() <= 2 + SHARDS, "{}", shard.due.len());
+        let Reverse((last, _)) = shard.due.peek().expect("remembered");
+        assert_eq!(Some(*last), shard.keys[&key.digest()].record.expires_at);
     }
 }
