@@ -99,14 +99,16 @@ async fn once(
     stop: u32,
     count: &mut Count,
 ) -> Result<(), Trouble> {
-    let ids: Vec<String> = (0..KEYS).map(|n| format!("zombie-{stop}-{n}")).collect();
-    let mut late = Vec::new();
-    for id in &ids {
-        let mut held = first.line().hold(id)?;
-        if !held.holding().await? {
-            return Err(format!("{id} was not granted to the first process").into());
+    let (mut ids, mut late) = (Vec::new(), Vec::new());
+    let mut names = (0..10 * KEYS).map(|n| format!("zombie-{stop}-{n}"));
+    while late.len() < KEYS {
+        let id = names.next().ok_or("the first process was granted next to nothing")?;
+        let mut held = first.line().hold(&id)?;
+        // On a busy machine a lease may be over before the work could start; then it does not.
+        if held.holding().await? {
+            ids.push(id);
+            late.push(held);
         }
-        late.push(held);
     }
     first.stop().await?;
     count.stops += 1;
@@ -180,7 +182,8 @@ async fn judge(
         count.accepted += 1;
         return Ok(());
     };
-    count.takeovers += usize::from(*attempt == 2);
+    // More than two where one of the winner's own came too late to start.
+    count.takeovers += usize::from(*attempt >= 2);
     match &told {
         Answer::Done { value, .. } => {
             count.misled += usize::from(value != won);

@@ -28,7 +28,10 @@ async fn a_caller_who_leaves_neither_doubles_nor_strands_the_work(place: Arc<Pla
                     seen.note(&context);
                     Ok::<_, String>(fastrand::u64(..))
                 };
-                let patience = Duration::from_micros(fastrand::u64(..4_000));
+                // On a machine that is late with everything, work and patience end together, and
+                // nobody leaves but who does so at once.
+                let most = if n % 4 == 0 { 1 } else { 4_000 };
+                let patience = Duration::from_micros(fastrand::u64(..most));
                 let call = executor.run(command(&id(n)), work);
                 if tokio::time::timeout(patience, call).await.is_err() {
                     left.fetch_add(1, Ordering::SeqCst);
@@ -49,7 +52,7 @@ async fn a_caller_who_leaves_neither_doubles_nor_strands_the_work(place: Arc<Pla
                     seen.note(&context);
                     Ok::<_, String>(0_u64)
                 };
-                let again = command(&id(n)).wait(Wait::UpTo(Duration::from_secs(5)));
+                let again = command(&id(n)).wait(Wait::UpTo(LEASE / 2));
                 let answer = executor.run(again, work).await.expect("an answer");
                 stuck.fetch_add(usize::from(answer.in_progress()), Ordering::SeqCst);
             }
