@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use semel::executor::Error;
 use semel::store::Store as _;
 use semel::{Recorded, State};
 use tokio::time::Instant;
@@ -189,9 +190,13 @@ async fn judge(
             count.misled += usize::from(value != won);
             count.accepted += usize::from(value != won);
         }
-        // The winner was still at it; once it has an answer, that is the late caller's.
+        // The winner was still at it, or out of time by then; once it has an answer, that is the
+        // late caller's.
         Answer::InProgress => count.misled += usize::from(settled),
-        Answer::Failed(_) => count.misled += 1,
+        Answer::Failed(why) => {
+            let lost = Error::<Trouble>::ClaimLost.to_string();
+            count.misled += usize::from(settled || *why != lost);
+        }
     }
     let same = matches!(again, Answer::Done { value, .. } if value == won);
     count.differing += usize::from(!same);

@@ -26,7 +26,7 @@ fn crash(store: &str, mode: Mode) {
 
 fn zombie(store: &str, mode: Mode) {
     scene::on(store, |place| async move {
-        let lease = Duration::from_millis(500);
+        let lease = Duration::from_secs(1);
         let settings = zombie::Settings { program: program(), mode, stops: STOPS, lease };
         let line = zombie::run(&place, &settings).await.expect("a run");
         assert_eq!(line.count("stops"), u64::from(STOPS));
