@@ -59,21 +59,26 @@ pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
     let measures = |this: &str| args.first().is_some_and(|what| what == this || what == "all");
     let peers = if measures("http") { peers(steps) } else { None };
     let start = if measures("events") { Fleet::start } else { Fleet::start_without_brokers };
-    // In one build: two would choose other features of what both use, and compile that twice.
-    let gateway = ["-p", "semel-server", "--bin", "semel"];
-    let built = if measures("gateway") { &gateway[..] } else { &[] };
-    let gateway = measures("gateway").then(|| target().join("release").join("semel"));
+    let gateway = if measures("gateway") { Some(shipped(steps)?) } else { None };
     let named = [
         peers.map(|path| ("SEMEL_BENCH_PEERS", path)),
         gateway.map(|path| ("SEMEL_BENCH_GATEWAY", path)),
     ];
     let named: Vec<_> = named.into_iter().flatten().collect();
-    let program = [built, &["--bin", "bench"]].concat();
-    proofs(steps, start, "bench", &program, args, &named)
+    proofs(steps, start, "bench", &["--bin", "bench"], args, &named)
 }
 
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
+}
+
+/// Builds the program as it is shipped, by itself: beside the benchmarks it would be built with the
+/// switches for tests that those bring along.
+fn shipped(steps: &mut Steps) -> Result<PathBuf, Failure> {
+    let mut build = cargo();
+    build.args(["build", "--profile", "dist", "-p", "semel-server", "--bin", "semel"]);
+    steps.command("build gateway", &mut build)?;
+    Ok(target().join("dist").join("semel"))
 }
 
 /// Builds the servers of other people's libraries, which nothing else needs. A measurement without
