@@ -14,8 +14,8 @@ use super::server::Server;
 const MASTERS: usize = 3;
 const SLOTS: usize = 16_384;
 /// Gossip needs a few rounds of about a second.
-const FORM_LIMIT: Duration = Duration::from_secs(30);
-const ASK_LIMIT: Duration = Duration::from_secs(2);
+const FORM_LIMIT: Duration = Duration::from_secs(120);
+const ASK_LIMIT: Duration = Duration::from_secs(20);
 
 /// A Redis Cluster: three masters, no replicas, every slot assigned.
 ///
@@ -87,7 +87,9 @@ fn options() -> Options {
     Options::new()
         .flags(["--cluster-enabled", "yes"])
         .flags(["--cluster-config-file", "nodes.conf"])
-        .flags(["--cluster-node-timeout", "3000"])
+        // Redis' default. Masters that take each other for dead refuse everything, and on a busy machine
+        // one may well be silent for some seconds.
+        .flags(["--cluster-node-timeout", "15000"])
         .flags(["--cluster-announce-ip", "127.0.0.1"])
 }
 

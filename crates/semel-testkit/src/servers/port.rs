@@ -1,7 +1,10 @@
-//! Free loopback ports for servers, chosen where no client can take them by accident.
+//! Free loopback ports for servers, chosen where no client can take them by accident, and kept for a
+//! server that is down: it comes back on the port that it had.
 
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,20 +21,57 @@ const COUNT: u16 = 9_500;
 /// A Redis Cluster node also listens on its port plus this; both must be free.
 const CLUSTER_BUS_OFFSET: u16 = 10_000;
 
+/// A port that is given to nobody else, in whatever process, as long as this value lives.
+#[derive(Debug)]
+pub(super) struct Port {
+    number: u16,
+    /// Locked. The lock ends with us, however we end.
+    _kept: Option<File>,
+}
+
+impl Port {
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The port, if nobody has been given it and nothing listens there.
+    fn take(number: u16) -> Option<Self> {
+        let path = file(number);
+        let _ = path.parent().map(fs::create_dir_all);
+        let opened = File::options().create(true).truncate(false).write(true).open(path);
+        let kept = match opened.map(|file| (file.try_lock(), file)) {
+            Ok((Ok(()), file)) => Some(file),
+            Ok((Err(TryLockError::WouldBlock), _)) => return None,
+            // Where no file can be had or locked, ports are chosen by luck.
+            Ok((Err(TryLockError::Error(_)), _)) | Err(_) => None,
+        };
+        let free = is_free(number) && is_free(number + CLUSTER_BUS_OFFSET);
+        free.then_some(Self { number, _kept: kept })
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // Two who race for the next file may both get the port; one of them loses it when its server
+        // starts, and asks again.
+        let _ = fs::remove_file(file(self.number));
+    }
+}
+
+fn file(port: u16) -> PathBuf {
+    std::env::temp_dir().join("semel-ports").join(port.to_string())
+}
+
 /// A port on which nothing listens at the moment.
 ///
-/// It is not reserved: the caller must be ready to lose it to another process and ask again.
-pub(super) fn free() -> Result<u16, Error> {
+/// Processes that are not ours do not know that it is kept: the caller must be ready to lose it to one
+/// of them and ask again.
+pub(super) fn free() -> Result<Port, Error> {
     let start = scattered_start();
-    (0..COUNT)
-        .map(|step| FIRST + (start + step) % COUNT)
-        .find(|port| is_free(*port) && is_free(port + CLUSTER_BUS_OFFSET))
-        .ok_or_else(|| {
-            Error::new(
-                ErrorKind::System,
-                format!("no free loopback port between {FIRST} and {}", FIRST + COUNT),
-            )
-        })
+    (0..COUNT).map(|step| FIRST + (start + step) % COUNT).find_map(Port::take).ok_or_else(|| {
+        let message = format!("no free loopback port between {FIRST} and {}", FIRST + COUNT);
+        Error::new(ErrorKind::System, message)
+    })
 }
 
 /// Whether a server accepts connections on this port.
@@ -65,4 +105,19 @@ fn scattered_start() -> u16 {
         .wrapping_add(call.wrapping_mul(0x85EB_CA6B));
     let scattered = (mixed ^ (mixed >> 16)) % u32::from(COUNT);
     u16::try_from(scattered).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_nobody_elses_while_it_is_kept_though_nothing_listens_there() {
+        let port = free().expect("there are many");
+        let number = port.number();
+        assert!(is_free(number), "its server is down");
+        assert!(Port::take(number).is_none());
+        drop(port);
+        assert!(Port::take(number).is_some());
+    }
 }

@@ -180,7 +180,7 @@ pub(super) fn freeze(root: u32) -> Result<Vec<u32>, Error> {
             return Ok(frozen.into_iter().collect());
         }
         signal("STOP", &fresh)?;
-        wait_until(Duration::from_secs(5), "processes did not stop", || {
+        wait_until(Duration::from_secs(60), "processes did not stop", || {
             fresh.iter().all(|pid| matches!(state(*pid), None | Some('T' | 'Z')))
         })?;
         frozen.extend(fresh);

@@ -49,7 +49,7 @@ impl RabbitMq {
             let launch = |program: &Path, args, more: Vec<(&'static str, OsString)>| Launch {
                 program: program.to_owned(),
                 args,
-                env: [names(epmd), more].concat(),
+                env: [names(epmd.number()), more].concat(),
                 account: account.clone(),
                 on_our_death: "KILL",
             };

@@ -6,7 +6,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use super::error::{Error, ErrorKind};
-use super::port;
+use super::port::{self, Port};
 use super::process::{self, Launch};
 use super::scratch::Scratch;
 
@@ -16,7 +16,7 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 /// After this a server that was asked politely is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a killed process may take to vanish and to free its port.
-const DEATH_LIMIT: Duration = Duration::from_secs(10);
+const DEATH_LIMIT: Duration = Duration::from_secs(60);
 /// How often a new port is tried when others keep taking ours.
 const PORT_ATTEMPTS: u32 = 8;
 /// How servers say, in lower case, that somebody else has a port of theirs.
@@ -31,7 +31,8 @@ const PORT_TAKEN: [&str; 2] = ["address already in use", "could not bind to dist
 #[derive(Debug)]
 pub struct Server {
     recipe: Recipe,
-    port: u16,
+    /// Ours for as long as we live, also while nothing listens there.
+    port: Port,
     child: Option<Child>,
     /// Runs exactly while the server does, and is spared by kill and pause.
     companion: Option<Child>,
@@ -61,7 +62,7 @@ pub(super) struct Recipe {
 #[derive(Debug)]
 pub(super) struct Companion {
     pub(super) launch: Launch,
-    pub(super) port: u16,
+    pub(super) port: Port,
 }
 
 /// What a readiness check may look at.
@@ -81,7 +82,7 @@ impl Server {
     ) -> Result<Self, Error> {
         let first = port::free()?;
         let mut server = Self {
-            recipe: recipe(first)?,
+            recipe: recipe(first.number())?,
             port: first,
             child: None,
             companion: None,
@@ -94,7 +95,7 @@ impl Server {
                 Err(error) if error.kind() == ErrorKind::PortTaken && attempts < PORT_ATTEMPTS => {
                     attempts += 1;
                     server.port = port::free()?;
-                    server.recipe = recipe(server.port)?;
+                    server.recipe = recipe(server.port())?;
                 }
                 Err(error) => return Err(error),
                 Ok(()) => return Ok(server),
@@ -111,7 +112,7 @@ impl Server {
     /// The loopback port; the same after a restart.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// The process that listens, or none while the server is stopped or killed.
@@ -131,7 +132,7 @@ impl Server {
     /// An accepted connection is not enough: the kernel accepts for a paused server too.
     #[must_use]
     pub fn answers(&self, within: Duration) -> bool {
-        (self.recipe.answers)(self.port, within)
+        (self.recipe.answers)(self.port(), within)
     }
 
     /// Kills the server and every process it forked with `SIGKILL`, and returns when they are gone
@@ -233,17 +234,18 @@ impl Server {
             return Ok(());
         };
         let name = companion.launch.program.display();
-        let failure = format!("{name} did not open port {}", companion.port);
+        let port = companion.port.number();
+        let failure = format!("{name} did not open port {port}");
         let mut ended = false;
         process::wait_until(START_LIMIT, &failure, || {
             ended = !matches!(child.try_wait(), Ok(None));
-            ended || port::accepts(companion.port)
+            ended || port::accepts(port)
         })?;
         if ended {
             // The one thing that keeps it from running: another process has its port.
             return Err(Error::new(
                 ErrorKind::PortTaken,
-                format!("{name} could not have port {}", companion.port),
+                format!("{name} could not have port {port}"),
             ));
         }
         Ok(())
@@ -287,7 +289,7 @@ impl Server {
                 return Err(Error::new(kind, message));
             }
             let data = self.data();
-            let vitals = Vitals { port: self.port, pid, data: &data, log: &log };
+            let vitals = Vitals { port: self.port(), pid, data: &data, log: &log };
             if (self.recipe.ready)(&vitals) {
                 return Ok(());
             }
@@ -315,7 +317,7 @@ impl Server {
         process::wait_until(DEATH_LIMIT, &format!("the processes of {name} did not die"), || {
             family.iter().all(|pid| process::is_gone(*pid))
         })?;
-        let port = self.port;
+        let port = self.port();
         let failure = format!("{name} is dead, but port {port} still accepts connections");
         process::wait_until(DEATH_LIMIT, &failure, || !port::accepts(port))
     }
