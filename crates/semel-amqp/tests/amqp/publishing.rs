@@ -142,10 +142,10 @@ async fn attributes_that_do_not_fit_into_a_frame_are_refused() {
 
 #[tokio::test]
 async fn a_broker_that_is_not_there_is_unavailable() {
-    // A port that was free a moment ago.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("it is bound");
-    drop(listener);
+    // Bound and not listening: nobody answers there, and nobody else can have it.
+    let nobody = tokio::net::TcpSocket::new_v4().expect("a socket");
+    nobody.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let address = nobody.local_addr().expect("it is bound");
     let url = format!("amqp://guest:guest@{address}/%2f");
     let publisher = semel_amqp::AmqpPublisher::builder(&url).build().expect("valid settings");
     for _ in 0..3 {

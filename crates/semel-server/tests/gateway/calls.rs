@@ -5,7 +5,7 @@ use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt as _, Full};
 
 use crate::caller::{Answer, Caller, Sending};
-use crate::ground::Ground;
+use crate::ground::{Ground, nowhere};
 use crate::shop::Shop;
 
 const METHOD: &str = "/shop.v1.Orders/Create";
@@ -55,10 +55,8 @@ async fn a_unary_call_runs_once_and_its_repeat_says_so_in_its_trailers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_without_an_upstream_ends_as_calls_end() {
     let ground = Ground::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
-    let gateway = ground.configured(&url, ROUTE);
+    let (_kept, address) = nowhere();
+    let gateway = ground.configured(&format!("http://{address}"), ROUTE);
     let caller = Caller::http2(&gateway);
     let away = caller.send(call(&caller, Some("k"), b"\0\0\0\0\x01a")).await;
     assert_eq!((away.status.as_u16(), code(&away)), (200, 14), "UNAVAILABLE");

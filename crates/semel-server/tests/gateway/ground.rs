@@ -1,12 +1,23 @@
 //! A directory of a test's own, and gateways that run in it.
 
 use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::net::TcpSocket;
+
 use crate::program::{self, Service};
+
+/// An address where nobody listens, and nobody else can as long as the socket is kept.
+pub(crate) fn nowhere() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
 
 /// How long a loaded machine may take for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -101,8 +101,11 @@ async fn a_connection_that_is_refused_or_reset_is_tried_again() {
     assert_eq!((proxy.faults().resets, provider.executed()), (2, 1));
 
     drop(proxy);
-    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let error = client.oneshot(charge(nobody, None)).await.unwrap_err();
+    // Bound and not listening: nobody answers there, and nobody else can have it.
+    let nobody = tokio::net::TcpSocket::new_v4().unwrap();
+    nobody.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let nowhere = nobody.local_addr().unwrap();
+    let error = client.oneshot(charge(nowhere, None)).await.unwrap_err();
     let Error::Service { source: error, .. } = error else { panic!("{error}") };
     assert!(error.is_connect(), "the client's own error, as it came: {error}");
 }
