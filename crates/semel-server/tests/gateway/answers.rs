@@ -126,7 +126,8 @@ async fn bodies_have_limits_where_there_is_a_key() {
     let unlimited = "x".repeat(2 << 20);
     let free = caller.request(Method::POST, "/small").body(full(&unlimited)).unwrap();
     assert_eq!(caller.send(free).await.status, 201, "what has no key has no limit");
-    let large = caller.post("/orders", "c", &unlimited).await;
+    // Over HTTP/1.1 a client that still writes may lose the answer to its own broken pipe.
+    let large = Caller::http2(&gateway).post("/orders", "c", &unlimited).await;
     assert_eq!(large.problem(), (413, "body-too-large".to_owned()), "1 MiB by default");
 }
 

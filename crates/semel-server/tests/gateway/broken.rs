@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::caller::{Caller, full};
-use crate::ground::Ground;
+use crate::ground::{Ground, nowhere};
 use crate::shop::Shop;
 
 fn is(slug: &str, status: u16) -> (u16, String) {
@@ -17,10 +17,7 @@ fn is(slug: &str, status: u16) -> (u16, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_is_away_leaves_the_key_free() {
     let ground = Ground::new();
-    // A port that was ours a moment ago is nobody's.
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let (_kept, address) = nowhere();
     let config = "[[route]]\npath = \"/pay\"\non_crash = \"hold\"\npreset = \"stripe_v1\"";
     let gateway = ground.configured(&format!("http://{address}"), config);
     let caller = Caller::new(&gateway);
@@ -107,13 +104,16 @@ async fn who_waited_for_a_call_that_broke_off_is_the_next_to_ask_or_is_told_of_t
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_takes_too_long_is_in_doubt() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
-    let config = "[[route]]\npath = \"/slow\"\nupstream_timeout = \"200ms\"\non_crash = \"hold\"";
+    // Long enough to connect on a busy machine: before that nothing is in doubt.
+    let config = "[[route]]\npath = \"/slow\"\nupstream_timeout = \"3s\"\non_crash = \"hold\"";
     let gateway = ground.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
-    assert_eq!(caller.post("/slow", "k", "{}").await.problem(), is("upstream-ambiguous", 504));
-    assert_eq!(caller.post("/slow", "k", "{}").await.problem(), is("uncertain", 409));
     let free = caller.request(Method::POST, "/slow").body(full("")).unwrap();
-    assert_eq!(caller.send(free).await.problem(), is("upstream-ambiguous", 504));
+    let (claimed, free) = tokio::join!(caller.post("/slow", "k", "{}"), caller.send(free));
+    assert_eq!(claimed.problem(), is("upstream-ambiguous", 504));
+    assert_eq!(free.problem(), is("upstream-ambiguous", 504));
+    assert_eq!(caller.post("/slow", "k", "{}").await.problem(), is("uncertain", 409));
+    shop.arrived(2).await;
     assert_eq!(shop.seen("/slow").len(), 2);
 }
 
@@ -204,26 +204,36 @@ async fn an_upstream_that_never_reads_is_no_reason_to_wait_for_ever() {
     // The system completes connections that nobody accepts.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let gateway = ground.gateway(&url, &["--upstream-timeout", "300ms"]);
+    // Long enough to connect on a busy machine: before that nothing is in doubt.
+    let gateway = ground.gateway(&url, &["--upstream-timeout", "3s"]);
     let caller = Caller::new(&gateway);
     let since = std::time::Instant::now();
     assert_eq!(caller.post("/orders", "k", "{}").await.problem(), is("upstream-ambiguous", 504));
-    assert!(since.elapsed() >= Duration::from_millis(300));
+    assert!(since.elapsed() >= Duration::from_secs(3));
 }
 
-/// An upstream that begins its answer with one text, and after a while goes on with the other.
-async fn pausing(begins: &'static str, goes_on: &'static str) -> String {
+/// How long an upstream may take in the tests of answers that pause: time enough to begin one on a busy
+/// machine.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// An upstream that begins its answer with one text and goes on with the other when the limit is over;
+/// without another it says no more.
+async fn pausing(begins: &'static str, goes_on: Option<&'static str>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             tokio::spawn(async move {
-                let read = stream.read(&mut [0; 4096]).await;
-                assert!(read.is_ok());
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"{}") {
+                    assert_ne!(stream.read_buf(&mut asked).await.unwrap(), 0);
+                }
                 stream.write_all(begins.as_bytes()).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(900)).await;
-                let _ = stream.write_all(goes_on.as_bytes()).await;
+                if let Some(goes_on) = goes_on {
+                    tokio::time::sleep(LIMIT + LIMIT / 4).await;
+                    let _ = stream.write_all(goes_on.as_bytes()).await;
+                }
                 let _ = stream.read(&mut [0; 1]).await;
             });
         }
@@ -233,27 +243,31 @@ async fn pausing(begins: &'static str, goes_on: &'static str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_is_waited_for_only_as_far_as_it_is_kept() {
-    let config = "[gateway]\nupstream_timeout = \"300ms\"\n[[route]]\npath = \"/{*rest}\"\n\
-                  max_response = 4";
+    let config = format!(
+        "[gateway]\nupstream_timeout = \"{}s\"\n[[route]]\npath = \"/{{*rest}}\"\n\
+         max_response = 4",
+        LIMIT.as_secs()
+    );
+    // Its answer, and that it was kept no further than it had to be.
+    let asked = async |url: String| {
+        let ground = Ground::new();
+        let gateway = ground.configured(&url, &config);
+        let caller = Caller::new(&gateway);
+        let first = caller.try_send(caller.keyed("/a", "k", "{}")).await;
+        assert_eq!(caller.post("/a", "k", "{}").await.problem(), is("result-unavailable", 409));
+        first
+    };
     let more_than_is_kept =
-        pausing("HTTP/1.1 201 Created\r\ncontent-length: 12\r\n\r\n0123456789", "ab");
+        pausing("HTTP/1.1 201 Created\r\ncontent-length: 12\r\n\r\n0123456789", Some("ab"));
     let endless = pausing(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 12\r\n\r\n",
-        "data: hello\n",
+        Some("data: hello\n"),
     );
-    for url in [more_than_is_kept.await, endless.await] {
-        let ground = Ground::new();
-        let gateway = ground.configured(&url, config);
-        let caller = Caller::new(&gateway);
-        let whole = caller.post("/a", "k", "{}").await;
+    let stalled = pausing("HTTP/1.1 201 Created\r\ncontent-length: 4\r\n\r\n01", None);
+    let (more, endless, stalled) =
+        tokio::join!(asked(more_than_is_kept.await), asked(endless.await), asked(stalled.await));
+    for whole in [more.unwrap(), endless.unwrap()] {
         assert_eq!(whole.body.len(), 12, "however long it takes: {whole:?}");
-        assert_eq!(caller.post("/a", "k", "{}").await.problem(), is("result-unavailable", 409));
     }
-    let stalled = pausing("HTTP/1.1 201 Created\r\ncontent-length: 4\r\n\r\n01", "23").await;
-    let ground = Ground::new();
-    let gateway = ground.configured(&stalled, config);
-    let caller = Caller::new(&gateway);
-    let cut = caller.try_send(caller.keyed("/a", "k", "{}")).await;
-    assert!(cut.is_err(), "its claim is not held for ever: {cut:?}");
-    assert_eq!(caller.post("/a", "k", "{}").await.problem(), is("result-unavailable", 409));
+    assert!(stalled.is_err(), "its claim is not held for ever: {stalled:?}");
 }

@@ -26,7 +26,7 @@ async fn settled(caller: &Caller, target: &str, key: &str) -> crate::caller::Ans
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_killed_in_mid_call_loses_and_doubles_nothing_that_it_promised() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
-    let config = "[ledger]\nlock_ttl = \"1s\"\n[[route]]\npath = \"/pay\"\n\
+    let config = "[ledger]\nlock_ttl = \"3s\"\n[[route]]\npath = \"/pay\"\n\
                   [[route]]\npath = \"/slow\"\non_crash = \"hold\"";
     let gateway = ground.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
@@ -48,7 +48,7 @@ async fn a_gateway_killed_in_mid_call_loses_and_doubles_nothing_that_it_promised
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_a_killed_gateway_is_taken_over_when_its_lease_is_over() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
-    let config = "[ledger]\nlock_ttl = \"1s\"";
+    let config = "[ledger]\nlock_ttl = \"3s\"";
     let gateway = ground.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     let cut = tokio::spawn(async move { caller.try_send(caller.keyed("/slow", "k", "{}")).await });
