@@ -65,13 +65,20 @@ impl Place {
     }
 
     pub(crate) fn publisher(&self) -> PublisherBuilder {
-        AmqpPublisher::builder(&self.url).exchange(&self.exchange)
+        AmqpPublisher::builder(&self.url).exchange(&self.exchange).timeout(self.timeout())
+    }
+
+    /// How long the broker may take to confirm something. The one that all share is busy and never
+    /// away; a private one dies, and must be given up soon.
+    fn timeout(&self) -> Duration {
+        if self.server.is_some() { Duration::from_secs(5) } else { LIMIT / 2 }
     }
 
     pub(crate) fn source(&self, group: &str, ordered: bool) -> SourceBuilder {
         let builder = AmqpSource::builder(&self.url, group)
             .exchange(&self.exchange)
             .patience(PATIENCE)
+            .timeout(self.timeout())
             .tenant("foreign");
         let mut queues = self.queues.lock().expect("no panic");
         queues.insert(self.queue(group, ".dead"));

@@ -52,11 +52,19 @@ impl Place {
     }
 
     pub(crate) async fn publisher(&self) -> NatsPublisher {
-        NatsPublisher::new(self.client().await, self.topology.clone()).expect("sound settings")
+        let publisher = NatsPublisher::builder(self.client().await, self.topology.clone());
+        publisher.timeout(self.timeout()).build().expect("sound settings")
     }
 
     pub(crate) async fn source(&self, group: &str) -> SourceBuilder {
-        NatsSource::builder(self.client().await, self.topology.clone(), group).ack_wait(PATIENCE)
+        let source = NatsSource::builder(self.client().await, self.topology.clone(), group);
+        source.ack_wait(PATIENCE).timeout(self.timeout())
+    }
+
+    /// How long the server may take to confirm something. The one that all share is busy and never
+    /// away; a private one dies, and must be given up soon.
+    fn timeout(&self) -> Duration {
+        if self.server.is_some() { Duration::from_secs(5) } else { LIMIT / 2 }
     }
 
     /// The stream as the server has it.
@@ -178,7 +186,7 @@ impl BrokerFixture for Place {
     async fn kill(&self) {
         // The server writes down an ack that it has confirmed within about 100 ms, and nothing tells
         // when. Killed before, it brings the message again: true of NATS, and not what the suite asks.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
         self.to_server(|server| server.kill9().expect("it dies"));
     }
 

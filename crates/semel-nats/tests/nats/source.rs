@@ -48,7 +48,7 @@ async fn wait_until_pulled(place: &Place, messages: usize) {
     };
     within("the source pulls", pulled).await;
     // What the server has given is on its way; nothing tells us when it has arrived.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
 }
 
 #[tokio::test]
