@@ -68,7 +68,7 @@ const CLIENTS: usize = 12;
 /// `kill -9`, and counts as that.
 const GIVE_UP: Duration = Duration::from_millis(400);
 /// After faults end, every key must have its answer within a lease and this.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(60);
 
 /// What to do.
 #[derive(Clone, Debug)]

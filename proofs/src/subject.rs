@@ -164,7 +164,7 @@ impl Subject {
             let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
             Ok(state.is_some_and(|rest| rest.starts_with('T')))
         };
-        for _ in 0..200 {
+        for _ in 0..12_000 {
             if stopped()? {
                 return Ok(());
             }

@@ -22,7 +22,7 @@ use crate::subject::{HeldCall, Subject};
 /// Claims that one stop turns into zombies.
 const KEYS: usize = 8;
 /// How long a takeover may take after the lease is over.
-const TAKEOVER: Duration = Duration::from_secs(10);
+const TAKEOVER: Duration = Duration::from_secs(60);
 
 /// What to do.
 #[derive(Clone, Debug)]

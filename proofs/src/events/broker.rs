@@ -156,7 +156,8 @@ impl Broker {
             }
             Broker::RabbitMq(port) => {
                 for group in GROUPS {
-                    let source = amqp_builder(*port, group);
+                    // A broker that has just started may take long for so many queues.
+                    let source = amqp_builder(*port, group).timeout(Duration::from_secs(60));
                     drop(source.connect().await?);
                 }
             }
@@ -283,7 +284,7 @@ impl Running {
                 false => vec![format!("{}.{group}", semel_amqp::EXCHANGE)],
             };
             for queue in queues {
-                for _ in 0..200 {
+                for _ in 0..1_200 {
                     if RabbitMq::has_stored(server, &queue) {
                         break;
                     }

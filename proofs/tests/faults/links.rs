@@ -212,7 +212,7 @@ impl Fronted {
                 Reply::Error(_) | Reply::Nil | Reply::Many(_) => false,
             }
         };
-        for _ in 0..200 {
+        for _ in 0..1_200 {
             if self.cluster.nodes().iter().all(|node| known(node.port())) {
                 return;
             }

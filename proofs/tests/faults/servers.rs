@@ -95,7 +95,7 @@ impl Load {
     /// Waits until so many answers more have been acknowledged.
     async fn more(&self, count: usize) {
         let goal = self.len() + count;
-        let limit = Instant::now() + Duration::from_secs(30);
+        let limit = Instant::now() + Duration::from_secs(60);
         while self.len() < goal {
             assert!(Instant::now() < limit, "{} of {goal} answers", self.len());
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -132,8 +132,8 @@ fn killed(start: Start) {
         let (told, failures) = load.stop().await;
         assert!(failures > 0, "nobody noticed that the server was killed");
 
-        // A process that remembers nothing asks for all of them.
-        let stranger = executor(backend.open().await.expect("a store"), LEASE);
+        // A process that remembers nothing asks for all of them, and has more patience.
+        let stranger = executor(place.backend().open().await.expect("a store"), LEASE);
         let mut lost = 0;
         for (id, value) in &told {
             let answer = ask(&stranger, id).await.expect("an answer");
@@ -164,7 +164,8 @@ mod faults_a_killed_server_loses_no_acknowledged_completion {
 
 fn paused(start: Start) {
     with_server(start, |mut server, place| async move {
-        let backend = place.backend().clone().patience(PATIENCE);
+        // So long that a busy machine answers before the pause.
+        let backend = place.backend().clone().patience(PATIENCE * 3);
         let executor = executor(backend.open().await.expect("a store"), LEASE);
         let _ = ask(&executor, "before").await.expect("an answer");
         server.pause().expect("paused");
@@ -173,7 +174,7 @@ fn paused(start: Start) {
         let refused = ask(&executor, "during").await;
         let took = since.elapsed();
         assert!(refused.as_ref().is_err_and(ignorant), "{refused:?}");
-        assert!(took < Duration::from_secs(10), "told after {took:?}");
+        assert!(took < Duration::from_secs(30), "told after {took:?}");
 
         server.resume().expect("resumed");
         let wait = Wait::Deadline(LEASE + Duration::from_secs(5));
@@ -184,7 +185,7 @@ fn paused(start: Start) {
                     executor.run(command(id).wait(wait), |_| async { Ok::<_, String>(1u64) });
                 match again.await {
                     Ok(answer) if answer.value().is_some() => break,
-                    other => assert!(since.elapsed() < LEASE * 5, "{id} does not heal: {other:?}"),
+                    other => assert!(since.elapsed() < LEASE * 30, "{id} does not heal: {other:?}"),
                 }
             }
         }

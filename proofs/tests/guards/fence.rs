@@ -9,7 +9,8 @@ use semel_proofs::place::Place;
 use semel_proofs::scene::{Slow, command, executor, key};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 
-const LEASE: Duration = Duration::from_millis(300);
+/// So long that a busy machine tries to renew before it is over.
+const LEASE: Duration = Duration::from_secs(1);
 
 async fn a_late_holder_is_refused_and_gets_the_winners_answer(place: Arc<Place>) {
     let cut_off = FaultyStore::new(place.backend().open().await.expect("a store"));
@@ -22,7 +23,7 @@ async fn a_late_holder_is_refused_and_gets_the_winners_answer(place: Arc<Place>)
     begun.await.expect("the first holder works");
 
     let winner = second
-        .run(command("k").wait(Wait::UpTo(Duration::from_secs(10))), |_| async {
+        .run(command("k").wait(Wait::UpTo(Duration::from_secs(60))), |_| async {
             Ok::<_, String>("the winner's".to_owned())
         })
         .await

@@ -105,6 +105,7 @@ async fn a_revoked_id_is_gone_here_at_once_and_elsewhere_soon<S: Whole>() {
     }
     println!("gone from the other node after {longest:?} at most, of 20");
     // A node that hears nothing does not go on believing for ten minutes.
+    let (one, two) = (scene.hasty_node().await, scene.hasty_node().await);
     let id = new_id();
     scene.register(&one, id).await.committed();
     until(&two, id, true).await;
@@ -118,7 +119,7 @@ async fn a_revoked_id_is_gone_here_at_once_and_elsewhere_soon<S: Whole>() {
 
 async fn without_redis_the_map_answers<S: Whole>() {
     let scene = Scene::<S>::new().await;
-    let node = scene.node().await;
+    let node = scene.hasty_node().await;
     let (known, unknown) = (new_id(), new_id());
     drop(scene.register(&node, known).await);
     scene.proxy.reset_all();

@@ -11,6 +11,7 @@ use semel_ids::{Binding, Generator, Reason, Registration, Resolver, TypedId};
 use semel_proofs::effects::Database;
 use semel_proofs::place::Place;
 use semel_redis::RedisCache;
+use semel_redis::cache::CacheBuilder;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
@@ -67,10 +68,19 @@ impl<S: Whole> Scene<S> {
         Self { place, store, proxy, prefix }
     }
 
-    /// A node. Its way to Redis leads through the proxy.
+    /// A node. Its way to Redis leads through the proxy, and a busy machine may take its time.
     pub(crate) async fn node(&self) -> Resolver {
+        self.node_with(RedisCache::builder().timeout(Duration::from_secs(20))).await
+    }
+
+    /// A node that waits for Redis no longer than nodes do, for when it is away.
+    pub(crate) async fn hasty_node(&self) -> Resolver {
+        self.node_with(RedisCache::builder()).await
+    }
+
+    async fn node_with(&self, cache: CacheBuilder) -> Resolver {
         let url = format!("redis://{}", self.proxy.addr());
-        let cache = RedisCache::builder().prefix(self.prefix.as_str()).open(&url).expect("a URL");
+        let cache = cache.prefix(self.prefix.as_str()).open(&url).expect("a URL");
         let resolver = Resolver::builder(self.store.clone()).shared(cache).build();
         // It hears once a word of another arrives; until then it is patient with itself.
         tokio::time::sleep(Duration::from_millis(300)).await;
