@@ -47,6 +47,8 @@ impl Place {
         let n = COUNT.fetch_add(1, Ordering::SeqCst);
         let name = format!("semel-sqlite-{}-{n}", std::process::id());
         let directory = std::env::temp_dir().join(name);
+        // Left over from a process that had this id before and was killed.
+        let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).expect("a directory below the temporary one");
         let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
         Self { directory, clock }
@@ -56,8 +58,10 @@ impl Place {
         self.directory.join("ledger.db")
     }
 
+    /// Several handles are as several processes: on a slow disk their turns take a while.
     fn builder(&self) -> Builder {
-        SqliteStore::builder(self.path()).clock(self.clock.clone())
+        let patient = SqliteStore::builder(self.path()).busy_timeout(Duration::from_secs(60));
+        patient.clock(self.clock.clone())
     }
 
     async fn open(&self) -> SqliteStore {
@@ -67,6 +71,7 @@ impl Place {
     /// A connection that is none of the store's, as another program has one.
     async fn stranger(&self) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.path());
+        let options = options.busy_timeout(Duration::from_secs(60));
         options.create_if_missing(true).connect().await.expect("connects")
     }
 
@@ -233,7 +238,7 @@ fn a_claim_is_renewed_while_the_applications_runtime_is_blocked() {
         let lease = claim(&store, &draft("a")).await;
         send.send((store, lease)).expect("somebody listens");
         // Blocks the only thread of this runtime until the renewal is through.
-        let answer = unblock.recv_timeout(Duration::from_secs(20)).expect("renewed in time");
+        let answer = unblock.recv_timeout(Duration::from_secs(60)).expect("renewed in time");
         assert_eq!(answer, [Renewed::Extended]);
     });
     heartbeat.join().expect("no panic");

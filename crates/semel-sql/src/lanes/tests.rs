@@ -89,7 +89,7 @@ fn draft(id: usize) -> Draft {
 }
 
 fn one_lane(script: &Arc<Script>) -> Lanes<Script> {
-    Lanes::new(Arc::clone(script), 1, Duration::from_secs(5))
+    Lanes::new(Arc::clone(script), 1, Duration::from_secs(60))
 }
 
 /// Starts a step and lets it come as far as it gets.

@@ -16,6 +16,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 
 const URL: &str = "SEMEL_TEST_POSTGRES_URL";
 
+/// Longer than anything takes that only a busy machine is late with.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
 /// A fresh database, dropped with this value.
 pub(crate) struct Database {
     pub(crate) options: PgConnectOptions,
@@ -62,9 +65,9 @@ impl Database {
         database
     }
 
-    /// Settings of a store in it.
+    /// Settings of a store in it, which a busy machine does not make impatient.
     pub(crate) fn settings(&self) -> PgOptions {
-        PgOptions::with(self.options.clone())
+        PgOptions::with(self.options.clone()).statement_timeout(LONG).transaction_wait(LONG)
     }
 
     /// A connection that is not the store's.

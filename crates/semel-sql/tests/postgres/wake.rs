@@ -8,9 +8,7 @@ use semel::store::{ErrorKind, Store};
 use semel_testkit::Fixture;
 use tokio::time::timeout;
 
-use crate::database::{Database, key};
-
-const SOON: Duration = Duration::from_secs(10);
+use crate::database::{Database, LONG, key};
 
 #[tokio::test]
 async fn hints_reach_another_store() {
@@ -23,7 +21,7 @@ async fn hints_reach_another_store() {
     }
     let mut got = HashSet::new();
     while got.len() < sent.len() {
-        got.insert(timeout(SOON, listener.next()).await.expect("in time").expect("a hint"));
+        got.insert(timeout(LONG, listener.next()).await.expect("in time").expect("a hint"));
     }
     assert_eq!(got, sent);
 }
@@ -46,7 +44,7 @@ async fn a_thousand_hints_are_few_messages() {
     }
     let (mut hints, mut messages) = (0, 0);
     while hints < 1_000 {
-        let message = timeout(SOON, listener.recv()).await.expect("in time").expect("a message");
+        let message = timeout(LONG, listener.recv()).await.expect("in time").expect("a message");
         hints += message.payload().len() / 16;
         messages += 1;
     }
@@ -60,7 +58,7 @@ async fn a_lost_listener_says_so() {
     let store = database.store().await;
     let mut listener = store.listen().await.expect("listening").expect("carried");
     crate::faults::kill_all(&database).await;
-    let error = timeout(SOON, listener.next()).await.expect("in time").expect_err("lost");
+    let error = timeout(LONG, listener.next()).await.expect("in time").expect_err("lost");
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{error}");
 }
 
@@ -78,5 +76,5 @@ async fn the_sending_task_ends_with_its_store() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(SOON, ended).await.expect("ended");
+    timeout(LONG, ended).await.expect("ended");
 }
