@@ -9,9 +9,24 @@ use semel::key::Key;
 use semel::outcome::{ErrorText, Outcome, Recorded};
 use semel::policy::OnCrash;
 use semel::store::{BoxFuture, Draft, Ending, Opened, Store};
-use semel_sql::mysql::MySqlStore;
+use semel_sql::mysql::{Builder, MySqlStore};
 use semel_sql::sqlx::{self, AssertSqlSafe, Connection, MySqlConnection};
 use semel_testkit::Fixture;
+use tokio::time::timeout;
+
+/// Longer than anything takes that only a busy machine is late with.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Takes a step so often that it would take longer than a busy machine makes it, were the lock that
+/// somebody holds waited for each time: a second on our sessions.
+pub(crate) async fn at_once(mut step: impl AsyncFnMut(u32)) {
+    let steps = async {
+        for round in 0..25 {
+            step(round).await;
+        }
+    };
+    timeout(Duration::from_secs(20), steps).await.expect("nobody waits");
+}
 
 /// A database that is dropped with the test.
 pub(crate) struct Ground {
@@ -44,8 +59,18 @@ impl Ground {
         format!("{}/{}", self.server, self.name)
     }
 
+    /// Settings of a store in it, which a busy machine does not make impatient.
+    pub(crate) fn settings(&self) -> Builder {
+        MySqlStore::builder(&self.url()).statement_timeout(LONG)
+    }
+
     pub(crate) async fn connect(&self) -> MySqlStore {
-        MySqlStore::connect(&self.url()).await.expect("the server answers")
+        self.settings().connect().await.expect("the server answers")
+    }
+
+    /// A store on which concurrent steps share statements.
+    pub(crate) async fn one_lane(&self) -> MySqlStore {
+        self.settings().lanes(1).connect().await.expect("the server answers")
     }
 
     /// A connection as an application has it.
@@ -81,7 +106,7 @@ impl Ground {
         let side = if event == "INSERT" { "NEW" } else { "OLD" };
         self.run(&format!(
             "CREATE TRIGGER gate BEFORE {event} ON semel_record FOR EACH ROW \
-             IF {side}.{} THEN DO GET_LOCK(DATABASE(), 9); DO RELEASE_LOCK(DATABASE()); END IF",
+             IF {side}.{} THEN DO GET_LOCK(DATABASE(), 60); DO RELEASE_LOCK(DATABASE()); END IF",
             at(key)
         ))
         .await;
@@ -107,7 +132,7 @@ impl Gate {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(5), seen).await.expect("somebody comes")
+        timeout(LONG, seen).await.expect("somebody comes")
     }
 
     /// Ends the connection that stands at the gate.

@@ -12,16 +12,9 @@ use semel_testkit::Fixture;
 use semel_testkit::fixture::run;
 use tokio::time::timeout;
 
-use crate::fixture::{Ground, at, claim, draft, key, keys, success};
+use crate::fixture::{Ground, LONG, at, at_once, claim, draft, key, keys, success};
 
-/// Far less than any lock wait of the server (50 s by default, 1 s on our sessions).
-const AT_ONCE: Duration = Duration::from_millis(600);
 const LENGTH: Duration = Duration::from_secs(30);
-
-/// A store on which concurrent steps share statements.
-async fn one_lane(ground: &Ground) -> MySqlStore {
-    MySqlStore::builder(&ground.url()).lanes(1).connect().await.expect("connects")
-}
 
 /// Locks the rows of some keys, until the connection is dropped.
 async fn lock(ground: &Ground, keys: &[Key]) -> MySqlConnection {
@@ -59,7 +52,7 @@ async fn settle_together(
     settlements: &[(Lease, Ending)],
 ) -> Vec<Result<Settled, ErrorKind>> {
     let alone = claim(store, &key("alone")).await;
-    let ending = success("alone");
+    let ending = Ending::Removed;
     let first = store.settle(&alone, &ending);
     let others = settlements.iter().map(|(lease, ending)| store.settle(lease, ending));
     let others = futures_util::future::join_all(others);
@@ -80,22 +73,25 @@ fn locked_rows_cost_their_neighbours_neither_a_renewal_nor_time() {
         ground.run("UPDATE semel_record SET lease_until = 7").await;
         let holder = lock(&ground, &[keys[0].clone(), keys[41].clone(), keys[70].clone()]).await;
         let mut renewer = store.renewer().await.expect("renewer");
-        let renewed = timeout(AT_ONCE, renewer.renew(&leases)).await.expect("nobody waits");
-        for (i, renewed) in renewed.expect("an answer each").into_iter().enumerate() {
-            let expected = match i {
-                0 | 41 | 70 => Renewed::Unknown,
-                3 => Renewed::Lost,
-                _ => Renewed::Extended,
-            };
-            assert_eq!(renewed, expected, "place {i}");
-        }
+        at_once(async |_| {
+            let renewed = renewer.renew(&leases).await;
+            for (i, renewed) in renewed.expect("an answer each").into_iter().enumerate() {
+                let expected = match i {
+                    0 | 41 | 70 => Renewed::Unknown,
+                    3 => Renewed::Lost,
+                    _ => Renewed::Extended,
+                };
+                assert_eq!(renewed, expected, "place {i}");
+            }
+        })
+        .await;
         let extended = "SELECT COUNT(*) FROM semel_record WHERE lease_until > 7";
         assert_eq!(ground.number(extended).await, 76);
         drop(holder);
         let free = async {
             while renewer.renew(&leases[..1]).await.expect("renew") != [Renewed::Extended] {}
         };
-        timeout(Duration::from_secs(5), free).await.expect("free again");
+        timeout(LONG, free).await.expect("free again");
     });
 }
 
@@ -124,16 +120,26 @@ fn leases_that_were_renewed_stay_so_when_the_connection_is_lost_over_others() {
 fn a_claim_that_a_rival_holds_is_not_settled_at_once_and_its_neighbours_are() {
     run(async {
         let ground = Ground::new().await;
-        let store = one_lane(&ground).await;
-        let keys = keys(20);
-        let leases = claims(&store, &keys).await;
-        let settlements: Vec<_> = leases.iter().map(|lease| (*lease, success("done"))).collect();
-        let holder = lock(&ground, &keys[9..10]).await;
-        let settled = timeout(AT_ONCE, settle_together(&store, &settlements)).await;
-        for (i, settled) in settled.expect("nobody waits").into_iter().enumerate() {
-            let expected = if i == 9 { Err(ErrorKind::Unavailable) } else { Ok(Settled::Done) };
-            assert_eq!(settled, expected, "place {i}");
-        }
+        let store = ground.one_lane().await;
+        let held = key("held");
+        let lease = claim(&store, &held).await;
+        let holder = lock(&ground, std::slice::from_ref(&held)).await;
+        at_once(async |round| {
+            let mut settlements = vec![(lease, success("done"))];
+            for i in 0..19 {
+                let free = claim(&store, &key(&format!("k-{round}-{i}"))).await;
+                settlements.push((free, success("done")));
+            }
+            // As one statement meets them: the held one somewhere among the others.
+            settlements.sort_by_key(|(lease, _)| lease.digest);
+            let settled = settle_together(&store, &settlements).await;
+            for ((of, _), settled) in settlements.iter().zip(settled) {
+                let held = of.digest == held.digest();
+                let expected = if held { Err(ErrorKind::Unavailable) } else { Ok(Settled::Done) };
+                assert_eq!(settled, expected);
+            }
+        })
+        .await;
         drop(holder);
     });
 }
@@ -142,7 +148,7 @@ fn a_claim_that_a_rival_holds_is_not_settled_at_once_and_its_neighbours_are() {
 fn a_refused_ending_is_no_concern_of_those_that_were_written_before_or_are_sent_after() {
     run(async {
         let ground = Ground::new().await;
-        let store = one_lane(&ground).await;
+        let store = ground.one_lane().await;
         let keys = keys(5);
         let leases = claims(&store, &keys).await;
         // Endings share a statement, removals are statements of their own.
@@ -163,7 +169,7 @@ fn a_refused_ending_is_no_concern_of_those_that_were_written_before_or_are_sent_
 fn a_connection_lost_over_one_ending_is_ambiguous_for_that_one_alone() {
     run(async {
         let ground = Ground::new().await;
-        let store = one_lane(&ground).await;
+        let store = ground.one_lane().await;
         let keys = keys(5);
         let leases = claims(&store, &keys).await;
         let mut settlements: Vec<_> =
@@ -184,7 +190,7 @@ fn a_connection_lost_over_one_ending_is_ambiguous_for_that_one_alone() {
 fn a_refused_claim_is_no_concern_of_those_in_other_statements() {
     run(async {
         let ground = Ground::new().await;
-        let store = one_lane(&ground).await;
+        let store = ground.one_lane().await;
         let keys = keys(8);
         refuse(&ground, "INSERT", "NEW", &keys[1]).await;
         // A held key makes the batch fall into halves; the refused one comes after what was granted.
@@ -195,7 +201,7 @@ fn a_refused_claim_is_no_concern_of_those_in_other_statements() {
         assert!(matches!(opened, Ok(Opened::Inserted { .. })), "{opened:?}");
         let drafts: Vec<Draft> = [&key("alone")].into_iter().chain(&keys).map(draft).collect();
         let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
-        let opened = timeout(AT_ONCE, opens).await.expect("nobody waits");
+        let opened = timeout(LONG, opens).await.expect("nobody waits");
         let mut granted = 0;
         for (draft, opened) in drafts.iter().zip(&opened) {
             let there = store.peek(&draft.key).await.expect("peek").is_some();
@@ -225,13 +231,15 @@ fn a_sweep_passes_over_what_is_locked_and_does_not_ask_for_another_round_of_it()
             ground.run(&(oldest + &at(&keys[i]))).await;
         }
         let holder = lock(&ground, &keys[..2]).await;
-        let swept = timeout(AT_ONCE, store.sweep(100)).await.expect("nobody waits");
-        assert_eq!(swept.expect("sweep").removed, 10);
-        let swept = timeout(AT_ONCE, store.sweep(2)).await.expect("nobody waits").expect("sweep");
-        assert_eq!((swept.removed, swept.more), (0, false), "only locked ones are left");
+        assert_eq!(store.sweep(100).await.expect("sweep").removed, 10);
+        at_once(async |_| {
+            let swept = store.sweep(2).await.expect("sweep");
+            assert_eq!((swept.removed, swept.more), (0, false), "only locked ones are left");
+        })
+        .await;
         drop(holder);
         let freed = async { while store.sweep(100).await.expect("sweep").removed == 0 {} };
-        timeout(Duration::from_secs(5), freed).await.expect("free again");
+        timeout(LONG, freed).await.expect("free again");
     });
 }
 
