@@ -135,7 +135,7 @@ pub async fn a_rival_of_a_transaction_is_told<F: TransactionFixture>(fixture: F)
 pub async fn a_handler_whose_lease_is_lost_has_no_effect<F: TransactionFixture>(fixture: F) {
     let (zombie, store) = unrenewed(&fixture).await;
     let (heir, late, work) = (executor(&fixture).await, Work::default(), Work::default());
-    let lease = Duration::from_secs(1);
+    let lease = Duration::from_secs(3);
     let policy = Policy { lease, ..Inbox::<F::Store>::default_policy() };
     let (release, released) = watch::channel(false);
     let (running, mut started) = mpsc::unbounded_channel();

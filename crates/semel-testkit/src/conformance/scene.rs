@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use semel::judge::{self, Request, Verdict};
 use semel::store::{
-    Change, Draft, Ending, Filter, Inspect, Listed, Opened, Peeked, Renewed, Renewer, Settled,
-    Store, Swapped, Swept,
+    Change, Draft, Ending, ErrorKind, Filter, Inspect, Listed, Opened, Peeked, Renewed, Renewer,
+    Settled, Store, Swapped, Swept,
 };
 use semel::{
     AttemptId, Digest, Entry, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId,
@@ -215,8 +215,18 @@ pub(crate) async fn claim<S: Store>(store: &S, draft: &Draft) -> Lease {
     }
 }
 
+/// Settles, asking again while the store says that nothing was done: a rival has the record just now,
+/// and a busy machine can make that last.
 pub(crate) async fn settle<S: Store>(store: &S, lease: &Lease, ending: &Ending) -> Settled {
-    store.settle(lease, ending).await.unwrap_or_else(|error| panic!("settle: {error}"))
+    for _ in 0..PATIENCE {
+        match store.settle(lease, ending).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            settled => return settled.unwrap_or_else(|error| panic!("settle: {error}")),
+        }
+    }
+    panic!("settling answers Unavailable for ever")
 }
 
 /// Swaps; a loss to a rival who holds the record without changing it is asked again.

@@ -15,7 +15,7 @@ pub(super) type Answer = Result<Execution<String>, Error<String>>;
 
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 pub(super) const PAST_LEASE: Duration = Duration::from_secs(31);
-pub(super) const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 
 /// An executor that asks the store every time: these are the store's promises.
 pub(super) async fn executor<F: Fixture>(fixture: &F) -> Executor<F::Store> {

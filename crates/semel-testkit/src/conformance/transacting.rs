@@ -36,7 +36,7 @@ pub trait TransactionFixture: Fixture<Store: TransactionalStore> {
 type Answer = Result<Execution<String>, Error<String>>;
 type On<F> = Executor<<F as Fixture>::Store>;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const PAST_LEASE: Duration = Duration::from_secs(31);
 
 async fn executor<F: TransactionFixture>(fixture: &F) -> On<F> {
@@ -144,11 +144,13 @@ pub async fn an_error_rolls_back_and_is_recorded<F: TransactionFixture>(fixture:
 /// Failures are counted and backed off although every one of them rolled back.
 pub async fn failures_of_transactions_count_and_back_off<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
-    let limited = || command().max_attempts(2).on_failure(OnFailure::backoff());
+    let long = Duration::from_secs(600);
+    let limited =
+        || command().max_attempts(2).on_failure(OnFailure::Backoff { base: long, cap: long });
     assert!(matches!(break_off::<F>(&executor, limited()).await, Err(Error::Work(_))));
     let early = break_off::<F>(&executor, limited()).await;
     assert!(matches!(early, Err(Error::Backoff { attempt: 1, .. })), "{early:?}");
-    fixture.advance(Duration::from_secs(1)).await;
+    fixture.advance(long).await;
     assert!(matches!(break_off::<F>(&executor, limited()).await, Err(Error::Work(_))));
     assert_eq!(state::<F>(&executor).await, Some((State::Dead, 2)));
     let dead = place::<F>(&executor, limited(), "never").await;

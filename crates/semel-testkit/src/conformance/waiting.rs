@@ -4,10 +4,12 @@
 
 use std::time::Duration;
 
-use semel::{Error, Execution, Wait, Woken};
+use semel::executor::LocalReplay;
+use semel::{Error, Execution, Executor, Wait, Woken};
 
 use super::stage::{Held, LEASE, SOON, Work, command, executor, value};
 use crate::Fixture;
+use crate::faulty::{FaultyStore, Verb};
 
 /// Without waiting, a duplicate is told at once that somebody is at it.
 pub async fn a_duplicate_is_told_that_the_operation_is_in_progress<F: Fixture>(fixture: F) {
@@ -70,15 +72,19 @@ pub async fn a_waiter_that_joins_takes_over_a_failure<F: Fixture>(fixture: F) {
 
 /// A waiter that reports hands the holder's failure to its caller and runs nothing.
 pub async fn a_waiter_that_reports_runs_nothing<F: Fixture>(fixture: F) {
-    let (executor, work) = (executor(&fixture).await, Work::default());
+    let store = FaultyStore::new(fixture.store().await);
+    let executor = Executor::builder(store.clone()).local_replay(LocalReplay::OFF).build();
+    let (executor, work) = (executor.expect("the default policy is valid"), Work::default());
     let held = Held::start(&executor, command()).await;
     let waiter = tokio::spawn({
         let (executor, work) = (executor.clone(), work.clone());
         let reporting = command().wait(Wait::Deadline(SOON)).woken(Woken::Report);
         async move { work.run(&executor, reporting).await }
     });
-    // The waiter must be waiting before the holder fails, or it would simply run.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // It looks while it waits. It must wait before the holder fails, or it would simply run.
+    while store.faults().calls(Verb::Peek) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let _ = held.finish(Err("no luck")).await;
     let reported = waiter.await.expect("no panic");
     let Err(Error::HolderFailed { error, attempt }) = reported else { panic!("{reported:?}") };
