@@ -11,7 +11,10 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new(name: &str) -> Self {
         let name = format!("semel-effects-{}-{name}", std::process::id());
-        Scratch(std::env::temp_dir().join(name))
+        let path = std::env::temp_dir().join(name);
+        // Left over from a process that had this id before and was killed.
+        let _ = std::fs::remove_file(&path);
+        Scratch(path)
     }
 }
 

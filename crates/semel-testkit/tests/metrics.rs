@@ -220,8 +220,10 @@ async fn an_outage_shows_in_the_gauges_of_the_backlog_and_its_end_too() {
 
 type Store = FaultyStore<MemoryStore>;
 
+/// An inbox whose time stands still: what failed is not due before somebody moves it.
 fn inbox() -> (Inbox<Store>, Store) {
-    let store = FaultyStore::new(MemoryStore::new());
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let store = FaultyStore::new(MemoryStore::with(1_000, clock));
     (Inbox::new(Executor::new(store.clone())), store)
 }
 

@@ -18,7 +18,7 @@ use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 type Answer = Result<Served<u32>, Error>;
 
 /// How long an ending is tried that the store does not take.
-const BRIEF: Duration = Duration::from_secs(1);
+const BRIEF: Duration = Duration::from_secs(2);
 
 struct Bench {
     executor: Executor<FaultyStore<MemoryStore>>,
