@@ -29,7 +29,13 @@ impl RedisCluster {
     /// Starts the masters, introduces them to each other and waits until each of them says that the
     /// cluster is whole.
     pub fn start() -> Result<Self, Error> {
-        let nodes = (0..MASTERS).map(|_| Redis::start(options())).collect::<Result<Vec<_>, _>>()?;
+        Self::start_with(Duration::from_secs(3))
+    }
+
+    /// As [`RedisCluster::start`]; a master is taken for dead that was not heard of for so long.
+    pub(super) fn start_with(silence: Duration) -> Result<Self, Error> {
+        let start = |_| Redis::start(options(silence));
+        let nodes = (0..MASTERS).map(start).collect::<Result<Vec<_>, _>>()?;
         let cluster = Self { nodes };
         cluster.assign().map_err(|error| Error::system("assigning the cluster's slots", error))?;
         cluster.wait_until_whole()?;
@@ -83,13 +89,11 @@ impl RedisCluster {
     }
 }
 
-fn options() -> Options {
+fn options(silence: Duration) -> Options {
     Options::new()
         .flags(["--cluster-enabled", "yes"])
         .flags(["--cluster-config-file", "nodes.conf"])
-        // Redis' default. Masters that take each other for dead refuse everything, and on a busy machine
-        // one may well be silent for some seconds.
-        .flags(["--cluster-node-timeout", "15000"])
+        .flags(["--cluster-node-timeout", &silence.as_millis().to_string()])
         .flags(["--cluster-announce-ip", "127.0.0.1"])
 }
 

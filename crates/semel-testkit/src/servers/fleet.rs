@@ -1,6 +1,7 @@
 //! One of each server, for a whole test run, and the environment that tells tests where they are.
 
 use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
 
 use super::cluster::RedisCluster;
 use super::error::{Error, ErrorKind};
@@ -68,7 +69,8 @@ impl Fleet {
             let postgres = scope.spawn(|| Postgres::start(Options::new()));
             let mariadb = scope.spawn(|| MariaDb::start(Options::new()));
             let redis = scope.spawn(|| Redis::start(Options::new()));
-            let cluster = scope.spawn(RedisCluster::start);
+            // Nobody kills its masters, and one that a busy machine keeps waiting is not dead.
+            let cluster = scope.spawn(|| RedisCluster::start_with(Duration::from_secs(60)));
             Ok(Self {
                 postgres: join(postgres)?,
                 mariadb: join(mariadb)?,
