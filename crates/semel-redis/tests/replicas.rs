@@ -15,7 +15,7 @@ use semel::store::{
 use semel::{AttemptId, ErrorText, Key, OnCrash, Outcome, Record, Recorded, State, Version};
 use semel_redis::RedisStore;
 use semel_testkit::servers::{Options, Redis, Server};
-use support::{Place, claim, client, draft, key};
+use support::{LONG, Place, claim, client, draft, key};
 use tokio::net::{TcpListener, TcpStream};
 
 const BRIEF: Duration = Duration::from_millis(50);
@@ -72,7 +72,7 @@ async fn a_claim_that_no_replica_confirms_is_taken_back() {
 async fn a_replica_confirms_for_its_master_and_takes_nothing_itself() {
     let (_server, place) = start();
     let replica = replica(&place).await;
-    let patient = place.builder().wait_replicas(1, Duration::from_secs(2));
+    let patient = place.builder().wait_replicas(1, LONG / 2);
     let confirmed = patient.connect(&place.url).await.unwrap();
     let lease = claim(&confirmed, &draft(&key("confirmed"))).await;
     assert_eq!(confirmed.settle(&lease, &success()).await.unwrap(), Settled::Done);
@@ -165,7 +165,7 @@ async fn a_claim_whose_reply_was_lost_is_only_had_once_a_replica_has_it() {
     let rival = strict.open(&draft(&first.key)).await.unwrap();
     assert!(matches!(rival, Opened::Existing { .. }), "a rival only looks: {rival:?}");
     let _replica = replica(&place).await;
-    let patient = place.builder().wait_replicas(1, Duration::from_secs(2));
+    let patient = place.builder().wait_replicas(1, LONG / 2);
     let found = patient.connect(&place.url).await.unwrap().open(&first).await.unwrap();
     assert!(matches!(found, Opened::Existing { .. }), "{found:?}");
 }
@@ -192,7 +192,7 @@ async fn a_demoted_master_is_left_for_the_one_that_the_name_means_now() {
     let new = replica(&direct).await;
     let target = Arc::new(Mutex::new(SocketAddr::from(([127, 0, 0, 1], old.port()))));
     let place = Place::at(format!("redis://{}", name_of(Arc::clone(&target)).await));
-    let patient = place.builder().wait_replicas(1, Duration::from_secs(2));
+    let patient = place.builder().wait_replicas(1, LONG / 2);
     let confirmed = patient.connect(&place.url).await.unwrap();
     let lease = claim(&confirmed, &draft(&key("k"))).await;
     let store = place.open().await;

@@ -13,7 +13,7 @@ use ulid::Ulid;
 pub(crate) const PLACES: [&str; 2] = ["SEMEL_TEST_REDIS_URL", "SEMEL_TEST_REDIS_CLUSTER_URL"];
 
 /// So long that a busy machine does not matter.
-pub(crate) const GENEROUS: Duration = Duration::from_secs(20);
+pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
 
 /// Keys that no other test has.
 pub(crate) struct Place {
@@ -60,13 +60,19 @@ impl Place {
         match self.url.strip_prefix("redis+cluster://") {
             None => {
                 let client = redis::Client::open(&*self.url).expect("a URL");
-                let connection = client.get_multiplexed_async_connection().await;
+                // Its own limit would be half a second.
+                let patient = redis::AsyncConnectionConfig::new();
+                let patient = patient.set_connection_timeout(Some(GENEROUS));
+                let patient = patient.set_response_timeout(Some(GENEROUS));
+                let connection = client.get_multiplexed_async_connection_with_config(&patient);
+                let connection = connection.await;
                 command.query_async(&mut connection.expect("a server")).await.expect("an answer")
             }
             Some(nodes) => {
                 let nodes = nodes.split(',').map(|node| format!("redis://{node}"));
-                let client = redis::cluster::ClusterClient::new(nodes).expect("URLs");
-                let connection = client.get_async_connection().await;
+                let client = redis::cluster::ClusterClient::builder(nodes);
+                let client = client.connection_timeout(GENEROUS).response_timeout(GENEROUS);
+                let connection = client.build().expect("URLs").get_async_connection().await;
                 command.query_async(&mut connection.expect("a cluster")).await.expect("an answer")
             }
         }

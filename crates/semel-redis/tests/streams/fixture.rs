@@ -10,6 +10,8 @@ use semel_testkit::BrokerFixture;
 use semel_testkit::servers::{Options, Redis, Server};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+/// Longer than anything takes that only a busy machine is late with.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Streams that no other test has.
 pub(crate) struct Place {
@@ -41,6 +43,8 @@ impl Place {
     pub(crate) async fn streams(&self) -> Streams {
         Streams::builder()
             .prefix(&self.prefix)
+            .connect_timeout(LONG)
+            .response_timeout(LONG)
             .connect(&self.url)
             .await
             .expect("the server answers")
@@ -56,13 +60,19 @@ impl Place {
         match self.url.strip_prefix("redis+cluster://") {
             None => {
                 let client = redis::Client::open(&*self.url).expect("the server answers");
-                let mut connection =
-                    client.get_multiplexed_async_connection().await.expect("the server answers");
+                // Its own limit would be half a second.
+                let patient = redis::AsyncConnectionConfig::new();
+                let patient = patient.set_connection_timeout(Some(LONG));
+                let patient = patient.set_response_timeout(Some(LONG));
+                let connection = client.get_multiplexed_async_connection_with_config(&patient);
+                let mut connection = connection.await.expect("the server answers");
                 command.query_async(&mut connection).await.expect("the server answers")
             }
             Some(nodes) => {
                 let nodes = nodes.split(',').map(|node| format!("redis://{node}"));
-                let client = redis::cluster::ClusterClient::new(nodes).expect("the server answers");
+                let client = redis::cluster::ClusterClient::builder(nodes);
+                let client = client.connection_timeout(LONG).response_timeout(LONG);
+                let client = client.build().expect("the server answers");
                 let mut connection =
                     client.get_async_connection().await.expect("the server answers");
                 command.query_async(&mut connection).await.expect("the server answers")

@@ -8,7 +8,7 @@ use semel::outbox::{PublishError, Publisher};
 use semel::store::Severity;
 use semel_redis::{StreamSource, Streams};
 
-use crate::fixture::{PATIENCE, Place};
+use crate::fixture::{LONG, PATIENCE, Place};
 
 const URL: &str = "SEMEL_TEST_REDIS_URL";
 
@@ -20,6 +20,7 @@ fn events(count: usize) -> Vec<Envelope> {
 /// One stream, so that everything is in one place.
 async fn narrow(place: &Place) -> Streams {
     let builder = Streams::builder().prefix(&place.prefix).partitions(1);
+    let builder = builder.connect_timeout(LONG).response_timeout(LONG);
     builder.connect(&place.url).await.expect("the server answers")
 }
 

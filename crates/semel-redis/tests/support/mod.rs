@@ -12,6 +12,9 @@ use semel::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId};
 use semel_redis::{Builder, RedisStore};
 use semel_testkit::Fixture;
 
+/// Longer than anything takes that only a busy machine is late with.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
 /// The server under test.
 pub(crate) fn url(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
@@ -37,8 +40,10 @@ impl Place {
         Self { url, prefix: prefix() }
     }
 
+    /// Settings of a store, which a busy machine does not make impatient.
     pub(crate) fn builder(&self) -> Builder {
-        RedisStore::builder().prefix(&self.prefix)
+        let builder = RedisStore::builder().prefix(&self.prefix);
+        builder.connect_timeout(LONG).response_timeout(LONG)
     }
 
     pub(crate) async fn open(&self) -> RedisStore {
@@ -61,7 +66,9 @@ impl Place {
             }
             Some(nodes) => {
                 let nodes = nodes.split(',').map(|node| format!("redis://{node}"));
-                let client = redis::cluster::ClusterClient::new(nodes).expect("URLs");
+                let client = redis::cluster::ClusterClient::builder(nodes);
+                let client = client.connection_timeout(LONG).response_timeout(LONG);
+                let client = client.build().expect("URLs");
                 let mut connection = client.get_async_connection().await.expect("a cluster");
                 command.query_async(&mut connection).await.expect("the cluster answers")
             }
@@ -71,7 +78,11 @@ impl Place {
 
 pub(crate) async fn client(url: &str) -> MultiplexedConnection {
     let client = redis::Client::open(url).expect("a URL");
-    client.get_multiplexed_async_connection().await.expect("the server answers")
+    // Its own limit would be half a second.
+    let patient = redis::AsyncConnectionConfig::new();
+    let patient = patient.set_connection_timeout(Some(LONG)).set_response_timeout(Some(LONG));
+    let connection = client.get_multiplexed_async_connection_with_config(&patient).await;
+    connection.expect("the server answers")
 }
 
 impl Fixture for Place {
