@@ -52,7 +52,7 @@ async fn a_caller_who_leaves_neither_doubles_nor_strands_the_work(place: Arc<Pla
                     seen.note(&context);
                     Ok::<_, String>(0_u64)
                 };
-                let again = command(&id(n)).wait(Wait::UpTo(LEASE / 2));
+                let again = command(&id(n)).wait(Wait::UpTo(LEASE / 6));
                 let answer = executor.run(again, work).await.expect("an answer");
                 stuck.fetch_add(usize::from(answer.in_progress()), Ordering::SeqCst);
             }

@@ -66,10 +66,9 @@ impl Shard {
         self.due.push(Reverse((at, digest)));
         // A key that fails again and again is reminded of again and again.
         if self.due.len() > 2 * self.keys.len() + SHARDS {
-            let ends = |(digest, entry): (&Digest, &Box<Entry>)| {
-                entry.record.expires_at.map(|at| Reverse((at, *digest)))
-            };
-            self.due = self.keys.iter().filter_map(ends).collect();
+            let held = self.keys.iter();
+            let ends = held.filter_map(|(digest, entry)| Some((entry.record.expires_at?, *digest)));
+            self.due = ends.map(Reverse).collect();
         }
     }
 
