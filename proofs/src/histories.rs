@@ -87,6 +87,10 @@ impl Fixture for Memory {
     async fn advance(&self, span: Duration) {
         self.clock.advance(span);
     }
+
+    fn forgets_by_itself(&self) -> bool {
+        true
+    }
 }
 
 struct Sqlite {

@@ -191,13 +191,15 @@ async fn a_master_that_died_is_found_again_and_its_neighbours_go_on() {
 }
 
 async fn eventually(store: &RedisStore, key: &Key) -> bool {
-    for _ in 0..600 {
-        match store.peek(key).await {
-            Ok(peeked) => return peeked.is_some(),
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+    let asking = async {
+        loop {
+            match store.peek(key).await {
+                Ok(peeked) => return peeked.is_some(),
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
         }
-    }
-    panic!("the cluster did not come back");
+    };
+    tokio::time::timeout(LONG, asking).await.expect("the cluster comes back")
 }
 
 async fn slot_of(cluster: &RedisCluster, name: &str) -> u16 {

@@ -48,6 +48,11 @@
 //!     async fn advance(&self, span: Duration) {
 //!         self.clock.advance(span);
 //!     }
+//!
+//!     // A new key takes expired ones with it.
+//!     fn forgets_by_itself(&self) -> bool {
+//!         true
+//!     }
 //! }
 //!
 //! // In a test file one line makes a `#[test]` of each behaviour:

@@ -71,6 +71,16 @@ fn brief() -> Command {
     command().lease(LEASE)
 }
 
+/// Waits until a renewal has been tried three times.
+async fn renewed(store: &Store) {
+    let tried = async {
+        while store.faults().calls(Verb::Renew) < 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(MINUTE, tried).await.expect("it is tried");
+}
+
 #[tokio::test]
 async fn a_repeat_of_a_settled_key_costs_no_trip() {
     let bench = Bench::new(LocalReplay::default());
@@ -230,9 +240,7 @@ async fn one_failed_renewal_does_not_cancel_the_work() {
     let long: Answer = bench
         .executor
         .run(brief(), move |claim| async move {
-            while store.faults().calls(Verb::Renew) < 3 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            renewed(&store).await;
             if claim.is_cancelled() { Err("cancelled".to_owned()) } else { Ok(7) }
         })
         .await;
@@ -269,9 +277,7 @@ async fn a_renewal_that_hangs_costs_a_part_of_the_lease_not_all_of_it() {
     let long: Answer = bench
         .executor
         .run(brief(), move |claim| async move {
-            while store.faults().calls(Verb::Renew) < 3 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            renewed(&store).await;
             Ok(u32::from(claim.is_cancelled()))
         })
         .await;

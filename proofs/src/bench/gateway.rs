@@ -21,8 +21,8 @@ const PROGRAM: &str = "SEMEL_BENCH_GATEWAY";
 const KEEP: &str = "1s";
 /// Every call has a new key: room for twice what the fastest machine we know makes while they are kept.
 const CAPACITY: u64 = 60_000;
-/// Calls before anything is measured: the store has been full and made room again and again, and what a
-/// process takes from the system it has taken.
+/// Calls before anything is measured: keys have come and gone for several times as long as they are kept,
+/// and what a process takes from the system it has taken.
 const WARM: u64 = 5 * CAPACITY;
 /// How long memory is left alone between two looks at it.
 const LOOK: Duration = Duration::from_secs(10);
@@ -96,8 +96,7 @@ async fn warm(proxy: &Proxy) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Full load for so long, and what it does to the gateway's memory: its first minute beside its last,
-/// since keys come and go in waves.
+/// Full load for so long, and what it does to the gateway's memory: its first minute beside its last.
 async fn long(proxy: &Proxy, length: Duration, report: &mut Report) -> Result<(), Trouble> {
     let since = Instant::now();
     let (mut done, mut seen) = (0, Vec::new());

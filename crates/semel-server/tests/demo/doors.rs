@@ -1,5 +1,7 @@
 //! What callers see over HTTP.
 
+use std::time::Duration;
+
 use http::Method;
 use serde_json::json;
 
@@ -182,9 +184,12 @@ async fn machines_are_told_how_it_is() {
     caller.place(base, "k", TEA).await.order_id();
     assert_eq!(caller.get(&format!("{admin}/healthz")).await.status, 200);
     // It asks the store, and not for long: on a busy machine it may say no for once.
-    while caller.get(&format!("{admin}/readyz")).await.status != 200 {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    let ready = async {
+        while caller.get(&format!("{admin}/readyz")).await.status != 200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), ready).await.expect("it is ready");
     let metrics = caller.get(&format!("{admin}/metrics")).await;
     let executed = r#"semel_executions_total{kind="http",outcome="executed"} 1"#;
     assert!(metrics.text().contains(executed), "{}", metrics.text());

@@ -183,5 +183,7 @@ fn the_store_of_a_service_is_left_alone() {
     drop(Service::start(demo));
     assert!(ground.file("service.db").exists());
     let said = std::fs::read_to_string(&log).expect("a file");
-    assert!(!said.contains("left alone"), "{said}");
+    // On a busy machine the database may find a statement slow.
+    let said: Vec<_> = said.lines().filter(|line| !line.contains("slow statement")).collect();
+    assert_eq!(said, Vec::<&str>::new());
 }

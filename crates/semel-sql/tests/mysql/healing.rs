@@ -84,10 +84,13 @@ fn connections_that_are_killed_under_load_are_replaced_and_no_claim_is_given_twi
                 })
             })
             .collect();
-        let mut killed = 0;
-        while killed < 40 || felt.load(Ordering::SeqCst) == 0 {
-            killed += kill_all(&ground).await;
-        }
+        let killing = async {
+            let mut killed = 0;
+            while killed < 40 || felt.load(Ordering::SeqCst) == 0 {
+                killed += kill_all(&ground).await;
+            }
+        };
+        timeout(LONG, killing).await.expect("connections die, and that is felt");
         over.store(true, Ordering::SeqCst);
         let mut healed = 0;
         for task in tasks {

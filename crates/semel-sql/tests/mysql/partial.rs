@@ -123,13 +123,16 @@ fn a_claim_that_a_rival_holds_is_not_settled_at_once_and_its_neighbours_are() {
         let store = ground.one_lane().await;
         let held = key("held");
         let lease = claim(&store, &held).await;
+        let mut rounds = Vec::new();
+        for round in 0..25 {
+            let keys: Vec<_> = (0..19).map(|i| key(&format!("k-{round}-{i}"))).collect();
+            rounds.push(claims(&store, &keys).await);
+        }
         let holder = lock(&ground, std::slice::from_ref(&held)).await;
         at_once(async |round| {
             let mut settlements = vec![(lease, success("done"))];
-            for i in 0..19 {
-                let free = claim(&store, &key(&format!("k-{round}-{i}"))).await;
-                settlements.push((free, success("done")));
-            }
+            let free = std::mem::take(&mut rounds[round as usize]);
+            settlements.extend(free.into_iter().map(|lease| (lease, success("done"))));
             // As one statement meets them: the held one somewhere among the others.
             settlements.sort_by_key(|(lease, _)| lease.digest);
             let settled = settle_together(&store, &settlements).await;
@@ -201,7 +204,7 @@ fn a_refused_claim_is_no_concern_of_those_in_other_statements() {
         assert!(matches!(opened, Ok(Opened::Inserted { .. })), "{opened:?}");
         let drafts: Vec<Draft> = [&key("alone")].into_iter().chain(&keys).map(draft).collect();
         let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
-        let opened = timeout(LONG, opens).await.expect("nobody waits");
+        let opened = timeout(LONG, opens).await.expect("an answer each");
         let mut granted = 0;
         for (draft, opened) in drafts.iter().zip(&opened) {
             let there = store.peek(&draft.key).await.expect("peek").is_some();

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::database::{Database, LONG, draft, failure, granted, key, lease, success};
 use crate::proxy::Proxy;
 
-/// The other side stays where it is until the step is done: who waits for it, waits for ever.
+/// The other side stays where it is until the step is done: who waits for it gets an error, or nothing.
 async fn at_once<T>(step: impl Future<Output = semel::store::Result<T>>) -> T {
     timeout(LONG, step).await.expect("waits for nobody").expect("no error")
 }

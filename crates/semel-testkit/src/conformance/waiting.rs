@@ -82,9 +82,12 @@ pub async fn a_waiter_that_reports_runs_nothing<F: Fixture>(fixture: F) {
         async move { work.run(&executor, reporting).await }
     });
     // It looks while it waits. It must wait before the holder fails, or it would simply run.
-    while store.faults().calls(Verb::Peek) == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let looked = async {
+        while store.faults().calls(Verb::Peek) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(SOON, looked).await.expect("a waiter looks");
     let _ = held.finish(Err("no luck")).await;
     let reported = waiter.await.expect("no panic");
     let Err(Error::HolderFailed { error, attempt }) = reported else { panic!("{reported:?}") };

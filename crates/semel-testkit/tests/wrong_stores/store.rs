@@ -362,4 +362,8 @@ impl Fixture for Place {
     async fn advance(&self, span: Duration) {
         self.store.clock.advance(span);
     }
+
+    fn forgets_by_itself(&self) -> bool {
+        true
+    }
 }

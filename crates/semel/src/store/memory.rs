@@ -2,7 +2,8 @@
 //!
 //! Best effort by nature: a restart forgets everything. It is also the reference that the other
 //! stores are compared with, so it is written to be read: one map per shard, one lock per shard, no
-//! background work. Every new key takes expired ones with it, so memory follows the keys that live.
+//! background work. Every new key takes expired answers with it, so that memory follows the keys that
+//! live; claims that lapsed stay until somebody sweeps, or until there is no room left.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -39,6 +40,8 @@ pub struct MemoryStore(Arc<Inner>);
 
 /// Expired keys that a new one removes, at most: more than one, or what has piled up would stay.
 const TAKEN: usize = 2;
+/// Reminders beyond two for each key, before those that mean nothing any more are thrown away.
+const SPARE: usize = 64;
 
 #[derive(Debug, Default)]
 struct Shard {
@@ -65,7 +68,7 @@ impl Shard {
     fn remind(&mut self, at: Timestamp, digest: Digest) {
         self.due.push(Reverse((at, digest)));
         // A key that fails again and again is reminded of again and again.
-        if self.due.len() > 2 * self.keys.len() + SHARDS {
+        if self.due.len() > 2 * self.keys.len() + SPARE {
             let held = self.keys.iter();
             let ends = held.filter_map(|(digest, entry)| Some((entry.record.expires_at?, *digest)));
             self.due = ends.map(Reverse).collect();
@@ -135,8 +138,8 @@ impl MemoryStore {
 
     fn shard(&self, digest: &Digest) -> MutexGuard<'_, Shard> {
         let index = usize::from(digest.as_bytes()[0]) % SHARDS;
-        // A panic while a shard is locked cannot leave a record half-written: every change below is
-        // one assignment. So a poisoned lock is still good.
+        // A panic while a shard is locked cannot leave a record half-written: each is one assignment. A
+        // reminder that was lost keeps a key longer, no more. So a poisoned lock is still good.
         self.0.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +159,10 @@ impl MemoryStore {
     }
 
     fn forget(&self, count: usize) {
-        self.0.len.fetch_sub(count, Ordering::SeqCst);
+        // Everybody counts in one place: it is left alone where there is nothing to count.
+        if count > 0 {
+            self.0.len.fetch_sub(count, Ordering::SeqCst);
+        }
     }
 
     /// Removes what nobody can need, before anybody is refused. Whoever comes meanwhile waits and finds
@@ -406,36 +412,106 @@ impl Inspect for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{AttemptId, Fingerprint, OperationId};
 
-    #[test]
-    fn a_key_that_is_written_again_and_again_is_remembered_a_few_times() {
-        let at = Timestamp::from_micros(1_700_000_000_000_000);
-        let store = MemoryStore::with(10, Clock::manual(at));
-        let key = Key::command("acme", "PAY", "1").expect("a key");
-        let draft = Draft {
-            fingerprint: crate::Fingerprint::none(),
-            operation_id: crate::OperationId::generate(),
-            attempt_id: crate::AttemptId::generate(),
+    const KEEP: Duration = Duration::from_secs(60);
+
+    fn draft(key: &Key) -> Draft {
+        Draft {
+            key: key.clone(),
+            fingerprint: Fingerprint::none(),
+            operation_id: OperationId::generate(),
+            attempt_id: AttemptId::generate(),
             attempt: 1,
             owner: "host:1:a".into(),
             lease: Duration::from_secs(30),
             on_crash: OnCrash::Rerun,
-            keep: Duration::from_secs(60),
+            keep: KEEP,
             parcel: None,
-            key: key.clone(),
-        };
-        assert!(matches!(store.open_now(&draft), Some(Opened::Inserted { .. })));
-        let error = ErrorText::new("no");
-        let keep = Duration::from_secs(60);
-        for number in 1..1_000 {
-            let judged = Version { attempt_id: draft.attempt_id, number };
-            let ending = Ending::Failed { error: error.clone(), retry_after: None, keep };
-            let swapped = store.swap_now(&key, judged, &Change::End(ending));
-            assert!(matches!(swapped, Swapped::Done { .. }), "{number}");
         }
+    }
+
+    /// A store, its clock, and keys that share a shard of it.
+    fn crowded<const N: usize>() -> (MemoryStore, Clock, [Key; N]) {
+        let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+        let key = |id: u32| Key::command("acme", "PAY", &id.to_string()).expect("a key");
+        let mut together =
+            (0..).map(key).filter(|key| usize::from(key.digest().as_bytes()[0]) % SHARDS == 0);
+        let keys = std::array::from_fn(|_| together.next().expect("there are many"));
+        (MemoryStore::with(10, clock.clone()), clock, keys)
+    }
+
+    fn open(store: &MemoryStore, key: &Key) {
+        let opened = store.open_now(&draft(key));
+        assert!(matches!(opened, Some(Opened::Inserted { .. })), "{opened:?}");
+    }
+
+    fn record(store: &MemoryStore, key: &Key) -> Option<Record> {
         let shard = store.shard(&key.digest());
-        assert!(shard.due.len() <= 2 + SHARDS, "{}", shard.due.len());
-        let Reverse((last, _)) = shard.due.peek().expect("remembered");
-        assert_eq!(Some(*last), shard.keys[&key.digest()].record.expires_at);
+        shard.keys.get(&key.digest()).map(|entry| entry.record.clone())
+    }
+
+    fn change(store: &MemoryStore, key: &Key, change: &Change) {
+        let judged = record(store, key).expect("held").version();
+        assert!(matches!(store.swap_now(key, judged, change), Swapped::Done { .. }));
+    }
+
+    fn fail(store: &MemoryStore, key: &Key, keep: Duration) {
+        let (error, retry_after) = (ErrorText::new("no"), Some(Duration::ZERO));
+        change(store, key, &Change::End(Ending::Failed { error, retry_after, keep }));
+    }
+
+    #[test]
+    fn only_what_has_expired_goes_with_a_new_key() {
+        let error = ErrorText::new("no");
+        let outcome = crate::Recorded::Whole(crate::Outcome::empty());
+        let later = [
+            None,
+            Some(Ending::Dead { error: error.clone() }),
+            Some(Ending::Uncertain { error }),
+            Some(Ending::Succeeded { outcome, keep: KEEP }),
+        ];
+        for ending in later {
+            let (store, clock, [first, second]) = crowded();
+            open(&store, &first);
+            fail(&store, &first, Duration::from_secs(1));
+            change(&store, &first, &Change::Regrant(draft(&first)));
+            if let Some(ending) = ending {
+                change(&store, &first, &Change::End(ending));
+            }
+            let before = record(&store, &first);
+            clock.advance(Duration::from_secs(2));
+            open(&store, &second);
+            assert_eq!(record(&store, &first), before);
+            assert_eq!(store.len(), 2);
+        }
+        let (store, clock, [first, second]) = crowded();
+        open(&store, &first);
+        fail(&store, &first, Duration::from_secs(1));
+        clock.advance(Duration::from_secs(2));
+        open(&store, &second);
+        assert_eq!((record(&store, &first), store.len()), (None, 1));
+    }
+
+    #[test]
+    fn a_key_that_is_written_again_and_again_is_reminded_of_a_few_times() {
+        let (store, clock, [quiet, busy, last]) = crowded();
+        open(&store, &quiet);
+        fail(&store, &quiet, KEEP);
+        open(&store, &busy);
+        for _ in 0..1_000 {
+            fail(&store, &busy, KEEP);
+            clock.advance(Duration::from_millis(1));
+        }
+        let ends = [&quiet, &busy].map(|key| {
+            let at = record(&store, key).and_then(|record| record.expires_at).expect("it expires");
+            Reverse((at, key.digest()))
+        });
+        let reminders = store.shard(&busy.digest()).due.clone().into_vec();
+        assert!(reminders.len() <= 2 * 2 + SPARE, "{}", reminders.len());
+        assert!(ends.iter().all(|end| reminders.contains(end)), "nobody is forgotten");
+        clock.advance(KEEP);
+        open(&store, &last);
+        assert_eq!(store.len(), 1);
     }
 }
