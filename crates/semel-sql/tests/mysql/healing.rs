@@ -28,13 +28,17 @@ pub(crate) async fn kill_all(ground: &Ground) -> usize {
     killed
 }
 
-/// Claims and settles a key of its own; whether nothing went wrong.
-async fn use_once(store: &MySqlStore, id: &str) -> bool {
+/// Claims and settles a key of its own; whether nothing went wrong. What does is counted at once: while
+/// connections go on dying there may be no end to it.
+async fn use_once(store: &MySqlStore, id: &str, felt: &AtomicU32) -> bool {
     let draft = draft(&key(id));
     let granted = match store.open(&draft).await {
         Ok(Opened::Inserted { fence }) => Ok(fence),
         Ok(other) => panic!("nobody else claims this key: {other:?}"),
-        Err(error) => Err((error.kind(), retry(|| store.peek(&draft.key)).await)),
+        Err(error) => {
+            felt.fetch_add(1, Ordering::SeqCst);
+            Err((error.kind(), retry(|| store.peek(&draft.key)).await))
+        }
     };
     let (fence, sound) = match granted {
         Ok(fence) => (fence, true),
@@ -54,6 +58,7 @@ async fn use_once(store: &MySqlStore, id: &str) -> bool {
         Err(error) => {
             let kinds = [ErrorKind::Ambiguous, ErrorKind::Unavailable];
             assert!(kinds.contains(&error.kind()), "{error}");
+            felt.fetch_add(1, Ordering::SeqCst);
             false
         }
     }
@@ -73,8 +78,7 @@ fn connections_that_are_killed_under_load_are_replaced_and_no_claim_is_given_twi
                     let (mut round, mut rest, mut healed) = (0, 30, 0);
                     while rest > 0 {
                         let after = over.load(Ordering::SeqCst);
-                        let sound = use_once(&store, &format!("k-{task}-{round}")).await;
-                        felt.fetch_add(u32::from(!sound), Ordering::SeqCst);
+                        let sound = use_once(&store, &format!("k-{task}-{round}"), &felt).await;
                         round += 1;
                         if after {
                             rest -= 1;
