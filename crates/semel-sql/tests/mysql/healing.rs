@@ -68,7 +68,7 @@ async fn use_once(store: &MySqlStore, id: &str, felt: &AtomicU32) -> bool {
 fn connections_that_are_killed_under_load_are_replaced_and_no_claim_is_given_twice() {
     run(async {
         let ground = Ground::new().await;
-        // A connection that is killed while it is made may stay silent: the limit on a step ends that.
+        // With the limits of a service, which are part of how it heals.
         let store = MySqlStore::builder(&ground.url()).connect().await.expect("connected");
         let (over, felt) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let tasks: Vec<_> = (0..16)

@@ -68,7 +68,7 @@ fn assert_transient(kind: ErrorKind) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_heal_under_load_and_every_claim_is_settled_once() {
     let database = Database::new().await;
-    // With the limits of a service: one killed while it is made may stay silent.
+    // With the limits of a service, which are part of how it heals.
     let store = PgOptions::with(database.options.clone()).connect().await.expect("connected");
     let kills = Arc::new(AtomicU32::new(0));
     let tasks: Vec<_> = (0..16)
