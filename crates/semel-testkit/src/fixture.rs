@@ -45,9 +45,8 @@ pub trait Fixture: Send + Sync + 'static {
     }
 
     /// Whether the backend forgets expired records by itself: as a TTL does, or as a new key takes
-    /// them along. Then a record past
-    /// its retention may be gone before anybody sweeps it, and counts of removed records are upper
-    /// bounds. Default `false`.
+    /// them along. Then a record past its retention may be gone before anybody sweeps it, and counts
+    /// of removed records are upper bounds. Default `false`.
     fn forgets_by_itself(&self) -> bool {
         false
     }
