@@ -8,15 +8,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use pin_project_lite::pin_project;
 
-/// What is read of a body that nobody wants.
+/// What is read of a body that nobody wants, before its request is answered.
 const DRAINED: usize = 64 << 10;
 /// How long that may take.
 const DRAINING: Duration = Duration::from_secs(2);
+/// What is read of one that is longer, while its answer is on the way.
+const LINGERED: usize = 64 << 20;
+/// How long that may take: a client that writes and then reads should get as far as reading.
+const LINGERING: Duration = Duration::from_secs(5);
 
 pin_project! {
     /// What the layers hand on, in either direction.
@@ -44,6 +48,11 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
     /// A body of these bytes.
     pub(crate) fn whole(data: impl Into<Bytes>) -> Self {
         Self { state: State::Whole { data: data.into(), trailers: None } }
+    }
+
+    /// Whether nobody has read any of it.
+    pub(crate) const fn is_untouched(&self) -> bool {
+        matches!(self.state, State::Through { .. })
     }
 
     /// A body of these bytes, and trailers after them.
@@ -242,17 +251,7 @@ impl From<Head> for Bytes {
 }
 
 /// Reads and forgets what is left of `body`, up to `limit` bytes; whether that was all of it.
-///
-/// An answer that leaves a request's body unread on a connection that is kept invites the next
-/// request to begin inside it.
-async fn drain<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> bool {
-    if body.is_end_stream() {
-        return true;
-    }
-    if body.size_hint().lower() > limit as u64 {
-        return false;
-    }
-    let mut body = std::pin::pin!(body);
+async fn drain<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>, limit: usize) -> bool {
     let mut read = 0;
     while let Some(frame) = body.as_mut().frame().await {
         let Ok(frame) = frame else { return false };
@@ -264,14 +263,52 @@ async fn drain<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> bool {
     true
 }
 
-/// Reads and forgets the body of a request that is answered early; whether that was all of it, so
-/// that its connection can be used again.
-pub(crate) async fn dismiss<B: HttpBody<Data = Bytes>>(body: B) -> bool {
-    tokio::time::timeout(DRAINING, drain(body, DRAINED)).await.unwrap_or(false)
+/// Reads and forgets the body of a request that is answered early; whether its connection must end
+/// with the answer.
+///
+/// An answer that leaves a request's body unread on a connection that is kept invites the next
+/// request to begin inside it.
+pub(crate) async fn dismiss<B>(body: B, version: Version) -> bool
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+{
+    if body.is_end_stream() {
+        return false;
+    }
+    if body.size_hint().lower() > DRAINED as u64 {
+        return leave(Box::pin(body), version);
+    }
+    let mut body = Box::pin(body);
+    match tokio::time::timeout(DRAINING, drain(body.as_mut(), DRAINED)).await {
+        Ok(true) => false,
+        Ok(false) => leave(body, version),
+        // It had its time.
+        Err(_) => version < Version::HTTP_2,
+    }
+}
+
+/// Leaves a body that is too long to be read for nothing; whether its connection must end with the
+/// answer. If so, reading goes on for a while: a connection that is closed over bytes which nobody
+/// has read is reset, and the reset may overtake the answer.
+pub(crate) fn leave<B>(mut body: Pin<Box<B>>, version: Version) -> bool
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+{
+    let ends = version < Version::HTTP_2;
+    if ends {
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(LINGERING, drain(body.as_mut(), LINGERED)).await;
+        });
+    }
+    ends
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use http_body_util::{Full, StreamBody};
 
     use super::*;
@@ -357,9 +394,8 @@ mod tests {
 
     #[tokio::test]
     async fn draining_stops_at_its_limit() {
-        assert!(drain(chunks(&["ab", "cd"]), 4).await);
-        assert!(!drain(chunks(&["ab", "cd", "e"]), 4).await);
-        assert!(!drain(Full::new(Bytes::from_static(b"abcde")), 4).await);
-        assert!(!drain(chunks(&["!"]), 4).await);
+        assert!(drain(pin!(chunks(&["ab", "cd"])), 4).await);
+        assert!(!drain(pin!(chunks(&["ab", "cd", "e"])), 4).await);
+        assert!(!drain(pin!(chunks(&["!"])), 4).await);
     }
 }

@@ -153,7 +153,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
             Ok(key) => key,
             Err(problem) => {
                 // A stream that is reset while its answer is under way may take that with it.
-                let _ = dismiss(body).await;
+                let _ = dismiss(body, parts.version).await;
                 return Ok(refuse(problem));
             }
         };
@@ -168,7 +168,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let data = match receive(body, room, self.rules.body_timeout).await {
             Some(Collected::Whole { data, .. }) => data,
             Some(Collected::TooLong { body, .. }) => {
-                let _ = dismiss(body).await;
+                let _ = dismiss(body, parts.version).await;
                 let detail = format!("a call with a key may have a message of {max} bytes here");
                 return Ok(refuse(Problem::new(Slug::BodyTooLarge, detail)));
             }

@@ -24,7 +24,7 @@ use super::later::{self, Later, SentAway};
 use super::layer::{Door, target};
 use super::preset::passing;
 use super::rules::Rules;
-use crate::body::{Body, Collected, dismiss, receive};
+use crate::body::{Body, Collected, dismiss, leave, receive};
 use crate::fate::Fate;
 use crate::future::ResponseFuture;
 use crate::identity::{identify, scope_of};
@@ -131,7 +131,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         C::Error: Send,
     {
         if later::is_status(&parts) {
-            let close = !dismiss(body).await && parts.version < Version::HTTP_2;
+            let close = dismiss(body, parts.version).await;
             return Ok(Box::pin(self.status(&parts, close)).await);
         }
         let asked = match self.ask(&parts) {
@@ -142,9 +142,10 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
             }
             Err(problem) => {
                 // Reading would tell who asked first (`Expect: 100-continue`) to send its body.
-                let asks = parts.headers.contains_key(EXPECT) && !body.is_end_stream();
-                let dismissed = !asks && dismiss(body).await;
-                let close = !dismissed && parts.version < Version::HTTP_2;
+                let close = match asks_first(&parts) && !body.is_end_stream() {
+                    true => parts.version < Version::HTTP_2,
+                    false => dismiss(body, parts.version).await,
+                };
                 return Ok(self.write(problem.close(close), &parts));
             }
         };
@@ -153,6 +154,11 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
             Some(Collected::Whole { data, trailers }) => (data, trailers),
             unread => {
                 let problem = unread_problem(unread.as_ref(), max_request);
+                if let Some(Collected::TooLong { body, .. }) = unread
+                    && !(asks_first(&parts) && body.is_untouched())
+                {
+                    leave(Box::pin(body), parts.version);
+                }
                 return Ok(self.write(problem.close(parts.version < Version::HTTP_2), &parts));
             }
         };
@@ -291,6 +297,11 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
     ) -> Response<Body<C>> {
         problem.response(&self.door.problems, target(to).path())
     }
+}
+
+/// Whether it wants to be told to go on before it sends its body.
+fn asks_first(request: &Parts) -> bool {
+    request.headers.contains_key(EXPECT)
 }
 
 /// Why a request with a key was not read to its end; `None` for want of time.

@@ -74,6 +74,12 @@ impl Wire {
         let _ = tokio::time::timeout(PATIENCE, self.writer.write_all(bytes)).await;
     }
 
+    /// Sends `bytes`, all of which the peer must take.
+    pub(crate) async fn send_whole(&mut self, bytes: &[u8]) {
+        let sent = tokio::time::timeout(PATIENCE, self.writer.write_all(bytes)).await;
+        sent.expect("somebody reads").expect("nobody closes before the end");
+    }
+
     /// Sends `bytes` and hears at the same time, as a client with a long body must: the answer that
     /// comes first ends the sending.
     pub(crate) async fn converse(&mut self, bytes: &[u8]) -> Option<Answer> {

@@ -109,6 +109,29 @@ fn a_client_that_keeps_writing_hears_why_it_should_not() {
 }
 
 #[test]
+fn a_client_that_reads_after_it_has_written_is_not_reset_before() {
+    run(async {
+        // More than the buffers of both sockets hold: what nobody reads cannot be written.
+        let body = vec![b'x'; 24 << 20];
+        let shop = Shop::open().await;
+        for (framing, body) in
+            [(length(&body), body.clone()), ("Transfer-Encoding: chunked".to_owned(), chunked(&body))]
+        {
+            let too_large = post("/small", &["Idempotency-Key: k-1", &framing], &body);
+            let key_invalid = [Early::KeyInvalid.head(&framing), body].concat();
+            for (request, status) in [(too_large, 413), (key_invalid, 400)] {
+                let mut wire = shop.connect().await;
+                wire.send_whole(&request).await;
+                let answer = wire.answer().await.expect("an answer");
+                assert_eq!((answer.status, answer.closes()), (status, true), "{framing}");
+                assert!(wire.answer().await.is_none(), "the connection goes on");
+            }
+        }
+        assert_eq!(shop.journal.lines(), Vec::<String>::new());
+    });
+}
+
+#[test]
 fn a_body_that_drips_is_not_waited_for() {
     run(async {
         let shop = Shop::open().await;
