@@ -64,7 +64,7 @@ impl IdMap for MySqlStore {
 
     async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
         let rounds = Rounds::of(bindings, Twins::Follow);
-        let mut seat = self.seat(&self.desk, "insert").await;
+        let mut seat = self.seat(&self.desk, "insert").await?;
         loop {
             let writing =
                 async |connection: &mut MySqlConnection| put_all(connection, &rounds).await;
@@ -80,7 +80,7 @@ impl IdMap for MySqlStore {
         kind: ResourceType,
         publics: &[PublicId],
     ) -> Result<Vec<Row>> {
-        let mut seat = self.seat(&self.desk, "find").await;
+        let mut seat = self.seat(&self.desk, "find").await?;
         let mut found = Vec::with_capacity(publics.len());
         for publics in publics.chunks(LIST) {
             let rows = loop {
@@ -105,7 +105,7 @@ impl IdMap for MySqlStore {
 
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         let rounds = Rounds::of(bindings, Twins::Repeat);
-        let mut seat = self.seat(&self.desk, "overwrite").await;
+        let mut seat = self.seat(&self.desk, "overwrite").await?;
         loop {
             let writing =
                 async |connection: &mut MySqlConnection| overwrite(connection, &rounds).await;
@@ -129,7 +129,7 @@ impl IdMap for MySqlStore {
             "UPDATE {ASKED} STRAIGHT_JOIN semel_id_map m FORCE INDEX (PRIMARY) ON {BY_PUBLIC} \
              SET m.status = 0, m.updated_at = {CLOCK} WHERE m.status = 1"
         );
-        let mut seat = self.seat(&self.desk, "revoke").await;
+        let mut seat = self.seat(&self.desk, "revoke").await?;
         loop {
             let writing = async |connection: &mut MySqlConnection| {
                 let query = sqlx::query(AssertSqlSafe(text.as_str())).bind(&texts);
@@ -149,7 +149,7 @@ impl IdMap for MySqlStore {
         limit: u32,
     ) -> Result<Vec<Row>> {
         let Some(window) = Window::of(tenant, after) else { return Ok(Vec::new()) };
-        let mut seat = self.seat(&self.desk, "list").await;
+        let mut seat = self.seat(&self.desk, "list").await?;
         let rows = loop {
             let reading = async |connection: &mut MySqlConnection| {
                 list(kind, window, limit).build().fetch_all(connection).await

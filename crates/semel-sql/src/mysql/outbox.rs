@@ -96,7 +96,7 @@ impl Outbox for MySqlStore {
 
     async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
         let mut search = Search::new(ask.limit);
-        let mut seat = self.seat(&self.hatch.seats, "claim").await;
+        let mut seat = self.seat(&self.hatch.seats, "claim").await?;
         let leased = loop {
             let (token, after) = (AttemptId::generate(), self.hatch.cursor.after());
             let claiming = async |connection: &mut MySqlConnection| {
@@ -125,7 +125,7 @@ impl Outbox for MySqlStore {
     async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
         let marks = Marks::of(marks);
         let mut written = Vec::with_capacity(marks.rows.len());
-        let mut seat = self.seat(&self.hatch.seats, "mark").await;
+        let mut seat = self.seat(&self.hatch.seats, "mark").await?;
         for (part, rows) in marks.rows.chunks(mark::CHUNK).enumerate() {
             let held = loop {
                 let marking =
@@ -140,7 +140,7 @@ impl Outbox for MySqlStore {
     }
 
     async fn backlog(&self) -> Result<Backlog> {
-        let mut seat = self.seat(&self.hatch.seats, "backlog").await;
+        let mut seat = self.seat(&self.hatch.seats, "backlog").await?;
         let backlog = loop {
             if let Some(backlog) = seat.settled(operators::backlog).await? {
                 break backlog;
@@ -177,7 +177,7 @@ impl Outbox for MySqlStore {
         after: Option<u64>,
         limit: u32,
     ) -> Result<Applied> {
-        let mut seat = self.seat(&self.hatch.seats, "apply").await;
+        let mut seat = self.seat(&self.hatch.seats, "apply").await?;
         let applied = loop {
             let applying = async |connection: &mut MySqlConnection| {
                 operators::apply(connection, selection, verb, after, limit).await
@@ -191,7 +191,7 @@ impl Outbox for MySqlStore {
     }
 
     async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
-        let mut seat = self.seat(&self.hatch.seats, "clean").await;
+        let mut seat = self.seat(&self.hatch.seats, "clean").await?;
         let cleaned = loop {
             let cleaning = async |connection: &mut MySqlConnection| {
                 operators::clean(connection, keep, limit).await

@@ -35,11 +35,11 @@ impl MySqlStore {
         &'s self,
         seats: &'s Seats<MySqlConnection>,
         operation: &'static str,
-    ) -> Seat<'s> {
-        let (permit, connection) = seats.take().await;
-        let rested = connection.is_some();
+    ) -> Result<Seat<'s>> {
         let ledger = &*self.ledger;
-        Seat { seats, ledger, operation, connection, rested, rivals: 0, _permit: permit }
+        let (permit, connection) = seats.take(operation, ledger.limit).await?;
+        let rested = connection.is_some();
+        Ok(Seat { seats, ledger, operation, connection, rested, rivals: 0, _permit: permit })
     }
 }
 

@@ -5,8 +5,13 @@
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use semel::store::Result;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+use crate::error::{Stage, timed_out};
 
 /// Connections at most. A claim or a mark takes a few milliseconds of one.
 const SEATS: usize = 4;
@@ -22,11 +27,18 @@ impl<C> Seats<C> {
         Self { permits: Semaphore::new(SEATS), idle: Mutex::default() }
     }
 
-    /// Waits for a turn. It comes with a connection if one is at rest.
-    pub(crate) async fn take(&self) -> (SemaphorePermit<'_>, Option<C>) {
-        let permit = self.permits.acquire().await.expect("the semaphore is never closed");
+    /// Waits for a turn, but not for ever: behind a database that stands still the line would only
+    /// grow. It comes with a connection if one is at rest.
+    pub(crate) async fn take(
+        &self,
+        operation: &'static str,
+        limit: Duration,
+    ) -> Result<(SemaphorePermit<'_>, Option<C>)> {
+        let permit = timeout(limit, self.permits.acquire()).await;
+        let permit = permit.map_err(|_| timed_out(Stage::Connecting, operation, limit))?;
+        let permit = permit.expect("the semaphore is never closed");
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        (permit, idle)
+        Ok((permit, idle))
     }
 
     pub(crate) fn rest(&self, connection: C) {

@@ -50,7 +50,7 @@ impl IdMap for PgStore {
 
     async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
         let rounds = Rounds::of(bindings, Twins::Follow);
-        let mut seat = self.0.desk.seat("insert").await;
+        let mut seat = self.0.desk.seat("insert").await?;
         let told = loop {
             let writing = async |connection: &mut PgConnection| put_all(connection, &rounds).await;
             if let Some(told) = seat.write(writing).await? {
@@ -74,7 +74,7 @@ impl IdMap for PgStore {
         let mut publics: Vec<&str> = publics.iter().map(PublicId::as_str).collect();
         publics.sort_unstable();
         publics.dedup();
-        let mut seat = self.0.desk.seat("find").await;
+        let mut seat = self.0.desk.seat("find").await?;
         let rows = loop {
             let reading = async |connection: &mut PgConnection| {
                 let query = sqlx::query(text(FIND)).bind(kind.name()).bind(tenant).bind(&publics);
@@ -94,7 +94,7 @@ impl IdMap for PgStore {
 
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         let rounds = Rounds::of(bindings, Twins::Repeat);
-        let mut seat = self.0.desk.seat("overwrite").await;
+        let mut seat = self.0.desk.seat("overwrite").await?;
         loop {
             let writing =
                 async |connection: &mut PgConnection| overwrite(connection, &rounds).await;
@@ -114,7 +114,7 @@ impl IdMap for PgStore {
         rows.sort_unstable_by_key(|row| (&row.tenant, &row.public));
         let tenants: Vec<&str> = rows.iter().map(|row| row.tenant.as_str()).collect();
         let publics: Vec<&str> = rows.iter().map(|row| row.public.as_str()).collect();
-        let mut seat = self.0.desk.seat("revoke").await;
+        let mut seat = self.0.desk.seat("revoke").await?;
         loop {
             let writing = async |connection: &mut PgConnection| {
                 let query = sqlx::query(text(REVOKE)).bind(kind.name());
@@ -136,7 +136,7 @@ impl IdMap for PgStore {
         let Some(window) = Window::of(tenant, after).filter(|window| !window.holds_nul()) else {
             return Ok(Vec::new());
         };
-        let mut seat = self.0.desk.seat("list").await;
+        let mut seat = self.0.desk.seat("list").await?;
         let rows = loop {
             let reading = async |connection: &mut PgConnection| {
                 list(kind, window, limit).build().fetch_all(connection).await

@@ -67,7 +67,7 @@ impl PgStore {
         statement: impl for<'c> FnOnce(&'c mut PgConnection) -> Aside<'c, T> + Send,
     ) -> Result<T> {
         let (hatch, limit) = (&self.0.hatch, self.0.limit);
-        let (_permit, rested) = hatch.seats.take().await;
+        let (_permit, rested) = hatch.seats.take(operation, limit).await?;
         let mut connection = match rested {
             Some(connection) => connection,
             None => timeout(limit, hatch.options.connect())

@@ -75,7 +75,13 @@ impl SqliteTable {
         BusinessRow {
             key: value(row, 0).shown(),
             tenant,
-            public: text(value(row, 2), false),
+            public: match value(row, 2) {
+                // Whoever declares a column of bytes may write the text into it as such.
+                Value::Bytes(bytes) => {
+                    String::from_utf8(bytes).map_or(Field::Unreadable, Field::Value)
+                }
+                other => text(other, false),
+            },
             internal,
         }
     }
@@ -112,11 +118,13 @@ impl BusinessTable for SqliteTable {
         }
         let (columns, from) = (self.columns(), self.names.from());
         let public = self.names.quoted(&self.names.public);
-        let marks = vec!["?"; publics.len()].join(", ");
+        // As text and as bytes, which are never equal here.
+        let marks = vec!["?, ?"; publics.len()].join(", ");
         let mut arguments = SqliteArguments::default();
         let mut sql = format!("SELECT {columns} FROM {from} WHERE {public} IN ({marks})");
         for public in publics {
             add(&mut arguments, (*public).to_owned())?;
+            add(&mut arguments, public.as_bytes().to_vec())?;
         }
         if let Some(column) = &self.names.tenant {
             // As text: a column of integers makes an integer of it.

@@ -31,10 +31,10 @@ impl Desk {
     }
 
     /// Waits for a turn.
-    pub(super) async fn seat(&self, operation: &'static str) -> Seat<'_> {
-        let (permit, connection) = self.seats.take().await;
+    pub(super) async fn seat(&self, operation: &'static str) -> Result<Seat<'_>> {
+        let (permit, connection) = self.seats.take(operation, self.limit).await?;
         let fresh = connection.is_none();
-        Seat { desk: self, operation, connection, fresh, rivals: 0, _permit: permit }
+        Ok(Seat { desk: self, operation, connection, fresh, rivals: 0, _permit: permit })
     }
 }
 
