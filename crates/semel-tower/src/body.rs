@@ -15,12 +15,11 @@ use pin_project_lite::pin_project;
 
 /// What is read of a body that nobody wants, before its request is answered.
 const DRAINED: usize = 64 << 10;
-/// How long that may take.
-const DRAINING: Duration = Duration::from_secs(2);
-/// What is read of one that is longer, while its answer is on the way.
+/// What is read of one that is longer, while its answer is on the way: a client that writes all and
+/// then reads should get as far as reading.
 const LINGERED: usize = 64 << 20;
-/// How long that may take: a client that writes and then reads should get as far as reading.
-const LINGERING: Duration = Duration::from_secs(5);
+/// How long either may take.
+const DRAINING: Duration = Duration::from_secs(2);
 
 pin_project! {
     /// What the layers hand on, in either direction.
@@ -299,7 +298,7 @@ where
     let ends = version < Version::HTTP_2;
     if ends {
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(LINGERING, drain(body.as_mut(), LINGERED)).await;
+            let _ = tokio::time::timeout(DRAINING, drain(body.as_mut(), LINGERED)).await;
         });
     }
     ends
