@@ -1,9 +1,10 @@
 //! The built-in load, and that it would tell.
 
 use http::Method;
+use semel_nats::async_nats::jetstream;
 
 use crate::caller::{Caller, TEA};
-use crate::ground::{Ground, done, until_effects};
+use crate::ground::{Ground, done, server, until_effects};
 use crate::program::{Ended, Service};
 
 fn ended(mut command: std::process::Command) -> Ended {
@@ -57,6 +58,31 @@ async fn chaos_that_is_asked_to_stop_ends_well() {
     let service = Service::start(ground.demo(&["--chaos"]));
     service.signal("TERM");
     assert_eq!(service.ended().code(), Some(0));
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_twice_over_nats_and_nothing_is_doubled() {
+    let url = server("SEMEL_TEST_NATS_URL");
+    let ground = Ground::postgres(&url).await;
+    ended(ground.demo(&["--chaos-for", "3s"])).well();
+    // The stream keeps whatever it took: an event that it recognised by itself is not among it.
+    let client = semel_nats::connect(&url).await.expect("the server");
+    let context = jetstream::new(client);
+    let mut stream = context.get_stream(ground.name()).await.expect("the stream");
+    let brought = stream.info().await.expect("what it has").state.messages;
+    let orders = ground.number("SELECT COUNT(*) FROM orders").await;
+    assert!(brought > orders.unsigned_abs(), "{brought} messages of {orders} events");
+    context.delete_stream(ground.name()).await.expect("deleted");
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_twice_over_rabbitmq_and_nothing_is_doubled() {
+    let ground = Ground::mysql(&server("SEMEL_TEST_AMQP_URL")).await;
+    let said = ended(ground.demo(&["--chaos-for", "3s"])).well();
+    let last = said.lines().rfind(|line| line.starts_with("requests ")).expect("a line");
+    assert!(!last.contains("events sent again 0,"), "{said}");
     ground.remove().await;
 }
 

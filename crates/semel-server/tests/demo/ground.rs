@@ -75,6 +75,11 @@ impl Ground {
         ground
     }
 
+    /// What the demo's own things are called on the broker.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn store(&self) -> String {
         match &self.database {
             Database::Sqlite => "sqlite:semel-demo.db".to_owned(),
