@@ -15,6 +15,7 @@ mod orders;
 pub mod proto;
 mod screen;
 mod tables;
+mod tally;
 
 use std::io::Write as _;
 use std::sync::Arc;

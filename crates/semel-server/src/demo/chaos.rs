@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 use self::board::{Board, View};
 use self::load::Load;
 use super::Desk;
-use super::tables::{Tables, Tally};
+use super::tables::Tables;
+use super::tally::Tally;
 use crate::failure::Failure;
 use crate::settings::duration;
 
@@ -190,7 +191,9 @@ impl<'d, S: Tables> Watch<'d, S> {
         let keys = i64::try_from(counts.answered).unwrap_or(i64::MAX);
         let found = [
             (self.tally.doubled(), "effects doubled"),
+            (self.tally.unfounded(), "effects of no order"),
             (self.tally.missing(), "effects lost"),
+            (self.tally.repeated(), "second orders of a key"),
             ((self.tally.orders - keys).max(0), "orders too many"),
             ((keys - self.tally.orders).max(0), "orders lost"),
             (i64::try_from(counts.differing).unwrap_or(i64::MAX), "answers that differ"),

@@ -18,10 +18,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Database, Executor as _, Pool, QueryBuilder};
 
 use super::orders::{Order, OrderId};
+use super::tally::{Counted, Tally};
 use crate::place::StoreUrl;
-
-/// The groups that are told of orders.
-pub(super) const GROUPS: [&str; 3] = ["INVENTORY", "NOTIFY", "BILLING"];
 
 /// Connections for what changes nothing. Writing is the ledger's: whoever wrote on another connection
 /// would wait for its own transaction to end.
@@ -81,48 +79,6 @@ where
         reading: &Reading<Self>,
         tenant: Option<&str>,
     ) -> impl Future<Output = sqlx::Result<Tally>> + Send;
-}
-
-/// Orders, and what was done about them, at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    /// Orders placed.
-    pub(super) orders: i64,
-    /// By group, in the order of [`GROUPS`].
-    pub(super) effects: [Effects; GROUPS.len()],
-}
-
-/// What one group has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Effects {
-    /// Rows that it wrote.
-    pub(super) rows: i64,
-    /// Orders that they are about.
-    pub(super) orders: i64,
-}
-
-impl Tally {
-    /// Effects that should not be there: second ones.
-    pub(super) fn doubled(&self) -> i64 {
-        self.effects.iter().map(|effects| effects.rows - effects.orders).sum()
-    }
-
-    /// Effects that are not there yet.
-    pub(super) fn missing(&self) -> i64 {
-        self.effects.iter().map(|effects| self.orders - effects.orders).sum()
-    }
-
-    /// From rows of a name, rows and orders; the orders themselves have no name.
-    fn of(rows: Vec<(String, i64, i64)>) -> Self {
-        let mut tally = Self::default();
-        for (name, rows, orders) in rows {
-            match GROUPS.iter().position(|group| *group == name) {
-                Some(at) => tally.effects[at] = Effects { rows, orders },
-                None => tally.orders = orders,
-            }
-        }
-        tally
-    }
 }
 
 const SQLITE: &[&str] = &[
@@ -308,20 +264,22 @@ macro_rules! tables {
                 tenant: Option<&str>,
             ) -> sqlx::Result<Tally> {
                 // One statement, so that all of it is of one moment.
-                let mut select =
-                    QueryBuilder::<$db>::new("SELECT '', COUNT(*), COUNT(*) FROM orders");
-                if let Some(tenant) = tenant {
-                    select.push(" WHERE tenant_id = ").push_bind(tenant.to_owned());
-                }
-                select.push(
-                    " UNION ALL \
-                     SELECT consumer_group, COUNT(*), COUNT(DISTINCT order_id) FROM effects",
+                let mut select = QueryBuilder::<$db>::new(
+                    "SELECT NULL, COUNT(*), COUNT(DISTINCT sku), COUNT(*) FROM orders",
                 );
                 if let Some(tenant) = tenant {
                     select.push(" WHERE tenant_id = ").push_bind(tenant.to_owned());
                 }
-                let select = select.push(" GROUP BY consumer_group");
-                select.build_query_as().fetch_all(reading).await.map(Tally::of)
+                select.push(
+                    " UNION ALL SELECT e.consumer_group, COUNT(*), COUNT(DISTINCT e.order_id), \
+                     COUNT(DISTINCT o.internal_id) FROM effects e LEFT JOIN orders o \
+                     ON o.internal_id = e.order_id AND o.tenant_id = e.tenant_id",
+                );
+                if let Some(tenant) = tenant {
+                    select.push(" WHERE e.tenant_id = ").push_bind(tenant.to_owned());
+                }
+                let select = select.push(" GROUP BY e.consumer_group");
+                select.build_query_as::<Counted>().fetch_all(reading).await.map(Tally::of)
             }
         }
     };
@@ -343,18 +301,3 @@ fn mysql(url: &StoreUrl) -> sqlx::Result<MySqlConnectOptions> {
 tables!(SqliteStore, sqlx::Sqlite, SqlitePoolOptions, sqlite, SQLITE);
 tables!(PgStore, sqlx::Postgres, PgPoolOptions, postgres, POSTGRES);
 tables!(MySqlStore, sqlx::MySql, MySqlPoolOptions, mysql, MYSQL);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_second_effect_is_counted_as_doubled_and_none_as_missing() {
-        let row = |name: &str, rows, orders| (name.to_owned(), rows, orders);
-        let tally = Tally::of(vec![row("", 3, 3), row("NOTIFY", 4, 3), row("BILLING", 2, 2)]);
-        assert_eq!(tally.orders, 3);
-        assert_eq!(tally.effects[1], Effects { rows: 4, orders: 3 });
-        assert_eq!(tally.doubled(), 1);
-        assert_eq!(tally.missing(), 3 + 1, "three of INVENTORY and one of BILLING");
-    }
-}
