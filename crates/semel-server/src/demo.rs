@@ -4,6 +4,7 @@
 //! or gRPC; it is found by its public id; and three groups of consumers are told of it, each of which
 //! writes one effect. Nothing here retries, deduplicates or acknowledges: the libraries do.
 
+mod arrivals;
 mod calls;
 mod chaos;
 mod events;
@@ -227,7 +228,7 @@ impl Demo {
         say(&screen::first(&addresses, &url, &broker));
 
         let ended = match chaos {
-            Some(chaos) => chaos.run(&addresses.orders, &desk, &stop).await,
+            Some(chaos) => chaos.run(&addresses.orders, &desk, events.arrivals(), &stop).await,
             None => {
                 stop.cancelled().await;
                 Ok(())
@@ -244,8 +245,10 @@ impl Demo {
         if let Some(admin) = admin {
             let _ = admin.await;
         }
+        // What was found is worse than what was cut.
+        ended?;
         match cut {
-            0 => ended,
+            0 => Ok(()),
             1 => Err(Failure::failed(format_args!(
                 "1 call did not finish within {drain:?}, and was cut"
             ))),

@@ -74,6 +74,12 @@ where
         ids: &[OrderId],
     ) -> impl Future<Output = sqlx::Result<Vec<Order>>> + Send;
 
+    /// Every order of a tenant: its product and its id, in any order.
+    fn placed(
+        reading: &Reading<Self>,
+        tenant: &str,
+    ) -> impl Future<Output = sqlx::Result<Vec<(String, OrderId)>>> + Send;
+
     /// What there is: of one tenant, or of all.
     fn tally(
         reading: &Reading<Self>,
@@ -257,6 +263,16 @@ macro_rules! tables {
                     }
                 }
                 Ok(found)
+            }
+
+            async fn placed(
+                reading: &Reading<Self>,
+                tenant: &str,
+            ) -> sqlx::Result<Vec<(String, OrderId)>> {
+                let mut select = QueryBuilder::<$db>::new(
+                    "SELECT sku, internal_id FROM orders WHERE tenant_id = ",
+                );
+                select.push_bind(tenant.to_owned()).build_query_as().fetch_all(reading).await
             }
 
             async fn tally(

@@ -34,8 +34,8 @@ async fn chaos_ends_with_nothing_doubled_and_nothing_lost() {
     ground.remove().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn chaos_that_finds_a_doubled_effect_ends_with_3() {
+/// A ground on which one effect is doubled.
+async fn sabotaged() -> Ground {
     let ground = Ground::embedded();
     // So that there are tables.
     drop(ground.start());
@@ -46,6 +46,12 @@ async fn chaos_that_finds_a_doubled_effect_ends_with_3() {
              BEGIN INSERT INTO effects SELECT * FROM effects LIMIT 1; END",
         )
         .await;
+    ground
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_that_finds_a_doubled_effect_ends_with_3() {
+    let ground = sabotaged().await;
     let said = ended(ground.demo(&["--chaos-for", "1s"]));
     assert_eq!(said.code, Some(3), "{}{}", said.stdout, said.stderr);
     assert!(said.stderr.contains("chaos: 1 effects doubled"), "{}", said.stderr);
@@ -58,6 +64,38 @@ async fn chaos_that_is_asked_to_stop_ends_well() {
     let service = Service::start(ground.demo(&["--chaos"]));
     service.signal("TERM");
     assert_eq!(service.ended().code(), Some(0));
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_that_is_asked_to_stop_after_a_doubled_effect_ends_with_3() {
+    let ground = sabotaged().await;
+    let service = Service::start(ground.demo(&["--chaos"]));
+    while ground.number("SELECT COUNT(*) FROM effects").await < 21 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    service.signal("TERM");
+    assert_eq!(service.ended().code(), Some(3));
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_that_finds_a_second_order_of_one_key_and_none_of_another_ends_with_3() {
+    let ground = Ground::embedded();
+    drop(ground.start());
+    // One order is for the product of another, so that one key has two orders and one has none.
+    ground
+        .execute(
+            "CREATE TRIGGER sabotage AFTER INSERT ON orders \
+             WHEN (SELECT COUNT(*) FROM orders) = 20 \
+             BEGIN UPDATE orders SET sku = (SELECT sku FROM orders WHERE id <> NEW.id LIMIT 1) \
+             WHERE id = NEW.id; END",
+        )
+        .await;
+    let said = ended(ground.demo(&["--chaos-for", "1s"]));
+    assert_eq!(said.code, Some(3), "{}{}", said.stdout, said.stderr);
+    let found = "chaos: 1 orders too many, 1 orders lost";
+    assert!(said.stderr.contains(found), "{}", said.stderr);
     ground.remove().await;
 }
 
