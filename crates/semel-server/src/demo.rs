@@ -268,6 +268,12 @@ async fn open<S: Tables>(
 ) -> Result<Desk<S>, Failure> {
     let refused = |error: sqlx::Error| unmade(url, &error);
     let reading = S::reading(url).map_err(refused)?;
+    if let Some(table) = tables::taken::<S>(&reading).await.map_err(refused)? {
+        return Err(Failure::usage(format_args!(
+            "--store {url}: its table `{table}` is not the demo's, and is left as it is; give --store a \
+             database that has none of that name"
+        )));
+    }
     S::set_up(&reading).await.map_err(refused)?;
     let executor = settings.ledger.executor(store.clone())?;
     let resolver = machinery::resolver(store, &settings.idresolve)?;

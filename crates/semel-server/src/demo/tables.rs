@@ -45,6 +45,12 @@ where
     /// Connections for reading. Nothing is dialled yet.
     fn reading(url: &StoreUrl) -> sqlx::Result<Reading<Self>>;
 
+    /// The columns of the table that a statement would mean by this name; none if there is no table.
+    fn columns(
+        reading: &Reading<Self>,
+        table: &str,
+    ) -> impl Future<Output = sqlx::Result<Vec<String>>> + Send;
+
     /// Makes the tables where they are missing.
     fn set_up(reading: &Reading<Self>) -> impl Future<Output = sqlx::Result<()>> + Send;
 
@@ -85,6 +91,29 @@ where
         reading: &Reading<Self>,
         tenant: Option<&str>,
     ) -> impl Future<Output = sqlx::Result<Tally>> + Send;
+}
+
+/// Our tables, and the columns that each has.
+const OURS: [(&str, &[&str]); 3] = [
+    ("demo_name", &["one", "name"]),
+    ("orders", &["id", "tenant_id", "internal_id", "public_id", "sku", "quantity", "amount_cents"]),
+    ("effects", &["tenant_id", "consumer_group", "order_id"]),
+];
+
+/// The first table of ours whose name somebody else has taken. Theirs is left as it is: it gets no
+/// order, and no index.
+pub(super) async fn taken<S: Tables>(reading: &Reading<S>) -> sqlx::Result<Option<&'static str>> {
+    for (table, wanted) in OURS {
+        let mut found = S::columns(reading, table).await?;
+        found.iter_mut().for_each(|column| column.make_ascii_lowercase());
+        found.sort_unstable();
+        let mut wanted = wanted.to_vec();
+        wanted.sort_unstable();
+        if !found.is_empty() && found != wanted {
+            return Ok(Some(table));
+        }
+    }
+    Ok(None)
 }
 
 const SQLITE: &[&str] = &[
@@ -152,6 +181,13 @@ const MYSQL: &[&str] = &[
     ) ENGINE = InnoDB",
 ];
 
+/// Begin to ask for the columns of a table: its name and a parenthesis are wanted behind them.
+const SQLITE_COLUMNS: &str = "SELECT name FROM pragma_table_info(";
+const POSTGRES_COLUMNS: &str = "SELECT attname::text FROM pg_attribute \
+     WHERE attnum > 0 AND NOT attisdropped AND attrelid = to_regclass(";
+const MYSQL_COLUMNS: &str = "SELECT CAST(column_name AS CHAR) FROM information_schema.columns \
+     WHERE table_schema = DATABASE() AND table_name = (";
+
 /// A row of `orders` as it is read.
 type Row = (OrderId, String, i64, i64);
 
@@ -168,7 +204,7 @@ fn kept(number: u64) -> sqlx::Result<i64> {
 }
 
 macro_rules! tables {
-    ($store:ty, $db:ty, $pool:ty, $options:expr, $tables:expr) => {
+    ($store:ty, $db:ty, $pool:ty, $options:expr, $columns:expr, $tables:expr) => {
         impl Tables for $store {
             type Db = $db;
 
@@ -176,6 +212,12 @@ macro_rules! tables {
                 let options = $options(url)?;
                 let pool = <$pool>::new().max_connections(READERS).acquire_timeout(PATIENCE);
                 Ok(pool.connect_lazy_with(options))
+            }
+
+            async fn columns(reading: &Reading<Self>, table: &str) -> sqlx::Result<Vec<String>> {
+                let mut select = QueryBuilder::<$db>::new($columns);
+                let select = select.push_bind(table.to_owned()).push(")");
+                select.build_query_scalar().fetch_all(reading).await
             }
 
             async fn set_up(reading: &Reading<Self>) -> sqlx::Result<()> {
@@ -314,6 +356,6 @@ fn mysql(url: &StoreUrl) -> sqlx::Result<MySqlConnectOptions> {
     url.secret().parse()
 }
 
-tables!(SqliteStore, sqlx::Sqlite, SqlitePoolOptions, sqlite, SQLITE);
-tables!(PgStore, sqlx::Postgres, PgPoolOptions, postgres, POSTGRES);
-tables!(MySqlStore, sqlx::MySql, MySqlPoolOptions, mysql, MYSQL);
+tables!(SqliteStore, sqlx::Sqlite, SqlitePoolOptions, sqlite, SQLITE_COLUMNS, SQLITE);
+tables!(PgStore, sqlx::Postgres, PgPoolOptions, postgres, POSTGRES_COLUMNS, POSTGRES);
+tables!(MySqlStore, sqlx::MySql, MySqlPoolOptions, mysql, MYSQL_COLUMNS, MYSQL);
