@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use semel::store::{Finding, Severity};
 use semel_amqp::AmqpPublisher;
@@ -121,6 +122,9 @@ pub(crate) enum Link {
 
 /// As long as every broker's names may be with something behind them.
 const MAX_NAME: usize = 40;
+/// How long JetStream is to recognise repeats in a stream that is made here: as briefly as it can. An
+/// event that is sent again is there to be recognised by the inbox.
+const WINDOW: Duration = Duration::from_millis(100);
 
 impl Broker {
     /// The broker at `url`, where our things are called `name`: 1 to 40 of `A-Za-z0-9_-`, which every
@@ -179,7 +183,10 @@ impl Broker {
             BrokerKind::Nats => {
                 let (client, topology) = (self.nats().await?, self.topology());
                 match topology.ensure(&client).await {
-                    Ok(()) => Ok(Link::Nats(client, topology)),
+                    Ok(()) => {
+                        self.warn_of_window(&client).await;
+                        Ok(Link::Nats(client, topology))
+                    }
                     Err(error @ TopologyError::Unavailable(_)) => Err(self.away(error)),
                     Err(error) => Err(Failure::failed(format_args!("{}: {error}", self.url))),
                 }
@@ -192,7 +199,20 @@ impl Broker {
     }
 
     fn topology(&self) -> Topology {
-        Topology::default().stream(&self.name).prefix(&self.name)
+        Topology::default().stream(&self.name).prefix(&self.name).duplicate_window(WINDOW)
+    }
+
+    /// Somebody else may have made the stream, and it is left as it is.
+    async fn warn_of_window(&self, client: &Client) {
+        let found = jetstream::new(client.clone()).get_stream(&self.name).await;
+        let window = found.map(|stream| stream.cached_info().config.duplicate_window);
+        if let Some(window) = window.ok().filter(|window| *window > WINDOW) {
+            tracing::warn!(
+                "the stream {} was made by somebody else and recognises repeats for {window:?}: what \
+                 is sent again within that time does not come twice",
+                self.name
+            );
+        }
     }
 
     async fn nats(&self) -> Result<Client, Failure> {

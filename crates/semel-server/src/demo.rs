@@ -4,6 +4,7 @@
 //! or gRPC; it is found by its public id; and three groups of consumers are told of it, each of which
 //! writes one effect. Nothing here retries, deduplicates or acknowledges: the libraries do.
 
+mod arrivals;
 mod calls;
 mod chaos;
 mod events;
@@ -15,6 +16,7 @@ mod orders;
 pub mod proto;
 mod screen;
 mod tables;
+mod tally;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -226,7 +228,7 @@ impl Demo {
         say(&screen::first(&addresses, &url, &broker));
 
         let ended = match chaos {
-            Some(chaos) => chaos.run(&addresses.orders, &desk, &stop).await,
+            Some(chaos) => chaos.run(&addresses.orders, &desk, events.arrivals(), &stop).await,
             None => {
                 stop.cancelled().await;
                 Ok(())
@@ -243,8 +245,10 @@ impl Demo {
         if let Some(admin) = admin {
             let _ = admin.await;
         }
+        // What was found is worse than what was cut.
+        ended?;
         match cut {
-            0 => ended,
+            0 => Ok(()),
             1 => Err(Failure::failed(format_args!(
                 "1 call did not finish within {drain:?}, and was cut"
             ))),
@@ -264,6 +268,12 @@ async fn open<S: Tables>(
 ) -> Result<Desk<S>, Failure> {
     let refused = |error: sqlx::Error| unmade(url, &error);
     let reading = S::reading(url).map_err(refused)?;
+    if let Some(table) = tables::taken::<S>(&reading).await.map_err(refused)? {
+        return Err(Failure::usage(format_args!(
+            "--store {url}: its table `{table}` is not the demo's, and is left as it is; give --store a \
+             database that has none of that name"
+        )));
+    }
     S::set_up(&reading).await.map_err(refused)?;
     let executor = settings.ledger.executor(store.clone())?;
     let resolver = machinery::resolver(store, &settings.idresolve)?;

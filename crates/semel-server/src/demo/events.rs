@@ -17,10 +17,12 @@ use semel_nats::{NatsPublisher, NatsSource};
 use semel_redis::stream::Streams;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::arrivals::Arrivals;
 use super::machinery;
 use super::mischief;
 use super::orders::{Order, PLACED};
-use super::tables::{GROUPS, Tables};
+use super::tables::Tables;
+use super::tally::GROUPS;
 use crate::broker::{Broker, Link};
 use crate::failure::Failure;
 use crate::settings::Settings;
@@ -28,6 +30,9 @@ use crate::settings::Settings;
 /// How long a broker waits for a sign of life before it gives a message to somebody else: what a
 /// killed process had in hands comes again after that.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// When a broker has brought nothing for so long, it has nothing left: what got no answer would have
+/// come again by then.
+pub(super) const QUIET: Duration = Duration::from_secs(PATIENCE.as_secs() + 1);
 /// How often acknowledged events are removed from Redis Streams.
 const TRIM_EVERY: Duration = Duration::from_secs(60);
 
@@ -36,6 +41,8 @@ const TRIM_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Events {
     relaying: Relaying,
     consuming: Vec<Consuming>,
+    /// What a broker brings. The bus keeps nothing back: what it has taken is handled.
+    arrivals: Option<Arc<Arrivals>>,
     _trimming: Option<AbortOnDropHandle<()>>,
 }
 
@@ -48,12 +55,15 @@ impl Events {
         chaos: Option<Arc<str>>,
     ) -> Result<Self, Failure> {
         let inbox = machinery::inbox(executor, &settings.inbox)?;
+        let arrivals = Arrivals::of(chaos.clone());
         let groups = GROUPS.map(|name| group(&inbox, name, chaos.clone()));
         let store = executor.store().clone();
         // Consumers first: RabbitMQ has nowhere to put what nobody has a queue for.
         let mut consuming = Vec::new();
         let mut trimming = None;
-        let relaying = match broker.link().await? {
+        let link = broker.link().await?;
+        let arrived = (!matches!(link, Link::Bus)).then(|| Arc::clone(&arrivals));
+        let relaying = match link {
             Link::Bus => {
                 let bus = Bus::new();
                 for group in groups {
@@ -66,7 +76,7 @@ impl Events {
                     let name = group.name().to_owned();
                     let source = NatsSource::builder(client.clone(), topology.clone(), &name);
                     let source = source.ack_wait(PATIENCE).build().map_err(Failure::failed)?;
-                    consuming.push(consume(group, source).map_err(Failure::failed)?);
+                    consuming.push(consume(group, arrivals.at(source)).map_err(Failure::failed)?);
                 }
                 let publisher = NatsPublisher::new(client, topology).map_err(Failure::failed)?;
                 machinery::relay(store, publisher, &settings.relay)?.start()
@@ -77,7 +87,7 @@ impl Events {
                     let source =
                         AmqpSource::builder(url.as_str(), group.name()).exchange(&exchange);
                     let source = source.connect().await.map_err(away)?;
-                    consuming.push(consume(group, source).map_err(Failure::failed)?);
+                    consuming.push(consume(group, arrivals.at(source)).map_err(Failure::failed)?);
                 }
                 let publisher = AmqpPublisher::builder(url.as_str()).exchange(&exchange);
                 let publisher = publisher.connect().await.map_err(away)?;
@@ -86,7 +96,7 @@ impl Events {
             Link::Redis(streams) => {
                 for group in groups {
                     let source = streams.source(group.name()).patience(PATIENCE).open().await?;
-                    consuming.push(consume(group, source).map_err(Failure::failed)?);
+                    consuming.push(consume(group, arrivals.at(source)).map_err(Failure::failed)?);
                 }
                 let relay = machinery::relay(store, streams.publisher(), &settings.relay)?;
                 let trim = tokio::spawn(trim(streams, relay.keep()));
@@ -94,7 +104,12 @@ impl Events {
                 relay.start()
             }
         };
-        Ok(Self { relaying, consuming, _trimming: trimming })
+        Ok(Self { relaying, consuming, arrivals: arrived, _trimming: trimming })
+    }
+
+    /// The messages of the load's events, where a broker brings them.
+    pub(super) fn arrivals(&self) -> Option<Arc<Arrivals>> {
+        self.arrivals.clone()
     }
 
     /// Finishes what is under way; what waits is there next time.

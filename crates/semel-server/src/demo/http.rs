@@ -131,7 +131,7 @@ struct Counts {
     outbox_pending: u64,
 }
 
-/// In the order of the groups' names in `tables`.
+/// In the order of the groups' names in `tally`.
 #[derive(Serialize)]
 struct ByGroup {
     #[serde(rename = "INVENTORY")]

@@ -18,10 +18,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Database, Executor as _, Pool, QueryBuilder};
 
 use super::orders::{Order, OrderId};
+use super::tally::{Counted, Tally};
 use crate::place::StoreUrl;
-
-/// The groups that are told of orders.
-pub(super) const GROUPS: [&str; 3] = ["INVENTORY", "NOTIFY", "BILLING"];
 
 /// Connections for what changes nothing. Writing is the ledger's: whoever wrote on another connection
 /// would wait for its own transaction to end.
@@ -46,6 +44,12 @@ where
 
     /// Connections for reading. Nothing is dialled yet.
     fn reading(url: &StoreUrl) -> sqlx::Result<Reading<Self>>;
+
+    /// The columns of the table that a statement would mean by this name; none if there is no table.
+    fn columns(
+        reading: &Reading<Self>,
+        table: &str,
+    ) -> impl Future<Output = sqlx::Result<Vec<String>>> + Send;
 
     /// Makes the tables where they are missing.
     fn set_up(reading: &Reading<Self>) -> impl Future<Output = sqlx::Result<()>> + Send;
@@ -76,6 +80,12 @@ where
         ids: &[OrderId],
     ) -> impl Future<Output = sqlx::Result<Vec<Order>>> + Send;
 
+    /// Every order of a tenant: its product and its id, in any order.
+    fn placed(
+        reading: &Reading<Self>,
+        tenant: &str,
+    ) -> impl Future<Output = sqlx::Result<Vec<(String, OrderId)>>> + Send;
+
     /// What there is: of one tenant, or of all.
     fn tally(
         reading: &Reading<Self>,
@@ -83,46 +93,27 @@ where
     ) -> impl Future<Output = sqlx::Result<Tally>> + Send;
 }
 
-/// Orders, and what was done about them, at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    /// Orders placed.
-    pub(super) orders: i64,
-    /// By group, in the order of [`GROUPS`].
-    pub(super) effects: [Effects; GROUPS.len()],
-}
+/// Our tables, and the columns that each has.
+const OURS: [(&str, &[&str]); 3] = [
+    ("demo_name", &["one", "name"]),
+    ("orders", &["id", "tenant_id", "internal_id", "public_id", "sku", "quantity", "amount_cents"]),
+    ("effects", &["tenant_id", "consumer_group", "order_id"]),
+];
 
-/// What one group has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Effects {
-    /// Rows that it wrote.
-    pub(super) rows: i64,
-    /// Orders that they are about.
-    pub(super) orders: i64,
-}
-
-impl Tally {
-    /// Effects that should not be there: second ones.
-    pub(super) fn doubled(&self) -> i64 {
-        self.effects.iter().map(|effects| effects.rows - effects.orders).sum()
-    }
-
-    /// Effects that are not there yet.
-    pub(super) fn missing(&self) -> i64 {
-        self.effects.iter().map(|effects| self.orders - effects.orders).sum()
-    }
-
-    /// From rows of a name, rows and orders; the orders themselves have no name.
-    fn of(rows: Vec<(String, i64, i64)>) -> Self {
-        let mut tally = Self::default();
-        for (name, rows, orders) in rows {
-            match GROUPS.iter().position(|group| *group == name) {
-                Some(at) => tally.effects[at] = Effects { rows, orders },
-                None => tally.orders = orders,
-            }
+/// The first table of ours whose name somebody else has taken. Theirs is left as it is: it gets no
+/// order, and no index.
+pub(super) async fn taken<S: Tables>(reading: &Reading<S>) -> sqlx::Result<Option<&'static str>> {
+    for (table, wanted) in OURS {
+        let mut found = S::columns(reading, table).await?;
+        found.iter_mut().for_each(|column| column.make_ascii_lowercase());
+        found.sort_unstable();
+        let mut wanted = wanted.to_vec();
+        wanted.sort_unstable();
+        if !found.is_empty() && found != wanted {
+            return Ok(Some(table));
         }
-        tally
     }
+    Ok(None)
 }
 
 const SQLITE: &[&str] = &[
@@ -190,6 +181,13 @@ const MYSQL: &[&str] = &[
     ) ENGINE = InnoDB",
 ];
 
+/// Begin to ask for the columns of a table: its name and a parenthesis are wanted behind them.
+const SQLITE_COLUMNS: &str = "SELECT name FROM pragma_table_info(";
+const POSTGRES_COLUMNS: &str = "SELECT attname::text FROM pg_attribute \
+     WHERE attnum > 0 AND NOT attisdropped AND attrelid = to_regclass(";
+const MYSQL_COLUMNS: &str = "SELECT CAST(column_name AS CHAR) FROM information_schema.columns \
+     WHERE table_schema = DATABASE() AND table_name = (";
+
 /// A row of `orders` as it is read.
 type Row = (OrderId, String, i64, i64);
 
@@ -206,7 +204,7 @@ fn kept(number: u64) -> sqlx::Result<i64> {
 }
 
 macro_rules! tables {
-    ($store:ty, $db:ty, $pool:ty, $options:expr, $tables:expr) => {
+    ($store:ty, $db:ty, $pool:ty, $options:expr, $columns:expr, $tables:expr) => {
         impl Tables for $store {
             type Db = $db;
 
@@ -214,6 +212,12 @@ macro_rules! tables {
                 let options = $options(url)?;
                 let pool = <$pool>::new().max_connections(READERS).acquire_timeout(PATIENCE);
                 Ok(pool.connect_lazy_with(options))
+            }
+
+            async fn columns(reading: &Reading<Self>, table: &str) -> sqlx::Result<Vec<String>> {
+                let mut select = QueryBuilder::<$db>::new($columns);
+                let select = select.push_bind(table.to_owned()).push(")");
+                select.build_query_scalar().fetch_all(reading).await
             }
 
             async fn set_up(reading: &Reading<Self>) -> sqlx::Result<()> {
@@ -303,25 +307,37 @@ macro_rules! tables {
                 Ok(found)
             }
 
+            async fn placed(
+                reading: &Reading<Self>,
+                tenant: &str,
+            ) -> sqlx::Result<Vec<(String, OrderId)>> {
+                let mut select = QueryBuilder::<$db>::new(
+                    "SELECT sku, internal_id FROM orders WHERE tenant_id = ",
+                );
+                select.push_bind(tenant.to_owned()).build_query_as().fetch_all(reading).await
+            }
+
             async fn tally(
                 reading: &Reading<Self>,
                 tenant: Option<&str>,
             ) -> sqlx::Result<Tally> {
                 // One statement, so that all of it is of one moment.
-                let mut select =
-                    QueryBuilder::<$db>::new("SELECT '', COUNT(*), COUNT(*) FROM orders");
-                if let Some(tenant) = tenant {
-                    select.push(" WHERE tenant_id = ").push_bind(tenant.to_owned());
-                }
-                select.push(
-                    " UNION ALL \
-                     SELECT consumer_group, COUNT(*), COUNT(DISTINCT order_id) FROM effects",
+                let mut select = QueryBuilder::<$db>::new(
+                    "SELECT NULL, COUNT(*), COUNT(DISTINCT sku), COUNT(*) FROM orders",
                 );
                 if let Some(tenant) = tenant {
                     select.push(" WHERE tenant_id = ").push_bind(tenant.to_owned());
                 }
-                let select = select.push(" GROUP BY consumer_group");
-                select.build_query_as().fetch_all(reading).await.map(Tally::of)
+                select.push(
+                    " UNION ALL SELECT e.consumer_group, COUNT(*), COUNT(DISTINCT e.order_id), \
+                     COUNT(DISTINCT o.internal_id) FROM effects e LEFT JOIN orders o \
+                     ON o.internal_id = e.order_id AND o.tenant_id = e.tenant_id",
+                );
+                if let Some(tenant) = tenant {
+                    select.push(" WHERE e.tenant_id = ").push_bind(tenant.to_owned());
+                }
+                let select = select.push(" GROUP BY e.consumer_group");
+                select.build_query_as::<Counted>().fetch_all(reading).await.map(Tally::of)
             }
         }
     };
@@ -340,21 +356,6 @@ fn mysql(url: &StoreUrl) -> sqlx::Result<MySqlConnectOptions> {
     url.secret().parse()
 }
 
-tables!(SqliteStore, sqlx::Sqlite, SqlitePoolOptions, sqlite, SQLITE);
-tables!(PgStore, sqlx::Postgres, PgPoolOptions, postgres, POSTGRES);
-tables!(MySqlStore, sqlx::MySql, MySqlPoolOptions, mysql, MYSQL);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_second_effect_is_counted_as_doubled_and_none_as_missing() {
-        let row = |name: &str, rows, orders| (name.to_owned(), rows, orders);
-        let tally = Tally::of(vec![row("", 3, 3), row("NOTIFY", 4, 3), row("BILLING", 2, 2)]);
-        assert_eq!(tally.orders, 3);
-        assert_eq!(tally.effects[1], Effects { rows: 4, orders: 3 });
-        assert_eq!(tally.doubled(), 1);
-        assert_eq!(tally.missing(), 3 + 1, "three of INVENTORY and one of BILLING");
-    }
-}
+tables!(SqliteStore, sqlx::Sqlite, SqlitePoolOptions, sqlite, SQLITE_COLUMNS, SQLITE);
+tables!(PgStore, sqlx::Postgres, PgPoolOptions, postgres, POSTGRES_COLUMNS, POSTGRES);
+tables!(MySqlStore, sqlx::MySql, MySqlPoolOptions, mysql, MYSQL_COLUMNS, MYSQL);

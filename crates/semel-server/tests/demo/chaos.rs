@@ -1,9 +1,10 @@
 //! The built-in load, and that it would tell.
 
 use http::Method;
+use semel_nats::async_nats::jetstream;
 
 use crate::caller::{Caller, TEA};
-use crate::ground::{Ground, done, until_effects};
+use crate::ground::{Ground, done, server, until_effects};
 use crate::program::{Ended, Service};
 
 fn ended(mut command: std::process::Command) -> Ended {
@@ -33,8 +34,8 @@ async fn chaos_ends_with_nothing_doubled_and_nothing_lost() {
     ground.remove().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn chaos_that_finds_a_doubled_effect_ends_with_3() {
+/// A ground on which one effect is doubled.
+async fn sabotaged() -> Ground {
     let ground = Ground::embedded();
     // So that there are tables.
     drop(ground.start());
@@ -45,6 +46,12 @@ async fn chaos_that_finds_a_doubled_effect_ends_with_3() {
              BEGIN INSERT INTO effects SELECT * FROM effects LIMIT 1; END",
         )
         .await;
+    ground
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_that_finds_a_doubled_effect_ends_with_3() {
+    let ground = sabotaged().await;
     let said = ended(ground.demo(&["--chaos-for", "1s"]));
     assert_eq!(said.code, Some(3), "{}{}", said.stdout, said.stderr);
     assert!(said.stderr.contains("chaos: 1 effects doubled"), "{}", said.stderr);
@@ -57,6 +64,63 @@ async fn chaos_that_is_asked_to_stop_ends_well() {
     let service = Service::start(ground.demo(&["--chaos"]));
     service.signal("TERM");
     assert_eq!(service.ended().code(), Some(0));
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_that_is_asked_to_stop_after_a_doubled_effect_ends_with_3() {
+    let ground = sabotaged().await;
+    let service = Service::start(ground.demo(&["--chaos"]));
+    while ground.number("SELECT COUNT(*) FROM effects").await < 21 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    service.signal("TERM");
+    assert_eq!(service.ended().code(), Some(3));
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_that_finds_a_second_order_of_one_key_and_none_of_another_ends_with_3() {
+    let ground = Ground::embedded();
+    drop(ground.start());
+    // One order is for the product of another, so that one key has two orders and one has none.
+    ground
+        .execute(
+            "CREATE TRIGGER sabotage AFTER INSERT ON orders \
+             WHEN (SELECT COUNT(*) FROM orders) = 20 \
+             BEGIN UPDATE orders SET sku = (SELECT sku FROM orders WHERE id <> NEW.id LIMIT 1) \
+             WHERE id = NEW.id; END",
+        )
+        .await;
+    let said = ended(ground.demo(&["--chaos-for", "1s"]));
+    assert_eq!(said.code, Some(3), "{}{}", said.stdout, said.stderr);
+    let found = "chaos: 1 orders too many, 1 orders lost";
+    assert!(said.stderr.contains(found), "{}", said.stderr);
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_twice_over_nats_and_nothing_is_doubled() {
+    let url = server("SEMEL_TEST_NATS_URL");
+    let ground = Ground::postgres(&url).await;
+    ended(ground.demo(&["--chaos-for", "3s"])).well();
+    // The stream keeps whatever it took: an event that it recognised by itself is not among it.
+    let client = semel_nats::connect(&url).await.expect("the server");
+    let context = jetstream::new(client);
+    let mut stream = context.get_stream(ground.name()).await.expect("the stream");
+    let brought = stream.info().await.expect("what it has").state.messages;
+    let orders = ground.number("SELECT COUNT(*) FROM orders").await;
+    assert!(brought > orders.unsigned_abs(), "{brought} messages of {orders} events");
+    context.delete_stream(ground.name()).await.expect("deleted");
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_twice_over_rabbitmq_and_nothing_is_doubled() {
+    let ground = Ground::mysql(&server("SEMEL_TEST_AMQP_URL")).await;
+    let said = ended(ground.demo(&["--chaos-for", "3s"])).well();
+    let last = said.lines().rfind(|line| line.starts_with("requests ")).expect("a line");
+    assert!(!last.contains("events sent again 0,"), "{said}");
     ground.remove().await;
 }
 

@@ -159,6 +159,10 @@ async fn a_second_effect_by_hand_shows() {
     let doubled =
         r#"{"orders":1,"effects":{"INVENTORY":1,"NOTIFY":2,"BILLING":1},"outbox_pending":0}"#;
     assert_eq!(said.text(), doubled, "nothing in the table forbids it, and it is counted");
+    assert_eq!(ground.handled().await, 3);
+    // Nor does an effect of no order stand in for one that is lost.
+    ground.execute("UPDATE effects SET order_id = x'00' WHERE consumer_group = 'BILLING'").await;
+    assert_eq!(ground.handled().await, 2);
     drop(service);
     ground.remove().await;
 }

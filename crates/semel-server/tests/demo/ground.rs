@@ -75,6 +75,11 @@ impl Ground {
         ground
     }
 
+    /// What the demo's own things are called on the broker.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn store(&self) -> String {
         match &self.database {
             Database::Sqlite => "sqlite:semel-demo.db".to_owned(),
@@ -162,9 +167,11 @@ impl Ground {
         counted.expect(query)
     }
 
-    /// Orders that a group has handled, over all groups: second effects are not counted.
+    /// Orders that a group has handled, over all groups: neither second effects are counted, nor those
+    /// of orders that are not there.
     pub(crate) async fn handled(&self) -> i64 {
-        let pairs = "SELECT DISTINCT consumer_group, order_id FROM effects";
+        let pairs = "SELECT DISTINCT consumer_group, order_id FROM effects \
+                     JOIN orders ON internal_id = order_id AND orders.tenant_id = effects.tenant_id";
         self.number(&format!("SELECT COUNT(*) FROM ({pairs}) AS pairs")).await
     }
 

@@ -108,27 +108,34 @@ async fn survive(ground: Ground, processes: usize) {
     let caller = Caller::new();
     let said = until_effects(&caller, services[0].url("orders"), &done(KEYS)).await;
     assert_eq!(said, done(KEYS), "orders = keys, effects = orders in every group");
-    let mut orders: Vec<&Bytes> = Vec::new();
+    let mut orders: Vec<String> = Vec::new();
     for (key, heard) in &answers {
         // Of the last process to be asked, which may have seen none of it.
         let last = services.last().expect("one").url("orders");
         let again = caller.place(last, key, TEA).await;
         assert!(again.replayed(), "{key}: {}", again.text());
         assert!(heard.iter().all(|answer| *answer == again.body), "{key}: one answer");
-        orders.push(&heard[0]);
+        orders.push(again.order_id());
     }
     orders.sort();
     orders.dedup();
     assert_eq!(orders.len(), KEYS, "no two keys have one order");
+    let told = orders.iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");
+    let there = format!("SELECT COUNT(*) FROM orders WHERE public_id IN ({told})");
+    assert_eq!(ground.number(&there).await, count(KEYS), "and everybody was told of its own");
     assert_eq!(
         caller.get(&format!("{}/effects", services[0].url("orders"))).await.text(),
         done(KEYS),
         "and nothing came of asking again"
     );
     let handled = ground.handled().await;
-    assert_eq!(handled, i64::try_from(3 * KEYS).expect("few"), "and none stands in for another");
+    assert_eq!(handled, count(3 * KEYS), "and none stands in for another");
     drop(services);
     ground.remove().await;
+}
+
+fn count(things: usize) -> i64 {
+    i64::try_from(things).expect("few")
 }
 
 /// Places its orders, each until it is answered; gives what was answered.

@@ -187,3 +187,42 @@ fn the_store_of_a_service_is_left_alone() {
     let said: Vec<_> = said.lines().filter(|line| !line.contains("slow statement")).collect();
     assert_eq!(said, Vec::<&str>::new());
 }
+
+async fn left_alone(ground: Ground, indexes: &str) {
+    // So that there is a database, in which the name of a table then is somebody else's.
+    drop(ground.start());
+    for table in ["orders", "effects"] {
+        ground.execute(&format!("DROP TABLE {table}")).await;
+        ground.execute(&format!("CREATE TABLE {table} (id INTEGER, tenant_id INTEGER)")).await;
+        ground.execute(&format!("INSERT INTO {table} VALUES (1, 2)")).await;
+        let output = ground.demo(&[]).output().expect("the program can be started");
+        let said = Ended::from(output).badly(2);
+        let named = format!("its table `{table}` is not the demo's");
+        assert!(said.contains(&named) && said.contains("--store"), "{said}");
+        let made = format!("{indexes} = '{table}'");
+        assert_eq!(ground.number(&made).await, 0, "no index of ours");
+        ground.execute(&format!("DROP TABLE {table}")).await;
+        // With its own it starts.
+        drop(ground.start());
+    }
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_somebody_elses_is_left_alone_on_sqlite() {
+    let indexes = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'index' AND tbl_name";
+    left_alone(Ground::embedded(), indexes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_somebody_elses_is_left_alone_on_postgres() {
+    let indexes = "SELECT COUNT(*) FROM pg_indexes WHERE schemaname = 'public' AND tablename";
+    left_alone(Ground::postgres("bus").await, indexes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_somebody_elses_is_left_alone_on_mysql() {
+    let indexes = "SELECT COUNT(*) FROM information_schema.statistics \
+                   WHERE table_schema = DATABASE() AND table_name";
+    left_alone(Ground::mysql("bus").await, indexes).await;
+}

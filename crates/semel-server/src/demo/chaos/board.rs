@@ -6,7 +6,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 
 use super::load::Counted;
-use crate::demo::tables::{GROUPS, Tally};
+use crate::demo::tally::{GROUPS, Tally};
 
 /// What there is to show.
 #[derive(Clone, Copy, Debug)]

@@ -7,10 +7,12 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use semel_tower::http::REPLAYED;
+use semel_tower::http::{REPLAYED, Slug};
+use serde::Deserialize;
 
 use crate::demo::http::TENANT;
 use crate::demo::mischief::{self, Mischief};
+use crate::demo::orders::{Order, OrderId};
 use crate::failure::Failure;
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -25,16 +27,50 @@ pub(super) struct Caller {
 }
 
 /// What was answered.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// 201, made now.
-    Executed(Bytes),
+    Executed(Placed),
     /// 201, made before.
-    Replayed(Bytes),
+    Replayed(Placed),
     /// 409: somebody else is at it.
     InProgress,
     /// Anything else, or nothing at all.
     Failed,
+}
+
+/// An order as a caller was told of it. Two are equal if they are byte for byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Placed {
+    /// `None` if it is no order for what was asked for.
+    pub(super) id: Option<OrderId>,
+    body: Bytes,
+}
+
+/// All that matters about a problem.
+#[derive(Deserialize)]
+struct Problem {
+    code: String,
+}
+
+impl Answer {
+    /// What this says to whoever asked for `sku`. Not every 409 asks to wait: an operation may have been
+    /// given up, or be in doubt.
+    fn read(sku: &str, status: StatusCode, replayed: bool, body: Bytes) -> Self {
+        match status {
+            StatusCode::CREATED => {
+                let order = serde_json::from_slice::<Order>(&body).ok();
+                let id = order.filter(|order| order.sku == sku).map(|order| order.order_id);
+                let placed = Placed { id, body };
+                if replayed { Answer::Replayed(placed) } else { Answer::Executed(placed) }
+            }
+            StatusCode::CONFLICT => match serde_json::from_slice::<Problem>(&body) {
+                Ok(problem) if problem.code == Slug::InProgress.code() => Answer::InProgress,
+                Ok(_) | Err(_) => Answer::Failed,
+            },
+            _ => Answer::Failed,
+        }
+    }
 }
 
 impl Caller {
@@ -47,15 +83,10 @@ impl Caller {
 
     /// Places an order under `key`. A future that is dropped hangs up.
     pub(super) async fn place(&self, key: &str, mischief: Mischief) -> Answer {
-        match self.ask(key, mischief).await {
-            Some((StatusCode::CREATED, false, body)) => Answer::Executed(body),
-            Some((StatusCode::CREATED, true, body)) => Answer::Replayed(body),
-            Some((StatusCode::CONFLICT, ..)) => Answer::InProgress,
-            Some(_) | None => Answer::Failed,
-        }
+        self.ask(key, mischief).await.unwrap_or(Answer::Failed)
     }
 
-    async fn ask(&self, key: &str, mischief: Mischief) -> Option<(StatusCode, bool, Bytes)> {
+    async fn ask(&self, key: &str, mischief: Mischief) -> Option<Answer> {
         let order = format!(r#"{{"sku":"{key}","quantity":1,"amount_cents":1999}}"#);
         let request = Request::post(&self.url)
             .header(TENANT, &self.tenant)
@@ -67,6 +98,40 @@ impl Caller {
         let response = self.client.request(request).await.ok()?;
         let (status, replayed) = (response.status(), response.headers().contains_key(REPLAYED));
         let body = response.into_body().collect().await.ok()?.to_bytes();
-        Some((status, replayed, body))
+        Some(Answer::read(key, status, replayed, body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEA: &str = r#"{"order_id":"ord_01arz3ndektsv4rrffq69g5fav","sku":"tea","quantity":1,"amount_cents":1}"#;
+
+    fn read(status: u16, body: &str) -> Answer {
+        let status = StatusCode::from_u16(status).unwrap();
+        Answer::read("tea", status, false, Bytes::copy_from_slice(body.as_bytes()))
+    }
+
+    #[test]
+    fn only_a_request_that_still_runs_is_in_progress() {
+        assert_eq!(read(409, r#"{"code":"IN_PROGRESS","status":409}"#), Answer::InProgress);
+        for other in ["BACKING_OFF", "FAILED", "DEAD", "UNCERTAIN", "CLAIM_LOST"] {
+            assert_eq!(read(409, &format!(r#"{{"code":"{other}"}}"#)), Answer::Failed, "{other}");
+        }
+        assert_eq!(read(409, "busy"), Answer::Failed);
+    }
+
+    #[test]
+    fn a_201_names_the_order_if_it_is_about_what_was_asked_for() {
+        let id = |body: &str| match read(201, body) {
+            Answer::Executed(placed) => placed.id,
+            other @ (Answer::Replayed(_) | Answer::InProgress | Answer::Failed) => {
+                panic!("{other:?}")
+            }
+        };
+        assert!(id(TEA).is_some());
+        assert_eq!((id(&TEA.replace("tea", "mug")), id("thanks")), (None, None));
+        assert_eq!(read(503, TEA), Answer::Failed);
     }
 }

@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::caller::{Answer, Caller};
+use super::caller::{Answer, Caller, Placed};
+use super::told::Told;
 use crate::demo::mischief::Mischief;
 use crate::failure::Failure;
 
 /// Callers at once, each with its own keys.
 const CALLERS: usize = 12;
+/// How long a caller waits for one answer, which takes some milliseconds: then nobody will answer.
+const CALL: Duration = Duration::from_secs(20);
 /// How long a key may have no answer.
 const ANSWERED: Duration = Duration::from_secs(60);
 /// How long a caller waits before it tries again, at first and at most: it is impatient.
@@ -28,6 +30,7 @@ const HANGS_UP: u64 = 8;
 pub(super) struct Load {
     caller: Caller,
     counts: Counts,
+    told: Told,
 }
 
 /// What a caller does with one key before it asks until it is answered.
@@ -64,8 +67,13 @@ const PLANS: [Plan; 13] = [
 ];
 
 impl Load {
-    pub(super) fn new(url: &str, tenant: &str) -> Result<Self, Failure> {
-        Ok(Self { caller: Caller::new(url, tenant)?, counts: Counts::default() })
+    pub(super) fn new(url: &str, tenant: &str, told: Told) -> Result<Self, Failure> {
+        Ok(Self { caller: Caller::new(url, tenant)?, counts: Counts::default(), told })
+    }
+
+    /// What callers were told of their keys.
+    pub(super) fn told(&self) -> &Told {
+        &self.told
     }
 
     pub(super) fn counts(&self) -> &Counts {
@@ -98,6 +106,7 @@ impl Load {
 
     /// The whole story of one key.
     async fn one(&self, key: &str, plan: Plan) {
+        self.told.begun(key);
         let mut answers = Vec::new();
         match plan {
             Plan::Once => {}
@@ -119,21 +128,27 @@ impl Load {
                 answers.extend(join_all(calls.map(|mischief| self.call(key, mischief))).await);
             }
         }
-        let Some(answer) = self.until_answered(key).await else { return };
+        let Some(answer) = self.until_answered(key).await else {
+            add(&self.counts.unanswered, 1);
+            return;
+        };
+        if let Some(order) = answer.id {
+            self.told.answered(key, order);
+        }
         answers.push(Some(answer));
         // And once more, as a client would that lost the answer.
         answers.push(self.call(key, Mischief::None).await);
         let mut heard = answers.into_iter().flatten();
         let first = heard.next();
-        if !heard.all(|answer| Some(&answer) == first.as_ref()) {
+        let meant = first.as_ref().is_some_and(|first| first.id.is_some());
+        if !meant || !heard.all(|answer| Some(&answer) == first.as_ref()) {
             add(&self.counts.differing, 1);
         }
         add(&self.counts.answered, 1);
     }
 
-    /// The order, or nothing if there is no answer for so long that there will be none: its key then
-    /// has no order of ours, and the verdict says so if the database has one.
-    async fn until_answered(&self, key: &str) -> Option<Bytes> {
+    /// The order, or nothing if there is no answer for so long that there will be none.
+    async fn until_answered(&self, key: &str) -> Option<Placed> {
         let (mut pause, end) = (RETRY.0, Instant::now() + ANSWERED);
         while Instant::now() < end {
             if let Some(answer) = self.call(key, Mischief::None).await {
@@ -147,9 +162,15 @@ impl Load {
     }
 
     /// One call; gives the order, if that was the answer.
-    async fn call(&self, key: &str, mischief: Mischief) -> Option<Bytes> {
+    async fn call(&self, key: &str, mischief: Mischief) -> Option<Placed> {
         add(&self.counts.requests, 1);
-        let (count, order) = match self.caller.place(key, mischief).await {
+        let call = self.caller.place(key, mischief);
+        // A call that hangs must not keep the load from ending.
+        let Ok(answer) = tokio::time::timeout(CALL, call).await else {
+            add(&self.counts.hung_up, 1);
+            return None;
+        };
+        let (count, order) = match answer {
             Answer::Executed(order) => (&self.counts.executed, Some(order)),
             Answer::Replayed(order) => (&self.counts.replayed, Some(order)),
             Answer::InProgress => (&self.counts.in_progress, None),
@@ -171,6 +192,7 @@ pub(super) struct Counts {
     hung_up: AtomicU64,
     resent: AtomicU64,
     answered: AtomicU64,
+    unanswered: AtomicU64,
     differing: AtomicU64,
 }
 
@@ -193,7 +215,9 @@ pub(super) struct Counted {
     pub(super) resent: u64,
     /// Keys that have their answer.
     pub(super) answered: u64,
-    /// Keys that had two answers.
+    /// Keys that will have none.
+    pub(super) unanswered: u64,
+    /// Keys that had two answers, or one that was about something else.
     pub(super) differing: u64,
 }
 
@@ -201,6 +225,13 @@ impl Counts {
     /// So many events were published again.
     pub(super) fn resent(&self, events: u32) {
         add(&self.resent, events.into());
+    }
+
+    /// As if so many keys had had no answer, and so many two.
+    #[cfg(test)]
+    pub(super) fn planted(&self, unanswered: u64, differing: u64) {
+        add(&self.unanswered, unanswered);
+        add(&self.differing, differing);
     }
 
     pub(super) fn read(&self) -> Counted {
@@ -214,6 +245,7 @@ impl Counts {
             hung_up: read(&self.hung_up),
             resent: read(&self.resent),
             answered: read(&self.answered),
+            unanswered: read(&self.unanswered),
             differing: read(&self.differing),
         }
     }
@@ -221,4 +253,37 @@ impl Counts {
 
 fn add(count: &AtomicU64, more: u64) {
     count.fetch_add(more, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As of 127.0.0.1: a connection is taken, and nothing is ever said on it.
+    async fn silent() -> (String, tokio_util::task::AbortOnDropHandle<()>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let taking = tokio::spawn(async move {
+            let mut taken = Vec::new();
+            while let Ok(connection) = listener.accept().await {
+                taken.push(connection);
+            }
+        });
+        (url, tokio_util::task::AbortOnDropHandle::new(taking))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_never_answers_ends_the_load_with_keys_that_have_no_answer() {
+        let (url, _taking) = silent().await;
+        let load = Arc::new(Load::new(&url, "t", Told::kept()).unwrap());
+        let (over, stop) = (CancellationToken::new(), CancellationToken::new());
+        let working = load.start(&over, &stop);
+        tokio::time::sleep(CALL / 2).await;
+        over.cancel();
+        // The slowest: a call of its plan, those that ask until it is answered, and no more.
+        tokio::time::timeout(ANSWERED + 3 * CALL, working.wait()).await.expect("it ends");
+        let counted = load.counts().read();
+        assert_eq!((counted.answered, counted.unanswered), (0, CALLERS as u64));
+        assert_eq!(counted.requests, counted.hung_up, "{counted:?}");
+    }
 }

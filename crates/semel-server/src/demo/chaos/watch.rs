@@ -1,0 +1,223 @@
+//! Looks at what the load and the database say, while it goes on and when it is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::outbox::{Selection, Status, Verb};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::board::{Board, View};
+use super::load::Load;
+use super::told::Differences;
+use crate::demo::Desk;
+use crate::demo::arrivals::Arrivals;
+use crate::demo::events::QUIET;
+use crate::demo::tables::Tables;
+use crate::demo::tally::Tally;
+use crate::failure::Failure;
+
+/// Between two looks of a table that is redrawn in place, and between two plain lines.
+const REDRAWN: Duration = Duration::from_millis(250);
+const LINES: Duration = Duration::from_secs(1);
+/// How many times as long as a look the pause after it is at least: counting is not what the database
+/// is there for.
+const LEISURE: u32 = 4;
+/// Events that are published again in one go, though they were published before.
+const RESENT: u32 = 20;
+/// How long the end may go without any progress before what is missing counts as lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the database may be away when all depends on what it says.
+const AWAY: Duration = Duration::from_secs(30);
+
+/// Who looks, and what was seen last.
+pub(super) struct Watch<'d, S: Tables> {
+    desk: &'d Desk<S>,
+    tenant: &'d str,
+    load: &'d Load,
+    /// Messages of the load's events, where a broker brings them.
+    arrivals: Option<Arc<Arrivals>>,
+    board: Board,
+    tally: Tally,
+    pending: u64,
+    /// How long the last look took.
+    took: Duration,
+    /// The last event that was published again.
+    resent: Option<u64>,
+    patience: Duration,
+    quiet: Duration,
+}
+
+impl<'d, S: Tables> Watch<'d, S> {
+    pub(super) fn new(
+        desk: &'d Desk<S>,
+        tenant: &'d str,
+        load: &'d Load,
+        arrivals: Option<Arc<Arrivals>>,
+    ) -> Self {
+        Self {
+            desk,
+            tenant,
+            load,
+            quiet: arrivals.as_ref().map_or(Duration::ZERO, |_| QUIET),
+            arrivals,
+            board: Board::default(),
+            tally: Tally::default(),
+            pending: 0,
+            took: Duration::ZERO,
+            resent: None,
+            patience: PATIENCE,
+        }
+    }
+
+    pub(super) async fn pause(&self, ends: Option<Instant>, stop: &CancellationToken) {
+        let every = if self.board.in_place() { REDRAWN } else { LINES };
+        let next = Instant::now() + every.max(self.took * LEISURE);
+        let next = ends.map_or(next, |ends| ends.min(next));
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+
+    /// What a broker may do at any time: brings events that were handled once more.
+    pub(super) async fn send_again(&mut self) {
+        let published = Selection {
+            tenant: Some(self.tenant.to_owned()),
+            status: Some(Status::Published),
+            ..Selection::default()
+        };
+        let store = self.desk.executor.store();
+        match store.apply(&published, &Verb::Republish, self.resent, RESENT).await {
+            Ok(applied) => {
+                self.load.counts().resent(applied.changed);
+                // From the beginning again when the end is reached.
+                self.resent = applied.last;
+            }
+            Err(error) => tracing::warn!(%error, "no event could be sent again"),
+        }
+    }
+
+    pub(super) async fn look(&mut self) -> Result<(), Failure> {
+        let began = Instant::now();
+        let backlog = self.desk.executor.store().backlog().await;
+        self.pending = backlog.map_err(uncounted)?.waiting;
+        let tally = S::tally(&self.desk.reading, Some(self.tenant)).await;
+        self.tally = tally.map_err(uncounted)?;
+        self.took = began.elapsed();
+        let (counts, tally, pending) = (self.load.counts().read(), self.tally, self.pending);
+        self.board.show(&View { counts, tally, pending });
+        Ok(())
+    }
+
+    /// Waits until everything has arrived and nothing more comes, or nothing moves any more.
+    pub(super) async fn settle(&mut self, stop: &CancellationToken) -> Result<(), Failure> {
+        let mut seen = None;
+        // Others may place orders all the while: only that less waits than ever is progress.
+        let mut least = u64::MAX;
+        let (mut moved, mut complete) = (Instant::now(), None);
+        while !stop.is_cancelled() {
+            let looking = Instant::now();
+            surely(async || self.look().await).await?;
+            // While nobody could look, nobody knows that nothing moved.
+            moved += looking.elapsed();
+            let sees = (self.tally, self.arrivals.as_ref().map(|arrivals| arrivals.count()));
+            if seen != Some(sees) || self.pending < least {
+                (seen, least, moved) = (Some(sees), least.min(self.pending), Instant::now());
+            }
+            let arrived = self.tally.missing() == 0 && self.pending == 0;
+            if moved.elapsed() > self.patience || (arrived && moved.elapsed() >= self.quiet) {
+                break;
+            }
+            complete = arrived.then(|| complete.unwrap_or_else(Instant::now));
+            if complete.is_some_and(|since| since.elapsed() > self.patience) {
+                tracing::warn!("the broker brings events again without an end");
+                break;
+            }
+            self.pause(None, stop).await;
+        }
+        Ok(())
+    }
+
+    /// What can be said of a load that was stopped: what is on its way is not lost, but what should
+    /// not be there will not be right either.
+    pub(super) async fn leave(&mut self) -> Result<(), Failure> {
+        surely(async || self.look().await).await?;
+        self.judge(&self.wrong(self.tally.repeated()))?;
+        let missing = self.tally.missing();
+        if missing > 0 {
+            crate::demo::say(&format!(
+                "stopped with {missing} effects on their way; started again, it goes on with them\n"
+            ));
+        }
+        Ok(())
+    }
+
+    /// What can be said of a load that has ended.
+    pub(super) async fn verdict(&self) -> Result<(), Failure> {
+        let (reading, tenant) = (&self.desk.reading, self.tenant);
+        let placed = surely(async || S::placed(reading, tenant).await.map_err(uncounted)).await?;
+        let (counts, orders) = (self.load.counts().read(), placed.len());
+        let nothing = Differences { lost: 0, too_many: self.tally.repeated() };
+        let Differences { lost, too_many } = self.load.told().compare(placed).unwrap_or(nothing);
+        let mut found = self.wrong(too_many);
+        found.extend([
+            (self.tally.missing(), "effects lost"),
+            (lost, "orders lost"),
+            (whole(counts.unanswered), "keys without an answer"),
+        ]);
+        self.judge(&found)?;
+        let keys = counts.answered;
+        crate::demo::say(&format!(
+            "{keys} keys, {orders} orders, one answer each, one effect in every group\n"
+        ));
+        Ok(())
+    }
+
+    /// What should not be there.
+    fn wrong(&self, orders: i64) -> Vec<(i64, &'static str)> {
+        vec![
+            (self.tally.doubled(), "effects doubled"),
+            (self.tally.unfounded(), "effects of no order"),
+            (orders, "orders too many"),
+            (whole(self.load.counts().read().differing), "answers that differ"),
+        ]
+    }
+
+    fn judge(&self, found: &[(i64, &str)]) -> Result<(), Failure> {
+        let found = found.iter().filter(|(count, _)| *count != 0);
+        let found: Vec<String> = found.map(|(count, what)| format!("{count} {what}")).collect();
+        if found.is_empty() {
+            return Ok(());
+        }
+        let counts = self.load.counts().read();
+        let keys = counts.answered + counts.unanswered;
+        Err(Failure::findings(format_args!("chaos: {} of {keys} keys", found.join(", "))))
+    }
+}
+
+/// Asks the database, and asks again if that fails: one that is away for a moment is what this is
+/// about.
+async fn surely<T>(mut ask: impl AsyncFnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    let end = Instant::now() + AWAY;
+    loop {
+        match ask().await {
+            Err(failure) if Instant::now() < end => {
+                tracing::warn!(%failure, "asking again in a moment");
+                tokio::time::sleep(REDRAWN).await;
+            }
+            asked => return asked,
+        }
+    }
+}
+
+fn uncounted(error: impl std::fmt::Display) -> Failure {
+    Failure::failed(format_args!("the effects cannot be counted: {error}"))
+}
+
+fn whole(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;
