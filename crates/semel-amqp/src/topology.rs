@@ -10,7 +10,7 @@ use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptio
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, ExchangeKind};
 
-use crate::error::{SetupError, within};
+use crate::error::{NOT_FOUND, SetupError, code, within};
 
 /// The exchange of events, unless somebody says otherwise.
 pub const EXCHANGE: &str = "semel.events";
@@ -176,6 +176,28 @@ pub(crate) async fn declare_exchange(
     let declare =
         on.exchange_declare(name.clone(), ExchangeKind::Topic, durable, FieldTable::default());
     within(limit, &format!("declaring the topic exchange {name}"), declare).await
+}
+
+/// Whether the exchange is what is needed, if it is there. Asked for first, so that nothing is made: only
+/// of one that exists is it asked whether it is ours, which the passive question does not say.
+pub(crate) async fn check_exchange(
+    on: &Channel,
+    name: &ShortString,
+    limit: Duration,
+) -> Result<(), SetupError> {
+    let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+    let ask =
+        on.exchange_declare(name.clone(), ExchangeKind::Topic, passive, FieldTable::default());
+    let asked = async {
+        match ask.await {
+            Err(error) if code(&error).is_some_and(|(code, _)| code == NOT_FOUND) => Ok(false),
+            asked => asked.map(|()| true),
+        }
+    };
+    match within(limit, &format!("looking for the topic exchange {name}"), asked).await? {
+        true => declare_exchange(on, name, limit).await,
+        false => Ok(()),
+    }
 }
 
 async fn declare_queue(

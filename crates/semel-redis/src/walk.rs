@@ -7,7 +7,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value};
 use semel::store::{
-    Cursor, Ending, Error, ErrorKind, Filter, Listed, Page, Result, Swept, Unreadable,
+    Cursor, Ending, Error, ErrorKind, Filter, ForeignCursor, Listed, Page, Result, Swept,
+    Unreadable,
 };
 use semel::{Digest, Entry, ErrorText, OnCrash, State, Timestamp};
 
@@ -242,9 +243,10 @@ async fn page(
 ) -> Result<Page<(Entry, Option<u64>)>> {
     let from = match after {
         None => None,
-        Some(cursor) => Some(Position::from_cursor(cursor).ok_or_else(|| {
-            Error::new(ErrorKind::Misconfigured, "list", "the cursor is not one of this store's")
-        })?),
+        Some(cursor) => Some(
+            Position::from_cursor(cursor)
+                .ok_or_else(|| Error::new(ErrorKind::Misconfigured, "list", ForeignCursor))?,
+        ),
     };
     let limit = usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
     let mut walk = Walk::resume(store, "list", from).await?;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use semel::store::{Finding, Severity};
-use semel_amqp::AmqpPublisher;
+use semel_amqp::{AmqpPublisher, SetupError};
 use semel_nats::async_nats::Client;
 use semel_nats::async_nats::jetstream::{self, ErrorCode, context::GetStreamErrorKind};
 use semel_nats::{Topology, TopologyError};
@@ -161,9 +161,9 @@ impl Broker {
             }
             BrokerKind::Amqp => {
                 let publisher = AmqpPublisher::builder(&self.url.text).exchange(&self.name);
-                match publisher.declare(false).connect().await {
-                    Ok(_) => Ok(Vec::new()),
-                    Err(error) => Err(self.away(error)),
+                match publisher.check().await {
+                    Ok(()) => Ok(Vec::new()),
+                    Err(error) => Ok(vec![self.amqp_finding(error)?]),
                 }
             }
             BrokerKind::Redis => {
@@ -262,6 +262,38 @@ impl Broker {
                 found: error.to_string(),
                 fix: "change the stream by hand as it says, or choose another name".to_owned(),
             }]),
+        }
+    }
+
+    /// What a RabbitMQ that answered has to say against this set-up.
+    ///
+    /// # Errors
+    /// It did not answer, or was never asked.
+    fn amqp_finding(&self, error: SetupError) -> Result<Finding, Failure> {
+        let (code, fix) = match &error {
+            SetupError::Differs { .. } => (
+                "amqp-exchange",
+                "delete it if nobody needs it, or choose another name with --broker-name",
+            ),
+            SetupError::Denied { .. } => {
+                ("amqp-denied", "see that user and password are right, and what the user may do")
+            }
+            SetupError::Unavailable { .. } | SetupError::Setting { .. } => {
+                return Err(self.unset(error));
+            }
+        };
+        let (severity, found, fix) = (Severity::Error, error.to_string(), fix.to_owned());
+        Ok(Finding { severity, code, found, fix })
+    }
+
+    /// Why RabbitMQ cannot be used: only one that does not answer is out of reach.
+    pub(crate) fn unset(&self, error: SetupError) -> Failure {
+        match error {
+            SetupError::Unavailable { .. } => self.away(error),
+            SetupError::Setting { .. } => Failure::usage(format_args!("{}: {error}", self.url)),
+            SetupError::Differs { .. } | SetupError::Denied { .. } => {
+                Failure::failed(format_args!("{}: {error}", self.url))
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 //! Each command opens a store as it is, does one thing and says what it did: `shown` prints, `watch`
 //! tells how far long work has come. What the verbs mean is the libraries' business.
 
+pub(crate) mod audit;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod ids;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use semel::store::{Error, ErrorKind};
+use semel::store::{Error, ErrorKind, ForeignCursor};
 
 use crate::place::redacted;
 
@@ -98,6 +98,13 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        // No fault of the store's: somebody wrote it.
+        let cause = std::error::Error::source(&error);
+        if cause.is_some_and(|cause| cause.is::<ForeignCursor>()) {
+            return Self::usage(
+                "that cursor is not one of this store's; copy the one that was shown",
+            );
+        }
         let words = chain(&error);
         if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) {
             return Self::unreachable(words);
@@ -127,5 +134,7 @@ mod tests {
         let code = |kind| Failure::from(Error::new(kind, "open", "x")).code();
         assert_eq!(code(ErrorKind::Unavailable), Code::Unreachable);
         assert_eq!(code(ErrorKind::Misconfigured), Code::Failed);
+        let foreign = Error::new(ErrorKind::Misconfigured, "list", ForeignCursor);
+        assert_eq!(Failure::from(foreign).code(), Code::Usage);
     }
 }

@@ -3,14 +3,16 @@
 //! A URL may hold a password, so none is shown as it was written. What a store can do is its own
 //! crate's business.
 
+pub(crate) mod schema;
+
 use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use semel::Clock;
+use semel::store::AnyStore;
 use semel::store::memory::MemoryStore;
-use semel::store::{AnyStore, Finding};
 use semel_redis::RedisStore;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
@@ -295,26 +297,23 @@ impl Place {
                 }
                 // Asked before it is opened, which turns a file into one with a write-ahead log:
                 // somebody else's database is not to be changed by looking.
-                if !serve && let Some(lacking) = lacks(&path).await?.first() {
-                    let Finding { found, fix, .. } = lacking;
-                    return Err(Failure::failed(format_args!("{found}; {fix}")));
+                if !serve {
+                    schema::usable(&schema::of_file(&path).await?)?;
                 }
                 let opened = SqliteStore::builder(&path).migrate(serve).open().await;
                 Place::Sqlite(opened.map_err(|error| unopened(&path, error))?)
             }
             StoreKind::Postgres => {
                 let store = PgStore::connect(&url.text).await?;
-                // Asked first: a service's user need not be one who may make tables.
-                if serve && !store.verify().await?.is_empty() {
-                    store.migrate().await?;
+                if serve {
+                    schema::usable(&schema::bring_up(&store).await?.findings)?;
                 }
                 Place::Postgres(store)
             }
             StoreKind::MySql => {
                 let store = MySqlStore::connect(&url.text).await?;
-                // Asked first: a service's user need not be one who may make tables.
-                if serve && !store.verify().await?.is_empty() {
-                    store.migrate().await?;
+                if serve {
+                    schema::usable(&schema::bring_up(&store).await?.findings)?;
                 }
                 Place::MySql(store)
             }
@@ -341,14 +340,6 @@ impl Place {
             store.close().await;
         }
     }
-}
-
-/// What the schema of a SQLite file lacks, in words.
-///
-/// # Errors
-/// It cannot be opened.
-pub(crate) async fn lacks(path: &Path) -> Result<Vec<Finding>, Failure> {
-    SqliteStore::verify(path).await.map_err(|error| unopened(path, error))
 }
 
 /// A file that was not opened is as unreachable as a server that is away, and here it can be seen why.

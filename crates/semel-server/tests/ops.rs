@@ -24,32 +24,35 @@ fn names(text: &str) -> BTreeSet<String> {
     starts.filter(alone).map(name).collect()
 }
 
-/// What is counted somewhere in the sources of our crates, under its full name.
-fn counted() -> BTreeSet<String> {
-    fn walk(directory: &Path, found: &mut BTreeSet<String>) {
+/// The sources of our crates, all of them.
+fn sources() -> String {
+    fn walk(directory: &Path, text: &mut String) {
         for entry in std::fs::read_dir(directory).expect("a directory") {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
-                walk(&path, found);
+                walk(&path, text);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(&path).expect("text");
-                for kind in ["counter!(", "gauge!(", "histogram!("] {
-                    for said in text.split(kind).skip(1) {
-                        let said = said.trim_start().strip_prefix('"').unwrap_or_default();
-                        found.extend(
-                            said.split('"')
-                                .next()
-                                .filter(|name| !name.is_empty())
-                                .map(str::to_owned),
-                        );
-                    }
-                }
+                text.push_str(&std::fs::read_to_string(&path).expect("text"));
             }
         }
     }
-    let mut found = BTreeSet::new();
+    let mut text = String::new();
     for entry in std::fs::read_dir(root().join("crates")).expect("crates") {
-        walk(&entry.expect("an entry").path().join("src"), &mut found);
+        walk(&entry.expect("an entry").path().join("src"), &mut text);
+    }
+    text
+}
+
+/// What is counted somewhere in them, under its full name.
+fn counted() -> BTreeSet<String> {
+    let text = sources();
+    let mut found = BTreeSet::new();
+    for kind in ["counter!(", "gauge!(", "histogram!("] {
+        for said in text.split(kind).skip(1) {
+            let said = said.trim_start().strip_prefix('"').unwrap_or_default();
+            let name = said.split('"').next().filter(|name| !name.is_empty());
+            found.extend(name.map(str::to_owned));
+        }
     }
     found
 }
@@ -98,6 +101,55 @@ fn alerts_and_dashboard_look_at_metrics_that_are_counted() {
             let whole = parts.unwrap_or(&name);
             assert!(counted.contains(whole), "{file} looks at {name}, which nobody counts");
         }
+    }
+}
+
+/// The labels that `text` asks of metrics of ours: their names, and the values that are written out.
+fn labels(text: &str) -> BTreeSet<(String, Option<String>)> {
+    let mut found = BTreeSet::new();
+    for at in text.match_indices("semel_").map(|(at, _)| at) {
+        let name = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+        let Some(rest) = text[at..].find(name).and_then(|end| text[at + end..].strip_prefix('{'))
+        else {
+            continue;
+        };
+        let asked = rest.split('}').next().unwrap_or_default().replace('\\', "");
+        for matcher in asked.split(',').filter(|matcher| !matcher.is_empty()) {
+            let (label, value) = matcher.split_once(['=', '!']).expect("a label and a value");
+            let value = value.trim_start_matches(['=', '~']).trim_matches('"');
+            for value in value.split('|') {
+                let written = value.bytes().all(|b| b.is_ascii_lowercase() || b"_12".contains(&b));
+                found.insert((label.to_owned(), written.then(|| value.to_owned())));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn alerts_and_dashboard_ask_for_labels_that_are_given() {
+    let sources = sources();
+    for file in ["ops/prometheus-alerts.yaml", "ops/grafana-dashboard.json"] {
+        let asked = labels(&read(file));
+        let uncertain = ("state".to_owned(), Some("uncertain".to_owned()));
+        assert!(asked.contains(&uncertain), "{file}: {asked:?}");
+        for (label, value) in asked {
+            // Prometheus gives these two itself.
+            let ours = !["job", "instance"].contains(&label.as_str());
+            let given = sources.contains(&format!("\"{label}\" =>"));
+            assert!(!ours || given, "{file} asks for {label}, which nothing has");
+            let said = |value: &String| sources.contains(&format!("\"{value}\""));
+            assert!(!ours || value.as_ref().is_none_or(said), "{file}: {label} is never {value:?}");
+        }
+    }
+}
+
+#[test]
+fn every_metric_is_on_the_dashboard() {
+    let shown = names(&read("ops/grafana-dashboard.json"));
+    for name in counted() {
+        let bucket = format!("{name}_bucket");
+        assert!(shown.contains(&name) || shown.contains(&bucket), "{name} is shown nowhere");
     }
 }
 

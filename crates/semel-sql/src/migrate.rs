@@ -157,6 +157,8 @@ pub(crate) fn print(dialect: &str, all: &[Migration], note: fn(&Migration) -> St
 }
 
 const CHANGED: &str = "sql-migration-changed";
+const MISSING: &str = "sql-migration-missing";
+const ABSENT: &str = "sql-table-missing";
 
 /// What the history of a database says against ours.
 pub(crate) fn history(all: &[Migration], applied: &[Applied]) -> Vec<Finding> {
@@ -166,7 +168,7 @@ pub(crate) fn history(all: &[Migration], applied: &[Applied]) -> Vec<Finding> {
         match applied.iter().find(|done| done.version == *version) {
             None => findings.push(Finding {
                 severity: Severity::Error,
-                code: "sql-migration-missing",
+                code: MISSING,
                 found: format!("migration {version} ({name}) was never applied"),
                 fix: "call `migrate`, or run `semel migrate apply`".into(),
             }),
@@ -194,6 +196,19 @@ pub(crate) fn history(all: &[Migration], applied: &[Applied]) -> Vec<Finding> {
     findings
 }
 
+/// Says of a missing table how it comes back: not by migrating, where the history has every migration.
+pub(crate) fn unmended(findings: &mut [Finding]) {
+    if findings.iter().any(|finding| finding.code == MISSING) {
+        return;
+    }
+    for finding in findings.iter_mut().filter(|finding| finding.code == ABSENT) {
+        finding.fix =
+            "create it as in the script of `semel migrate print`; the history says that it \
+                       was made, so migrating does not"
+                .into();
+    }
+}
+
 /// What a table lacks of its shape. Pass the names that the database lists for it; a table with no
 /// column at all is not there.
 pub(crate) fn shape(shape: &Shape, columns: &[String], indexes: &[String]) -> Vec<Finding> {
@@ -201,7 +216,7 @@ pub(crate) fn shape(shape: &Shape, columns: &[String], indexes: &[String]) -> Ve
     if columns.is_empty() {
         return vec![Finding {
             severity: Severity::Error,
-            code: "sql-table-missing",
+            code: ABSENT,
             found: format!("table {table} is not there"),
             fix: "call `migrate`, or run `semel migrate apply`".into(),
         }];
@@ -254,6 +269,18 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("no column fence"));
         assert!(found[1].contains("no index semel_record_sweep"));
-        assert_eq!(shape(&RECORD, &[], &[])[0].code, "sql-table-missing");
+        assert_eq!(shape(&RECORD, &[], &[])[0].code, ABSENT);
+    }
+
+    #[test]
+    fn a_table_that_the_history_knows_is_not_brought_back_by_migrating() {
+        for (done, fix) in
+            [(&[][..], "semel migrate apply"), (&[applied(&ONE)], "semel migrate print")]
+        {
+            let mut found = shape(&RECORD, &[], &[]);
+            found.extend(history(&[ONE], done));
+            unmended(&mut found);
+            assert!(found[0].fix.contains(fix), "{found:?}");
+        }
     }
 }

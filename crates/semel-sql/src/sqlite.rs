@@ -123,6 +123,17 @@ impl SqliteStore {
         schema::verify(&Self::builder(path)).await
     }
 
+    /// Brings the schema of the file at `path` up to date, making the file if it is not there. Gives
+    /// the versions that were applied, which is none if there was nothing to do. What is wrong besides
+    /// is [`verify`](Self::verify)'s to say.
+    ///
+    /// # Errors
+    /// As [`Builder::open`], and `Misconfigured` if the file ran other statements under one of our
+    /// numbers.
+    pub async fn migrate(path: impl AsRef<Path>) -> Result<Vec<i32>> {
+        schema::migrate(&Self::builder(path).checked()?).await
+    }
+
     async fn start(settings: Builder) -> Result<Self> {
         let shared = Arc::new(Shared::new(Tick::new(settings.clock.clone(), &settings.path)));
         let ended = writer::start(Arc::clone(&shared), settings.clone()).await?;

@@ -279,6 +279,7 @@ macro_rules! __behaviours {
                 downstream_keys_are_stable_across_retries_and_takeovers,
                 a_held_crash_is_uncertain_until_somebody_resolves_it,
                 an_overruled_holder_is_refused,
+                a_decision_is_about_the_version_that_was_seen,
                 a_crashed_attempt_is_verified_before_it_runs_again,
                 long_work_keeps_its_claim,
                 a_shutdown_gives_back_only_what_no_longer_runs,

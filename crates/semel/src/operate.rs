@@ -15,9 +15,6 @@ use crate::store::{
     Change, Cursor, Ending, Error, ErrorKind, Filter, Inspect, Page, Result, Swapped,
 };
 
-/// Largest outcome that an operator may put in, as for commands by default.
-const MAX_OUTCOME: usize = 1 << 20;
-
 /// What came of an operator's verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -57,6 +54,10 @@ pub enum Resolution {
 }
 
 impl Resolution {
+    /// Largest [`size`](Outcome::size) of an outcome that an operator may put in, as for commands by
+    /// default: 1 MiB.
+    pub const MAX_OUTCOME: usize = 1 << 20;
+
     fn change(self) -> Change {
         match self {
             Resolution::Happened { outcome, keep } => {
@@ -79,6 +80,17 @@ pub enum Holder {
     /// It does not. From then on the holder's answer is refused like any late one; its work is not
     /// stopped, and what it did outside the store stays done.
     Overruled,
+}
+
+impl Holder {
+    /// Whether a record in this state may be decided.
+    fn yields(self, state: State) -> bool {
+        match state {
+            State::Uncertain | State::Failed | State::Dead => true,
+            State::Running => self == Holder::Overruled,
+            State::Succeeded => false,
+        }
+    }
 }
 
 /// An operator's verbs.
@@ -125,11 +137,20 @@ pub trait Operate: Sync {
         resolution: Resolution,
         holder: Holder,
     ) -> impl Future<Output = Result<Operated>> + Send {
-        change_if(self, key, resolution.change(), move |state| match state {
-            State::Uncertain | State::Failed | State::Dead => true,
-            State::Running => holder == Holder::Overruled,
-            State::Succeeded => false,
-        })
+        change_if(self, key, resolution.change(), move |state| holder.yields(state))
+    }
+
+    /// [`decide`](Self::decide), if the record is still the one that was seen: who has looked at a
+    /// failure and decides about it must not decide about the attempt that came after it.
+    fn decide_seen(
+        &self,
+        key: &Key,
+        seen: Version,
+        resolution: Resolution,
+        holder: Holder,
+    ) -> impl Future<Output = Result<Operated>> + Send {
+        let change = resolution.change();
+        change_version(self, key, Some(seen), change, move |state| holder.yields(state))
     }
 
     /// Sends a Failed or Dead record round again: due now, its attempts counted from zero.
@@ -191,9 +212,10 @@ async fn change_version<O: Operate + ?Sized>(
         return Ok(Operated::Refused { state });
     }
     if let Change::End(Ending::Succeeded { outcome: Recorded::Whole(outcome), .. }) = &change
-        && outcome.size() > MAX_OUTCOME
+        && outcome.size() > Resolution::MAX_OUTCOME
     {
-        let large = format!("an operator's outcome may have {MAX_OUTCOME} bytes at most");
+        let most = Resolution::MAX_OUTCOME;
+        let large = format!("an operator's outcome may have {most} bytes at most");
         return Err(Error::new(ErrorKind::Capacity, "resolve", large));
     }
     let judged = found.record.version();

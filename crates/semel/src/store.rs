@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub use any::{AnyRenewer, AnyStore};
 pub use error::{Error, Kind as ErrorKind};
-pub use listing::{Content, Cursor, Filter, Inspect, Listed, Page, Unreadable};
+pub use listing::{Content, Cursor, Filter, ForeignCursor, Inspect, Listed, Page, Unreadable};
 
 use crate::claim::{AttemptId, Fence, Lease, OperationId};
 use crate::clock::Timestamp;

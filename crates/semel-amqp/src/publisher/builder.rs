@@ -73,4 +73,17 @@ impl PublisherBuilder {
         publisher.0.give_back(desk);
         Ok(publisher)
     }
+
+    /// Connects and looks, for those who only want to know: whether the exchange is what is needed, or
+    /// not there yet. Nothing is made.
+    ///
+    /// # Errors
+    /// [`SetupError`] says what is wrong, and what to do.
+    pub async fn check(mut self) -> Result<(), SetupError> {
+        self.declare = false;
+        let publisher = self.build()?;
+        let Inner { link, exchange, .. } = &*publisher.0;
+        let desk = publisher.0.desk().await?;
+        topology::check_exchange(&desk.channel, exchange, link.timeout()).await
+    }
 }

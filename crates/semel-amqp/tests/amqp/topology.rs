@@ -23,6 +23,21 @@ async fn an_exchange_of_another_type_is_a_typed_error() {
     let error = place.publisher().connect().await.expect_err("it differs");
     assert!(matches!(error, SetupError::Differs { .. }), "{error:?}");
     assert!(error.to_string().contains(name), "{error}");
+    let looked = place.publisher().check().await.expect_err("whoever only looks is told, too");
+    assert!(matches!(looked, SetupError::Differs { .. }), "{looked:?}");
+}
+
+#[tokio::test]
+async fn looking_for_an_exchange_makes_none() {
+    let place = Place::new().await;
+    place.publisher().check().await.expect("what is not there yet is no fault");
+    let client = place.client().await;
+    let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+    let (name, none) = (place.exchange.as_str(), FieldTable::default());
+    let there = client.channel.exchange_declare(name.into(), ExchangeKind::Topic, passive, none);
+    there.await.expect_err("nobody has made it");
+    drop(place.publisher().connect().await.expect("the broker is there"));
+    place.publisher().check().await.expect("and what is there is ours");
 }
 
 #[tokio::test]

@@ -13,7 +13,8 @@ use serde_json::json;
 use super::{At, shown};
 use crate::command::doctor::finding;
 use crate::failure::Failure;
-use crate::place::{self, Opening, Place, StoreKind, StoreUrl};
+use crate::place::schema::{self, Brought};
+use crate::place::{Opening, Place, StoreKind, StoreUrl};
 use crate::settings::Settings;
 
 /// Print, apply or verify the schema of a store
@@ -119,7 +120,7 @@ pub(crate) async fn lacks(url: &StoreUrl) -> Result<Vec<Finding>, Failure> {
             if !path.exists() {
                 return Err(cannot(Failure::unreachable("there is no such file")));
             }
-            return place::lacks(path).await.map_err(cannot);
+            return schema::of_file(path).await.map_err(cannot);
         }
         StoreKind::Postgres | StoreKind::MySql => {
             match Place::open(url, Opening::Look, "").await? {
@@ -136,49 +137,75 @@ pub(crate) async fn lacks(url: &StoreUrl) -> Result<Vec<Finding>, Failure> {
 /// The migrations that would be applied.
 fn missing(kind: StoreKind, findings: &[Finding]) -> Vec<(i32, &'static str)> {
     let mut all = known(kind);
-    let never = |version: i32| {
+    all.retain(|(version, _)| {
         let told = format!("migration {version} (");
-        findings.iter().any(|f| f.code == "sql-migration-missing" && f.found.starts_with(&told))
-    };
-    // Of a database that is no ledger at all nothing else is said.
-    let bare = findings.iter().any(|f| f.code == "sql-table-missing")
-        && !findings.iter().any(|f| f.code == "sql-migration-missing");
-    all.retain(|(version, _)| bare || never(*version));
+        findings.iter().any(|f| schema::is_unapplied(f) && f.found.starts_with(&told))
+    });
     all
 }
 
 async fn foresee(url: &StoreUrl, json: bool) -> Result<(), Failure> {
     let absent = url.path().is_some_and(|path| !path.exists());
-    let missing = match absent {
-        true => known(url.kind()),
-        false => missing(url.kind(), &lacks(url).await?),
-    };
-    told(&missing, true, json)
+    if absent {
+        return told(url, &known(url.kind()), &[], true, json);
+    }
+    let mut findings = lacks(url).await?;
+    let missing = missing(url.kind(), &findings);
+    // What migrating would mend is not told as what it leaves.
+    let mended = |f: &Finding| schema::is_unapplied(f) || f.code == "sql-table-missing";
+    findings.retain(|finding| missing.is_empty() || !mended(finding));
+    told(url, &missing, &findings, true, json)
 }
 
 async fn apply(url: &StoreUrl, json: bool) -> Result<(), Failure> {
-    let absent = url.path().is_some_and(|path| !path.exists());
-    let before = if absent { known(url.kind()) } else { missing(url.kind(), &lacks(url).await?) };
-    // Opened as a service opens it, which is what applies.
-    let place = Place::open(url, Opening::Serve, "").await?;
-    place.close().await;
-    told(&before, false, json)
+    let brought = schema::bring_up_at(url).await;
+    let Brought { applied, findings } =
+        brought.map_err(|failure| failure.during(format_args!("cannot migrate {url}")))?;
+    let mut all = known(url.kind());
+    all.retain(|(version, _)| applied.contains(version));
+    told(url, &all, &findings, false, json)
 }
 
-fn told(migrations: &[(i32, &'static str)], dry: bool, json: bool) -> Result<(), Failure> {
+/// What was applied, or would be, and what is wrong besides.
+fn told(
+    url: &StoreUrl,
+    migrations: &[(i32, &'static str)],
+    findings: &[Finding],
+    dry: bool,
+    json: bool,
+) -> Result<(), Failure> {
+    let count = findings.iter().filter(|f| f.severity == Severity::Error).count();
     if json {
         let applied: Vec<_> = migrations
             .iter()
             .map(|(version, name)| json!({ "version": version, "name": name }))
             .collect();
-        return shown::json(&json!({ "applied": applied, "dry_run": dry }));
+        let list: Vec<_> = findings.iter().map(finding).collect();
+        shown::json(&json!({ "applied": applied, "findings": list, "dry_run": dry }))?;
+    } else {
+        let verb = if dry { "would apply" } else { "applied" };
+        for (version, name) in migrations {
+            shown::line(format!("{verb} migration {version} ({name})"))?;
+        }
+        if migrations.is_empty() && count == 0 {
+            shown::line("the schema is up to date")?;
+        }
+        listed(findings)?;
     }
-    if migrations.is_empty() {
-        return shown::line("the schema is up to date");
+    match count {
+        0 => Ok(()),
+        count => Err(Failure::findings(format_args!(
+            "{} about the schema of {url} that no migration mends; the fixes are beside them",
+            shown::counted(count as u64, "finding")
+        ))),
     }
-    let verb = if dry { "would apply" } else { "applied" };
-    for (version, name) in migrations {
-        shown::line(format!("{verb} migration {version} ({name})"))?;
+}
+
+/// One line for each finding, and one for its fix.
+fn listed(findings: &[Finding]) -> Result<(), Failure> {
+    for Finding { severity, found, fix, .. } in findings {
+        let word = if *severity == Severity::Error { "error" } else { "warning" };
+        shown::line(format!("{word}: {found}\n  fix: {fix}"))?;
     }
     Ok(())
 }
@@ -193,15 +220,16 @@ async fn verify(url: &StoreUrl, strict: bool, json: bool) -> Result<(), Failure>
     } else if findings.is_empty() {
         shown::line("the schema is what this version needs")?;
     } else {
-        for Finding { severity, found, fix, .. } in &findings {
-            let word = if *severity == Severity::Error { "error" } else { "warning" };
-            shown::line(format!("{word}: {found}\n  fix: {fix}"))?;
-        }
+        listed(&findings)?;
     }
+    let help = match findings.iter().any(schema::is_unapplied) {
+        true => "`semel migrate apply` applies what is missing",
+        false => "the fixes are beside them",
+    };
     match count {
         0 => Ok(()),
         count => Err(Failure::findings(format_args!(
-            "{} about the schema of {url}; `semel migrate apply` mends what is missing",
+            "{} about the schema of {url}; {help}",
             shown::counted(count as u64, "finding")
         ))),
     }

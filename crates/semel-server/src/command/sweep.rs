@@ -34,12 +34,20 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     let limit = limit.unwrap_or(u64::MAX);
     let ledger = place.ledger();
     let mut unread = Unread::default();
+    let mut tally = Tally::default();
     let swept = match dry_run {
-        true => foresee(&ledger, limit, &mut unread).await,
-        false => sweep(&ledger, limit).await,
+        true => foresee(&ledger, limit, &mut tally, &mut unread).await,
+        false => sweep(&ledger, limit, &mut tally).await,
     };
     place.close().await;
-    let (removed, suspended) = swept?;
+    let Tally { removed, suspended } = tally;
+    swept.map_err(|failure| match dry_run || tally.total() == 0 {
+        true => failure,
+        false => {
+            let removed = shown::counted(removed, "record");
+            failure.during(format_args!("{removed} removed, {suspended} suspended, then"))
+        }
+    })?;
     if at.json {
         // A sweep leaves what it cannot read where it is, and does not count it.
         let unreadable = dry_run.then(|| unread.count());
@@ -57,19 +65,31 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     unread.none(None)
 }
 
+/// What it came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    removed: u64,
+    suspended: u64,
+}
+
+impl Tally {
+    fn total(self) -> u64 {
+        self.removed + self.suspended
+    }
+}
+
 /// Until there is nothing more. A store may have looked in vain and still have more to look at.
-async fn sweep(ledger: &semel::AnyStore, limit: u64) -> Result<(u64, u64), Failure> {
+async fn sweep(ledger: &semel::AnyStore, limit: u64, tally: &mut Tally) -> Result<(), Failure> {
     let mut watch = Watch::new("sweep", None);
-    let (mut removed, mut suspended) = (0, 0);
     loop {
-        let left = limit - (removed + suspended);
+        let left = limit - tally.total();
         let step = u32::try_from(left).unwrap_or(STEP).min(STEP);
         let swept = ledger.sweep(step).await?;
-        removed += u64::from(swept.removed);
-        suspended += u64::from(swept.suspended);
-        watch.counted(removed + suspended);
-        if !swept.more || removed + suspended >= limit {
-            return Ok((removed, suspended));
+        tally.removed += u64::from(swept.removed);
+        tally.suspended += u64::from(swept.suspended);
+        watch.counted(tally.total());
+        if !swept.more || tally.total() >= limit {
+            return Ok(());
         }
     }
 }
@@ -78,10 +98,11 @@ async fn sweep(ledger: &semel::AnyStore, limit: u64) -> Result<(u64, u64), Failu
 async fn foresee(
     ledger: &semel::AnyStore,
     limit: u64,
+    tally: &mut Tally,
     unread: &mut Unread,
-) -> Result<(u64, u64), Failure> {
+) -> Result<(), Failure> {
     let (mut watch, now) = (Watch::new("looking", None), Clock::system().now());
-    let (mut removed, mut suspended, mut seen, mut after) = (0, 0, 0, None);
+    let (mut seen, mut after) = (0, None);
     loop {
         let page = ledger.survey(&Filter::default(), after.as_ref(), STEP).await?;
         unread.add(page.unreadable);
@@ -89,15 +110,15 @@ async fn foresee(
         watch.counted(seen);
         for entry in &page.entries {
             match fate(&entry.record, now) {
-                _ if removed + suspended >= limit => return Ok((removed, suspended)),
-                Some(true) => removed += 1,
-                Some(false) => suspended += 1,
+                _ if tally.total() >= limit => return Ok(()),
+                Some(true) => tally.removed += 1,
+                Some(false) => tally.suspended += 1,
                 None => {}
             }
         }
         after = page.next;
         if after.is_none() {
-            return Ok((removed, suspended));
+            return Ok(());
         }
     }
 }

@@ -38,6 +38,15 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     crate::settings::duration(text)
 }
 
+/// How long something is kept: what is gone at once was never kept.
+pub(crate) fn kept(text: &str) -> Result<Duration, String> {
+    let span = span(text)?;
+    match span >= Duration::from_secs(1) {
+        true => Ok(span),
+        false => Err("what is kept is kept for 1s or more".to_owned()),
+    }
+}
+
 /// Where a list goes on, as the list before it said.
 pub(crate) fn cursor(text: &str) -> Result<Cursor, String> {
     let cursor = unhex(text).filter(|bytes| !bytes.is_empty()).map(Cursor);

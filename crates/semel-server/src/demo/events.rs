@@ -82,15 +82,15 @@ impl Events {
                 machinery::relay(store, publisher, &settings.relay)?.start()
             }
             Link::Amqp { url, exchange } => {
-                let away = |error| broker.away(error);
+                let unset = |error| broker.unset(error);
                 for group in groups {
                     let source =
                         AmqpSource::builder(url.as_str(), group.name()).exchange(&exchange);
-                    let source = source.connect().await.map_err(away)?;
+                    let source = source.connect().await.map_err(unset)?;
                     consuming.push(consume(group, arrivals.at(source)).map_err(Failure::failed)?);
                 }
                 let publisher = AmqpPublisher::builder(url.as_str()).exchange(&exchange);
-                let publisher = publisher.connect().await.map_err(away)?;
+                let publisher = publisher.connect().await.map_err(unset)?;
                 machinery::relay(store, publisher, &settings.relay)?.start()
             }
             Link::Redis(streams) => {

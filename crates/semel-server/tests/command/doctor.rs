@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::ground::{Ground, on, server};
+use crate::ground::{Ground, on, server, unique};
 use crate::seeds::{dead, ended, key, orders, relayed, uncertain};
 
 fn codes(said: &Value) -> Vec<&str> {
@@ -69,6 +69,37 @@ async fn brokers_are_checked() {
         assert!(ended.badly(4).contains("127.0.0.1:1"));
     }
     ground.run(&["doctor", "--broker", "kafka://x"]).badly(2);
+}
+
+/// What a broker says against a set-up is a finding: it was reached. Whoever needs it fails by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exchange_of_another_kind_is_a_finding_and_no_outage() {
+    let (ground, url, name) = (Ground::sqlite().await, server("SEMEL_TEST_AMQP_URL"), unique());
+    let connection = lapin::Connection::connect(&url, lapin::ConnectionProperties::default());
+    let channel = connection.await.unwrap().create_channel().await.unwrap();
+    let asked = ["doctor", "--broker", &url, "--broker-name", &name];
+    ground.run(&asked).well();
+    let (kind, of) = (lapin::ExchangeKind::Fanout, lapin::options::ExchangeDeclareOptions::default);
+    // Which fails if looking has made it a topic exchange.
+    let made = channel.exchange_declare(name.as_str().into(), kind, of(), Default::default());
+    made.await.unwrap();
+    let ended = ground.run(&asked);
+    assert!(ended.stdout.contains("error    broker: declaring the topic"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("--broker-name"), "{}", ended.stdout);
+    ended.badly(3);
+    let demo = ["demo", "--broker", &url, "--name", &name, "--listen", "127.0.0.1:0"];
+    let apart = ["--grpc-listen", "127.0.0.1:0", "--admin-listen", "off"];
+    let ended = ground.run(&[&demo[..], &apart].concat());
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("other properties"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("cannot reach"), "{}", ended.stderr);
+    channel.exchange_delete(name.as_str().into(), Default::default()).await.unwrap();
+
+    let stranger = url.replacen("guest:guest@", "guest:wrong@", 1);
+    assert_ne!(stranger, url);
+    let ended = ground.run(&["doctor", "--broker", &stranger]);
+    assert!(ended.stdout.contains("password"), "{}", ended.stdout);
+    ended.badly(3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,6 +12,8 @@ mod inbox;
 mod map;
 mod migrate;
 mod outbox;
+mod promises;
+mod purging;
 mod records;
 mod resolving;
 mod seeds;

@@ -268,7 +268,10 @@ async fn a_record_that_cannot_be_read_is_told_and_hides_no_other(ground: Ground)
     let purged = ground.run(&["records", "purge", "--all", "--scope", "PAY", "--json"]);
     let told: serde_json::Value = serde_json::from_str(&purged.stdout).unwrap();
     assert_eq!((&told["removed"], &told["unreadable"]), (&2.into(), &1.into()), "{told}");
-    purged.badly(3);
+    // What was removed is audited, and then comes why that was not all.
+    let [audit, why] = purged.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{purged:?}") };
+    assert!(audit.contains("\"count\":2") && why.contains("cannot be read"), "{purged:?}");
+    assert_eq!(purged.code, Some(3));
     place.close().await;
 }
 
@@ -303,6 +306,16 @@ async fn a_list_gets_past_a_damaged_digest(ground: Ground) {
 }
 
 on!(a_list_gets_past_a_damaged_digest: postgres);
+
+/// Whose cursor it is cannot be seen from its digits alone.
+async fn a_cursor_of_another_store_is_code_2(ground: Ground) {
+    let said = ground.run(&["records", "list", "--after", "00ff"]).badly(2);
+    assert!(said.contains("not one of this store's"), "{said}");
+    let said = ground.run(&["inbox", "failed", "--after", "dead:00ff"]).badly(2);
+    assert!(said.contains("not one of this store's"), "{said}");
+}
+
+on!(a_cursor_of_another_store_is_code_2: redis);
 
 /// Whoever says which record and in which state means no record in another one.
 async fn a_whole_key_is_no_way_round_the_other_filters(ground: Ground) {

@@ -177,3 +177,21 @@ async fn a_file_that_is_no_answer_is_code_2() {
     resolve(&["lapsed", "--rerun"]).well();
     place.close().await;
 }
+
+/// What the ledger would refuse is refused by a dry run as well, and before anything is asked of it.
+#[tokio::test]
+async fn an_answer_that_is_too_large_is_code_2_dry_run_or_not() {
+    let ground = Ground::sqlite().await;
+    let place = ground.place().await;
+    ended(&place.ledger(), &key("PAY", "k"), uncertain("?")).await;
+    place.close().await;
+    let large = ground.scratch.file("large.json", &format!("\"{}\"", "x".repeat(2 << 20)));
+    let fits = ground.scratch.file("fits.json", &format!("\"{}\"", "x".repeat(1_000_000)));
+    for flags in [&["--dry-run"][..], &[]] {
+        let words = [&["records", "resolve", "k", "--succeeded", &large], flags].concat();
+        let said = ground.run(&words).badly(2);
+        assert!(said.contains("large.json") && said.contains("too large"), "{said}");
+    }
+    ground.run(&["records", "resolve", "k", "--succeeded", &fits, "--dry-run"]).well();
+    ground.run(&["records", "resolve", "k", "--succeeded", &fits]).well();
+}

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use semel::ErrorText;
 use semel::outbox::Fate;
+use semel::{ErrorText, Key, Kind, Principal};
 
-use crate::ground::{Ground, on};
+use crate::ground::{Ground, damage, on};
 use crate::seeds::{handled, orders, relayed};
 
 /// One operation among others: its event, how it was delivered, and who handled it.
@@ -73,3 +73,29 @@ async fn an_event_that_does_not_get_away_says_why() {
     assert!(failed.contains("minutes: broker away"), "{failed}");
     place.close().await;
 }
+
+/// From the event's end, too: a group that was named is looked at alone, and a consumer's record that
+/// cannot be read is not taken for one that is not there.
+async fn a_consumer_that_cannot_be_read_is_told_from_the_events_end(ground: Ground) {
+    let place = ground.place().await;
+    let events = orders(&place, 1).await;
+    for group in ["INVENTORY", "NOTIFY"] {
+        handled(&place, group, events[0], true).await;
+    }
+    place.close().await;
+    let event = events[0].to_string();
+    let alone = ground.json(&["records", "show", &event, "--group", "NOTIFY"]);
+    let consumers = alone["events"][0]["consumers"].as_array().unwrap();
+    assert_eq!(consumers.len(), 1, "{alone}");
+    assert_eq!(consumers[0]["scope"], "NOTIFY");
+
+    let key = Key::new(Kind::Event, "acme", "INVENTORY", Principal::global(), &event).unwrap();
+    damage(&ground, &key).await;
+    let shown = ground.run(&["records", "show", &event, "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert_eq!((&told["complete"], &told["unreadable"]), (&false.into(), &1.into()), "{told}");
+    assert_eq!(told["events"][0]["consumers"].as_array().unwrap().len(), 1, "{told}");
+    assert!(shown.badly(3).contains("cannot be read"));
+}
+
+on!(a_consumer_that_cannot_be_read_is_told_from_the_events_end: sqlite, postgres);

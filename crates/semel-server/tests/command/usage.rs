@@ -26,6 +26,9 @@ fn a_flag_that_nobody_knows_is_one_line_and_code_2() {
         &["records", "resolve", "k"],
         &["records", "resolve", "k", "--rerun", "--failed"],
         &["records", "resolve", "k", "--rerun", "--status", "201"],
+        &["records", "resolve", "k", "--rerun", "--keep", "1h"],
+        &["records", "resolve", "k", "--failed", "--keep", "0s"],
+        &["records", "resolve", "k", "--succeeded", "/dev/null", "--keep", "999ms"],
         &["records", "purge"],
         &["outbox", "redrive"],
         &["outbox", "redrive", "not-an-id"],
@@ -43,6 +46,29 @@ fn a_flag_that_nobody_knows_is_one_line_and_code_2() {
         &["sweep", "--limit", "none"],
     ] {
         let said = run(scratch.path(), words).badly(2);
+        assert!(said.starts_with("semel: "), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn what_is_no_text_is_one_line_and_code_2() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+    let scratch = Scratch::new();
+    let garbled = "\u{fffd}";
+    for words in [
+        &["records", "list", "--id", garbled][..],
+        &["records", "show", garbled],
+        &["doctor", "--store", garbled],
+        &["doctor", "--config", garbled],
+        &["outbox", "redrive", garbled],
+        &[garbled],
+    ] {
+        let bytes = |word: &&str| match *word == garbled {
+            true => OsStr::from_bytes(b"k\xff\xfe").to_owned(),
+            false => OsStr::new(word).to_owned(),
+        };
+        let said = run(scratch.path(), words.iter().map(bytes)).badly(2);
         assert!(said.starts_with("semel: "), "{words:?}: {said}");
     }
 }

@@ -132,6 +132,7 @@ pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Findi
     findings.extend(ledger_table(connection).await?);
     findings.extend(outbox_table(connection).await?);
     findings.extend(map_table(connection).await?);
+    migrate::unmended(&mut findings);
     Ok(findings)
 }
 

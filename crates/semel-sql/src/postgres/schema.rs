@@ -170,6 +170,7 @@ async fn verify(connection: &mut PgConnection) -> Result<Vec<Finding>> {
     }
     findings.extend(collations(&mut transaction).await?);
     transaction.commit().await.map_err(&fail)?;
+    migrate::unmended(&mut findings);
     Ok(findings)
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel::store::{Error, ErrorKind, Finding, Result, Severity};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{ConnectOptions, Executor, Row};
+use sqlx::{ConnectOptions, Connection as _, Executor, Row};
 
 use super::failure;
 use super::settings::{Builder, Synchronous};
@@ -59,13 +59,7 @@ pub(super) async fn open(settings: &Builder) -> Result<SqliteConnection> {
     let named = |error| failure::opening(path, *busy_timeout, error);
     let mut connection = patient(&settings.writing(), *busy_timeout).await.map_err(named)?;
     if settings.migrate {
-        // Reading first: a schema that is up to date is found so without the write lock, which
-        // another process may have for long.
-        let history = applied(&mut connection).await.unwrap_or_default();
-        if migrate::history(MIGRATIONS, &history).iter().any(|f| f.severity == Severity::Error) {
-            let mut site = Site { connection: &mut connection, path, spoilt: false, busy_timeout };
-            migrate::apply(&mut site, MIGRATIONS).await?;
-        }
+        bring_up(&mut connection, settings).await?;
     }
     // What the history says is not proof: the tables themselves are looked at.
     let wrong = findings(&mut connection).await.map_err(named)?;
@@ -76,6 +70,30 @@ pub(super) async fn open(settings: &Builder) -> Result<SqliteConnection> {
             Err(Error::new(ErrorKind::Misconfigured, "connect", text))
         }
     }
+}
+
+/// Applies what is missing; gives the versions that it applied.
+async fn bring_up(connection: &mut SqliteConnection, settings: &Builder) -> Result<Vec<i32>> {
+    let Builder { path, busy_timeout, .. } = settings;
+    // Reading first: a schema that is up to date is found so without the write lock, which another
+    // process may have for long.
+    let history = applied(connection).await.unwrap_or_default();
+    if migrate::history(MIGRATIONS, &history).iter().all(|f| f.severity != Severity::Error) {
+        return Ok(Vec::new());
+    }
+    let mut site = Site { connection, path, spoilt: false, busy_timeout };
+    migrate::apply(&mut site, MIGRATIONS).await
+}
+
+/// Brings a file that nobody has opened as a store up to date, making it if need be.
+pub(super) async fn migrate(settings: &Builder) -> Result<Vec<i32>> {
+    let named = |error| failure::opening(&settings.path, settings.busy_timeout, error);
+    let mut connection =
+        patient(&settings.writing(), settings.busy_timeout).await.map_err(named)?;
+    let versions = bring_up(&mut connection, settings).await?;
+    // Closed before anybody else opens it: the last one to leave folds the log into the file.
+    connection.close().await.map_err(named)?;
+    Ok(versions)
 }
 
 /// Connects. Turning a new file to WAL takes a lock that SQLite does not wait for, so two instances
@@ -117,8 +135,8 @@ pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<
         findings.extend(migrate::shape(&shape, &columns, &indexes));
         if shape.table == RECORD.table {
             if columns.is_empty() {
-                // Nothing else need be said of a file that is no ledger.
-                return Ok(findings);
+                // Of a file that is no ledger it need not be said what else it lacks.
+                break;
             }
             let key = "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk";
             findings.extend(primary_key(&names(connection, key, shape.table).await?));
@@ -128,6 +146,7 @@ pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<
     }
     let history = applied(connection).await.unwrap_or_default();
     findings.extend(migrate::history(MIGRATIONS, &history));
+    migrate::unmended(&mut findings);
     Ok(findings)
 }
 

@@ -100,7 +100,7 @@ impl Builder {
         SqliteStore::start(self.checked()?).await
     }
 
-    fn checked(mut self) -> Result<Self> {
+    pub(super) fn checked(mut self) -> Result<Self> {
         let refused = |text: &str| Err(Error::new(ErrorKind::Misconfigured, "connect", text));
         let Some(path) = self.path.to_str() else {
             return refused("the database's path is not UTF-8; SQLite needs one that is");

@@ -148,6 +148,34 @@ pub async fn an_overruled_holder_is_refused<F: Fixture>(fixture: F) {
     }
 }
 
+/// Who looked at one version decides about no other, whether that was renewed, taken over or decided
+/// meanwhile; and a decision that counts is one over what was seen.
+pub async fn a_decision_is_about_the_version_that_was_seen<F: Fixture>(fixture: F) {
+    use semel::store::Store as _;
+    let executor = executor(&fixture).await;
+    let seen = async || {
+        let found = executor.store().peek(&key()).await.expect("a store").expect("a record");
+        found.record.version()
+    };
+    let decide = async |version| {
+        let failed =
+            Resolution::Failed { reason: "by hand".to_owned(), keep: Duration::from_secs(60) };
+        executor.decide_seen(&key(), version, failed, Holder::Overruled).await.expect("a store")
+    };
+    let Ok(Claimed::Granted(first)) = executor.claim(command()).await else { panic!("a grant") };
+    let crashed = seen().await;
+    drop(first);
+    fixture.advance(PAST_LEASE).await;
+    let Ok(Claimed::Granted(second)) = executor.claim(command()).await else { panic!("a grant") };
+    assert_eq!(decide(crashed).await, Operated::Moved, "the key is another attempt's");
+    let held = seen().await;
+    assert_ne!(held, crashed);
+    assert_eq!(decide(held).await, Operated::Done);
+    assert_eq!(decide(held).await, Operated::Moved, "decided once");
+    let late = second.complete(Outcome::new(Outcome::JSON, r#""late""#)).await;
+    assert_eq!(late.expect("a store"), None, "a late answer is refused");
+}
+
 /// A verifier is asked before a crashed attempt is run again, and its word counts.
 pub async fn a_crashed_attempt_is_verified_before_it_runs_again<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;

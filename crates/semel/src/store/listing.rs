@@ -92,6 +92,11 @@ impl Filter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(pub Vec<u8>);
 
+/// Why a store cannot go on from a [`Cursor`]: the cause of its error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the cursor is not one of this store's")]
+pub struct ForeignCursor;
+
 /// A part of a listing. A page may be empty and still have a next one.
 #[derive(Clone, Debug)]
 pub struct Page<E = Entry> {

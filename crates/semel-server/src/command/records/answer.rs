@@ -7,23 +7,40 @@ use std::path::Path;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use semel::{Kind, Outcome, Record, Recorded};
+use semel::{Kind, Outcome, Record, Recorded, Resolution};
 use semel_tower::Envelope;
 
 use super::is_http;
 use crate::failure::Failure;
 
-/// Largest answer that is read: more than any ledger takes from an operator.
+/// Largest file that is read: more than any ledger takes from an operator.
 const LARGEST: u64 = 8 << 20;
 
-/// The answer in `file`, for a record of this kind.
+/// The answer in `file`, for a record of this kind; one that no ledger would take is refused here, before
+/// anything else is said of it.
 pub(super) fn read(
     kind: Kind,
     file: &Path,
     content_type: Option<&str>,
     status: Option<u16>,
 ) -> Result<Outcome, Failure> {
-    let body = contents(file)?;
+    let outcome = made(kind, contents(file)?, content_type, status)?;
+    match outcome.size() {
+        size if size > Resolution::MAX_OUTCOME => Err(Failure::usage(format_args!(
+            "{} is too large to be an answer: {size} bytes as it is stored, of {} at most",
+            file.display(),
+            Resolution::MAX_OUTCOME
+        ))),
+        _ => Ok(outcome),
+    }
+}
+
+fn made(
+    kind: Kind,
+    body: Vec<u8>,
+    content_type: Option<&str>,
+    status: Option<u16>,
+) -> Result<Outcome, Failure> {
     if status.is_some() && !is_http(kind) {
         return Err(Failure::usage(format_args!("a {} answer has no --status", kind.name())));
     }

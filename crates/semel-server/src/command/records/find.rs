@@ -6,7 +6,7 @@
 use clap::Args;
 use semel::store::{Cursor, Filter, Inspect as _, Listed, Page, Store as _};
 use semel::{AnyStore, Entry, Kind, OperationId, Principal, State};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::unread::Unread;
 use super::super::watch::Watch;
@@ -15,7 +15,7 @@ use super::entry;
 use crate::failure::Failure;
 
 /// Candidates that are shown at most.
-const SHOWN: usize = 50;
+pub(super) const SHOWN: usize = 50;
 /// Records that one look takes.
 const LOOK: u32 = 500;
 
@@ -69,6 +69,28 @@ impl Which {
         let Self { kind, tenant, scope, principal, state, due } = self;
         let texts = [tenant, scope, principal];
         kind.is_none() && state.is_none() && !due && texts.iter().all(|part| part.is_none())
+    }
+
+    /// The filters that are set, for an audit.
+    pub(super) fn json(&self) -> Value {
+        let Self { kind, tenant, scope, principal, state, due } = self;
+        let mut set = json!({});
+        let texts = [
+            ("kind", kind.map(Kind::name)),
+            ("tenant", tenant.as_deref()),
+            ("scope", scope.as_deref()),
+            ("principal", principal.as_deref()),
+            ("state", state.map(State::name)),
+        ];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                set[name] = text.into();
+            }
+        }
+        if *due {
+            set["due"] = true.into();
+        }
+        set
     }
 
     /// What no store filters by.

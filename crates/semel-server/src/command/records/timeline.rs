@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::unread::Unread;
 use super::super::{outbox, shown, words};
-use super::find::{Key, Matches};
+use super::find::{Key, Matches, SHOWN};
 use super::trace::{self, Found};
 use super::{answer, entry};
 use crate::failure::Failure;
@@ -49,7 +49,7 @@ pub(super) async fn show(
         }
         [one] if one.key.kind() != Kind::Event => of_command(place, ledger, one, groups).await?,
         [first, rest @ ..] if rest.iter().all(|entry| same_event(first, entry)) => {
-            of_event(place, &found).await?
+            of_event(place, ledger, &found, groups, unread).await?
         }
         several => return Err(key.ambiguous(several, json)),
     };
@@ -95,9 +95,19 @@ async fn of_command(
     Ok(Timeline { command: Some(command), events, complete, unread, now })
 }
 
-/// An event that somebody has a record of.
-async fn of_event(place: &Place, found: &[Listed]) -> Result<Timeline, Failure> {
+/// An event that somebody has a record of. What was met and could not be read may be another's.
+async fn of_event(
+    place: &Place,
+    ledger: &AnyStore,
+    found: &[Listed],
+    groups: &[String],
+    mut unread: Unread,
+) -> Result<Timeline, Failure> {
     let key = &found[0].key;
+    let Found { items: consumers, complete } = match groups {
+        [] => Found { items: found.to_vec(), complete: found.len() < SHOWN },
+        groups => trace::consumers(ledger, key.tenant(), key.id(), groups, &mut unread).await?,
+    };
     let row = match key.id().parse::<EventId>() {
         Ok(id) => on_database!(
             place,
@@ -106,15 +116,8 @@ async fn of_event(place: &Place, found: &[Listed]) -> Result<Timeline, Failure> 
         ),
         Err(_) => None,
     };
-    let event = Event { id: key.id().to_owned(), row, consumers: found.to_vec() };
-    let now = Clock::system().now();
-    Ok(Timeline {
-        command: None,
-        events: vec![event],
-        complete: true,
-        unread: Unread::default(),
-        now,
-    })
+    let events = vec![Event { id: key.id().to_owned(), row, consumers }];
+    Ok(Timeline { command: None, events, complete, unread, now: Clock::system().now() })
 }
 
 /// An event that nobody has handled yet.
@@ -183,7 +186,7 @@ impl Timeline {
         json!({
             "command": self.command.as_ref().map(whole),
             "events": self.events.iter().map(event).collect::<Vec<_>>(),
-            "complete": self.complete,
+            "complete": self.complete && self.unread.is_empty(),
             "unreadable": self.unread.count(),
         })
     }

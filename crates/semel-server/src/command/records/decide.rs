@@ -1,0 +1,282 @@
+//! `semel records release` and `resolve`: what an operator says became of an operation.
+//!
+//! A decision is about the very version that was looked at. Only a renewal may come in between, for it
+//! changes nothing but the end of the lease; whoever else wrote the record has made another one of it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use semel::store::{Listed, Store as _};
+use semel::{AnyStore, Holder, Operate as _, Operated, Resolution, State};
+use serde_json::json;
+
+use super::super::{audit, shown, words};
+use super::{answer, entry};
+use crate::failure::Failure;
+
+/// How often a verb looks again at a record that was renewed under its hands.
+const TRIES: u32 = 5;
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct How {
+    /// Decide over a holder whose lease runs: its answer is refused from then on, its work goes on
+    #[arg(long)]
+    force: bool,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Why. A failure keeps it; every decision writes it, with when and what, as one line of JSON to
+    /// stderr, for whoever keeps the audit
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct What {
+    /// It happened: repeats are answered with what is in FILE (- is standard input)
+    #[arg(long, value_name = "FILE")]
+    succeeded: Option<PathBuf>,
+    /// It failed: repeats are told so until the failure expires
+    #[arg(long)]
+    failed: bool,
+    /// It did not happen: the next caller runs it
+    #[arg(long)]
+    rerun: bool,
+    /// What FILE is [default: told from what is in it]
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["failed", "rerun"])]
+    content_type: Option<String>,
+    /// The status of an HTTP answer [default: 200]
+    #[arg(long, value_name = "CODE", conflicts_with_all = ["failed", "rerun"],
+        value_parser = clap::value_parser!(u16).range(200..=599))]
+    status: Option<u16>,
+    /// How long the decision is kept, 1s or more [default: as long as the record's claim said]
+    #[arg(long, value_name = "DURATION", conflicts_with = "rerun", value_parser = words::kept)]
+    keep: Option<Duration>,
+}
+
+impl What {
+    /// What the decision says, and the word for it once it is made.
+    pub(super) fn resolution(
+        &self,
+        listed: &Listed,
+        reason: Option<&str>,
+    ) -> Result<(&'static str, Resolution), Failure> {
+        let keep = self.keep.unwrap_or(listed.record.keep);
+        if let Some(file) = &self.succeeded {
+            let outcome =
+                answer::read(listed.key.kind(), file, self.content_type.as_deref(), self.status)?;
+            return Ok(("resolved as succeeded", Resolution::Happened { outcome, keep }));
+        }
+        if self.failed {
+            let reason = reason.unwrap_or("an operator said so").to_owned();
+            return Ok(("resolved as failed", Resolution::Failed { reason, keep }));
+        }
+        Ok(("resolved to be run again", Resolution::DidNotHappen))
+    }
+}
+
+pub(super) async fn decide(
+    ledger: &AnyStore,
+    listed: &Listed,
+    how: &How,
+    done: &str,
+    json: bool,
+    resolution: Resolution,
+) -> Result<(), Failure> {
+    let (key, reason) = (&listed.key, how.reason.as_deref());
+    let holder = if how.force { Holder::Overruled } else { Holder::Respected };
+    let operated = match how.dry_run {
+        true => foresee(ledger, key, holder).await?,
+        false => decided(ledger, listed, &resolution, holder).await?,
+    };
+    if operated == Operated::Done && !how.dry_run {
+        audit::one(done, listed, how.force, reason);
+    }
+    match operated {
+        Operated::Done if json => shown::json(&json!({
+            "done": done, "digest": words::hex(key.digest().as_bytes()), "dry_run": how.dry_run,
+            "reason": reason,
+        })),
+        Operated::Done => {
+            let would = if how.dry_run { "would be " } else { "" };
+            let why =
+                reason.map_or_else(String::new, |reason| format!(": {}", shown::clean(reason)));
+            shown::line(format!("{} {would}{done}{why}", entry::name(key)))
+        }
+        Operated::Refused { state: State::Running } => {
+            Err(Failure::failed(held(ledger, key).await?))
+        }
+        other @ (Operated::Missing | Operated::Moved | Operated::Refused { .. }) => {
+            Err(refused(other))
+        }
+    }
+}
+
+/// Decides about what was seen. A holder renews its lease meanwhile, under the same attempt: that is no
+/// reason to ask the operator again.
+async fn decided(
+    ledger: &AnyStore,
+    listed: &Listed,
+    resolution: &Resolution,
+    holder: Holder,
+) -> Result<Operated, Failure> {
+    let (key, mut seen) = (&listed.key, listed.record.version());
+    let mut operated = ledger.decide_seen(key, seen, resolution.clone(), holder).await?;
+    for _ in 1..TRIES {
+        if operated != Operated::Moved || listed.record.state != State::Running {
+            break;
+        }
+        let Some(found) = ledger.peek(key).await? else { return Ok(Operated::Missing) };
+        if found.record.state != State::Running || found.record.attempt_id != seen.attempt_id {
+            break;
+        }
+        seen = found.record.version();
+        operated = ledger.decide_seen(key, seen, resolution.clone(), holder).await?;
+    }
+    Ok(operated)
+}
+
+/// What [`semel::Operate::decide`] would answer.
+async fn foresee(ledger: &AnyStore, key: &semel::Key, holder: Holder) -> Result<Operated, Failure> {
+    let Some(found) = ledger.peek(key).await? else { return Ok(Operated::Missing) };
+    let state = found.record.state;
+    let held = found.record.held(found.now) && holder == Holder::Respected;
+    Ok(match state == State::Succeeded || held {
+        true => Operated::Refused { state },
+        false => Operated::Done,
+    })
+}
+
+/// Who holds the record, and for how long still.
+async fn held(ledger: &AnyStore, key: &semel::Key) -> Result<String, Failure> {
+    let holder = match ledger.peek(key).await? {
+        Some(found) => {
+            let left = found.record.lease_until.and_then(|until| until.remaining(found.now));
+            let left = left.map_or_else(String::new, |left| format!(" for {}", shown::span(left)));
+            format!("{} holds it{left}", shown::clean(&found.record.owner))
+        }
+        None => "somebody held it".to_owned(),
+    };
+    Ok(format!(
+        "the operation runs: {holder} unless it renews its lease; wait, or --force a decision over it"
+    ))
+}
+
+/// Why nothing was changed.
+pub(super) fn refused(operated: Operated) -> Failure {
+    match operated {
+        Operated::Refused { state: State::Succeeded } => Failure::failed(
+            "the operation succeeded, and an answer that was given is not changed; `records purge` \
+             forgets it altogether",
+        ),
+        Operated::Refused { state } => Failure::failed(format_args!(
+            "the record is {}, which this does not apply to",
+            state.name()
+        )),
+        Operated::Missing => Failure::failed("the record is gone meanwhile"),
+        Operated::Moved | Operated::Done => {
+            Failure::failed("the record moved meanwhile and was left alone; look at it again")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel::store::memory::MemoryStore;
+    use semel::store::{Draft, Ending, Filter, Inspect as _, Opened, Renewer as _, Settled};
+    use semel::{
+        AttemptId, ErrorText, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded,
+    };
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn key() -> Key {
+        Key::command("acme", "PAY", "k").unwrap()
+    }
+
+    /// A new claim on the key, which must be free.
+    async fn claimed(ledger: &AnyStore) -> Lease {
+        let draft = Draft {
+            key: key(),
+            fingerprint: Fingerprint::none(),
+            operation_id: OperationId::generate(),
+            attempt_id: AttemptId::generate(),
+            attempt: 1,
+            owner: "o".into(),
+            lease: HOUR,
+            on_crash: OnCrash::Rerun,
+            keep: HOUR,
+            parcel: None,
+        };
+        let opened = ledger.open(&draft).await.unwrap();
+        let Opened::Inserted { fence } = opened else { panic!("taken: {opened:?}") };
+        Lease { digest: key().digest(), fence, attempt_id: draft.attempt_id }
+    }
+
+    async fn ended(ledger: &AnyStore, ending: Ending) {
+        let lease = claimed(ledger).await;
+        assert_eq!(ledger.settle(&lease, &ending).await.unwrap(), Settled::Done);
+    }
+
+    async fn looked(ledger: &AnyStore) -> Listed {
+        let page = ledger.survey(&Filter::default(), None, 2).await.unwrap();
+        page.entries.into_iter().next().unwrap()
+    }
+
+    async fn release(ledger: &AnyStore, listed: &Listed, force: bool) -> Result<(), Failure> {
+        let how = How { force, dry_run: false, reason: None };
+        decide(ledger, listed, &how, "released", true, Resolution::DidNotHappen).await
+    }
+
+    /// What was seen is gone, and something else is there that a decision would apply to as well.
+    #[tokio::test]
+    async fn what_changed_between_the_look_and_the_decision_is_left_alone() {
+        let failed =
+            || Ending::Failed { error: ErrorText::new("no"), retry_after: Some(HOUR), keep: HOUR };
+        for (seen, now) in [
+            (failed(), Ending::Uncertain { error: ErrorText::new("?") }),
+            (Ending::Dead { error: ErrorText::new("no") }, failed()),
+            (Ending::Uncertain { error: ErrorText::new("?") }, {
+                let outcome = Recorded::Whole(Outcome::empty());
+                Ending::Succeeded { outcome, keep: HOUR }
+            }),
+        ] {
+            for force in [false, true] {
+                let ledger = AnyStore::new(MemoryStore::new());
+                ended(&ledger, seen.clone()).await;
+                let listed = looked(&ledger).await;
+                assert_eq!(ledger.purge(&key()).await.unwrap(), Operated::Done);
+                ended(&ledger, now.clone()).await;
+                let there = looked(&ledger).await;
+                let refused = release(&ledger, &listed, force).await.unwrap_err();
+                assert!(refused.to_string().contains("moved meanwhile"), "{refused}");
+                assert_eq!(looked(&ledger).await, there);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_holder_is_overruled_through_its_renewals_and_no_other_in_its_place() {
+        let ledger = AnyStore::new(MemoryStore::new());
+        let lease = claimed(&ledger).await;
+        let listed = looked(&ledger).await;
+        let mut renewer = ledger.renewer().await.unwrap();
+        renewer.renew(&[(lease, HOUR)]).await.unwrap();
+        let held = release(&ledger, &listed, false).await.unwrap_err();
+        assert!(held.to_string().contains("the operation runs"), "{held}");
+        release(&ledger, &listed, true).await.unwrap();
+
+        let ledger = AnyStore::new(MemoryStore::new());
+        let lease = claimed(&ledger).await;
+        let listed = looked(&ledger).await;
+        assert_eq!(ledger.settle(&lease, &Ending::Removed).await.unwrap(), Settled::Done);
+        let other = claimed(&ledger).await;
+        let refused = release(&ledger, &listed, true).await.unwrap_err();
+        assert!(refused.to_string().contains("moved meanwhile"), "{refused}");
+        let Some(found) = ledger.peek(&key()).await.unwrap() else { panic!("a record") };
+        assert_eq!(found.record.attempt_id, other.attempt_id);
+    }
+}

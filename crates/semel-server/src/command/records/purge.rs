@@ -1,0 +1,138 @@
+//! `semel records purge`: records removed, one by its name or many by what they have in common.
+//!
+//! What was seen is what is removed: a record that moved since, or whose lease runs, stays.
+
+use clap::Args;
+use semel::clock::Clock;
+use semel::store::{Inspect as _, Listed, Store as _};
+use semel::{AnyStore, Operate as _, Operated, State};
+use serde_json::json;
+
+use super::super::unread::Unread;
+use super::super::watch::Watch;
+use super::super::{audit, shown, unfiltered};
+use super::decide::refused;
+use super::find::{Key, Which};
+use crate::failure::Failure;
+
+/// Records that one look takes.
+const LOOK: u32 = 500;
+/// What the audit says was done.
+const DONE: &str = "purged";
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct Many {
+    /// The record: its id, reference, digest or operation id
+    #[arg(required_unless_present = "all")]
+    key: Option<String>,
+    #[command(flatten)]
+    which: Which,
+    /// Every record that the filters let through, but for claims whose lease runs
+    #[arg(long, conflicts_with = "key")]
+    all: bool,
+    /// Count what would be removed, and change nothing; with --all leases are judged by this machine's
+    /// clock
+    #[arg(long)]
+    dry_run: bool,
+    /// Why. Written, with when and what, as one line of JSON to stderr, for whoever keeps the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+/// What it came to.
+#[derive(Default)]
+struct Tally {
+    removed: u64,
+    /// Held, or moved since they were listed.
+    left: u64,
+    unread: Unread,
+}
+
+pub(super) async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<(), Failure> {
+    let mut tally = Tally::default();
+    if let Some(text) = &many.key {
+        let listed = Key::new(text, many.which.clone()).one(ledger, json).await?;
+        one(ledger, &listed, many).await?;
+        tally.removed = 1;
+        return told(&tally, many, json);
+    }
+    if many.which.is_open() {
+        return Err(unfiltered("forget", "--state, --scope, --tenant, --kind or --principal"));
+    }
+    let walked = walk(ledger, many, &mut tally).await;
+    if many.dry_run {
+        walked?;
+        return told(&tally, many, json);
+    }
+    audit::many(DONE, tally.removed, many.which.json(), many.reason.as_deref());
+    walked.map_err(|failure| match tally.removed {
+        0 => failure,
+        count => failure.during(format_args!("{} removed, then", shown::counted(count, "record"))),
+    })?;
+    told(&tally, many, json)
+}
+
+async fn one(ledger: &AnyStore, listed: &Listed, many: &Many) -> Result<(), Failure> {
+    let Listed { key, record, .. } = listed;
+    let operated = match many.dry_run {
+        true => match ledger.peek(key).await? {
+            Some(found) if found.record.held(found.now) => {
+                Operated::Refused { state: State::Running }
+            }
+            Some(_) | None => Operated::Done,
+        },
+        false => ledger.purge_seen(key, record.version()).await?,
+    };
+    match operated {
+        Operated::Done => {
+            if !many.dry_run {
+                audit::one(DONE, listed, false, many.reason.as_deref());
+            }
+            Ok(())
+        }
+        Operated::Refused { state: State::Running } => Err(Failure::failed(
+            "the operation runs, and a claim that is held is not removed; wait, or decide it with \
+             `records resolve --force` first",
+        )),
+        other @ (Operated::Missing | Operated::Moved | Operated::Refused { .. }) => {
+            Err(refused(other))
+        }
+    }
+}
+
+async fn walk(ledger: &AnyStore, many: &Many, tally: &mut Tally) -> Result<(), Failure> {
+    let (mut watch, now, mut after) = (Watch::new("purge", None), Clock::system().now(), None);
+    loop {
+        let page = ledger.survey(&many.which.filter(), after.as_ref(), LOOK).await?;
+        tally.unread.add(page.unreadable);
+        let meant = page.entries.iter().filter(|listed| many.which.narrows(&listed.key));
+        for Listed { key, record, .. } in meant {
+            let done = match many.dry_run {
+                true => !record.held(now),
+                false => ledger.purge_seen(key, record.version()).await? == Operated::Done,
+            };
+            *(if done { &mut tally.removed } else { &mut tally.left }) += 1;
+            watch.counted(tally.removed);
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+fn told(tally: &Tally, many: &Many, json: bool) -> Result<(), Failure> {
+    let Tally { removed, left, unread } = tally;
+    if json {
+        shown::json(&json!({
+            "removed": removed, "left": left, "unreadable": unread.count(),
+            "dry_run": many.dry_run, "reason": many.reason,
+        }))?;
+        return unread.none(None);
+    }
+    let would = if many.dry_run { "would be " } else { "" };
+    let left =
+        if *left > 0 { format!(", {left} held or moved and left alone") } else { String::new() };
+    shown::line(format!("{} {would}removed{left}", shown::counted(*removed, "record")))?;
+    unread.none(None)
+}

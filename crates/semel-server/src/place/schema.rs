@@ -1,0 +1,110 @@
+//! The schema behind a place: what it lacks, and bringing it up to date.
+//!
+//! What is wrong with one is its store's to say. Here it is asked before and after, since a history
+//! that says that everything was applied is no proof that it is still there.
+
+use std::path::Path;
+
+use semel::store::{Finding, Severity};
+use semel_sql::mysql::MySqlStore;
+use semel_sql::postgres::PgStore;
+use semel_sql::sqlite::SqliteStore;
+
+use super::{StoreKind, StoreUrl, unopened};
+use crate::failure::Failure;
+
+/// What became of a schema.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Brought {
+    /// The versions that were applied now.
+    pub(crate) applied: Vec<i32>,
+    /// What is wrong with it still.
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// A schema that can be compared and brought up to date.
+pub(crate) trait Schema {
+    async fn verify(&self) -> Result<Vec<Finding>, Failure>;
+    async fn migrate(&self) -> Result<Vec<i32>, Failure>;
+}
+
+impl Schema for PgStore {
+    async fn verify(&self) -> Result<Vec<Finding>, Failure> {
+        Ok(PgStore::verify(self).await?)
+    }
+
+    async fn migrate(&self) -> Result<Vec<i32>, Failure> {
+        Ok(PgStore::migrate(self).await?)
+    }
+}
+
+impl Schema for MySqlStore {
+    async fn verify(&self) -> Result<Vec<Finding>, Failure> {
+        Ok(MySqlStore::verify(self).await?)
+    }
+
+    async fn migrate(&self) -> Result<Vec<i32>, Failure> {
+        Ok(MySqlStore::migrate(self).await?)
+    }
+}
+
+impl Schema for Path {
+    async fn verify(&self) -> Result<Vec<Finding>, Failure> {
+        of_file(self).await
+    }
+
+    async fn migrate(&self) -> Result<Vec<i32>, Failure> {
+        SqliteStore::migrate(self).await.map_err(|error| unopened(self, error))
+    }
+}
+
+/// What the schema of a SQLite file lacks, in words.
+///
+/// # Errors
+/// It cannot be opened.
+pub(crate) async fn of_file(path: &Path) -> Result<Vec<Finding>, Failure> {
+    SqliteStore::verify(path).await.map_err(|error| unopened(path, error))
+}
+
+/// Brings the schema at `url` up to date; a SQLite file that is not there is made.
+pub(crate) async fn bring_up_at(url: &StoreUrl) -> Result<Brought, Failure> {
+    match url.kind() {
+        StoreKind::Sqlite => match url.path().unwrap_or(Path::new("")) {
+            path if path.exists() => bring_up(path).await,
+            path => {
+                let applied = path.migrate().await?;
+                Ok(Brought { applied, findings: path.verify().await? })
+            }
+        },
+        StoreKind::Postgres => bring_up(&PgStore::connect(url.secret()).await?).await,
+        StoreKind::MySql => bring_up(&MySqlStore::connect(url.secret()).await?).await,
+        StoreKind::Redis | StoreKind::Memory => Ok(Brought::default()),
+    }
+}
+
+/// Applies what is missing. Asked first: a service's user need not be one who may make tables.
+pub(crate) async fn bring_up<S: Schema + ?Sized>(schema: &S) -> Result<Brought, Failure> {
+    let findings = schema.verify().await?;
+    if !findings.iter().any(is_unapplied) {
+        return Ok(Brought { applied: Vec::new(), findings });
+    }
+    let applied = schema.migrate().await?;
+    Ok(Brought { applied, findings: schema.verify().await? })
+}
+
+/// Whether this is a migration that was never applied.
+pub(crate) fn is_unapplied(finding: &Finding) -> bool {
+    finding.code == "sql-migration-missing"
+}
+
+/// Whether a store can work on such a schema. A warning, such as a missing index or the migration of a
+/// newer program, is no reason not to: it is `verify`'s and `doctor`'s to tell.
+///
+/// # Errors
+/// The first of the findings that are errors, with its fix.
+pub(crate) fn usable(findings: &[Finding]) -> Result<(), Failure> {
+    match findings.iter().find(|finding| finding.severity == Severity::Error) {
+        None => Ok(()),
+        Some(Finding { found, fix, .. }) => Err(Failure::failed(format_args!("{found}; {fix}"))),
+    }
+}
