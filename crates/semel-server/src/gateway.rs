@@ -63,6 +63,12 @@ pub struct Arguments {
     /// The header that names the tenant [default: X-Tenant-Id]
     #[arg(long, value_name = "NAME")]
     tenant_header: Option<HeaderName>,
+    /// Who must have issued a token (its iss) [default: anybody with a key of the set]
+    #[arg(long, value_name = "NAME")]
+    jwt_issuer: Option<String>,
+    /// Whom a token must be for (its aud) [default: anybody]
+    #[arg(long, value_name = "NAME")]
+    jwt_audience: Option<String>,
     /// How long the upstream may take [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     upstream_timeout: Option<Duration>,
@@ -111,6 +117,8 @@ impl Arguments {
         lay(&self.tenant_header, &mut gateway.tenant_header);
         lay(&self.upstream_timeout, &mut gateway.upstream_timeout);
         gateway.upstream_http2 |= self.upstream_http2;
+        lay_some(&self.jwt_issuer, &mut gateway.jwt_issuer);
+        lay_some(&self.jwt_audience, &mut gateway.jwt_audience);
         lay_some(&self.upstream_ca, &mut gateway.upstream_ca);
         lay_some(&self.tls_cert, &mut gateway.tls_cert);
         lay_some(&self.tls_key, &mut gateway.tls_key);

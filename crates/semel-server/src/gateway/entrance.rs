@@ -23,7 +23,7 @@ use tower::{Layer as _, Service};
 use super::body::Answer;
 use super::forward::{Forward, told};
 use super::headers::options;
-use super::identity;
+use super::identity::{self, Who};
 use super::routes::{self, Matched, Routes};
 use super::settings::{Gateway, Route};
 use super::token::Issuer;
@@ -79,10 +79,7 @@ fn doors(
     executor: &Executor<AnyStore>,
     forward: &Inside,
 ) -> Result<Doors, Failure> {
-    let issuer = match &settings.jwks {
-        Some(path) => Issuer::read(path)?,
-        None => Issuer::anybody(),
-    };
+    let issuer = issuer(settings)?;
     let who = || {
         (identity::tenant(settings.tenant_header.clone()), settings.principal.scope(issuer.clone()))
     };
@@ -119,6 +116,27 @@ fn doors(
         identifying: identifying(settings),
         problems: settings.problem_types.clone(),
     })
+}
+
+/// Whose tokens are believed.
+fn issuer(settings: &Gateway) -> Result<Issuer, Failure> {
+    let Gateway { jwks, jwt_issuer, jwt_audience, principal, .. } = settings;
+    let Some(path) = jwks else {
+        return match jwt_issuer.is_some() || jwt_audience.is_some() {
+            true => Err(Failure::usage(
+                "--jwt-issuer and --jwt-audience are for tokens that are verified: give --jwks FILE",
+            )),
+            false => Ok(Issuer::anybody()),
+        };
+    };
+    // Who gives keys means tokens to be verified, and would take it for granted that they are.
+    if !matches!(principal, Who::Claim(_)) {
+        return Err(Failure::usage(format_args!(
+            "--jwks verifies tokens, and callers are told apart by {principal}: no token would be \
+             looked at; give --principal jwt-claim:NAME"
+        )));
+    }
+    Ok(Issuer::read(path)?.only(jwt_issuer.as_deref(), jwt_audience.as_deref()))
 }
 
 fn identifying(settings: &Gateway) -> Vec<(HeaderName, Slug)> {

@@ -30,6 +30,10 @@ pub struct Gateway {
     pub principal: Who,
     /// Keys that tokens are signed with. Without them claims are believed as they come.
     pub jwks: Option<PathBuf>,
+    /// Who must have issued a token, as its `iss` has it. Anybody with a key of the set if nothing is said.
+    pub jwt_issuer: Option<String>,
+    /// Whom a token must be for, as its `aud` has it. Anybody if nothing is said.
+    pub jwt_audience: Option<String>,
     /// The header that names the tenant. A request without it belongs to the default tenant.
     #[serde(deserialize_with = "said")]
     pub tenant_header: HeaderName,
@@ -79,6 +83,8 @@ impl Default for Gateway {
             jwks: None,
             tenant_header: HeaderName::from_static("x-tenant-id"),
             key_headers: vec![
+            jwt_issuer: None,
+            jwt_audience: None,
                 HeaderName::from_static("idempotency-key"),
                 HeaderName::from_static("x-idempotency-key"),
             ],
