@@ -92,6 +92,27 @@ async fn trailers_come_through_in_both_directions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn cookies_that_came_a_line_each_reach_the_upstream_in_one() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let caller = Caller::http2(&gateway);
+    for (target, key) in [("/free", None), ("/keyed", Some("k"))] {
+        let mut request = caller.request(Method::POST, target);
+        for crumb in ["a=1", "b=2", "c=3"] {
+            request = request.header("cookie", crumb);
+        }
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        assert_eq!(caller.send(request.body(full("")).unwrap()).await.status, 201);
+        let seen = &shop.seen(target)[0];
+        assert_eq!(seen.version, http::Version::HTTP_11);
+        let lines: Vec<_> = seen.headers.get_all("cookie").iter().collect();
+        assert_eq!(lines, ["a=1; b=2; c=3"], "{target}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_upstream_learns_where_a_request_came_from_and_nothing_of_its_connection() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &[]);
