@@ -60,6 +60,8 @@ struct Inner<B> {
     /// like, and a few slow ones are not to keep everybody out.
     keyless: Arc<Semaphore>,
     max_calls: u32,
+    /// Whether HTTP/2 is spoken to it whatever it says.
+    http2: bool,
 }
 
 /// A call's place among those that are under way.
@@ -100,6 +102,7 @@ where
                 (settings.max_calls - settings.max_calls / KEYED) as usize,
             )),
             max_calls: settings.max_calls,
+            http2: settings.upstream_http2,
         })))
     }
 
@@ -122,6 +125,9 @@ where
         let Some(place) = inner.place(sent.claimed) else { return inner.too_many(&sent) };
         let upgrade = Upgrade::asked(&mut request, sent.claimed);
         inner.readdress(&mut request, uri);
+        if !sent.grpc && !inner.http2 {
+            headers::announce(&mut request);
+        }
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
         }

@@ -4,10 +4,11 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, COOKIE, EXPECT, Entry, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, Entry, HOST, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+use http_body::Body;
 use semel::Context;
 
 /// Headers of a connection, named by `Connection` or not. `TE` is looked at first.
@@ -119,6 +120,17 @@ fn one_cookie_line(headers: &mut HeaderMap) {
     let crumbs: Vec<&[u8]> = [first, second].into_iter().chain(lines).collect();
     if let Ok(line) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
         headers.insert(COOKIE, line);
+    }
+}
+
+/// Announces a body that HTTP/1.1 would leave out: of these methods the client takes one whose length
+/// nobody knows for none at all, unless it is told. HTTP/2 needs no word for it, and allows none.
+pub(super) fn announce<B: Body>(request: &mut Request<B>) {
+    let bodiless = [Method::GET, Method::HEAD, Method::CONNECT].contains(request.method());
+    let body = request.body();
+    let unknown = !body.is_end_stream() && body.size_hint().exact().is_none();
+    if bodiless && unknown && !request.headers().contains_key(CONTENT_LENGTH) {
+        request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
 

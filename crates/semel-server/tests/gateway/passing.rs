@@ -113,6 +113,39 @@ async fn cookies_that_came_a_line_each_reach_the_upstream_in_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_unknown_length_comes_through_whatever_the_method() {
+    for flags in [&[][..], &["--upstream-http2"]] {
+        let (ground, shop) = (Ground::new(), Shop::open().await);
+        let gateway = ground.gateway(&shop.url(), flags);
+        for caller in [Caller::new(&gateway), Caller::http2(&gateway)] {
+            for method in [Method::GET, Method::DELETE, Method::OPTIONS] {
+                let (say, body) = written();
+                say.send("find").unwrap();
+                say.send(" this").unwrap();
+                drop(say);
+                // So that a client of HTTP/1.1 sends it at all.
+                let request = caller.request(method.clone(), "/search");
+                let mut request = request.body(body).unwrap();
+                if !caller.speaks_http2() {
+                    let chunked = "chunked".parse().unwrap();
+                    request.headers_mut().insert("transfer-encoding", chunked);
+                }
+                assert_eq!(caller.send(request).await.status, 201);
+                let seen = shop.seen("/search").pop().unwrap();
+                assert_eq!(seen.body, "find this", "{method} {flags:?}");
+                let http2 = seen.version == http::Version::HTTP_2;
+                assert_eq!(http2, !flags.is_empty());
+                assert_eq!(seen.headers.contains_key("transfer-encoding"), !http2);
+            }
+            let seen = caller.get("/empty").await;
+            assert_eq!(seen.status, 201);
+            let seen = shop.seen("/empty").pop().unwrap();
+            assert!(!seen.headers.contains_key("transfer-encoding"), "there is no body");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_upstream_learns_where_a_request_came_from_and_nothing_of_its_connection() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &[]);
