@@ -22,6 +22,7 @@ pub(super) struct Matched {
     /// `/orders/{id}`.
     pub(super) pattern: String,
     pub(super) upstream_timeout: Option<Duration>,
+    pub(super) max_request: Option<usize>,
     pub(super) max_response: Option<usize>,
 }
 
@@ -41,6 +42,7 @@ impl Routes {
                 let matched = Matched {
                     pattern: route.path.clone(),
                     upstream_timeout: route.upstream_timeout,
+                    max_request: route.max_request,
                     max_response: route.max_response,
                     operation,
                 };
@@ -255,8 +257,6 @@ mod tests {
         {
             assert!(evaded(path), "{path}");
         }
-        for path in ["/orders", "/orders/7/pay", "/orders/a%20b/pay", "/a/", "/b//c", "/"] {
-            assert!(!evaded(path), "{path}");
         for path in ["/orders;x=1", "/;x/orders", "/x/..;/orders", "/orders%3bx", "/orders/7/pay;"]
         {
             assert!(evaded(path), "{path}");
@@ -264,6 +264,8 @@ mod tests {
         for path in ["/orders/7;v=1/pay", "/b;x=1", "/b;"] {
             assert!(!evaded(path), "{path}");
         }
+        for path in ["/orders", "/orders/7/pay", "/orders/a%20b/pay", "/a/", "/b//c", "/"] {
+            assert!(!evaded(path), "{path}");
         }
     }
 

@@ -55,6 +55,8 @@ pub struct Gateway {
     pub max_connections: u32,
     /// Calls of the upstream at once; more are refused unsent.
     pub max_calls: u32,
+    /// Bytes of requests with a key that are held at once; more are refused unsent.
+    pub max_buffered: u64,
     /// How long a caller may take for a TLS handshake, and for a request's head.
     #[serde(with = "duration")]
     pub header_timeout: Duration,
@@ -81,10 +83,10 @@ impl Default for Gateway {
             admin_listen: "127.0.0.1:7090".to_owned(),
             principal: Who::default(),
             jwks: None,
-            tenant_header: HeaderName::from_static("x-tenant-id"),
-            key_headers: vec![
             jwt_issuer: None,
             jwt_audience: None,
+            tenant_header: HeaderName::from_static("x-tenant-id"),
+            key_headers: vec![
                 HeaderName::from_static("idempotency-key"),
                 HeaderName::from_static("x-idempotency-key"),
             ],
@@ -95,6 +97,7 @@ impl Default for Gateway {
             tls_key: None,
             max_connections: 10_000,
             max_calls: 4_096,
+            max_buffered: 256 << 20,
             header_timeout: Duration::from_secs(15),
             body_timeout: Duration::from_secs(30),
             trust_forwarded: false,
@@ -114,6 +117,7 @@ impl Gateway {
             ("gateway.body_timeout", self.body_timeout.is_zero()),
             ("gateway.max_connections", self.max_connections == 0),
             ("gateway.max_calls", self.max_calls == 0),
+            ("gateway.max_buffered", self.max_buffered == 0),
         ];
         limits.iter().find(|(_, nothing)| *nothing).map(|(name, _)| *name)
     }

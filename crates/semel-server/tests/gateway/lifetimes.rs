@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
+use http_body_util::BodyExt as _;
 use tokio::net::TcpStream;
 
 use crate::caller::{Caller, full, get};
@@ -134,6 +135,21 @@ async fn calls_that_outlast_the_grace_are_cut_and_the_exit_says_so() {
         assert_eq!(told.problem(), (503, "shutting-down".to_owned()));
     }
     assert!(ground.log().contains("semel: calls were still under way"), "{}", ground.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_events_that_outlasts_the_grace_ends_like_an_upgraded_connection() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    for caller in [Caller::new, Caller::http2] {
+        let gateway = ground.gateway(&shop.url(), &["--drain", "300ms"]);
+        let caller = caller(&gateway);
+        let request = caller.request(Method::GET, "/events").body(full("")).unwrap();
+        let body = caller.begin(request).await.unwrap().into_body();
+        gateway.signal("TERM");
+        let read = tokio::time::timeout(PATIENCE, body.collect()).await.unwrap();
+        assert_eq!(read.unwrap().to_bytes(), "data: hello\n\n", "it is over, not cut");
+        assert_eq!(gateway.ended().code(), Some(0), "it would never have ended by itself");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

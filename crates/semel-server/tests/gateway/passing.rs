@@ -195,6 +195,8 @@ async fn no_request_chooses_where_it_goes() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{target}: {answer}");
     }
     assert_eq!(shop.seen("/api/x").len(), 1);
+    let plain = Caller::new(&gateway).get("/%2e%2e/x").await;
+    assert_eq!(plain.headers["content-type"], "text/plain; charset=utf-8");
     let strange = [format!("/api//{evil}/x"), format!("/api/@{evil}/x")];
     assert_eq!(strange.map(|target| shop.seen(&target).len()), [1, 1]);
 }

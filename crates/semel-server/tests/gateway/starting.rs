@@ -19,6 +19,10 @@ fn what_cannot_be_meant_is_one_line_and_code_2() {
     ground.write("bad.toml", "[gateway]\nupstraem = \"http://x\"");
     ground.write("bad-route.toml", "[[route]]\npath = \"x\"");
     ground.write("bad-lease.toml", "[ledger]\nlock_ttl = \"1ms\"\nstore = \"memory:\"");
+    ground.write(
+        "bad-room.toml",
+        "[gateway]\nmax_buffered = 9\n[[route]]\npath = \"/a\"\nmax_request = 10",
+    );
     ground.write("junk", "junk");
     for (flags, named) in [
         (&[][..], "--upstream"),
@@ -31,6 +35,7 @@ fn what_cannot_be_meant_is_one_line_and_code_2() {
         (&[TOKENS, &["--jwt-issuer", "x"]].concat(), "--jwks"),
         (&[TOKENS, &["--jwt-audience", "x"]].concat(), "--jwks"),
         (&["--upstream", UP, "--jwks", "junk", "--store", "memory:"], "jwt-claim:NAME"),
+        (&["--upstream", UP, "--config", "bad-room.toml", "--store", "memory:"], "max_buffered"),
         (&["--upstream", UP, "--tls-cert", "junk"], "--tls-key"),
         (&["--upstream", UP, "--tls-cert", "none", "--tls-key", "junk"], "--tls-cert none"),
         (&["--upstream", UP, "--tls-cert", "junk", "--tls-key", "junk"], "certificate"),
