@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use clap::Args;
 use http::HeaderName;
+use semel::{AnyStore, Executor};
 use tokio::signal::unix::Signal;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -179,8 +180,8 @@ pub(crate) async fn run(
     let lines: Vec<_> = [("gateway", &*shown)].into_iter().chain(admin_line).collect();
     serve::say(&lines);
 
-    let end = finish(listener.serve(Access(entrance), stop.clone(), gateway.drain), &stop);
-    let (in_time, since) = end.await;
+    let serving = listener.serve(Access(entrance), stop.clone(), gateway.drain);
+    let (in_time, since) = finish(serving, &stop, &executor).await;
     // Handlers go on without their callers; they have what is left of the grace.
     let left = gateway.drain.saturating_sub(since.elapsed());
     let shutdown = executor.shutdown(left).await;
@@ -199,9 +200,15 @@ pub(crate) async fn run(
 }
 
 /// What `serving` came to, and when it was asked to stop.
-async fn finish(serving: impl Future<Output = bool>, stop: &CancellationToken) -> (bool, Instant) {
+async fn finish(
+    serving: impl Future<Output = bool>,
+    stop: &CancellationToken,
+    executor: &Executor<AnyStore>,
+) -> (bool, Instant) {
     let asked = async {
         stop.cancelled().await;
+        // Who waits for another's answer may ask for it elsewhere, and is not what is finished here.
+        executor.stop_waiting();
         tracing::info!("stopping: calls under way finish, no new ones are taken");
         Instant::now()
     };

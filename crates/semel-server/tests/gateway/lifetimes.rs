@@ -138,6 +138,30 @@ async fn calls_that_outlast_the_grace_are_cut_and_the_exit_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn asked_to_stop_it_tells_who_waits_for_anothers_answer_and_finishes_that() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let config = "[gateway]\ndrain = \"50s\"\n[[route]]\npath = \"/slow\"\nwait = \"60s\"";
+    let gateway = ground.configured(&shop.url(), config);
+    let caller = Caller::new(&gateway);
+    let asks = || {
+        let caller = caller.clone();
+        tokio::spawn(async move { caller.post("/slow", "k", "{}").await })
+    };
+    let first = asks();
+    shop.arrived(1).await;
+    let waiting = asks();
+    // Time to begin to wait; who comes later is not let in.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    gateway.signal("TERM");
+    let told = waiting.await.unwrap();
+    assert_eq!(told.problem(), (409, "in-progress".to_owned()));
+    assert!(!first.is_finished(), "what is under way goes on");
+    shop.let_go(1);
+    assert_eq!(first.await.unwrap().status, 201);
+    assert_eq!(gateway.ended().code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_of_events_that_outlasts_the_grace_ends_like_an_upgraded_connection() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     for caller in [Caller::new, Caller::http2] {
