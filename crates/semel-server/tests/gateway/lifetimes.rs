@@ -235,3 +235,25 @@ async fn routes_are_read_again_when_asked_and_a_bad_file_changes_nothing() {
     ground.logged("takes a restart", 1).await;
     assert!(!wants_key("/new").await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_again_and_has_no_effect_is_said_and_what_new_patterns_mean() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let route = "[[route]]\npath = \"/orders/{id}\"\nmethods = \"POST\"\n";
+    let gateway = ground.configured(&shop.url(), route);
+    ground.write("semel.toml", format!("[ledger]\ndefault_ttl = \"1h\"\n{route}keep = \"2h\""));
+    gateway.signal("HUP");
+    ground.logged("[ledger] has changed, which takes a restart", 1).await;
+    assert!(ground.log().contains("default_ttl") && !ground.log().contains("patterns"));
+    ground.write("semel.toml", route.replace("{id}", "{*rest}"));
+    gateway.signal("HUP");
+    ground.logged("patterns have changed", 1).await;
+    let log = ground.log();
+    assert!(log.contains("POST /orders/{id}") && log.contains("POST /orders/{*rest}"), "{log}");
+    // Compared with what counts now, not with what once was.
+    gateway.signal("HUP");
+    ground.logged("the routes were read again", 3).await;
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().code(), Some(0));
+    assert_eq!(ground.log().matches("patterns have changed").count(), 1);
+}
