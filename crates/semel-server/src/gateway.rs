@@ -10,7 +10,11 @@ mod entrance;
 mod forward;
 mod headers;
 pub mod identity;
+mod places;
+mod reload;
+mod room;
 mod routes;
+mod sent;
 pub mod settings;
 mod token;
 mod trace;
@@ -18,12 +22,11 @@ mod upgrade;
 pub mod upstream;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use http::HeaderName;
-use tokio::signal::unix::Signal;
+use semel::{AnyStore, Executor};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +35,7 @@ use self::certificate::Certificate;
 use self::entrance::Entrance;
 use self::forward::Forward;
 use self::identity::Who;
-use self::settings::Gateway;
+use self::reload::Reload;
 use self::upstream::Upstream;
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreUrl};
@@ -60,6 +63,12 @@ pub struct Arguments {
     /// Keys to verify tokens with, a JSON Web Key Set
     #[arg(long, value_name = "FILE")]
     jwks: Option<PathBuf>,
+    /// Who must have issued a token (its iss) [default: anybody with a key of the set]
+    #[arg(long, value_name = "NAME")]
+    jwt_issuer: Option<String>,
+    /// Whom a token must be for (its aud) [default: anybody]
+    #[arg(long, value_name = "NAME")]
+    jwt_audience: Option<String>,
     /// The header that names the tenant [default: X-Tenant-Id]
     #[arg(long, value_name = "NAME")]
     tenant_header: Option<HeaderName>,
@@ -108,6 +117,8 @@ impl Arguments {
         lay_some(&self.store, &mut settings.ledger.store);
         lay(&self.principal, &mut gateway.principal);
         lay_some(&self.jwks, &mut gateway.jwks);
+        lay_some(&self.jwt_issuer, &mut gateway.jwt_issuer);
+        lay_some(&self.jwt_audience, &mut gateway.jwt_audience);
         lay(&self.tenant_header, &mut gateway.tenant_header);
         lay(&self.upstream_timeout, &mut gateway.upstream_timeout);
         gateway.upstream_http2 |= self.upstream_http2;
@@ -158,7 +169,8 @@ pub(crate) async fn run(
     let admin_url = admin.as_ref().map(admin::Admin::url);
     let admin = admin
         .map(|admin| admin.start(executor.clone(), store.kind(), stop.clone(), closed.clone()));
-    reload(asked, arguments, &settings, file, entrance.clone(), certificate);
+    let reload = Reload { arguments, started: settings.clone(), file, certificate };
+    tokio::spawn(reload.whenever(asked, entrance.clone()));
 
     for warning in gateway.principal.warnings(gateway.jwks.is_some()) {
         tracing::warn!("{warning}");
@@ -168,8 +180,8 @@ pub(crate) async fn run(
     let lines: Vec<_> = [("gateway", &*shown)].into_iter().chain(admin_line).collect();
     serve::say(&lines);
 
-    let end = finish(listener.serve(Access(entrance), stop.clone(), gateway.drain), &stop);
-    let (in_time, since) = end.await;
+    let serving = listener.serve(Access(entrance), stop.clone(), gateway.drain);
+    let (in_time, since) = finish(serving, &stop, &executor).await;
     // Handlers go on without their callers; they have what is left of the grace.
     let left = gateway.drain.saturating_sub(since.elapsed());
     let shutdown = executor.shutdown(left).await;
@@ -188,46 +200,17 @@ pub(crate) async fn run(
 }
 
 /// What `serving` came to, and when it was asked to stop.
-async fn finish(serving: impl Future<Output = bool>, stop: &CancellationToken) -> (bool, Instant) {
+async fn finish(
+    serving: impl Future<Output = bool>,
+    stop: &CancellationToken,
+    executor: &Executor<AnyStore>,
+) -> (bool, Instant) {
     let asked = async {
         stop.cancelled().await;
+        // Who waits for another's answer may ask for it elsewhere, and is not what is finished here.
+        executor.stop_waiting();
         tracing::info!("stopping: calls under way finish, no new ones are taken");
         Instant::now()
     };
     tokio::join!(serving, asked)
-}
-
-/// Reads routes, keys and certificates again whenever SIGHUP asks for it.
-fn reload(
-    mut asked: Signal,
-    arguments: Arguments,
-    started: &Settings,
-    file: Option<PathBuf>,
-    entrance: Entrance,
-    certificate: Option<Arc<Certificate>>,
-) {
-    let gateway: Gateway = started.gateway.clone();
-    tokio::spawn(async move {
-        while asked.recv().await.is_some() {
-            let read = Settings::read(file.as_deref()).and_then(|settings| {
-                let settings = arguments.over(settings);
-                // What may be wrong comes first: both change, or neither.
-                let doors = entrance.prepare(&gateway, &settings.route)?;
-                certificate.as_ref().map_or(Ok(()), |certificate| certificate.reload())?;
-                entrance.change(doors);
-                Ok(settings)
-            });
-            match read {
-                Ok(settings) => {
-                    tracing::info!(routes = settings.route.len(), "the routes were read again");
-                    if settings.gateway != gateway {
-                        tracing::warn!("[gateway] has changed, which takes a restart");
-                    }
-                }
-                Err(failure) => {
-                    tracing::error!(%failure, "the routes could not be read again; the old ones stay");
-                }
-            }
-        }
-    });
 }

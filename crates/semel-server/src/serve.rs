@@ -8,6 +8,7 @@ mod opening;
 use std::error::Error;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ use tower::Service;
 use self::opening::Opening;
 use crate::failure::Failure;
 
+/// Requests of one HTTP/2 connection at once; a caller that has more waits with them or connects again.
+const STREAMS: u32 = 128;
 /// How often a caller of HTTP/2 is asked whether it is still there.
 const PING: Duration = Duration::from_secs(15);
 /// How long the other end of a connection may be silent before it is asked whether it is still there, and
@@ -91,6 +94,11 @@ impl Seat {
     pub(crate) async fn cut(&self) {
         self.0.cut.cancelled().await;
     }
+
+    /// The same for whoever has no place of its own.
+    pub(crate) fn ending(&self) -> CancellationToken {
+        self.0.cut.clone()
+    }
 }
 
 /// A socket that listens.
@@ -136,7 +144,7 @@ impl Listener {
 
     /// Serves HTTP/1.1 and HTTP/2 until `stop`, then waits `grace` for calls under way and for what
     /// connections were upgraded to, and cuts the rest. Says whether all calls finished: an upgraded
-    /// connection may have no end of its own.
+    /// connection or a stream of events may have no end of its own.
     pub(crate) async fn serve<S, B>(
         self,
         service: S,
@@ -190,19 +198,26 @@ impl Listener {
         }
         drop(self.socket);
         let end = Instant::now() + grace;
-        let in_time = timeout_at(end, calls.shutdown()).await.is_ok();
+        let mut calls = pin!(calls.shutdown());
+        let mut over = timeout_at(end, &mut calls).await.is_ok();
         // Once all calls are over, whatever still has a place is an upgraded connection or, rarely, an
         // attempt whose caller has left.
         if timeout_at(end, places.acquire_many(all)).await.is_err() {
             cut.cancel();
-            if in_time {
+            let noticed = Instant::now() + CUT;
+            if !over {
+                // A stream of events has no end of its own either, and ends now.
+                over = timeout_at(noticed, calls).await.is_ok();
+            }
+            if over {
                 tracing::info!(
-                    "places were still taken after {grace:?}; upgraded connections are closed"
+                    "places were still taken after {grace:?}; upgraded connections are closed, \
+                     streams of events end"
                 );
-                let _ = tokio::time::timeout(CUT, places.acquire_many(all)).await;
+                let _ = timeout_at(noticed, places.acquire_many(all)).await;
             }
         }
-        in_time
+        over
     }
 }
 
@@ -260,7 +275,11 @@ impl Caller {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
         // A caller that vanished without a word is found out.
-        builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING)
+            .max_concurrent_streams(STREAMS);
         let stream = TokioIo::new(Opening::new(stream, patience));
         let connection = builder
             .serve_connection_with_upgrades(stream, TowerToHyperService::new(service))

@@ -94,6 +94,37 @@ async fn a_repeat_of_a_settled_key_costs_no_trip() {
 }
 
 #[tokio::test]
+async fn who_waits_for_anothers_answer_is_told_at_once_when_nobody_is_to_wait() {
+    let bench = Bench::new(LocalReplay::OFF);
+    let (begun, begins) = oneshot::channel();
+    let (end, ends) = oneshot::channel::<()>();
+    let executor = bench.executor.clone();
+    let first = tokio::spawn(async move {
+        let work = move |_| async move {
+            begun.send(()).expect("somebody waits for it");
+            ends.await.map(|()| 7).map_err(|_| "nobody ended it".to_owned())
+        };
+        executor.run(command(), work).await
+    });
+    begins.await.expect("it begins");
+    let waits = || bench.run(command().wait(Wait::UpTo(MINUTE)));
+    let mut waiting = std::pin::pin!(waits());
+    let early = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
+    assert!(early.is_err(), "it waits: {early:?}");
+    bench.executor.stop_waiting();
+    let both = async { [waiting.await, waits().await] };
+    for told in tokio::time::timeout(MINUTE / 2, both).await.expect("at once") {
+        assert!(matches!(told, Ok(Execution::InProgress { .. })), "{told:?}");
+    }
+    let other = Key::command("acme", "PAY", "k-2").expect("a valid key");
+    let other = bench.run(Command::new(other)).await.expect("new work is taken");
+    assert_eq!(other.value(), Some(&1));
+    end.send(()).expect("it still runs");
+    let first = first.await.expect("no panic").expect("what is under way goes on");
+    assert_eq!(first.value(), Some(&7));
+}
+
+#[tokio::test]
 async fn a_remembered_answer_still_tells_another_request_apart() {
     let bench = Bench::new(LocalReplay::default());
     let _ = bench.run(command().fingerprint(Fingerprint::opaque("a"))).await;

@@ -100,7 +100,7 @@ mod status;
 pub use crate::client::{CallKey, UnfitKey};
 pub use crate::fate::Fate;
 pub use crate::future::ResponseFuture;
-pub use crate::problem::Slug;
+pub use crate::problem::{Problem, Slug};
 pub use codes::{Answered, Codes};
 pub use interceptor::{KeyInterceptor, with_key};
 pub use layer::GrpcLayer;
@@ -108,6 +108,5 @@ pub use methods::InvalidDescriptorSet;
 pub use retry::Retry;
 pub use rules::Rules;
 pub use service::GrpcService;
-pub use status::refusal;
 
 pub use crate::http::REPLAYED;

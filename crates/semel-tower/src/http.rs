@@ -66,7 +66,7 @@ mod service;
 
 pub use crate::fate::Fate;
 pub use crate::future::ResponseFuture;
-pub use crate::problem::Slug;
+pub use crate::problem::{Problem, Slug};
 pub use answer::REPLAYED;
 pub use later::OPERATIONS;
 pub use layer::{IdempotencyLayer, PROBLEMS};
@@ -77,29 +77,8 @@ pub use service::Idempotency;
 #[cfg(feature = "grpc")]
 pub(crate) use {fingerprint::named, rules::never_kept};
 
-/// A problem as the layer writes it, for a service behind it that has to tell one itself (a proxy whose
-/// upstream is away). `types` is what [`problem_types`](IdempotencyLayer::problem_types) was given,
-/// `instance` the path of the request. A [`Fate`] beside it says what becomes of the claim.
-///
-/// ```
-/// use semel_tower::http::{Fate, PROBLEMS, Slug, problem};
-///
-/// let detail = "the upstream did not answer within 30s";
-/// let mut answer = problem(Slug::UpstreamAmbiguous, detail, PROBLEMS, "/orders");
-/// answer.extensions_mut().insert(Fate::Doubt);
-/// assert_eq!(answer.status(), 504);
-/// ```
-pub fn problem(
-    slug: Slug,
-    detail: impl Into<std::borrow::Cow<'static, str>>,
-    types: &str,
-    instance: &str,
-) -> http::Response<bytes::Bytes> {
-    crate::problem::Problem::new(slug, detail).written(types, instance)
-}
-
 /// A problem that an extractor refuses a request with.
 #[cfg(feature = "axum")]
 pub(crate) fn refusal(slug: Slug, detail: String) -> http::Response<bytes::Bytes> {
-    crate::problem::Problem::new(slug, detail).written(layer::PROBLEMS, "")
+    Problem::new(slug, detail).written(layer::PROBLEMS, "")
 }

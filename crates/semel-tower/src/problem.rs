@@ -15,9 +15,22 @@ use semel::{Error, OperationId};
 use self::slug::Facts;
 pub use self::slug::Slug;
 
-/// A problem, before it is written.
+/// A problem, before it is written. The layers write their own; this is for a service behind one that
+/// has to tell one itself (a proxy whose upstream is away). A [`Fate`](crate::http::Fate) beside it says
+/// what becomes of the claim.
+///
+/// ```
+/// use semel_tower::http::{Fate, PROBLEMS, Problem, Slug};
+///
+/// let detail = "the upstream did not answer within 30s";
+/// let problem = Problem::new(Slug::UpstreamAmbiguous, detail);
+/// let mut answer = problem.written(PROBLEMS, "/orders");
+/// answer.extensions_mut().insert(Fate::Doubt);
+/// assert_eq!(answer.status(), 504);
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Problem {
+#[must_use]
+pub struct Problem {
     pub(crate) slug: Slug,
     pub(crate) detail: Cow<'static, str>,
     pub(crate) retry_after: Option<Duration>,
@@ -31,7 +44,9 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(slug: Slug, detail: impl Into<Cow<'static, str>>) -> Self {
+    /// A problem of this kind, with what is to be said about this one. Everything else is as its kind
+    /// has it.
+    pub fn new(slug: Slug, detail: impl Into<Cow<'static, str>>) -> Self {
         let Facts { status, retryable, safe_new_key, .. } = slug.facts();
         Self {
             slug,
@@ -45,8 +60,16 @@ impl Problem {
         }
     }
 
-    pub(crate) fn retry_after(mut self, delay: Duration) -> Self {
+    /// When to come again. Nothing is said by default.
+    pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = Some(delay);
+        self
+    }
+
+    /// Whether the same request may succeed later by itself, and do nothing twice: without a key or a
+    /// claim that is not as its kind has it.
+    pub fn retryable(mut self, retryable: bool) -> Self {
+        self.retryable = retryable;
         self
     }
 

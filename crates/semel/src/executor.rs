@@ -113,6 +113,8 @@ struct Inner<S: Store> {
     attempts: TaskTracker,
     /// Told first: stop soon, take nothing new.
     closing: CancellationToken,
+    /// Told with it or before: nobody waits for somebody else's answer any more.
+    hurrying: CancellationToken,
     /// Told after the grace: attempts are dropped where they stand.
     abort: CancellationToken,
 }
@@ -180,6 +182,7 @@ impl<S: Store> Builder<S> {
     /// [`InvalidPolicy`] if the default policy cannot work.
     pub fn build(self) -> Result<Executor<S>, InvalidPolicy> {
         self.policy.check()?;
+        let closing = CancellationToken::new();
         Ok(Executor(Arc::new(Inner {
             heartbeat: Heartbeat::new(Arc::clone(&self.store)),
             store: self.store,
@@ -193,7 +196,8 @@ impl<S: Store> Builder<S> {
             in_flight: flight::InFlight::default(),
             tasks: TaskTracker::new(),
             attempts: TaskTracker::new(),
-            closing: CancellationToken::new(),
+            hurrying: closing.child_token(),
+            closing,
             abort: CancellationToken::new(),
         })))
     }
@@ -315,6 +319,15 @@ impl<S: Store> Executor<S> {
     pub fn refresh(&self, key: &Key) {
         self.0.replays.revoke(key);
         self.0.moved(key);
+    }
+
+    /// Lets nobody wait for somebody else's answer any more: who does is told now that the operation is
+    /// in progress, and who would is told at once. Work goes on, and new work is taken.
+    ///
+    /// For a service that is about to stop and lets its calls finish first: a caller that only waits may
+    /// ask for the answer elsewhere.
+    pub fn stop_waiting(&self) {
+        self.0.hurrying.cancel();
     }
 
     /// Takes no new work, tells attempts to stop, gives them `grace`, then drops what is left.

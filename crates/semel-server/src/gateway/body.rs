@@ -9,9 +9,10 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::client::too_late;
-use super::forward::Place;
+use super::places::{Place, Upload};
 
 /// Why a body broke off.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -47,11 +48,13 @@ impl Progress {
 pub(super) struct Outgoing<B> {
     body: B,
     progress: Option<Progress>,
+    /// What it takes of what there is, for as long as it is not over.
+    _upload: Option<Upload>,
 }
 
 impl<B> Outgoing<B> {
-    pub(super) fn new(body: B, progress: Option<Progress>) -> Self {
-        Self { body, progress }
+    pub(super) fn new(body: B, progress: Option<Progress>, upload: Option<Upload>) -> Self {
+        Self { body, progress, _upload: upload }
     }
 }
 
@@ -83,7 +86,23 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Outgoing<B> {
 #[derive(Debug)]
 pub(super) struct Answer {
     from: Source,
-    deadline: Option<Deadline>,
+    ends: Ends,
+}
+
+/// What ends an answer besides whoever gives it.
+#[derive(Debug)]
+pub(super) enum Ends {
+    Nothing,
+    /// Somebody waits for its end: it comes before the deadline, or the answer breaks off.
+    Late(Deadline),
+    /// It has no end of its own (a stream of events), and is over when its connection must be.
+    Cut(Pin<Box<WaitForCancellationFutureOwned>>),
+}
+
+impl Ends {
+    pub(super) fn cut(token: CancellationToken) -> Self {
+        Self::Cut(Box::pin(token.cancelled_owned()))
+    }
 }
 
 /// When an answer that is waited for must be whole.
@@ -105,15 +124,15 @@ enum Source {
 }
 
 impl Answer {
-    /// The upstream's. Where somebody waits for its end, it comes before the deadline or breaks off.
-    pub(super) fn upstream(body: Incoming, deadline: Option<Deadline>) -> Self {
-        Self { from: Source::Upstream(body), deadline }
+    /// The upstream's.
+    pub(super) fn upstream(body: Incoming, ends: Ends) -> Self {
+        Self { from: Source::Upstream(body), ends }
     }
 }
 
 impl From<Bytes> for Answer {
     fn from(words: Bytes) -> Self {
-        Self { from: Source::Here(words), deadline: None }
+        Self { from: Source::Here(words), ends: Ends::Nothing }
     }
 }
 
@@ -125,29 +144,36 @@ impl HttpBody for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { from, deadline } = &mut *self;
-        match from {
-            Source::Here(words) if words.is_empty() => Poll::Ready(None),
-            Source::Here(words) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(words))))),
-            Source::Upstream(body) => match Pin::new(body).poll_frame(cx) {
-                Poll::Ready(frame) => {
-                    let data = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len);
-                    let bytes =
-                        frame.as_ref().and_then(|frame| frame.as_ref().ok()).map_or(0, data);
-                    if let Some(Deadline { left, .. }) = deadline {
-                        match left.checked_sub(bytes) {
-                            Some(less) => *left = less,
-                            None => *deadline = None,
-                        }
+        let Self { from, ends } = &mut *self;
+        let body = match from {
+            Source::Here(words) if words.is_empty() => return Poll::Ready(None),
+            Source::Here(words) => {
+                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(words)))));
+            }
+            Source::Upstream(body) => body,
+        };
+        if let Ends::Cut(cut) = ends
+            && cut.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(None);
+        }
+        match Pin::new(body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                let data = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len);
+                let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()).map_or(0, data);
+                if let Ends::Late(Deadline { left, .. }) = ends {
+                    match left.checked_sub(bytes) {
+                        Some(less) => *left = less,
+                        None => *ends = Ends::Nothing,
                     }
-                    Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
                 }
-                Poll::Pending => match deadline {
-                    Some(Deadline { end, limit, .. }) => {
-                        end.as_mut().poll(cx).map(|()| Some(Err(too_late(*limit).into())))
-                    }
-                    None => Poll::Pending,
-                },
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Poll::Pending => match ends {
+                Ends::Late(Deadline { end, limit, .. }) => {
+                    end.as_mut().poll(cx).map(|()| Some(Err(too_late(*limit).into())))
+                }
+                Ends::Nothing | Ends::Cut(_) => Poll::Pending,
             },
         }
     }
@@ -180,7 +206,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(20)).await;
             (n < 3).then(|| (Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"x"))), n + 1))
         });
-        let body = Outgoing::new(StreamBody::new(Box::pin(frames)), Some(progress.clone()));
+        let body = Outgoing::new(StreamBody::new(Box::pin(frames)), Some(progress.clone()), None);
         let limit = Duration::from_secs(30);
         tokio::select! {
             () = progress.none_for(limit) => panic!("it goes on"),

@@ -11,25 +11,32 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
+use http::header::CONNECTION;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use semel::{AnyStore, Command, Executor};
 use semel_tower::grpc::{GrpcLayer, GrpcService, Rules as GrpcRules};
-use semel_tower::http::{Idempotency, IdempotencyLayer, Rules, Slug};
+use semel_tower::http::{Idempotency, IdempotencyLayer, Problem, Rules, Slug};
 use semel_tower::{Body, Fenced};
 use tower::{Layer as _, Service};
 
 use super::body::Answer;
-use super::forward::{Forward, told};
+use super::forward::{COME_AGAIN, Forward, count, told};
 use super::headers::options;
-use super::identity;
+use super::identity::{self, Who};
+use super::room::{Counted, Held, Room};
 use super::routes::{self, Matched, Routes};
 use super::settings::{Gateway, Route};
 use super::token::Issuer;
 use crate::failure::Failure;
 
-type Inside = Forward<Body<Incoming>>;
+type Inside = Forward<Body<Counted<Incoming>>>;
+
+/// What the layers hold of a request where no route says otherwise.
+const MAX_REQUEST: usize = 1 << 20;
+/// What gRPC has before a message.
+const PREFIX: usize = 5;
 
 /// Everything that a reload changes.
 pub(super) struct Doors {
@@ -38,6 +45,8 @@ pub(super) struct Doors {
     grpc: GrpcService<Inside, AnyStore, Fenced>,
     /// Which paths are gRPC's.
     methods: GrpcLayer<AnyStore>,
+    /// Headers that a key may be in.
+    keys: Vec<HeaderName>,
     /// Headers that say whose request it is and which, and what is wrong without them.
     identifying: Vec<(HeaderName, Slug)>,
     problems: String,
@@ -49,6 +58,7 @@ pub(super) struct Entrance {
     doors: Arc<ArcSwap<Doors>>,
     executor: Executor<AnyStore>,
     forward: Inside,
+    room: Arc<Room>,
 }
 
 impl Entrance {
@@ -59,7 +69,8 @@ impl Entrance {
         forward: Inside,
     ) -> Result<Self, Failure> {
         let doors = doors(settings, routes, &executor, &forward)?;
-        Ok(Self { doors: Arc::new(ArcSwap::from_pointee(doors)), executor, forward })
+        let room = Room::new(settings.max_buffered);
+        Ok(Self { doors: Arc::new(ArcSwap::from_pointee(doors)), executor, forward, room })
     }
 
     /// What these routes come to, with the files that the settings name read again.
@@ -79,10 +90,13 @@ fn doors(
     executor: &Executor<AnyStore>,
     forward: &Inside,
 ) -> Result<Doors, Failure> {
-    let issuer = match &settings.jwks {
-        Some(path) => Issuer::read(path)?,
-        None => Issuer::anybody(),
-    };
+    let issuer = issuer(settings)?;
+    if let Some(route) = all.iter().find(|route| route.max_request > Some(most_held(settings))) {
+        return Err(Failure::usage(format_args!(
+            "the route {}: a max_request above gateway.max_buffered lets nothing of that length through",
+            route.path
+        )));
+    }
     let who = || {
         (identity::tenant(settings.tenant_header.clone()), settings.principal.scope(issuer.clone()))
     };
@@ -95,9 +109,10 @@ fn doors(
     let (tenant, scope) = who();
     let metadata = settings.key_headers.iter().cloned();
     let genesis = HeaderName::from_static("x-idem-key");
+    let all_keys: Vec<HeaderName> = metadata.chain([genesis]).collect();
     let mut grpc = GrpcLayer::new(executor.clone(), tenant, scope)
         .rules(GrpcRules::new().body_timeout(settings.body_timeout).command(Command::attended))
-        .key_metadata(metadata.chain([genesis]));
+        .key_metadata(all_keys.iter().cloned());
     for route in all {
         if route.grpc {
             grpc = grpc.unary(&route.path, routes::grpc_rules(route, settings));
@@ -116,9 +131,36 @@ fn doors(
         http: http.layer(forward.clone()),
         grpc: grpc.layer(forward.clone()),
         methods: grpc,
+        keys: all_keys,
         identifying: identifying(settings),
         problems: settings.problem_types.clone(),
     })
+}
+
+/// The longest body that there could be room for.
+fn most_held(settings: &Gateway) -> usize {
+    usize::try_from(settings.max_buffered).unwrap_or(usize::MAX)
+}
+
+/// Whose tokens are believed.
+fn issuer(settings: &Gateway) -> Result<Issuer, Failure> {
+    let Gateway { jwks, jwt_issuer, jwt_audience, principal, .. } = settings;
+    let Some(path) = jwks else {
+        return match jwt_issuer.is_some() || jwt_audience.is_some() {
+            true => Err(Failure::usage(
+                "--jwt-issuer and --jwt-audience are for tokens that are verified: give --jwks FILE",
+            )),
+            false => Ok(Issuer::anybody()),
+        };
+    };
+    // Who gives keys means tokens to be verified, and would take it for granted that they are.
+    if !matches!(principal, Who::Claim(_)) {
+        return Err(Failure::usage(format_args!(
+            "--jwks verifies tokens, and callers are told apart by {principal}: no token would be \
+             looked at; give --principal jwt-claim:NAME"
+        )));
+    }
+    Ok(Issuer::read(path)?.only(jwt_issuer.as_deref(), jwt_audience.as_deref()))
 }
 
 fn identifying(settings: &Gateway) -> Vec<(HeaderName, Slug)> {
@@ -139,6 +181,51 @@ impl Doors {
             let detail = format!("Connection names {name}, which is not for this connection alone");
             Some((*slug, detail))
         })
+    }
+
+    /// How much of a request's body a layer may hold; `None` if it passes as it comes.
+    fn holds<B: http_body::Body>(
+        &self,
+        request: &Request<B>,
+        matched: Option<&Arc<Matched>>,
+        grpc: bool,
+    ) -> Option<usize> {
+        let writes = [Method::POST, Method::PATCH].contains(request.method());
+        let concerned = matched.is_some() || writes || grpc;
+        let keyed = || self.keys.iter().any(|name| request.headers().contains_key(name));
+        let most = matched.and_then(|matched| matched.max_request).unwrap_or(MAX_REQUEST);
+        let holds = concerned && !request.body().is_end_stream() && keyed();
+        holds.then(|| most.saturating_add(PREFIX))
+    }
+}
+
+/// A request whose body a layer may hold.
+struct Buffered {
+    held: Arc<Held>,
+    target: Uri,
+    doors: Arc<Doors>,
+    grpc: bool,
+}
+
+impl Buffered {
+    /// The answer that a layer gave, or the reason why it did not get all of the request.
+    fn answered(&self, answer: Response<Body<Answer>>) -> Response<Body<Answer>> {
+        let unread = [Some(&Slug::BodyIncomplete), Some(&Slug::BodyTimeout)];
+        if !self.held.was_refused() || !unread.contains(&answer.extensions().get::<Slug>()) {
+            return answer;
+        }
+        count("refused");
+        tracing::warn!("too many bytes of requests are held (max_buffered); one was refused");
+        let detail = "too much is being received; nothing was sent, come again with the same key";
+        let problem = Problem::new(Slug::Overloaded, detail).retry_after(COME_AGAIN);
+        let mut refused = match self.grpc {
+            true => problem.refused(),
+            false => problem.written(&self.doors.problems, self.target.path()),
+        };
+        if let Some(close) = answer.headers().get(CONNECTION) {
+            refused.headers_mut().insert(CONNECTION, close.clone());
+        }
+        refused.map(|words| Body::through(Answer::from(words)))
     }
 }
 
@@ -164,11 +251,11 @@ impl Service<Request<Incoming>> for Entrance {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let doors = self.doors.load();
         let (method, path) = (request.method(), request.uri().path());
         if let Some((slug, detail)) = doors.divided(request.headers()) {
-            let answer = semel_tower::http::problem(slug, detail, &doors.problems, path);
+            let answer = Problem::new(slug, detail).written(&doors.problems, path);
             let answer = answer.map(|words| Body::through(Answer::from(words)));
             return Box::pin(std::future::ready(Ok(answer)));
         }
@@ -180,6 +267,17 @@ impl Service<Request<Incoming>> for Entrance {
         }
         let matched = doors.routes.met(method, path).cloned();
         let grpc = doors.methods.covers(path);
+        let buffered = doors.holds(&request, matched.as_ref(), grpc).map(|most| {
+            let (held, target) = (Held::new(&self.room), request.uri().clone());
+            (most, Buffered { held, target, doors: Arc::clone(&*doors), grpc })
+        });
+        let mut request = request.map(|body| match &buffered {
+            Some((most, buffered)) => Counted::held(body, Arc::clone(&buffered.held), *most),
+            None => Counted::passing(body),
+        });
+        if let Some((_, buffered)) = &buffered {
+            request.extensions_mut().insert(Arc::clone(&buffered.held));
+        }
         if let Some(matched) = &matched {
             request.extensions_mut().insert(Arc::clone(matched));
         }
@@ -189,6 +287,9 @@ impl Service<Request<Incoming>> for Entrance {
         };
         Box::pin(async move {
             let mut answer = answering.await?;
+            if let Some((_, buffered)) = buffered {
+                answer = buffered.answered(answer);
+            }
             if let Some(matched) = matched {
                 answer.extensions_mut().insert(matched);
             }

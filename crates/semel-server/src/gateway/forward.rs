@@ -11,20 +11,24 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::capture_connection;
 use metrics::counter;
-use semel_tower::http::{Fate, Slug};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use semel_tower::Unprotected;
+use semel_tower::http::{Fate, Problem, Slug};
+use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-use super::body::{Answer, BoxError, Deadline, Outgoing, Progress};
+use super::body::{Answer, BoxError, Deadline, Ends, Outgoing, Progress};
 use super::client::{Pools, is_unsent};
 use super::headers::{self, Arrival};
+use super::places::{Place, Places};
+use super::room::Held;
 use super::routes::Matched;
+use super::sent::Sent;
 use super::settings::Gateway;
 use super::trace;
 use super::upgrade::Upgrade;
@@ -34,13 +38,11 @@ use crate::serve::Peer;
 
 /// What the layer keeps of an answer where no route says otherwise.
 const MAX_RESPONSE: usize = 1 << 20;
-/// The part of the places, one in so many, that only calls with a key may take.
-const KEYED: u32 = 4;
 /// What gRPC has before a message.
 const PREFIX: usize = 5;
 
-const UNSENT: &str = "nothing was sent; come again with the same key";
-const DOUBTFUL: &str = "whether the request took effect is not known; come again with the same key";
+/// When a caller is told to come again who came when there was too much to do.
+pub(super) const COME_AGAIN: Duration = Duration::from_secs(1);
 
 /// Hands requests to the upstream.
 #[derive(Debug)]
@@ -54,32 +56,16 @@ struct Inner<B> {
     secure: bool,
     trusted: bool,
     problems: String,
-    /// Calls at once. They outlive their callers, so that no limit of connections bounds them.
-    calls: Arc<Semaphore>,
-    /// Of these, the ones without a key, which may not have all: their bodies come as slowly as callers
-    /// like, and a few slow ones are not to keep everybody out.
-    keyless: Arc<Semaphore>,
+    places: Places,
     max_calls: u32,
-}
-
-/// A call's place among those that are under way.
-#[derive(Debug)]
-pub(super) struct Place {
-    _call: OwnedSemaphorePermit,
-    _keyless: Option<OwnedSemaphorePermit>,
+    /// Whether HTTP/2 is spoken to it whatever it says.
+    http2: bool,
 }
 
 impl<B> Clone for Forward<B> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
-}
-
-/// Of a request, what is needed when it is gone.
-struct Sent {
-    path: String,
-    grpc: bool,
-    claimed: bool,
 }
 
 impl<B> Forward<B>
@@ -95,11 +81,9 @@ where
             secure: settings.tls_cert.is_some(),
             trusted: settings.trust_forwarded,
             problems: settings.problem_types.clone(),
-            calls: Arc::new(Semaphore::new(settings.max_calls as usize)),
-            keyless: Arc::new(Semaphore::new(
-                (settings.max_calls - settings.max_calls / KEYED) as usize,
-            )),
+            places: Places::new(settings.max_calls),
             max_calls: settings.max_calls,
+            http2: settings.upstream_http2,
         })))
     }
 
@@ -111,17 +95,20 @@ where
                 "the request's target is no path of this service\n",
             );
         };
-        let sent = Sent {
-            path: request.uri().path().to_owned(),
-            grpc: is_grpc(request.headers()),
-            claimed: request.extensions().get::<semel::Context>().is_some(),
-        };
+        let sent = Sent::of(&request);
         let matched = request.extensions().get::<Arc<Matched>>();
         let limit = matched.and_then(|matched| matched.upstream_timeout).unwrap_or(inner.timeout);
         let bytes = matched.and_then(|matched| matched.max_response).unwrap_or(MAX_RESPONSE);
-        let Some(place) = inner.place(sent.claimed) else { return inner.too_many(&sent) };
+        let held = held(&mut request, sent.claimed);
+        let call = sent.call(request.body());
+        let Some((place, upload)) = inner.places.take(call) else { return inner.too_many(&sent) };
+        let place = place.holding(held);
+        let cut = ends_with(&request, sent.claimed);
         let upgrade = Upgrade::asked(&mut request, sent.claimed);
         inner.readdress(&mut request, uri);
+        if !sent.grpc && !inner.http2 {
+            headers::announce(&mut request);
+        }
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
         }
@@ -135,7 +122,7 @@ where
             Patience::Begun { progress: Progress::new(), limit, _place: place }
         };
         let progress = patience.progress();
-        let mut request = request.map(|body| Outgoing::new(body, progress));
+        let mut request = request.map(|body| Outgoing::new(body, progress, upload));
         let connection = capture_connection(&mut request);
         let pool = if sent.grpc { &inner.pools.grpc } else { &inner.pools.any };
         let answered = pool.request(request);
@@ -157,7 +144,12 @@ where
                     .deadline()
                     .filter(|deadline| announced <= deadline.left as u64 && !is_endless(&response));
                 let doubtful = sent.claimed && is_doubtful(response.status());
-                let mut answer = pass(response, upgrade, waited);
+                let ends = match (waited, cut) {
+                    (Some(deadline), _) => Ends::Late(deadline),
+                    (None, Some(cut)) if is_endless(&response) => Ends::cut(cut),
+                    (None, _) => Ends::Nothing,
+                };
+                let mut answer = pass(response, upgrade, ends);
                 if doubtful {
                     answer.extensions_mut().insert(Fate::Doubt);
                 }
@@ -202,13 +194,6 @@ impl Patience {
 }
 
 impl<B> Inner<B> {
-    /// A place for one more call, if there is one.
-    fn place(&self, claimed: bool) -> Option<Place> {
-        let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
-        let keyless = if claimed { None } else { Some(take(&self.keyless)?) };
-        Some(Place { _call: take(&self.calls)?, _keyless: keyless })
-    }
-
     /// Makes a request of a caller's one of ours.
     fn readdress(&self, request: &mut Request<B>, uri: Uri) {
         // Taken out: a call outlives its caller, whose place is then somebody else's.
@@ -229,9 +214,12 @@ impl<B> Inner<B> {
         count("refused");
         let (upstream, max_calls, keyed) = (&self.upstream, self.max_calls, sent.claimed);
         tracing::warn!(%upstream, max_calls, keyed, "too many calls are under way; one was refused");
-        let words = "too many calls are under way; come again with the same key\n";
-        let mut response = told(StatusCode::SERVICE_UNAVAILABLE, words);
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        let detail = match sent.claimed {
+            true => "too many calls are under way; come again with the same key",
+            false => "too many calls are under way; come again",
+        };
+        let problem = Problem::new(Slug::Overloaded, detail).retry_after(COME_AGAIN);
+        let mut response = sent.told(problem, &self.problems);
         if sent.claimed {
             response.extensions_mut().insert(Fate::Release);
         }
@@ -240,24 +228,40 @@ impl<B> Inner<B> {
 
     /// What a caller is told whose request got no answer, and what becomes of its claim.
     fn failed(&self, sent: &Sent, unsent: bool, why: &str) -> Response<Answer> {
-        let (slug, fate, detail, result) = match unsent {
-            true => (Slug::UpstreamUnreachable, Fate::Release, UNSENT, "unreachable"),
-            false => (Slug::UpstreamAmbiguous, Fate::Doubt, DOUBTFUL, "ambiguous"),
+        let (slug, fate, result) = match unsent {
+            true => (Slug::UpstreamUnreachable, Fate::Release, "unreachable"),
+            false => (Slug::UpstreamAmbiguous, Fate::Doubt, "ambiguous"),
         };
         count(result);
         tracing::warn!(upstream = %self.upstream, why, "{}", slug.title());
-        let mut response = match sent.grpc {
-            true => semel_tower::grpc::refusal(slug, detail),
-            false => semel_tower::http::problem(slug, detail, &self.problems, &sent.path),
-        };
+        let (retryable, detail) = sent.advice(unsent);
+        let problem = Problem::new(slug, detail).retryable(retryable);
+        let mut response = sent.told(problem, &self.problems);
         if sent.claimed {
             response.extensions_mut().insert(fate);
         }
-        response.map(Answer::from)
+        response
     }
 }
 
-fn count(result: &'static str) {
+/// What the request's body takes of the room for bodies. One that was passed by the layer is not held.
+fn held<B>(request: &mut Request<B>, claimed: bool) -> Option<Arc<Held>> {
+    let held = request.extensions_mut().remove::<Arc<Held>>()?;
+    if claimed || request.extensions().get::<Unprotected>().is_some() {
+        return Some(held);
+    }
+    held.let_pass();
+    None
+}
+
+/// What tells an answer without an end that its connection must end. One that is kept is not cut short.
+fn ends_with<B>(request: &Request<B>, claimed: bool) -> Option<CancellationToken> {
+    let peer = request.extensions().get::<Peer>().filter(|_| !claimed)?;
+    Some(peer.seat.ending())
+}
+
+/// Counts what became of a request for the upstream.
+pub(super) fn count(result: &'static str) {
     counter!("semel_gateway_upstream_total", "result" => result).increment(1);
 }
 
@@ -265,7 +269,7 @@ fn count(result: &'static str) {
 fn pass(
     mut response: Response<Incoming>,
     upgrade: Option<Upgrade>,
-    waited: Option<Deadline>,
+    ends: Ends,
 ) -> Response<Answer> {
     match (response.status(), upgrade) {
         (StatusCode::SWITCHING_PROTOCOLS, Some(upgrade)) => upgrade.join(&mut response),
@@ -275,7 +279,7 @@ fn pass(
         (_, _) => headers::strip(response.headers_mut()),
     }
     *response.version_mut() = Version::HTTP_11;
-    response.map(|body| Answer::upstream(body, waited))
+    response.map(|body| Answer::upstream(body, ends))
 }
 
 /// Whether something between here and the service says that it got no answer, or has changed the
@@ -285,16 +289,6 @@ fn is_doubtful(status: StatusCode) -> bool {
         status,
         StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT | StatusCode::SWITCHING_PROTOCOLS
     )
-}
-
-/// Whether it is a call of gRPC's. Those of gRPC-Web are requests like any other.
-fn is_grpc(headers: &HeaderMap) -> bool {
-    const GRPC: &[u8] = b"application/grpc";
-    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    kind.split_at_checked(GRPC.len()).is_some_and(|(start, rest)| {
-        let next = rest.trim_ascii_start().first();
-        start.eq_ignore_ascii_case(GRPC) && matches!(next, None | Some(b'+' | b';'))
-    })
 }
 
 /// Whether nobody waits for the end of an answer, because it has none.
@@ -308,6 +302,8 @@ fn is_endless(response: &Response<Incoming>) -> bool {
 pub(super) fn told(status: StatusCode, words: &'static str) -> Response<Answer> {
     let mut response = Response::new(Answer::from(Bytes::from_static(words.as_bytes())));
     *response.status_mut() = status;
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, text);
     response
 }
 

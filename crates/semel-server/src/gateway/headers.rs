@@ -4,10 +4,11 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, EXPECT, Entry, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, Entry, HOST, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+use http_body::Body;
 use semel::Context;
 
 /// Headers of a connection, named by `Connection` or not. `TE` is looked at first.
@@ -82,6 +83,7 @@ pub(super) fn forward(headers: &mut HeaderMap, target: &Uri, version: Version, f
     strip(headers);
     // Answered here, when the body is first wanted.
     headers.remove(EXPECT);
+    one_cookie_line(headers);
     let host = match target.authority() {
         // An absolute target counts for more than the header (RFC 9112, 3.2.2).
         Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
@@ -108,6 +110,27 @@ pub(super) fn forward(headers: &mut HeaderMap, target: &Uri, version: Version, f
     append(headers, VIA, via);
     for name in [OPERATION_ID, ATTEMPT, FENCE] {
         headers.remove(name);
+    }
+}
+
+/// HTTP/2 may send cookies a line each; whoever speaks HTTP/1 knows one line only (RFC 9113, 8.2.3).
+fn one_cookie_line(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
+    let crumbs: Vec<&[u8]> = [first, second].into_iter().chain(lines).collect();
+    if let Ok(line) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+        headers.insert(COOKIE, line);
+    }
+}
+
+/// Announces a body that HTTP/1.1 would leave out: of these methods the client takes one whose length
+/// nobody knows for none at all, unless it is told. HTTP/2 needs no word for it, and allows none.
+pub(super) fn announce<B: Body>(request: &mut Request<B>) {
+    let bodiless = [Method::GET, Method::HEAD, Method::CONNECT].contains(request.method());
+    let body = request.body();
+    let unknown = !body.is_end_stream() && body.size_hint().exact().is_none();
+    if bodiless && unknown && !request.headers().contains_key(CONTENT_LENGTH) {
+        request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
 
@@ -235,6 +258,15 @@ mod tests {
             (&headers["x-forwarded-proto"], &headers["x-forwarded-host"]),
             (&HeaderValue::from_static("http"), &HeaderValue::from_static("shop"),)
         );
+    }
+
+    #[test]
+    fn cookies_are_one_line_in_their_order() {
+        let headers =
+            through(&[("cookie", "a=1"), ("cookie", "b=2; c=3"), ("cookie", "d=4")], false);
+        let lines: Vec<_> = headers.get_all(COOKIE).iter().collect();
+        assert_eq!(lines, ["a=1; b=2; c=3; d=4"]);
+        assert_eq!(through(&[("cookie", "a=1")], false)[COOKIE], "a=1");
     }
 
     #[test]

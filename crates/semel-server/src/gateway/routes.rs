@@ -22,6 +22,7 @@ pub(super) struct Matched {
     /// `/orders/{id}`.
     pub(super) pattern: String,
     pub(super) upstream_timeout: Option<Duration>,
+    pub(super) max_request: Option<usize>,
     pub(super) max_response: Option<usize>,
 }
 
@@ -41,6 +42,7 @@ impl Routes {
                 let matched = Matched {
                     pattern: route.path.clone(),
                     upstream_timeout: route.upstream_timeout,
+                    max_request: route.max_request,
                     max_response: route.max_response,
                     operation,
                 };
@@ -77,17 +79,18 @@ impl Routes {
 fn is_plain(path: &str) -> bool {
     let odd = |pair: &[u8]| pair[0] == b'/' && matches!(pair[1], b'/' | b'.');
     let bytes = path.as_bytes();
-    !bytes.iter().any(|byte| matches!(byte, b'%' | b'\\'))
+    !bytes.iter().any(|byte| matches!(byte, b'%' | b'\\' | b';'))
         && !bytes.windows(2).any(odd)
         && (bytes.len() == 1 || !path.ends_with('/'))
 }
 
-/// What a lenient server may take a path for: escapes read, empty and dot segments gone.
+/// What a lenient server may take a path for: escapes read, empty and dot segments gone, and of each
+/// segment what comes before its parameters (`/orders;v=1`).
 fn plain(path: &str) -> String {
     let read = percent_decode_str(path).decode_utf8_lossy();
     let mut segments = Vec::new();
     for segment in read.split(['/', '\\']) {
-        match segment {
+        match segment.split(';').next().unwrap_or_default() {
             "" | "." => {}
             ".." => {
                 segments.pop();
@@ -253,6 +256,13 @@ mod tests {
             ["//orders", "/%6frders", "/x/../orders", "/orders/", "/./orders", "/orders//7/pay"]
         {
             assert!(evaded(path), "{path}");
+        }
+        for path in ["/orders;x=1", "/;x/orders", "/x/..;/orders", "/orders%3bx", "/orders/7/pay;"]
+        {
+            assert!(evaded(path), "{path}");
+        }
+        for path in ["/orders/7;v=1/pay", "/b;x=1", "/b;"] {
+            assert!(!evaded(path), "{path}");
         }
         for path in ["/orders", "/orders/7/pay", "/orders/a%20b/pay", "/a/", "/b//c", "/"] {
             assert!(!evaded(path), "{path}");

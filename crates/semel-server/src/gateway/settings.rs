@@ -30,6 +30,10 @@ pub struct Gateway {
     pub principal: Who,
     /// Keys that tokens are signed with. Without them claims are believed as they come.
     pub jwks: Option<PathBuf>,
+    /// Who must have issued a token, as its `iss` has it. Anybody with a key of the set if nothing is said.
+    pub jwt_issuer: Option<String>,
+    /// Whom a token must be for, as its `aud` has it. Anybody if nothing is said.
+    pub jwt_audience: Option<String>,
     /// The header that names the tenant. A request without it belongs to the default tenant.
     #[serde(deserialize_with = "said")]
     pub tenant_header: HeaderName,
@@ -51,6 +55,8 @@ pub struct Gateway {
     pub max_connections: u32,
     /// Calls of the upstream at once; more are refused unsent.
     pub max_calls: u32,
+    /// Bytes of requests with a key that are held at once; more are refused unsent.
+    pub max_buffered: u64,
     /// How long a caller may take for a TLS handshake, and for a request's head.
     #[serde(with = "duration")]
     pub header_timeout: Duration,
@@ -77,6 +83,8 @@ impl Default for Gateway {
             admin_listen: "127.0.0.1:7090".to_owned(),
             principal: Who::default(),
             jwks: None,
+            jwt_issuer: None,
+            jwt_audience: None,
             tenant_header: HeaderName::from_static("x-tenant-id"),
             key_headers: vec![
                 HeaderName::from_static("idempotency-key"),
@@ -89,6 +97,7 @@ impl Default for Gateway {
             tls_key: None,
             max_connections: 10_000,
             max_calls: 4_096,
+            max_buffered: 256 << 20,
             header_timeout: Duration::from_secs(15),
             body_timeout: Duration::from_secs(30),
             trust_forwarded: false,
@@ -108,6 +117,7 @@ impl Gateway {
             ("gateway.body_timeout", self.body_timeout.is_zero()),
             ("gateway.max_connections", self.max_connections == 0),
             ("gateway.max_calls", self.max_calls == 0),
+            ("gateway.max_buffered", self.max_buffered == 0),
         ];
         limits.iter().find(|(_, nothing)| *nothing).map(|(name, _)| *name)
     }

@@ -1,11 +1,13 @@
 //! Bearer tokens: a claim of a JSON Web Token, verified where there are keys to verify it with.
 //!
 //! The key decides the algorithm, never the token: a public key of one kind verifies signatures of its
-//! own kind, and `none` and the symmetric algorithms verify nothing.
+//! own kind, and `none` and the symmetric algorithms verify nothing. A verified claim is its issuer's:
+//! the same name from two issuers is two callers.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -30,12 +32,28 @@ const MAX_TOKEN: usize = 16 << 10;
 pub(super) struct Issuer {
     /// `None` believes everybody.
     keys: Option<Arc<[PublicKey]>>,
+    /// What a token must say, if anything: who issued it, and for whom.
+    issuer: Option<Arc<str>>,
+    audience: Option<Arc<str>>,
+    /// Whether it was said that some tokens never end.
+    said: Arc<AtomicBool>,
 }
 
 impl Issuer {
     /// Anybody: claims are read as they come.
     pub(super) fn anybody() -> Self {
-        Self { keys: None }
+        Self::with(None)
+    }
+
+    fn with(keys: Option<Arc<[PublicKey]>>) -> Self {
+        Self { keys, issuer: None, audience: None, said: Arc::default() }
+    }
+
+    /// Only tokens of this issuer, and for this audience.
+    pub(super) fn only(mut self, issuer: Option<&str>, audience: Option<&str>) -> Self {
+        self.issuer = issuer.map(Arc::from);
+        self.audience = audience.map(Arc::from);
+        self
     }
 
     /// Whoever signs with one of the keys in this file, a JSON Web Key Set.
@@ -68,7 +86,7 @@ impl Issuer {
                          are known"
                     .to_owned())
             }
-            false => Ok(Self { keys: Some(keys.into()) }),
+            false => Ok(Self::with(Some(keys.into()))),
         }
     }
 
@@ -94,24 +112,53 @@ impl Issuer {
             keys.iter().find(|key| signer(key))?;
         }
         let claims: Map<String, Value> = serde_json::from_slice(&bytes(payload)?).ok()?;
-        if self.keys.is_some() && !is_current(&claims, now) {
+        let claim = readable(claims.get(name)?)?;
+        if self.keys.is_none() {
+            return Some(claim);
+        }
+        if !is_current(&claims, now) || !self.is_meant(&claims) {
             return None;
         }
-        match claims.get(name)? {
-            // As JSON, so that 7 and "7" are two.
-            claim @ Value::String(text) if !text.is_empty() => Some(claim.to_string()),
-            // Others are rounded, and two callers could be one.
-            claim @ Value::Number(number) if number.is_u64() || number.is_i64() => {
-                Some(claim.to_string())
-            }
-            Value::String(_)
-            | Value::Number(_)
-            | Value::Null
-            | Value::Bool(_)
-            | Value::Array(_)
-            | Value::Object(_) => None,
+        self.mind_the_end(&claims);
+        match claims.get("iss") {
+            None => Some(claim),
+            Some(issuer @ Value::String(_)) => Some(format!("[{issuer},{claim}]")),
+            Some(_) => None,
         }
     }
+
+    /// Whether a token is of the issuer and for the audience that were asked for.
+    fn is_meant(&self, claims: &Map<String, Value>) -> bool {
+        let says = |name: &str, wanted: &Option<Arc<str>>| {
+            let Some(wanted) = wanted else { return true };
+            match claims.get(name) {
+                Some(Value::Array(all)) => all.iter().any(|one| one.as_str() == Some(wanted)),
+                one => one.and_then(Value::as_str) == Some(wanted),
+            }
+        };
+        says("iss", &self.issuer) && says("aud", &self.audience)
+    }
+
+    /// Says once that some tokens never end. They are their issuer's to give, and believed.
+    fn mind_the_end(&self, claims: &Map<String, Value>) {
+        if !claims.contains_key("exp") && !self.said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a token has no `exp` and is believed for as long as its key is: whoever gets hold \
+                 of it is that caller until the keys change"
+            );
+        }
+    }
+}
+
+/// What a claim says, if it tells callers apart. As JSON, so that 7 and "7" are two.
+fn readable(claim: &Value) -> Option<String> {
+    let tells = match claim {
+        Value::String(text) => !text.is_empty(),
+        // Others are rounded, and two callers could be one.
+        Value::Number(number) => number.is_u64() || number.is_i64(),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => false,
+    };
+    tells.then(|| claim.to_string())
 }
 
 /// Whether it is neither too early nor too late for this token. A time that cannot be read is wrong.

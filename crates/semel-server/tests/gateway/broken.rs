@@ -35,7 +35,10 @@ async fn an_upstream_that_is_away_leaves_the_key_free() {
         );
     }
     let free = caller.request(Method::POST, "/orders").body(full("")).unwrap();
-    assert_eq!(caller.send(free).await.problem(), is("upstream-unreachable", 502));
+    let free = caller.send(free).await;
+    assert_eq!(free.problem(), is("upstream-unreachable", 502));
+    assert_eq!(free.json()["retryable"], true, "nothing was sent");
+    assert!(!free.json()["detail"].as_str().unwrap().contains("key"), "{free:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,16 +108,25 @@ async fn who_waited_for_a_call_that_broke_off_is_the_next_to_ask_or_is_told_of_t
 async fn an_upstream_that_takes_too_long_is_in_doubt() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     // Long enough to connect on a busy machine: before that nothing is in doubt.
-    let config = "[[route]]\npath = \"/slow\"\nupstream_timeout = \"3s\"\non_crash = \"hold\"";
+    let config = "[gateway]\nupstream_timeout = \"3s\"\n[[route]]\npath = \"/slow\"\n\
+                  upstream_timeout = \"3s\"\non_crash = \"hold\"";
     let gateway = ground.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     let free = caller.request(Method::POST, "/slow").body(full("")).unwrap();
-    let (claimed, free) = tokio::join!(caller.post("/slow", "k", "{}"), caller.send(free));
-    assert_eq!(claimed.problem(), is("upstream-ambiguous", 504));
-    assert_eq!(free.problem(), is("upstream-ambiguous", 504));
+    let put = caller.request(Method::PUT, "/slow").body(full("")).unwrap();
+    let (claimed, free, put) =
+        tokio::join!(caller.post("/slow", "k", "{}"), caller.send(free), caller.send(put));
+    for (answer, retryable, key) in
+        [(&claimed, true, true), (&free, false, false), (&put, true, false)]
+    {
+        assert_eq!(answer.problem(), is("upstream-ambiguous", 504));
+        let json = answer.json();
+        assert_eq!(json["retryable"], retryable, "{json}");
+        assert_eq!(json["detail"].as_str().unwrap().contains("the same key"), key, "{json}");
+    }
     assert_eq!(caller.post("/slow", "k", "{}").await.problem(), is("uncertain", 409));
-    shop.arrived(2).await;
-    assert_eq!(shop.seen("/slow").len(), 2);
+    shop.arrived(3).await;
+    assert_eq!(shop.seen("/slow").len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

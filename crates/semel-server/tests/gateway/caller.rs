@@ -23,6 +23,7 @@ pub(crate) type Sending = BoxBody<Bytes, BoxError>;
 pub(crate) struct Caller {
     base: String,
     token: &'static str,
+    http2: bool,
     client: Client<HttpsConnector<HttpConnector>, Sending>,
 }
 
@@ -98,7 +99,11 @@ impl Caller {
             .http2_only(http2)
             .retry_canceled_requests(true)
             .build(connector);
-        Self { base: base.to_owned(), token: "Bearer ann", client }
+        Self { base: base.to_owned(), token: "Bearer ann", http2, client }
+    }
+
+    pub(crate) fn speaks_http2(&self) -> bool {
+        self.http2
     }
 
     /// The same as somebody else.

@@ -53,6 +53,25 @@ async fn a_unary_call_runs_once_and_its_repeat_says_so_in_its_trailers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_too_many_ends_as_calls_end() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), &format!("[gateway]\nmax_calls = 1\n{ROUTE}"));
+    let caller = Caller::http2(&gateway);
+    let under_way = tokio::spawn({
+        let caller = caller.clone();
+        async move { caller.get("/slow").await }
+    });
+    shop.arrived(1).await;
+    let refused = caller.send(call(&caller, Some("k"), b"\0\0\0\0\x01a")).await;
+    assert_eq!((refused.status.as_u16(), code(&refused)), (200, 14), "UNAVAILABLE");
+    assert_eq!(refused.headers["grpc-retry-pushback-ms"], "1000");
+    shop.let_go(1);
+    assert_eq!(under_way.await.unwrap().status, 201);
+    let again = caller.send(call(&caller, Some("k"), b"\0\0\0\0\x01a")).await;
+    assert_eq!(code(&again), 0, "its key was free");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_without_an_upstream_ends_as_calls_end() {
     let ground = Ground::new();
     let (_kept, address) = nowhere();

@@ -164,6 +164,24 @@ async fn a_renewed_token_is_the_same_caller_and_a_forged_one_is_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_same_name_from_two_issuers_is_two_callers() {
+    let (ground, shop, signer) = (Ground::new(), Shop::open().await, Signer::new());
+    ground.write("keys.json", signer.keys());
+    let flags = ["--principal", "jwt-claim:sub", "--jwks", "keys.json", "--jwt-audience", "shop"];
+    let gateway = ground.gateway(&shop.url(), &flags);
+    let caller = Caller::new(&gateway);
+    let with = async |issuer: &str, audience: &str| {
+        let claims =
+            json!({"sub": "ann", "iss": issuer, "aud": audience, "exp": 4_000_000_000_u64});
+        caller.clone().by(signer.token("EdDSA", &claims)).post("/orders", "k", "{}").await
+    };
+    assert!(!with("https://one", "shop").await.replayed());
+    assert!(!with("https://two", "shop").await.replayed());
+    assert!(with("https://two", "shop").await.replayed());
+    assert_eq!(with("https://two", "bank").await.problem(), (401, "principal-unknown".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_keys_a_claim_is_believed_and_that_is_said() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &["--principal", "jwt-claim:sub"]);

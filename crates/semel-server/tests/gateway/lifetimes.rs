@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
+use http_body_util::BodyExt as _;
 use tokio::net::TcpStream;
 
 use crate::caller::{Caller, full, get};
@@ -137,6 +138,45 @@ async fn calls_that_outlast_the_grace_are_cut_and_the_exit_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn asked_to_stop_it_tells_who_waits_for_anothers_answer_and_finishes_that() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let config = "[gateway]\ndrain = \"50s\"\n[[route]]\npath = \"/slow\"\nwait = \"60s\"";
+    let gateway = ground.configured(&shop.url(), config);
+    let caller = Caller::new(&gateway);
+    let asks = || {
+        let caller = caller.clone();
+        tokio::spawn(async move { caller.post("/slow", "k", "{}").await })
+    };
+    let first = asks();
+    shop.arrived(1).await;
+    let waiting = asks();
+    // Time to begin to wait; who comes later is not let in.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    gateway.signal("TERM");
+    let told = waiting.await.unwrap();
+    assert_eq!(told.problem(), (409, "in-progress".to_owned()));
+    assert!(!first.is_finished(), "what is under way goes on");
+    shop.let_go(1);
+    assert_eq!(first.await.unwrap().status, 201);
+    assert_eq!(gateway.ended().code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_events_that_outlasts_the_grace_ends_like_an_upgraded_connection() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    for caller in [Caller::new, Caller::http2] {
+        let gateway = ground.gateway(&shop.url(), &["--drain", "300ms"]);
+        let caller = caller(&gateway);
+        let request = caller.request(Method::GET, "/events").body(full("")).unwrap();
+        let body = caller.begin(request).await.unwrap().into_body();
+        gateway.signal("TERM");
+        let read = tokio::time::timeout(PATIENCE, body.collect()).await.unwrap();
+        assert_eq!(read.unwrap().to_bytes(), "data: hello\n\n", "it is over, not cut");
+        assert_eq!(gateway.ended().code(), Some(0), "it would never have ended by itself");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_upgraded_connection_has_the_grace_to_end() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &["--drain", "1h"]);
@@ -194,4 +234,26 @@ async fn routes_are_read_again_when_asked_and_a_bad_file_changes_nothing() {
     gateway.signal("HUP");
     ground.logged("takes a restart", 1).await;
     assert!(!wants_key("/new").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_again_and_has_no_effect_is_said_and_what_new_patterns_mean() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let route = "[[route]]\npath = \"/orders/{id}\"\nmethods = \"POST\"\n";
+    let gateway = ground.configured(&shop.url(), route);
+    ground.write("semel.toml", format!("[ledger]\ndefault_ttl = \"1h\"\n{route}keep = \"2h\""));
+    gateway.signal("HUP");
+    ground.logged("[ledger] has changed, which takes a restart", 1).await;
+    assert!(ground.log().contains("default_ttl") && !ground.log().contains("patterns"));
+    ground.write("semel.toml", route.replace("{id}", "{*rest}"));
+    gateway.signal("HUP");
+    ground.logged("patterns have changed", 1).await;
+    let log = ground.log();
+    assert!(log.contains("POST /orders/{id}") && log.contains("POST /orders/{*rest}"), "{log}");
+    // Compared with what counts now, not with what once was.
+    gateway.signal("HUP");
+    ground.logged("the routes were read again", 3).await;
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().code(), Some(0));
+    assert_eq!(ground.log().matches("patterns have changed").count(), 1);
 }

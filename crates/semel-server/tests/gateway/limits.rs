@@ -83,9 +83,11 @@ async fn one_call_too_many_is_refused_unsent_and_its_key_stays_free() {
     });
     shop.arrived(1).await;
     let free = caller.request(Method::POST, "/orders").body(full("")).unwrap();
-    for refused in [caller.post("/orders", "two", "{}").await, caller.send(free).await] {
-        assert_eq!(refused.status, 503);
+    let (keyed, free) = (caller.post("/orders", "two", "{}").await, caller.send(free).await);
+    for (refused, keyed) in [(keyed, true), (free, false)] {
+        assert_eq!(refused.problem(), (503, "overloaded".to_owned()));
         assert_eq!(refused.headers["retry-after"], "1");
+        assert_eq!(refused.json()["detail"].as_str().unwrap().contains("key"), keyed);
     }
     assert_eq!(shop.seen("/orders").len(), 0);
     shop.let_go(1);
@@ -106,6 +108,62 @@ async fn calls_without_a_key_leave_room_for_those_with_one() {
     }
     assert_eq!(caller.get("/a").await.status, 503);
     assert_eq!(caller.post("/orders", "k", "{}").await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_that_never_end_leave_room_for_requests_that_are_there() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), "[gateway]\nmax_calls = 4");
+    let mut uploads = Vec::new();
+    for _ in 0..3 {
+        let mut upload = Raw::connect(&gateway).await;
+        upload.say("POST /orders HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{").await;
+        uploads.push(upload);
+    }
+    // Two of them have a place, and the third is told that it has none.
+    let caller = Caller::new(&gateway);
+    let metrics = format!("{}/metrics", gateway.url("admin"));
+    let refused = "semel_gateway_upstream_total{result=\"refused\"} 1";
+    let told = async {
+        while !get(&metrics).await.text().contains(refused) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.expect("one of them is refused");
+    assert_eq!(caller.get("/a").await.status, 201);
+    assert_eq!(caller.post("/orders", "k", "{}").await.status, 201);
+    let upload = caller.request(Method::POST, "/orders").body(full("{}")).unwrap();
+    assert_eq!(caller.send(upload).await.status, 503);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_with_a_key_are_held_as_far_as_there_is_room() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let config = "[gateway]\nmax_buffered = 1000\n[[route]]\npath = \"/slow\"\nmax_request = 900";
+    let gateway = ground.configured(&shop.url(), config);
+    for caller in [Caller::new(&gateway), Caller::http2(&gateway)] {
+        let (seen, arrived) = (shop.seen("/orders").len(), shop.all());
+        let under_way = tokio::spawn({
+            let caller = caller.clone();
+            let body = format!("\"{}\"", "x".repeat(800));
+            let key = if caller.speaks_http2() { "http2" } else { "http1" };
+            async move { caller.post("/slow", key, &body).await }
+        });
+        shop.arrived(arrived + 1).await;
+        let body = format!("\"{}\"", "y".repeat(600));
+        let key = if caller.speaks_http2() { "two" } else { "one" };
+        let refused = caller.post("/orders", key, &body).await;
+        assert_eq!(refused.problem(), (503, "overloaded".to_owned()));
+        assert_eq!(refused.headers["retry-after"], "1");
+        assert_eq!(shop.seen("/orders").len(), seen, "nothing was sent");
+        let free = caller.request(Method::POST, "/free").body(full(&body)).unwrap();
+        assert_eq!(caller.send(free).await.status, 201, "what passes takes no room");
+        assert_eq!(caller.post("/orders", "small", "{}").await.status, 201);
+        shop.let_go(1);
+        under_way.await.unwrap();
+        let again = caller.post("/orders", key, &body).await;
+        assert_eq!(again.status, 201, "the key is free, and so is the room");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

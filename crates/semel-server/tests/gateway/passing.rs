@@ -92,6 +92,60 @@ async fn trailers_come_through_in_both_directions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn cookies_that_came_a_line_each_reach_the_upstream_in_one() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let caller = Caller::http2(&gateway);
+    for (target, key) in [("/free", None), ("/keyed", Some("k"))] {
+        let mut request = caller.request(Method::POST, target);
+        for crumb in ["a=1", "b=2", "c=3"] {
+            request = request.header("cookie", crumb);
+        }
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        assert_eq!(caller.send(request.body(full("")).unwrap()).await.status, 201);
+        let seen = &shop.seen(target)[0];
+        assert_eq!(seen.version, http::Version::HTTP_11);
+        let lines: Vec<_> = seen.headers.get_all("cookie").iter().collect();
+        assert_eq!(lines, ["a=1; b=2; c=3"], "{target}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_unknown_length_comes_through_whatever_the_method() {
+    for flags in [&[][..], &["--upstream-http2"]] {
+        let (ground, shop) = (Ground::new(), Shop::open().await);
+        let gateway = ground.gateway(&shop.url(), flags);
+        for caller in [Caller::new(&gateway), Caller::http2(&gateway)] {
+            for method in [Method::GET, Method::DELETE, Method::OPTIONS] {
+                let (say, body) = written();
+                say.send("find").unwrap();
+                say.send(" this").unwrap();
+                drop(say);
+                // So that a client of HTTP/1.1 sends it at all.
+                let request = caller.request(method.clone(), "/search");
+                let mut request = request.body(body).unwrap();
+                if !caller.speaks_http2() {
+                    let chunked = "chunked".parse().unwrap();
+                    request.headers_mut().insert("transfer-encoding", chunked);
+                }
+                assert_eq!(caller.send(request).await.status, 201);
+                let seen = shop.seen("/search").pop().unwrap();
+                assert_eq!(seen.body, "find this", "{method} {flags:?}");
+                let http2 = seen.version == http::Version::HTTP_2;
+                assert_eq!(http2, !flags.is_empty());
+                assert_eq!(seen.headers.contains_key("transfer-encoding"), !http2);
+            }
+            let seen = caller.get("/empty").await;
+            assert_eq!(seen.status, 201);
+            let seen = shop.seen("/empty").pop().unwrap();
+            assert!(!seen.headers.contains_key("transfer-encoding"), "there is no body");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_upstream_learns_where_a_request_came_from_and_nothing_of_its_connection() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &[]);
@@ -141,6 +195,8 @@ async fn no_request_chooses_where_it_goes() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{target}: {answer}");
     }
     assert_eq!(shop.seen("/api/x").len(), 1);
+    let plain = Caller::new(&gateway).get("/%2e%2e/x").await;
+    assert_eq!(plain.headers["content-type"], "text/plain; charset=utf-8");
     let strange = [format!("/api//{evil}/x"), format!("/api/@{evil}/x")];
     assert_eq!(strange.map(|target| shop.seen(&target).len()), [1, 1]);
 }

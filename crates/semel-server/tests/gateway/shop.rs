@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::Frame;
 use http_body_util::combinators::BoxBody;
@@ -77,6 +78,11 @@ impl Shop {
     pub(crate) fn seen(&self, target: &str) -> Vec<Seen> {
         let all = self.state.seen.lock().unwrap();
         all.iter().filter(|seen| seen.target == target).cloned().collect()
+    }
+
+    /// How many requests arrived, wherever.
+    pub(crate) fn all(&self) -> usize {
+        *self.state.count.borrow()
     }
 
     /// Waits until so many requests arrived, wherever.
@@ -167,6 +173,7 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
             said(StatusCode::CREATED, made)?
         }
         "/begun" => Response::new(begun(state)),
+        "/events" => events(),
         "/shop.v1.Orders/Create" => grpc(count),
         _ => said(StatusCode::CREATED, made)?,
     })
@@ -182,6 +189,15 @@ fn begun(state: Arc<State>) -> BoxBody<Bytes, BoxError> {
         state.gate.acquire().await?.forget();
         Ok(Frame::data(Bytes::from_static(b"begun")))
     }))))
+}
+
+/// A stream of events without an end.
+fn events() -> Response<BoxBody<Bytes, BoxError>> {
+    let first = Ok(Frame::data(Bytes::from_static(b"data: hello\n\n")));
+    let endless = futures_util::stream::iter([first]).chain(futures_util::stream::pending());
+    let mut response = Response::new(BodyExt::boxed(StreamBody::new(endless)));
+    response.headers_mut().insert("content-type", "text/event-stream".parse().unwrap());
+    response
 }
 
 fn trailers_too() -> Response<BoxBody<Bytes, BoxError>> {

@@ -6,6 +6,7 @@ use crate::program::{self, Ended, Service};
 use crate::shop::Shop;
 
 const UP: &str = "http://127.0.0.1:9";
+const TOKENS: &[&str] = &["--upstream", UP, "--store", "memory:", "--principal", "jwt-claim:sub"];
 
 fn start(ground: &Ground, flags: &[&str]) -> Ended {
     let fixed = ["gateway", "--listen", "127.0.0.1:0", "--admin-listen", "off"];
@@ -18,6 +19,10 @@ fn what_cannot_be_meant_is_one_line_and_code_2() {
     ground.write("bad.toml", "[gateway]\nupstraem = \"http://x\"");
     ground.write("bad-route.toml", "[[route]]\npath = \"x\"");
     ground.write("bad-lease.toml", "[ledger]\nlock_ttl = \"1ms\"\nstore = \"memory:\"");
+    ground.write(
+        "bad-room.toml",
+        "[gateway]\nmax_buffered = 9\n[[route]]\npath = \"/a\"\nmax_request = 10",
+    );
     ground.write("junk", "junk");
     for (flags, named) in [
         (&[][..], "--upstream"),
@@ -25,8 +30,12 @@ fn what_cannot_be_meant_is_one_line_and_code_2() {
         (&["--upstream", UP, "--config", "bad.toml"], "upstraem"),
         (&["--upstream", UP, "--config", "bad-route.toml", "--store", "memory:"], "slash"),
         (&["--upstream", UP, "--config", "bad-lease.toml"], "lease"),
-        (&["--upstream", UP, "--jwks", "none.json", "--store", "memory:"], "none.json"),
-        (&["--upstream", UP, "--jwks", "junk", "--store", "memory:"], "junk"),
+        (&[TOKENS, &["--jwks", "none.json"]].concat(), "none.json"),
+        (&[TOKENS, &["--jwks", "junk"]].concat(), "junk"),
+        (&[TOKENS, &["--jwt-issuer", "x"]].concat(), "--jwks"),
+        (&[TOKENS, &["--jwt-audience", "x"]].concat(), "--jwks"),
+        (&["--upstream", UP, "--jwks", "junk", "--store", "memory:"], "jwt-claim:NAME"),
+        (&["--upstream", UP, "--config", "bad-room.toml", "--store", "memory:"], "max_buffered"),
         (&["--upstream", UP, "--tls-cert", "junk"], "--tls-key"),
         (&["--upstream", UP, "--tls-cert", "none", "--tls-key", "junk"], "--tls-cert none"),
         (&["--upstream", UP, "--tls-cert", "junk", "--tls-key", "junk"], "certificate"),

@@ -30,16 +30,8 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
             let answer = Response::from_parts(parts, Body::with_trailers(data, trailers));
             weighed.settle(answer)
         }
-        // Without its end nobody knows what the answer was. What came of it is an answer's message:
-        // the handler did what it does, and must not do it again.
         Collected::TooLong { bytes, body } | Collected::Broken { bytes, body } => {
-            let weighed = match code_in(&parts.headers) {
-                // A head alone says nothing: a proxy may have sent it before the handler ran.
-                None if bytes == 0 => Weighed::Doubted(Code::Unknown),
-                None | Some(Code::Ok) => Weighed::Done(Recorded::Omitted { bytes }),
-                Some(code) => Weighed::Failed(code),
-            };
-            weighed.settle(Response::from_parts(parts, body))
+            weigh_part(&parts, bytes, rules).settle(Response::from_parts(parts, body))
         }
     }
 }
@@ -73,14 +65,12 @@ fn said(code: Code) -> String {
 fn weigh(parts: &Parts, trailers: &HeaderMap, data: &Bytes, rules: &Rules) -> Weighed {
     let bytes = data.len() as u64;
     let (early, late) = (code_in(&parts.headers), code_in(trailers));
+    let said = parts.extensions.get::<Fate>().copied();
     let Some(code) = early.or(late).or_else(|| code_of(parts.status)) else {
-        return match bytes {
-            0 => Weighed::Failed(Code::Unknown),
-            bytes => Weighed::Done(Recorded::Omitted { bytes }),
-        };
+        let fate = if bytes == 0 { Fate::Fail } else { Fate::Keep };
+        return omitted(said.unwrap_or(fate), None, bytes);
     };
     let answered = Answered { code, headers: &parts.headers, trailers, data };
-    let said = parts.extensions.get::<Fate>().copied();
     match said.unwrap_or_else(|| rules.codes.fate(&answered)) {
         // Not an answer of gRPC's, so none that could be given again.
         Fate::Keep if early.or(late).is_none() => Weighed::Refused(Recorded::Omitted { bytes }),
@@ -97,6 +87,40 @@ fn weigh(parts: &Parts, trailers: &HeaderMap, data: &Bytes, rules: &Rules) -> We
         Fate::Release => Weighed::Released,
         Fate::Fail => Weighed::Failed(code),
         Fate::Doubt => Weighed::Doubted(code),
+    }
+}
+
+/// What an answer means whose end nobody has, because it broke off or is too long to keep.
+fn weigh_part(parts: &Parts, bytes: u64, rules: &Rules) -> Weighed {
+    let early = code_in(&parts.headers);
+    let code = early.or_else(|| code_of(parts.status));
+    let said = parts.extensions.get::<Fate>().copied();
+    let fate = said.unwrap_or_else(|| match code {
+        // A head alone says nothing: a proxy may have sent it before the handler ran.
+        None if bytes == 0 => Fate::Doubt,
+        // What came of it is an answer's message: the handler did what it does, and must not do it
+        // again.
+        None | Some(Code::Ok) => Fate::Keep,
+        Some(_) if early.is_some() => Fate::Fail,
+        // The page of something that does not speak gRPC, of which the end says no more.
+        Some(code) => {
+            let none = HeaderMap::new();
+            let page = Answered { code, headers: &parts.headers, trailers: &none, data: b"" };
+            rules.codes.fate(&page)
+        }
+    });
+    omitted(fate, code, bytes)
+}
+
+/// What becomes of a claim whose answer cannot be kept. Without a code it is taken for a success.
+fn omitted(fate: Fate, code: Option<Code>, bytes: u64) -> Weighed {
+    let outcome = Recorded::Omitted { bytes };
+    match (fate, code) {
+        (Fate::Keep, None | Some(Code::Ok)) => Weighed::Done(outcome),
+        (Fate::Keep, Some(_)) => Weighed::Refused(outcome),
+        (Fate::Release, _) => Weighed::Released,
+        (Fate::Fail, code) => Weighed::Failed(code.unwrap_or(Code::Unknown)),
+        (Fate::Doubt, code) => Weighed::Doubted(code.unwrap_or(Code::Unknown)),
     }
 }
 

@@ -3,7 +3,6 @@
 //! The code is for retry policies, the message for people, the details for programs
 //! (`google.rpc.ErrorInfo`, `google.rpc.RetryInfo`).
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -26,6 +25,12 @@ impl Problem {
     /// The answer. In one with trailers only the headers are the trailers.
     pub(super) fn refusal<B: HttpBody<Data = Bytes>>(self, code: Code) -> Response<Body<B>> {
         self.told(code).map(|()| Body::whole(Bytes::new()))
+    }
+
+    /// As gRPC tells it.
+    pub fn refused(self) -> Response<Bytes> {
+        let code = code(self.slug);
+        self.told(code).map(|()| Bytes::new())
     }
 
     fn told(self, code: Code) -> Response<()> {
@@ -67,11 +72,6 @@ impl Problem {
     }
 }
 
-/// A problem as the layer tells it, for a service behind it that has to tell one itself.
-pub fn refusal(slug: Slug, detail: impl Into<Cow<'static, str>>) -> Response<Bytes> {
-    Problem::new(slug, detail).told(code(slug)).map(|()| Bytes::new())
-}
-
 /// Whether the detail of a problem repeats its title.
 fn says_it_all(slug: Slug) -> bool {
     matches!(slug, Slug::KeyReused | Slug::StoreFull | Slug::ShuttingDown)
@@ -91,9 +91,10 @@ pub(super) fn code(slug: Slug) -> Code {
         Slug::ReplayRefused => Code::PermissionDenied,
         Slug::WorkFailed | Slug::Misconfigured => Code::Internal,
         Slug::BodyTimeout | Slug::WorkTimeout | Slug::UpstreamAmbiguous => Code::DeadlineExceeded,
-        Slug::StoreUnavailable | Slug::ShuttingDown | Slug::UpstreamUnreachable => {
-            Code::Unavailable
-        }
+        Slug::StoreUnavailable
+        | Slug::ShuttingDown
+        | Slug::UpstreamUnreachable
+        | Slug::Overloaded => Code::Unavailable,
         Slug::OperationUnknown | Slug::PublicIdNotFound => Code::NotFound,
     }
 }

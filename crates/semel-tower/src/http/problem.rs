@@ -51,7 +51,9 @@ impl Problem {
         self.written(base, instance).map(Body::whole)
     }
 
-    pub(crate) fn written(self, base: &str, instance: &str) -> Response<Bytes> {
+    /// As HTTP tells it. `base` is what [`problem_types`](super::IdempotencyLayer::problem_types) was
+    /// given, `instance` the path of the request.
+    pub fn written(self, base: &str, instance: &str) -> Response<Bytes> {
         let (slug, code) = (self.slug.as_str(), self.slug.code());
         let written = Written {
             r#type: format!("{base}{slug}"),

@@ -232,7 +232,8 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         // What is still needed of a request when its handler has the rest.
         let path = target(&parts).path().to_owned();
         let fails_open = rules.fail_open && R::CAN_FAIL_OPEN;
-        let spare = fails_open.then(|| Box::new((inner.clone(), parts.clone(), data.clone())));
+        let whole = || (data.clone(), trailers.clone());
+        let spare = fails_open.then(|| Box::new((inner.clone(), parts.clone(), whole())));
         let checked = rules.replay_check.as_ref().map(|check| (check.clone(), parts.clone()));
 
         let (begun, begins) = preferred.map(|_| Later::pair()).unzip();
@@ -282,8 +283,9 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                     .operation(operation_id)
             }
             Err(error) if spare.is_some() && nothing_ran(&error) => {
-                let (inner, parts, data) = *spare.expect("just looked");
-                return unprotected(inner, Request::from_parts(*parts, Body::whole(data))).await;
+                let (inner, parts, (data, trailers)) = *spare.expect("just looked");
+                let body = Body::with_trailers(data, trailers);
+                return unprotected(inner, Request::from_parts(*parts, body)).await;
             }
             Err(error) => Problem::of(error, rules.retry_after).mismatch(rules.mismatch),
         };

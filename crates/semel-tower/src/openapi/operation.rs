@@ -122,6 +122,7 @@ fn by_status(rules: &Rules) -> Vec<(StatusCode, String)> {
         // A gateway's.
         (Slug::UpstreamUnreachable, true),
         (Slug::UpstreamAmbiguous, true),
+        (Slug::Overloaded, true),
         // Of extractors, which the layer does not know.
         (Slug::PublicIdInvalid, true),
         (Slug::PublicIdNotFound, true),

@@ -68,6 +68,7 @@ slugs! {
     WorkTimeout       "work-timeout"       GATEWAY_TIMEOUT       RETRY NO      "The request took too long and was cancelled"
     UpstreamUnreachable "upstream-unreachable" BAD_GATEWAY       RETRY NO      "The service behind the gateway cannot be reached, and nothing was sent to it"
     UpstreamAmbiguous "upstream-ambiguous" GATEWAY_TIMEOUT       RETRY NO      "The service behind the gateway got the request and did not answer"
+    Overloaded        "overloaded"         SERVICE_UNAVAILABLE   RETRY NO      "The gateway has too much to do, and nothing was sent"
     StoreFull         "store-full"         SERVICE_UNAVAILABLE   RETRY NO      "The ledger is full, and nothing ran"
     StoreUnavailable  "store-unavailable"  SERVICE_UNAVAILABLE   RETRY NO      "The ledger cannot be reached"
     ShuttingDown      "shutting-down"      SERVICE_UNAVAILABLE   RETRY NO      "The service is shutting down"

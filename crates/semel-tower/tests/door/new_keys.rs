@@ -190,6 +190,7 @@ fn a_new_key_is_safe_only_where_the_old_one_was_never_claimed() {
             Slug::ClaimLost,
             Slug::UpstreamUnreachable,
             Slug::UpstreamAmbiguous,
+            Slug::Overloaded,
             Slug::PublicIdInvalid,
             Slug::PublicIdNotFound,
         ];

@@ -1,12 +1,14 @@
 //! Answers that are not as gRPC has them: what may have had an effect does not have it again.
 
 use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use semel_tower::grpc::{Codes, Rules};
+use semel_tower::grpc::{Codes, Fate, Rules};
 use tower::{Layer as _, service_fn};
 
 use crate::desk::{layer, wired};
@@ -31,19 +33,43 @@ async fn twice<G: Ground>(
     status: u16,
     frames: fn() -> Frames,
 ) -> (Option<ground::Answer>, ground::Answer) {
+    twice_with(ground, codes, status, frames, None).await
+}
+
+/// The same of a service that says what its answer means.
+async fn twice_with<G: Ground>(
+    ground: &G,
+    codes: Codes,
+    status: u16,
+    frames: fn() -> Frames,
+    fate: Option<Fate>,
+) -> (Option<ground::Answer>, ground::Answer) {
     let layer = layer(ground.executor().await, Rules::new().codes(codes));
-    let inner = service_fn(move |_: Request<_>| async move {
-        let body = StreamBody::new(futures_util::stream::iter(frames()));
-        let response = Response::builder().status(status).header("x-run", "made");
-        Ok::<_, Infallible>(response.body(body).expect("a response"))
+    let ran = Arc::new(AtomicBool::new(false));
+    let inner = service_fn(move |_: Request<_>| {
+        // Whoever runs it again gets an answer that can be read.
+        let (status, frames, fate) = match ran.swap(true, Ordering::SeqCst) {
+            false => (status, frames(), fate),
+            true => (200, vec![message(), trailers("0")], None),
+        };
+        async move {
+            let body = StreamBody::new(futures_util::stream::iter(frames));
+            let response = Response::builder().status(status).header("x-run", "made");
+            let mut response = response.body(body).expect("a response");
+            if let Some(fate) = fate {
+                response.extensions_mut().insert(fate);
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let server = Server::speaking(Protocol::H2, layer.layer(inner)).await;
+    let key = semel::OperationId::generate().to_string();
     // A body that breaks off takes the head with it where it is quick, and is no answer anyhow.
-    let first = match server.h2().await.begin(wired("k", 100)).await {
+    let first = match server.h2().await.begin(wired(&key, 100)).await {
         Ok(response) => ground::Answer::of(response).await.ok(),
         Err(_) => None,
     };
-    (first, server.send(wired("k", 100)).await)
+    (first, server.send(wired(&key, 100)).await)
 }
 
 /// Whether the second call ran the service again, replayed it, or was told that it is gone.
@@ -104,6 +130,32 @@ async fn an_answer_in_plain_http_cannot_be_kept<G: Ground>(ground: G) {
     assert_eq!(second(&twice(&ground, Codes::everything(), 502, page).await), "gone");
 }
 
+async fn a_page_of_an_error_is_no_success_however_much_of_it_there_is<G: Ground>(ground: G) {
+    let long = || vec![Ok(Frame::data(Bytes::from(vec![b'x'; (1 << 20) + 6])))];
+    let cut: fn() -> Frames =
+        || vec![Ok(Frame::data(Bytes::from_static(b"<h1>No</h1>"))), Err("broken")];
+    for (status, frames) in [(503, cut), (503, long), (404, cut), (404, long)] {
+        let answers = twice(&ground, Codes::ok_only(), status, frames).await;
+        assert_eq!(second(&answers), "again", "{status}");
+    }
+    assert_eq!(second(&twice(&ground, Codes::everything(), 503, cut).await), "gone");
+}
+
+async fn what_somebody_says_of_an_answer_counts_for_more_than_what_there_is_of_it<G: Ground>(
+    ground: G,
+) {
+    let whole: fn() -> Frames = || vec![message()];
+    let cut: fn() -> Frames = || vec![message(), Err("broken")];
+    for frames in [whole, cut] {
+        for fate in [Fate::Release, Fate::Fail, Fate::Doubt] {
+            let said = twice_with(&ground, Codes::ok_only(), 200, frames, Some(fate)).await;
+            assert_eq!(second(&said), "again", "{fate:?}");
+        }
+        let kept = twice_with(&ground, Codes::ok_only(), 200, frames, Some(Fate::Keep)).await;
+        assert_eq!(second(&kept), "gone");
+    }
+}
+
 in_memory! {
     an_answer_without_a_status_is_not_made_again,
     an_answer_that_breaks_off_is_not_made_again,
@@ -113,4 +165,6 @@ in_memory! {
     a_code_that_nobody_knows_is_a_failure,
     an_answer_in_plain_http_is_a_failure,
     an_answer_in_plain_http_cannot_be_kept,
+    a_page_of_an_error_is_no_success_however_much_of_it_there_is,
+    what_somebody_says_of_an_answer_counts_for_more_than_what_there_is_of_it,
 }

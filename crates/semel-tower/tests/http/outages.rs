@@ -5,6 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use semel::{Executor, OnCrash, Store};
 use semel_redis::RedisStore;
@@ -109,6 +113,25 @@ async fn a_route_may_run_unprotected_while_the_store_is_down<G: Ground>(ground: 
     assert_eq!(server.send(post("/orders", "k", r#"{"amount":1}"#)).await.text(), "run 4");
     assert!(server.send(post("/orders", "k", r#"{"amount":1}"#)).await.replayed());
     assert_eq!(runs.count(), 4);
+}
+
+async fn a_request_that_runs_unprotected_is_whole<G: Ground>(ground: G) {
+    let store = FaultyStore::new(ground.any_store().await);
+    store.faults().always(Verb::Open, Fault::Refuse);
+    let layer = layer(Executor::new(store)).rules(Rules::new().fail_open());
+    let handler = axum::routing::any(async |request: axum::extract::Request| {
+        let read = request.into_body().collect().await.expect("a whole body");
+        let sum = read.trailers().and_then(|trailers| trailers.get("x-sum")).cloned();
+        (StatusCode::CREATED, sum.map(|sum| sum.as_bytes().to_vec()).unwrap_or_default())
+    });
+    let router = Router::new().route("/orders", handler).layer(layer);
+    let server = Server::speaking(Protocol::H2, router).await;
+    let trailers = HeaderMap::from_iter([("x-sum".parse().expect("a name"), 7.into())]);
+    let data = Frame::data(Bytes::from_static(b"{}"));
+    let frames = futures_util::stream::iter([Ok(data), Ok(Frame::trailers(trailers))]);
+    let body = StreamBody::new(frames).boxed_unsync();
+    let answer = server.send(post("/orders", "k", "{}").map(|_| body)).await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (201, "7"));
 }
 
 async fn a_handler_that_needs_its_claim_does_not_run_unprotected<G: Ground>(ground: G) {
@@ -216,5 +239,6 @@ in_memory! {
     an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again,
     a_request_without_a_key_needs_no_store,
     a_route_may_run_unprotected_while_the_store_is_down,
+    a_request_that_runs_unprotected_is_whole,
     a_handler_that_needs_its_claim_does_not_run_unprotected,
 }

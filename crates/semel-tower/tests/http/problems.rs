@@ -137,6 +137,7 @@ fn the_table_of_problems_is_the_documented_one() {
         ("work-timeout", 504),
         ("upstream-unreachable", 502),
         ("upstream-ambiguous", 504),
+        ("overloaded", 503),
         ("store-full", 503),
         ("store-unavailable", 503),
         ("shutting-down", 503),

@@ -237,7 +237,7 @@ impl<S: Store> Waiting<S> {
         let left = order.policy.wait.limit().saturating_sub(self.since.elapsed());
         let woken = tokio::select! {
             woken = place.wait(left) => woken,
-            () = inner.closing.cancelled() => false,
+            () = inner.hurrying.cancelled() => false,
         };
         measure::waited(self.since.elapsed());
         woken

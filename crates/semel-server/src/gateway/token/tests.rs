@@ -109,12 +109,62 @@ fn a_token_has_its_time() {
 }
 
 #[test]
+fn the_same_name_from_two_issuers_is_two_callers() {
+    let signer = Signer::new();
+    let issuer = signer.issuer();
+    let read = |claims: Value| {
+        issuer.claim_at(&signer.token(&json!({"alg": "EdDSA"}), &claims), "sub", NOW)
+    };
+    let (one, two) = (
+        read(json!({"sub": "ann", "iss": "https://one"})).unwrap(),
+        read(json!({"sub": "ann", "iss": "https://two"})).unwrap(),
+    );
+    assert_ne!(one, two);
+    assert_ne!(Some(one), read(json!({"sub": "ann"})));
+    assert_eq!(read(json!({"sub": "ann", "iss": 7})), None, "an issuer that cannot be read");
+}
+
+#[test]
+fn only_tokens_of_the_issuer_and_for_the_audience_are_believed() {
+    let signer = Signer::new();
+    let issuer = signer.issuer().only(Some("https://one"), Some("shop"));
+    let read = |claims: Value| {
+        issuer.claim_at(&signer.token(&json!({"alg": "EdDSA"}), &claims), "sub", NOW).is_some()
+    };
+    assert!(read(json!({"sub": "ann", "iss": "https://one", "aud": "shop"})));
+    assert!(read(json!({"sub": "ann", "iss": "https://one", "aud": ["bank", "shop"]})));
+    for claims in [
+        json!({"sub": "ann", "iss": "https://two", "aud": "shop"}),
+        json!({"sub": "ann", "iss": "https://one", "aud": "bank"}),
+        json!({"sub": "ann", "iss": "https://one", "aud": ["bank"]}),
+        json!({"sub": "ann", "iss": "https://one"}),
+        json!({"sub": "ann", "aud": "shop"}),
+    ] {
+        assert!(!read(claims.clone()), "{claims}");
+    }
+}
+
+#[test]
+fn a_token_without_an_end_is_believed_and_that_is_said_once() {
+    let signer = Signer::new();
+    let issuer = signer.issuer();
+    let read = |claims: Value| {
+        issuer.claim_at(&signer.token(&json!({"alg": "EdDSA"}), &claims), "sub", NOW).is_some()
+    };
+    assert!(read(json!({"sub": "ann", "exp": NOW + 10})));
+    assert!(!issuer.said.load(Ordering::Relaxed));
+    assert!(read(json!({"sub": "ann"})));
+    assert!(issuer.said.load(Ordering::Relaxed));
+}
+
+#[test]
 fn without_keys_a_claim_is_read_as_it_comes() {
     let signer = Signer::new();
     let token = |claims: Value| signer.token(&json!({"alg": "none"}), &claims);
     let read = |claims: Value| Issuer::anybody().claim_at(&token(claims), "sub", NOW);
     assert_eq!(read(json!({"sub": "ann"})).as_deref(), Some("\"ann\""));
     assert_eq!(read(json!({"sub": 7})).as_deref(), Some("7"));
+    assert_eq!(read(json!({"sub": "ann", "iss": "anybody"})).as_deref(), Some("\"ann\""));
     for nothing in [json!({"sub": ""}), json!({"sub": null}), json!({"sub": ["a"]}), json!({})] {
         assert_eq!(read(nothing.clone()), None, "{nothing}");
     }
@@ -153,6 +203,6 @@ fn the_standards_own_example_is_verified() {
                  Ge77Rw";
     let set = json!({"keys": [{"kty": "RSA", "n": n, "e": "AQAB"}]});
     let issuer = Issuer::of(&set.to_string()).unwrap();
-    assert_eq!(issuer.claim_at(token, "iss", 1_300_819_000).as_deref(), Some("\"joe\""));
+    assert_eq!(issuer.claim_at(token, "iss", 1_300_819_000).as_deref(), Some("[\"joe\",\"joe\"]"));
     assert_eq!(issuer.claim_at(token, "iss", 1_300_819_441), None, "its time is over");
 }
