@@ -114,9 +114,10 @@ fn a_client_that_reads_after_it_has_written_is_not_reset_before() {
         // More than the buffers of both sockets hold: what nobody reads cannot be written.
         let body = vec![b'x'; 24 << 20];
         let shop = Shop::open().await;
-        for (framing, body) in
-            [(length(&body), body.clone()), ("Transfer-Encoding: chunked".to_owned(), chunked(&body))]
-        {
+        for (framing, body) in [
+            (length(&body), body.clone()),
+            ("Transfer-Encoding: chunked".to_owned(), chunked(&body)),
+        ] {
             let too_large = post("/small", &["Idempotency-Key: k-1", &framing], &body);
             let key_invalid = [Early::KeyInvalid.head(&framing), body].concat();
             for (request, status) in [(too_large, 413), (key_invalid, 400)] {
