@@ -120,6 +120,19 @@ impl IdMap for Spy {
         self.rows.revoke(tenant, kind, public).await
     }
 
+    async fn revoke_in(
+        &self,
+        connection: &mut MemoryMap,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> Result<bool> {
+        if self.down.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "revoke", "down"));
+        }
+        connection.revoke(tenant, kind, public).await
+    }
+
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         self.rows.overwrite(bindings).await
     }
