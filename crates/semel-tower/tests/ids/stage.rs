@@ -129,6 +129,10 @@ impl Shared for CountedCache {
         Box::pin(async { Ok(()) })
     }
 
+    fn corrected<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, store::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn clear<'a>(&'a self, _: &'a [Wrong]) -> BoxFuture<'a, store::Result<()>> {
         Box::pin(async { Ok(()) })
     }
