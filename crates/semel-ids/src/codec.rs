@@ -93,13 +93,18 @@ impl Codec {
 
     /// The public id of `id`.
     pub fn encode(&self, prefix: Prefix, id: Ulid) -> PublicId {
+        self.spell(prefix, id, 0)
+    }
+
+    /// The same under the hiding key of this number.
+    fn spell(&self, prefix: Prefix, id: Ulid, key: usize) -> PublicId {
         let mut public = PublicId::empty();
         public.push(prefix.as_bytes());
         public.push(b"_");
         match &self.payload {
             Payload::Base32 => public.push(&base32::encode(id.0)),
             Payload::Base62 => public.push(&base62::encode(id.0)),
-            Payload::Hidden(keys) => public.push(&base62::encode(keys[0].hide(id.0))),
+            Payload::Hidden(keys) => public.push(&base62::encode(keys[key].hide(id.0))),
         }
         if self.checksum {
             let sum = crc8::of(public.as_bytes());
@@ -109,7 +114,18 @@ impl Codec {
         public
     }
 
-    /// The prefix and the id in `text`. Allocates nothing.
+    /// Every public id that stands for `id`: one, or one for each hiding key.
+    pub(crate) fn spellings(&self, prefix: Prefix, id: Ulid) -> impl Iterator<Item = PublicId> {
+        let keys = match &self.payload {
+            Payload::Base32 | Payload::Base62 => 1,
+            Payload::Hidden(keys) => keys.len(),
+        };
+        (0..keys).map(move |key| self.spell(prefix, id, key))
+    }
+
+    /// The prefix and the id in `text`. Allocates nothing. With several hiding keys it is read under the
+    /// first, which gives another id where it was written under another: see
+    /// [`hiding_time`](Self::hiding_time).
     ///
     /// # Errors
     /// [`InvalidPublicId`] for everything that this codec does not write.

@@ -211,10 +211,11 @@ impl<S: CreatingStore, R: Resource> Making<S, R> {
         let number = self.next;
         self.next += 1;
         let registrar = Arc::clone(&self.registrar);
-        // Should it fail, or be dropped half way, nobody knows what is written.
-        registrar.half_made.store(true, Ordering::Release);
+        // Should it fail, or be dropped half way, nobody knows what is written. What is made after it
+        // does not make up for that.
+        let half_made = registrar.half_made.swap(true, Ordering::AcqRel);
         let id = registrar.register::<Q>(&mut self.unit, number).await?;
-        registrar.half_made.store(false, Ordering::Release);
+        registrar.half_made.store(half_made, Ordering::Release);
         Ok(id)
     }
 }

@@ -27,6 +27,14 @@
 //! |---|---|---|
 //! | registered | at its commit | as soon as they are told; if that fails, within [`absence_bound`](CacheSettings::absence_bound) |
 //! | revoked | at once | as soon as they are told; within ten seconds where nothing is heard; without a shared cache within [`l1_ttl`](CacheSettings::l1_ttl) |
+//! | mended by a repair | when it is told | as soon as they are told |
+//!
+//! A shared cache that takes no words (it is away, full or read-only) is not believed by the node that
+//! revoked, which goes on telling it: within ten seconds of its return the others know. Two things can
+//! still bring a revoked id back, for [`l2_ttl`](CacheSettings::l2_ttl) and
+//! [`l1_ttl`](CacheSettings::l1_ttl) at most: a process that ends before it could tell, and a shared cache
+//! that forgets what it was told, by a failover to a replica that lacks it. Revoke it again: that tells
+//! everybody anew.
 
 pub mod codec;
 pub mod create;
@@ -49,7 +57,7 @@ pub use fallback::Fallback;
 pub use generator::{ClockRolledBack, Generator, OnRollback};
 pub use map::{Binding, IdMap};
 pub use prefix::{InvalidPrefix, Prefix};
-pub use resolver::{Reason, Registration, Resolution, ResolveError, Resolver};
+pub use resolver::{Reason, Registration, Resolution, ResolveError, Resolver, Revocation};
 pub use resource::{Registry, Resource, ResourceType};
 #[cfg(feature = "macros")]
 pub use semel_macros::Resource;

@@ -129,7 +129,8 @@ pub struct Place {
 
 /// Keeps bindings: unique both ways inside a tenant and type, compared byte for byte.
 pub trait IdMap: Send + Sync + 'static {
-    /// What [`insert`](Self::insert) writes on: an open transaction of the caller's.
+    /// What [`insert`](Self::insert) and [`revoke_in`](Self::revoke_in) write on: an open transaction of
+    /// the caller's.
     type Connection: Send;
 
     /// Writes a binding in the caller's transaction.
@@ -158,6 +159,16 @@ pub trait IdMap: Send + Sync + 'static {
     /// Makes a live row count no more; gives whether there was one. It stays.
     fn revoke(
         &self,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// The same in the caller's transaction: a thing goes with its mapping, or neither does. Tell the
+    /// resolver: [`Resolver::revoke_in`](crate::Resolver::revoke_in).
+    fn revoke_in(
+        &self,
+        connection: &mut Self::Connection,
         tenant: &str,
         kind: ResourceType,
         public: &PublicId,

@@ -13,18 +13,21 @@ mod name;
 mod near;
 mod part;
 mod registration;
+mod revocation;
+mod teller;
+mod untold;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use semel::key::check_tenant;
-use semel::store;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use answer::{Reason, Resolution, ResolveError};
 pub use registration::Registration;
+pub use revocation::{Revocation, RevokeError, Revoked};
 
 use crate::codec::{Codec, PublicId};
 use crate::fallback::Fallback;
@@ -32,12 +35,12 @@ use crate::map::{self, Binding, IdMap, RegisterError};
 use crate::resource::{Resource, ResourceType};
 use crate::settings::Settings;
 use crate::shared::Shared;
-use crate::typed::TypedId;
 use flight::{Crew, Flight, Missed, Own};
 use load::Loader;
-use middle::{Middle, Word, take_note};
+use middle::{Middle, Word};
 use name::Name;
 use near::{Near, Seat};
+use teller::Teller;
 
 /// Ids in one batch at most.
 pub const MAX_BATCH: usize = 1_000;
@@ -78,6 +81,7 @@ struct Inner {
     loader: Arc<Loader>,
     near: Arc<Near>,
     middle: Option<Arc<Middle>>,
+    teller: Option<Arc<Teller>>,
     runtime: Handle,
     counts: OnceLock<Counts>,
     _listening: Option<AbortOnDropHandle<()>>,
@@ -118,7 +122,8 @@ impl Builder {
     /// # Panics
     /// Outside a Tokio runtime.
     pub fn build(self) -> Resolver {
-        let Self { map, shared, fallbacks, settings } = self;
+        let Self { map, shared, fallbacks, mut settings } = self;
+        settings.cache = settings.cache.within_reason();
         let runtime = Handle::current();
         let near = Arc::new(Near::new(&settings.cache));
         let shared = shared.filter(|_| settings.enabled && settings.cache.l2_enabled);
@@ -130,10 +135,15 @@ impl Builder {
         });
         let loader =
             Loader { map, middle: middle.clone(), fallbacks, near: Arc::clone(&near), settings };
+        let loader = Arc::new(loader);
+        let teller = middle
+            .clone()
+            .map(|middle| Arc::new(Teller::new(Arc::clone(&loader), middle, runtime.clone())));
         Resolver(Arc::new(Inner {
-            loader: Arc::new(loader),
+            loader,
             near,
             middle,
+            teller,
             runtime,
             counts: OnceLock::new(),
             _listening: listening,
@@ -270,62 +280,22 @@ impl Resolver {
         }
     }
 
-    /// Makes an id count no more: at once on this node; elsewhere as soon as it is told, and within
-    /// ten seconds on nodes that do not hear. If the shared cache cannot be reached
-    /// ([`Revoked::told`]), it may keep its entry for
-    /// [`l2_ttl`](crate::CacheSettings::l2_ttl), and whoever reads it there for
-    /// [`l1_ttl`](crate::CacheSettings::l1_ttl) more.
-    ///
-    /// # Errors
-    /// The map did not answer: it may or may not count any more.
-    pub async fn revoke<R: Resource>(
-        &self,
-        tenant: &str,
-        id: TypedId<R>,
-    ) -> Result<Revoked, RevokeError> {
-        let binding = Binding::of(tenant, id).map_err(RevokeError::Tenant)?;
-        self.0.revoke(&self.0.near.names.of(&binding)).await.map_err(RevokeError::Store)
-    }
-
-    /// Takes note of what happened to an id behind its back, in a repair of the map, say, and tells
-    /// the other nodes: whether it is there now.
+    /// Takes note of what happened to an id behind its back, in a repair of the map, say, and tells the
+    /// other nodes: whether it is there now. What the map says of it is looked up by whoever asks next,
+    /// and nothing that was known of it before is believed.
     pub fn changed(&self, kind: ResourceType, tenant: &str, public: &str, there: bool) {
         let (Some(public), Ok(())) = (PublicId::stored(public), check_tenant(tenant)) else {
             return;
         };
         let name = self.0.near.names.name(tenant, kind, public);
-        let word = match there {
-            // The map has the last word: what was revoked may be live again.
-            true => Word::Registered(name.to_text(), Duration::MAX),
-            false => self.0.revoked(&name),
-        };
-        take_note(&name, there, &self.0.near);
-        if let Some(middle) = &self.0.middle {
-            middle.tell_later(word);
+        match there {
+            true => self.0.near.corrected(&name),
+            false => self.0.near.revoked(&name),
+        }
+        if let Some(teller) = &self.0.teller {
+            teller.tell_later(&name);
         }
     }
-}
-
-/// What revoking did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Revoked {
-    /// Whether it counted until now. An id that only a business table knows has no row that could be
-    /// revoked: this is `false`, and a fallback goes on finding it.
-    pub was_live: bool,
-    /// Whether the other nodes were told. If not, and there is a row that counts no more, it is tried
-    /// again for a while; they know at the latest when their caches forget.
-    pub told: bool,
-}
-
-/// A revocation that failed.
-#[derive(Debug, thiserror::Error)]
-pub enum RevokeError {
-    /// The tenant cannot be one.
-    #[error(transparent)]
-    Tenant(semel::InvalidKey),
-    /// The map did not answer.
-    #[error(transparent)]
-    Store(store::Error),
 }
 
 impl Inner {
@@ -417,48 +387,8 @@ impl Inner {
         (own, others)
     }
 
-    async fn revoke(&self, name: &Name) -> store::Result<Revoked> {
-        // Said before and after: whatever is looked up in between is not remembered, and should
-        // this process die in between, nobody is left with an id that counts no more. Before, it is
-        // only likely, and said for no longer than a lookup takes.
-        let likely = Word::Revoked(name.to_text(), self.loader.settings.cache.revoking());
-        self.forget(name);
-        let told = self.tell(&likely).await;
-        let was_live = self.loader.map.revoke(name).await?;
-        if !was_live && !self.loader.map.has_revoked(name).await? {
-            // There was nothing to revoke, and there may be from now on: no more is said of it.
-            return Ok(Revoked { was_live, told });
-        }
-        self.forget(name);
-        let word = self.revoked(name);
-        let told = self.tell(&word).await;
-        if let (false, Some(middle)) = (told, &self.middle) {
-            middle.tell_later(word);
-        }
-        Ok(Revoked { was_live, told })
-    }
-
-    /// Whether everybody there is was told.
-    async fn tell(&self, word: &Word) -> bool {
-        match &self.middle {
-            None => true,
-            Some(middle) => middle.tell(word).await,
-        }
-    }
-
     fn registered(&self, name: &Name) -> Word {
         Word::Registered(name.to_text(), self.loader.settings.cache.revoking())
-    }
-
-    /// A revoked id comes back by a repair only, which has its own word, so that this may be believed
-    /// as long as anything. It lives longer than what a registration takes away, however late.
-    fn revoked(&self, name: &Name) -> Word {
-        let cache = &self.loader.settings.cache;
-        Word::Revoked(name.to_text(), cache.l2_ttl.max(cache.revoking() * 3))
-    }
-
-    fn forget(&self, name: &Name) {
-        take_note(name, false, &self.near);
     }
 
     fn count(&self, reason: Reason, answers: u64) {

@@ -10,7 +10,8 @@ pub const MAX_TYPE: usize = 32;
 
 /// A kind of thing that has public ids.
 pub trait Resource: Send + Sync + 'static {
-    /// Its name in the map: `ORDER`.
+    /// Its name in the map: `ORDER`. Two types with one prefix compile, and read each other's texts: add a
+    /// service's types to a [`Registry`] when it starts, which refuses that.
     const TYPE: ResourceType;
 
     /// How its public ids are written. Default [`Codec::new`].

@@ -11,6 +11,9 @@ use serde::{Deserialize, Deserializer};
 /// Longer than any lookup takes.
 const LOOKUP: Duration = Duration::from_secs(30);
 
+/// Longer than anybody means: a century.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 /// Settings of a [`Resolver`](crate::Resolver).
 ///
 /// ```
@@ -53,7 +56,8 @@ impl Default for Settings {
 }
 
 /// What a resolver remembers, and for how long. Every time is an upper limit: up to a tenth is taken
-/// off by chance, so that what was learned together is not forgotten together.
+/// off by chance, so that what was learned together is not forgotten together. Longer than a century is
+/// a century.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheSettings {
@@ -95,7 +99,23 @@ impl CacheSettings {
     ///
     /// The registering node knows at once; others do as soon as they are told.
     pub fn absence_bound(&self) -> Duration {
-        if self.l2_enabled { self.revoking() + self.negative_ttl } else { self.negative_ttl }
+        let shared = if self.l2_enabled { self.revoking() } else { Duration::ZERO };
+        shared.saturating_add(self.negative_ttl)
+    }
+
+    /// These, with every time one that can be added to a clock's.
+    pub(crate) fn within_reason(mut self) -> Self {
+        for time in [&mut self.l1_ttl, &mut self.negative_ttl, &mut self.l2_ttl] {
+            *time = (*time).min(LONGEST);
+        }
+        self
+    }
+
+    /// How long it is believed that an id was revoked. It comes back by a repair only, which has its
+    /// own word, so that this may be as long as anything. It is longer than what a registration takes
+    /// away, however late.
+    pub(crate) fn revoked(&self) -> Duration {
+        self.l2_ttl.max(self.revoking().saturating_mul(3))
     }
 
     /// How long it is believed that an id is about to be revoked: until absences from before, and
@@ -125,5 +145,72 @@ impl Visitor<'_> for Written {
         // A day is 24 hours here; months and years have no length.
         let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
         Duration::try_from(signed).map_err(|_| wrong())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The file of a service of this kind, with everything as it is if nothing is said.
+    const SAID: &str = r#"{
+        "enabled": true,
+        "fallbackToBizTable": false,
+        "batchMaxIn": 200,
+        "cache": {
+            "l1Ttl": "PT10M",
+            "negativeTtl": "PT30S",
+            "l1MaxSize": 100000,
+            "l2Enabled": true,
+            "l2Ttl": "PT30M"
+        }
+    }"#;
+
+    #[test]
+    fn the_names_and_defaults_are_those_that_services_have() {
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        let Settings { enabled, fallback_to_biz_table, batch_max_in, cache } = Settings::default();
+        assert_eq!((enabled, fallback_to_biz_table, batch_max_in), (true, false, 200));
+        let CacheSettings { l1_ttl, negative_ttl, l1_max_size, l2_enabled, l2_ttl } = cache;
+        assert_eq!((l1_ttl, l2_ttl, negative_ttl), (minutes(10), minutes(30), minutes(1) / 2));
+        assert_eq!((l1_max_size, l2_enabled), (100_000, true));
+        let said: Settings = serde_json::from_str(SAID).unwrap();
+        assert_eq!(said, Settings::default());
+        assert_eq!(serde_json::from_str::<Settings>("{}").unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn every_name_counts_in_both_spellings_and_no_other_does() {
+        let camel = SAID.replace("true", "false");
+        let camel = camel.replace("PT10M", "1m").replace("PT30S", "2s").replace("PT30M", "3m");
+        let camel = camel.replace("200", "7").replace("100000", "8");
+        let camel = camel.replace("BizTable\": false", "BizTable\": true");
+        let mut snake = camel.clone();
+        for (name, other) in [
+            ("fallbackToBizTable", "fallback_to_biz_table"),
+            ("batchMaxIn", "batch_max_in"),
+            ("l1Ttl", "l1_ttl"),
+            ("negativeTtl", "negative_ttl"),
+            ("l1MaxSize", "l1_max_size"),
+            ("l2Enabled", "l2_enabled"),
+            ("l2Ttl", "l2_ttl"),
+        ] {
+            assert!(snake.contains(name));
+            snake = snake.replace(name, other);
+        }
+        let cache = CacheSettings {
+            l1_ttl: Duration::from_secs(60),
+            negative_ttl: Duration::from_secs(2),
+            l1_max_size: 8,
+            l2_enabled: false,
+            l2_ttl: Duration::from_secs(180),
+        };
+        let wanted =
+            Settings { enabled: false, fallback_to_biz_table: true, batch_max_in: 7, cache };
+        for text in [camel, snake] {
+            assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), wanted);
+        }
+        assert!(serde_json::from_str::<Settings>(r#"{ "batchMax": 1 }"#).is_err());
+        assert!(serde_json::from_str::<Settings>(r#"{ "cache": { "l1": "1s" } }"#).is_err());
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! **Readers fill gaps, writers take away.** Whoever looked an id up may only write where nothing is.
 //! Whoever registered one takes its absence away; whoever revoked one writes that it is absent, over
-//! whatever is there. Nobody but a reader, who has just seen it in the map, ever writes that an id is
-//! there. So neither a slow reader nor a writer whose word comes late can bring back what another
-//! took away.
+//! whatever is there; whoever mended the map takes whatever is there away. Nobody but a reader, who has
+//! just seen it in the map, ever writes that an id is there. So neither a slow reader nor a writer whose
+//! word comes late can bring back what another took away.
 
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub enum Heard {
     Registered(Vec<String>),
     /// These ids count no more.
     Revoked(Vec<String>),
+    /// Whatever was known of these ids may be wrong: only the map knows.
+    Corrected(Vec<String>),
     /// Nothing, but the line works.
     Pulse,
 }
@@ -64,8 +66,7 @@ pub trait Shared: Send + Sync + 'static {
     fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>>;
 
     /// These ids are there now: takes their absences away, and tells the other nodes. An absence has
-    /// at most `absences` left to live; one that has more is a revocation, and stays. Whoever made
-    /// revoked ids live again says [`Duration::MAX`], and takes that away too.
+    /// at most `absences` left to live; one that has more is a revocation, and stays.
     fn registered<'a>(
         &'a self,
         keys: &'a [String],
@@ -75,6 +76,10 @@ pub trait Shared: Send + Sync + 'static {
     /// These ids count no more: says so for `ttl`, over whatever is there, and tells the other nodes.
     /// An absence that has longer to live stays as it is.
     fn revoked<'a>(&'a self, keys: &'a [String], ttl: Duration) -> BoxFuture<'a, Result<()>>;
+
+    /// What the map says of these ids was mended: takes whatever is there away, revocations too, and
+    /// tells the other nodes.
+    fn corrected<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>>;
 
     /// Clears entries away that are still as wrong as they were.
     fn clear<'a>(&'a self, wrong: &'a [Wrong]) -> BoxFuture<'a, Result<()>>;

@@ -68,6 +68,8 @@ pub enum InvalidId {
     },
 }
 
+/// A text says which id it is, except under several hiding keys: then only the map knows, and this reads
+/// it under the first, as [`Codec::hiding_time`](crate::Codec::hiding_time) explains. Resolve such texts.
 impl<R: Resource> FromStr for TypedId<R> {
     type Err = InvalidId;
 

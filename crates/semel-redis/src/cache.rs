@@ -198,6 +198,17 @@ impl Inner {
         self.each("tell", &names, &command, &told).await
     }
 
+    async fn corrected(&self, keys: &[String]) -> Result<()> {
+        let names = self.names(keys.iter().map(String::as_str));
+        let command = |at: usize| {
+            let mut command = redis::cmd("DEL");
+            command.arg(&names[at]);
+            command
+        };
+        let told = |of: &[usize]| self.publish(news::corrected(of.iter().map(|at| &*keys[*at])));
+        self.each("tell", &names, &command, &told).await
+    }
+
     fn names<'k>(&self, keys: impl Iterator<Item = &'k str>) -> Vec<Vec<u8>> {
         keys.map(|key| self.name(key)).collect()
     }
@@ -282,6 +293,15 @@ impl Shared for RedisCache {
                 return Ok(());
             }
             self.0.within("tell", Effect::Writes, self.0.revoked(keys, ttl)).await
+        })
+    }
+
+    fn corrected<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if keys.is_empty() {
+                return Ok(());
+            }
+            self.0.within("tell", Effect::Writes, self.0.corrected(keys)).await
         })
     }
 

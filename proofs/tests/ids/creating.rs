@@ -12,7 +12,7 @@ use semel::{
     Command, Envelope, Error, Execution, Executor, Fingerprint, Key, Outcome, Recorded, Wait,
 };
 use semel_ids::create::{CreateError, CreateExt as _};
-use semel_ids::resource::{Order, Payment};
+use semel_ids::resource::{Order, Payment, Sku};
 use semel_ids::{Reason, TypedId};
 use semel_proofs::effects::{self, Effect};
 use serde::{Deserialize, Serialize};
@@ -232,12 +232,18 @@ async fn a_thing_without_an_id_commits_nothing<S: Whole>() {
     let (kind, public) = (<Payment as semel_ids::Resource>::TYPE, payment.public());
     let gone = semel_ids::IdMap::revoke(&scene.store, ACME, kind, &public).await;
     assert!(gone.expect("the map"), "it was the stranger's");
-    let careless = executor.create::<Order>(claimed()).run(|mut making| async move {
-        let _ = making.another::<Payment>().await;
-        make(making, false).await
-    });
-    let refused = careless.await.expect_err("nothing can be committed");
-    assert!(matches!(refused, Error::Work(CreateError::HalfMade)), "{refused}");
+    for goes_on in [false, true] {
+        let careless = executor.create::<Order>(claimed()).run(move |mut making| async move {
+            let _ = making.another::<Payment>().await;
+            if goes_on {
+                // What goes well does not make up for what did not.
+                making.another::<Sku>().await.map_err(|error| error.to_string())?;
+            }
+            make(making, false).await
+        });
+        let refused = careless.await.expect_err("nothing can be committed");
+        assert!(matches!(refused, Error::Work(CreateError::HalfMade)), "{refused}");
+    }
     assert_eq!(effects::read(scene.place.backend()).await.expect("effects").len(), 0);
     assert_eq!(events(&scene.store).await, 0);
     scene.place.remove().await;

@@ -89,6 +89,16 @@ impl IdMap for MemoryMap {
         Ok(live.is_some_and(std::mem::take))
     }
 
+    async fn revoke_in(
+        &self,
+        connection: &mut Self,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> Result<bool> {
+        connection.revoke(tenant, kind, public).await
+    }
+
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         let mut rows = self.rows();
         for binding in bindings {

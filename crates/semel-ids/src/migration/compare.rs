@@ -2,7 +2,8 @@
 //!
 //! What differs at first sight is looked at again before it is called different, in an order that
 //! makes live traffic no difference: rows and mappings that are made or unmade in one transaction
-//! are seen either both before or both after.
+//! ([`Resolver::register`](crate::Resolver::register), [`revoke_in`](crate::Resolver::revoke_in)) are
+//! seen either both before or both after.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -79,6 +79,8 @@ pub enum Change {
     Live(Ulid),
     /// It counts no more.
     Revoked,
+    /// The map did not say whether it was changed.
+    Unclear,
 }
 
 /// A mapping that was changed: whoever keeps it in a cache must be told.
@@ -95,9 +97,17 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// Whether it leads somewhere now, which is what a resolver's cache wants to know.
+    /// Whether it leads somewhere now, or may: what a resolver's cache wants to know, which then asks the
+    /// map.
     pub fn is_live(&self) -> bool {
-        matches!(self.change, Change::Live(_))
+        match self.change {
+            Change::Live(_) | Change::Unclear => true,
+            Change::Revoked => false,
+        }
+    }
+
+    fn unclear(binding: &Binding) -> Self {
+        Self { change: Change::Unclear, ..Self::live(binding) }
     }
 
     fn live(binding: &Binding) -> Self {
@@ -117,7 +127,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
     ///
     /// Each row is looked at again right before its mapping is changed, and once more after: a mapping
     /// whose row went away meanwhile is revoked again. `told` hears of every batch of changes once it
-    /// is committed, and the repair waits for it: hand each to
+    /// is committed, or may be, also if the repair then fails, and the repair waits for it: hand each to
     /// [`Resolver::changed`](crate::Resolver::changed). A process that dies before it could be told leaves
     /// its caches to their time to live; so does a mapping that stood against a replaced one by its
     /// internal id, which goes away unnamed.
@@ -143,10 +153,13 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
             for (row, reason) in &compared.unreadable {
                 report.unreadable.add(*reason, self.samples, || Sample::of_row(row));
             }
-            let changed = self.mend(compared.suspects, &mut report).await?;
+            let mut changed = Vec::new();
+            let mended = self.mend(compared.suspects, &mut report, &mut changed).await;
+            // First of all: what is changed is changed, whatever failed after it.
             if !changed.is_empty() {
                 told(changed).await;
             }
+            mended?;
             progress(&watch.progress(&report, report.rows));
             pace.after(seen).await;
             cursor = page.next;
@@ -165,8 +178,13 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         Ok(report)
     }
 
-    /// Mends the mappings of some rows.
-    async fn mend(&self, suspects: Vec<Suspect>, report: &mut Repaired) -> Result<Vec<Changed>> {
+    /// Mends the mappings of some rows. What was changed by then is in `changed`, also if it fails.
+    async fn mend(
+        &self,
+        suspects: Vec<Suspect>,
+        report: &mut Repaired,
+        changed: &mut Vec<Changed>,
+    ) -> Result<()> {
         let (mut inserts, mut overwrites) = (Vec::new(), Vec::new());
         for suspect in suspects {
             match suspect.wrong {
@@ -180,13 +198,17 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
             }
         }
         let mut mended = Vec::new();
-        for suspect in self.insert(inserts, &mut mended).await? {
+        for suspect in self.insert(inserts, &mut mended, changed).await? {
             overwrites.push(suspect);
         }
         if !self.dry && !overwrites.is_empty() {
             let bindings: Vec<Binding> =
                 overwrites.iter().map(|suspect| suspect.binding.clone()).collect();
-            self.tried(|| self.map.overwrite(&bindings)).await?;
+            let written = self.tried(|| self.map.overwrite(&bindings)).await;
+            let change: fn(&Binding) -> Changed =
+                if written.is_ok() { Changed::live } else { Changed::unclear };
+            changed.extend(bindings.iter().map(change));
+            written?;
         }
         mended.extend(overwrites);
         for Suspect { key, binding, wrong } in &mended {
@@ -198,12 +220,9 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
             tally.add(self.samples, || Sample::of_binding(key, binding));
         }
         if self.dry {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let mut changed: Vec<Changed> =
-            mended.iter().map(|suspect| Changed::live(&suspect.binding)).collect();
-        changed.extend(self.undo_vanished(&mended, report).await?);
-        Ok(changed)
+        self.undo_vanished(&mended, report, changed).await
     }
 
     /// Writes what is missing; gives back those whose internal id something else has.
@@ -211,6 +230,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         &self,
         missing: Vec<Suspect>,
         mended: &mut Vec<Suspect>,
+        changed: &mut Vec<Changed>,
     ) -> Result<Vec<Suspect>> {
         if self.dry || missing.is_empty() {
             mended.extend(missing);
@@ -218,12 +238,22 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         }
         let bindings: Vec<Binding> =
             missing.iter().map(|suspect| suspect.binding.clone()).collect();
+        let answers = match self.written(&bindings).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                changed.extend(bindings.iter().map(Changed::unclear));
+                return Err(error);
+            }
+        };
         let mut conflicts = Vec::new();
-        for (suspect, answer) in missing.into_iter().zip(self.written(&bindings).await?) {
+        for (suspect, answer) in missing.into_iter().zip(answers) {
             match answer {
-                Inserted::New => mended.push(suspect),
-                // Somebody registered it since.
-                Inserted::Already => {}
+                Inserted::New => {
+                    changed.push(Changed::live(&suspect.binding));
+                    mended.push(suspect);
+                }
+                // Somebody registered it since, or we did and the answer was lost.
+                Inserted::Already => changed.push(Changed::unclear(&suspect.binding)),
                 // Somebody registered it and deleted it since.
                 Inserted::Revoked => {}
                 Inserted::Conflict => conflicts.push(suspect),
@@ -238,24 +268,25 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         &self,
         mended: &[Suspect],
         report: &mut Repaired,
-    ) -> Result<Vec<Changed>> {
+        changed: &mut Vec<Changed>,
+    ) -> Result<()> {
         let mut tenants: BTreeMap<&str, Vec<&Binding>> = BTreeMap::new();
         for suspect in mended {
             tenants.entry(suspect.binding.tenant()).or_default().push(&suspect.binding);
         }
-        let mut changed = Vec::new();
         for (tenant, bindings) in tenants {
             let there = self.there(tenant, bindings.iter().copied()).await?;
             for binding in bindings {
                 if there.contains(binding.public().as_str()) {
                     continue;
                 }
+                // Told as live or unclear by then, which a revocation without an answer is, too.
                 self.tried(|| self.map.revoke(tenant, self.kind, binding.public())).await?;
                 report.undone += 1;
                 changed.push(Changed { change: Change::Revoked, ..Changed::live(binding) });
             }
         }
-        Ok(changed)
+        Ok(())
     }
 
     /// Counts live mappings without a row that are old enough to be judged.
@@ -308,19 +339,21 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
                 let place =
                     |row: &Row| Place { tenant: row.tenant.clone(), public: row.public.clone() };
                 let places: Vec<Place> = chunk.iter().map(place).collect();
-                self.tried(|| self.map.revoke_rows(self.kind, &places)).await?;
+                let revoked = self.tried(|| self.map.revoke_rows(self.kind, &places)).await;
+                let change = if revoked.is_ok() { Change::Revoked } else { Change::Unclear };
+                told(places.into_iter().map(|place| self.changed(place, change)).collect()).await;
+                revoked?;
                 for row in chunk {
                     report.revoked.add(self.samples, || Sample::of_mapping(row));
                 }
-                told(places.into_iter().map(|place| self.revoked(place)).collect()).await;
             }
             pace.after(seen).await;
         }
         Ok(())
     }
 
-    fn revoked(&self, Place { tenant, public }: Place) -> Changed {
-        Changed { tenant, kind: self.kind, public, change: Change::Revoked }
+    fn changed(&self, Place { tenant, public }: Place, change: Change) -> Changed {
+        Changed { tenant, kind: self.kind, public, change }
     }
 
     /// Whether the application may be about to write its row. By the time in the id, which is that

@@ -52,13 +52,15 @@ impl Loader {
         let mut wrong = Vec::new();
         let mut slots = keys.iter().zip(slots);
         search.rest(|at, one| match slots.next()? {
+            (_, Slot::Empty) => None,
+            // Changed here since, which the cache has not been told yet: the map is asked.
+            (_, Slot::Known(_) | Slot::Absent) if self.near.distrusts(&flight.asked(at)) => None,
             (_, Slot::Known(id)) if one.candidates.contains(id) => {
                 Some(Ok((Some(id), Reason::HitL2)))
             }
             // Learned before a registration that this node knows of: the map is asked.
             (_, Slot::Absent) if self.near.doubts(&flight.asked(at)) => None,
             (_, Slot::Absent) => Some(Ok((None, Reason::NotFound))),
-            (_, Slot::Empty) => None,
             (key, Slot::Known(other)) => {
                 wrong.push(Wrong { key: (*key).to_owned(), says: Some(other) });
                 None
@@ -193,8 +195,8 @@ pub(super) trait Rows: Send + Sync {
 
     fn revoke<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<bool>>;
 
-    /// Whether there is a row that counts no more.
-    fn has_revoked<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<bool>>;
+    /// The row of a name.
+    fn row<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<Option<Row>>>;
 }
 
 impl<M: IdMap> Rows for Arc<M> {
@@ -212,11 +214,11 @@ impl<M: IdMap> Rows for Arc<M> {
         Box::pin(IdMap::revoke(&**self, tenant, *kind, &name.public))
     }
 
-    fn has_revoked<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<bool>> {
+    fn row<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<Option<Row>>> {
         let Realm { tenant, kind } = &*name.realm;
         Box::pin(async move {
             let rows = Rows::find(self, tenant, *kind, std::slice::from_ref(&name.public)).await?;
-            Ok(rows.iter().any(|row| !row.live))
+            Ok(rows.into_iter().next())
         })
     }
 }

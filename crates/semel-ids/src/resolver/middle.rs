@@ -33,8 +33,10 @@ pub(super) enum Word {
     /// It is there. Absences, and revocations that were only likely, live so long at most; what lives
     /// longer is a revocation, and stays.
     Registered(String, Duration),
-    /// It counts no more, and this may be believed for a while.
-    Revoked(String, Duration),
+    /// These count no more, and this may be believed for a while.
+    Revoked(Vec<String>, Duration),
+    /// These were changed, and only the map knows to what.
+    Corrected(Vec<String>),
 }
 
 pub(super) struct Middle {
@@ -92,13 +94,13 @@ impl Middle {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        if self.rests() {
-            return;
-        }
         let Ok(permit) = Arc::clone(&self.writes).try_acquire_owned() else {
             metrics::counter!("semel_idresolve_l2_skipped_total").increment(1);
             return;
         };
+        if self.rests() {
+            return;
+        }
         let writing = write(Arc::clone(self));
         self.runtime.spawn(async move {
             writing.await;
@@ -112,7 +114,8 @@ impl Middle {
             Word::Registered(key, absences) => {
                 self.shared.registered(std::slice::from_ref(key), *absences).await
             }
-            Word::Revoked(key, ttl) => self.shared.revoked(std::slice::from_ref(key), *ttl).await,
+            Word::Revoked(keys, ttl) => self.shared.revoked(keys, *ttl).await,
+            Word::Corrected(keys) => self.shared.corrected(keys).await,
         };
         self.see("tell", told).is_some()
     }
@@ -120,18 +123,20 @@ impl Middle {
     /// The same in the background, tried a few times.
     pub(super) fn tell_later(self: &Arc<Self>, word: Word) {
         let Ok(permit) = Arc::clone(&self.words).try_acquire_owned() else {
-            metrics::counter!("semel_idresolve_untold_total").increment(1);
-            return;
+            return untold();
         };
         let middle = Arc::clone(self);
         self.runtime.spawn(async move {
             let _permit = permit;
             for tried in 0..TELLINGS {
+                if tried > 0 {
+                    sleep(jittered(REST * 2_u32.pow(tried - 1))).await;
+                }
                 if middle.tell(&word).await {
                     return;
                 }
-                sleep(jittered(REST * 2_u32.pow(tried))).await;
             }
+            untold();
         });
     }
 
@@ -163,9 +168,19 @@ impl Middle {
         }
     }
 
+    /// Whether it is to be left alone. When its rest is over one caller finds out for all: the others
+    /// leave it alone until that one knows.
     fn rests(&self) -> bool {
-        let until = *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_some_and(|until| Instant::now() < until)
+        let mut until = self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        match *until {
+            None => false,
+            Some(end) if now < end => true,
+            Some(_) => {
+                *until = Some(now + REST);
+                false
+            }
+        }
     }
 
     /// Counts a failure and gives the cache a rest.
@@ -193,6 +208,12 @@ impl Drop for Hearing<'_> {
     }
 }
 
+/// A word that is given up: the others know at the end of the bounds.
+fn untold() {
+    metrics::counter!("semel_idresolve_untold_total").increment(1);
+    tracing::warn!("other nodes could not be told of an id; they know of it within the bounds");
+}
+
 fn counted<T>(operation: &'static str, result: store::Result<T>) -> Option<T> {
     if let Err(error) = &result {
         metrics::counter!("semel_idresolve_l2_errors_total", "operation" => operation).increment(1);
@@ -202,20 +223,14 @@ fn counted<T>(operation: &'static str, result: store::Result<T>) -> Option<T> {
 }
 
 fn take_in(heard: &Heard, near: &Near) {
-    let (keys, there) = match heard {
-        Heard::Registered(keys) => (keys, true),
-        Heard::Revoked(keys) => (keys, false),
+    let (keys, take): (_, fn(&Near, &Name)) = match heard {
+        Heard::Registered(keys) => (keys, Near::appeared),
+        Heard::Revoked(keys) => (keys, Near::revoked),
+        Heard::Corrected(keys) => (keys, Near::corrected),
         Heard::Pulse => return,
     };
+    // What was said of an id by another node holds for whatever is asked from now on.
     for name in keys.iter().filter_map(|key| near.names.parse(key)) {
-        take_note(&name, there, near);
-    }
-}
-
-/// What was said of an id, here or by another node, holds for whatever is asked from now on.
-pub(super) fn take_note(name: &Name, there: bool, near: &Near) {
-    match there {
-        true => near.appeared(name),
-        false => near.revoked(name),
+        take(near, &name);
     }
 }

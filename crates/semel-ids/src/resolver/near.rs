@@ -21,6 +21,10 @@ use crate::settings::CacheSettings;
 /// the map; a revocation, as many as come in the time of an absence.
 const PARTS: usize = 1 << 10;
 
+/// Changes at most that the shared cache is yet to be told of. Beyond that the oldest are given up, and
+/// what the cache says of their part of the names is not believed.
+const UNTOLD: usize = 1 << 14;
+
 /// When a registration began, and how many revocations there had been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened {
@@ -64,8 +68,12 @@ pub(super) struct Near {
     negative_ttl: Duration,
     /// How long nothing is remembered of what was revoked.
     revoking: Duration,
+    /// How long an entry from before a revocation may be in the shared cache.
+    revoked: Duration,
     /// How long an absence may be told that was learned before a registration.
     doubt: Duration,
+    /// Changes of which no more is told, and which nobody has counted.
+    given_up: AtomicU64,
     /// Absences, and fresh ids, in a part at most.
     absences: usize,
     freshes: usize,
@@ -86,7 +94,9 @@ impl Near {
             l1_ttl: settings.l1_ttl,
             negative_ttl: settings.negative_ttl,
             revoking: settings.revoking(),
+            revoked: settings.revoked(),
             doubt: settings.absence_bound(),
+            given_up: AtomicU64::new(0),
             absences: most_in_a_part((size / 10).max(1_000)),
             freshes: most_in_a_part(size.max(10_000)),
         }
@@ -268,6 +278,52 @@ impl Near {
         part.nothing = Some(Instant::now() + self.revoking);
         self.known.invalidate(&name.asked());
         part.fresh.take(&name.asked());
+    }
+
+    /// It was changed, and the shared cache is yet to be told: until it is, what that says of the id is not
+    /// believed. Gives when that began.
+    pub(super) fn distrust(&self, name: &Name) -> Instant {
+        let since = Instant::now();
+        let kept = Kept { value: (), since, until: since + self.revoked };
+        let mut part = self.part(&name.asked());
+        let given_up = part.untold.put(name.clone(), kept, most_in_a_part(UNTOLD));
+        self.given_up.fetch_add(given_up as u64, Ordering::Relaxed);
+        since
+    }
+
+    /// The shared cache was told of what is distrusted since then.
+    pub(super) fn told(&self, name: &Name, since: Instant) {
+        self.part(&name.asked()).untold.told(&name.asked(), since);
+    }
+
+    /// What the shared cache is yet to be told of, and since when.
+    pub(super) fn untold(&self) -> Vec<(Name, Instant)> {
+        let (now, mut untold) = (Instant::now(), Vec::new());
+        for part in &self.parts {
+            let mut part = lock(part);
+            self.given_up.fetch_add(part.untold.expire(now) as u64, Ordering::Relaxed);
+            untold.extend(part.untold.list());
+        }
+        untold
+    }
+
+    /// How many changes were given up since this was last asked: no more is told of them.
+    pub(super) fn given_up(&self) -> u64 {
+        self.given_up.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether what the shared cache says of this id is not to be believed.
+    pub(super) fn distrusts(&self, asked: &Asked<'_>) -> bool {
+        self.part(asked).untold.doubts(asked, Instant::now())
+    }
+
+    /// A repair has changed what the map says of it: whatever was known is not.
+    pub(super) fn corrected(&self, name: &Name) {
+        let mut part = self.part(&name.asked());
+        // A registration that is open may be of what the repair has replaced: the map is asked.
+        part.revocations += 1;
+        self.refresh(&mut part, name);
+        self.known.invalidate(&name.asked());
     }
 
     /// Forgets everything: something may have been told while nobody listened.

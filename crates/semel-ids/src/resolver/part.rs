@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::flight::Flight;
 use super::name::{Asked, Name};
 use super::near::Turn;
+use super::untold::Untold;
 
 /// An answer with its time.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +66,24 @@ impl Few {
         self.0.retain(|(name, _)| !asked.is(&name.realm, &name.public, name.hash));
     }
 
+    /// The same, if it is the one that was put there at this time.
+    pub(super) fn take_since(&mut self, asked: &Asked<'_>, since: Instant) {
+        self.0.retain(|(name, kept)| {
+            kept.since != since || !asked.is(&name.realm, &name.public, name.hash)
+        });
+    }
+
+    /// Removes those whose time is over; gives how many.
+    pub(super) fn expire(&mut self, now: Instant) -> usize {
+        let all = self.0.len();
+        self.0.retain(|(_, kept)| now < kept.until);
+        all - self.0.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(Name, Kept<()>)> {
+        self.0.iter()
+    }
+
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -100,6 +119,8 @@ pub(super) struct Part {
     /// Ids of which it was said that they are there: no absence of theirs is believed for a while,
     /// whoever tells of it.
     pub(super) fresh: Few,
+    /// Revoked ids of which the shared cache has not been told.
+    pub(super) untold: Untold,
     /// Until when there may be fresh ids for which there was no room: no absence is believed at all.
     crowded: Option<Instant>,
     loads: Vec<UnderWay>,

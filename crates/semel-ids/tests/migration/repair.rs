@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use semel::store::ErrorKind;
 use semel_ids::map::IdMap;
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::migration::{Change, Changed, MemoryTable, Migration, Repaired};
 use semel_ids::resource::{Order, Resource};
 use semel_ids::{Generator, TypedId};
 
-use crate::scene::{Scene, binding, order};
+use crate::scene::{Scene, binding, failure, order};
 use crate::verify::{mismatch, register, revoke, rotated};
 
 /// Hears of changes.
@@ -180,6 +181,55 @@ async fn a_row_that_is_registered_meanwhile_is_not_mended_twice() {
     let ear = Ear::default();
     let repaired = repair(&scene.migration(), &ear).await;
     assert_eq!((repaired.changed(), repaired.undone), (0, 0), "{repaired}");
-    assert_eq!(ear.heard(), []);
+    // It may as well have been we, and the answer lost: whoever remembers an absence asks again.
+    assert_eq!(ear.heard(), [change(&public, Change::Unclear)]);
     assert!(scene.migration().verify(|_| {}).await.expect("verified").clean());
+}
+
+/// A repair that fails, with everything it told.
+async fn fails(scene: &Scene) -> Vec<Changed> {
+    let ear = Ear::default();
+    let told = |changed| {
+        ear.hear(changed);
+        async {}
+    };
+    let failed = scene.migration().revive_revoked().repair(|_| {}, told).await;
+    assert!(failed.is_err(), "the world failed");
+    ear.heard()
+}
+
+#[tokio::test]
+async fn what_was_written_is_told_though_the_repair_fails_afterwards() {
+    for then in ["map.overwrite", "table.find"] {
+        let scene = Scene::new();
+        let (missing, revoked) = (order(), order());
+        for public in [&missing, &revoked] {
+            scene.table.put("acme", public);
+        }
+        register(&scene.map, "acme", &revoked).await;
+        revoke(&scene.map, "acme", &revoked).await;
+        // The second time the table is asked, the rows are looked at once more after the writing.
+        let time = if then == "table.find" { 2 } else { 1 };
+        scene.before(then, time, |_| Some(failure(ErrorKind::Corrupt)));
+        let heard = fails(&scene).await;
+        let live = |public: &str| Change::Live(binding("acme", public).internal());
+        let second = if then == "map.overwrite" { Change::Unclear } else { live(&revoked) };
+        assert_eq!(heard, [change(&missing, live(&missing)), change(&revoked, second)], "{then}");
+    }
+}
+
+#[tokio::test]
+async fn what_may_have_been_written_is_told_too() {
+    for lost in ["map.insert_many", "map.revoke_rows"] {
+        let scene = Scene::new();
+        let public = order();
+        match lost {
+            "map.insert_many" => drop(scene.table.put("acme", &public)),
+            _ => register(&scene.map, "acme", &public).await,
+        }
+        scene.before(lost, 1, |_| Some(failure(ErrorKind::Corrupt)));
+        let heard = fails(&scene).await;
+        assert_eq!(heard, [change(&public, Change::Unclear)], "{lost}");
+        assert!(heard[0].is_live(), "whoever remembers it asks the map");
+    }
 }

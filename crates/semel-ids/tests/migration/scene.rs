@@ -143,6 +143,16 @@ impl IdMap for Scene {
         self.map.revoke(tenant, kind, public).await
     }
 
+    async fn revoke_in(
+        &self,
+        _: &mut Self,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> Result<bool> {
+        self.revoke(tenant, kind, public).await
+    }
+
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         self.begins("map.overwrite")?;
         self.map.overwrite(bindings).await

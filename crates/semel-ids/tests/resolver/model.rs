@@ -12,16 +12,35 @@ use crate::scene::{ACME, Hub, Spy, new_id, node};
 
 /// How long a node that hears nothing may go on with what it remembers.
 const DEAF: Duration = Duration::from_secs(10);
+/// Within which the shared cache has heard of a revocation that it missed, and a node that hears nothing
+/// has forgotten what it read there before.
+const TOLD: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Debug)]
 enum Step {
-    Register { id: usize, node: usize, told: bool },
-    Revoke { id: usize, node: usize },
-    Resolve { id: usize, node: usize },
-    Batch { node: usize },
-    Sleep { millis: u64 },
+    Register {
+        id: usize,
+        node: usize,
+        told: bool,
+    },
+    Revoke {
+        id: usize,
+        node: usize,
+    },
+    Resolve {
+        id: usize,
+        node: usize,
+    },
+    Batch {
+        node: usize,
+    },
+    Sleep {
+        millis: u64,
+    },
     Cut(bool),
     Down(bool),
+    /// Whether it is read and takes nothing.
+    Full(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -35,6 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0_u64..40_000).prop_map(|millis| Step::Sleep { millis }),
         1 => any::<bool>().prop_map(Step::Cut),
         1 => any::<bool>().prop_map(Step::Down),
+        1 => any::<bool>().prop_map(Step::Full),
     ]
 }
 
@@ -60,6 +80,8 @@ struct History {
     fresh: [bool; 4],
     /// Since when the line has worked.
     whole: Instant,
+    /// Since when the shared cache takes words; `None` while it does not.
+    up: Option<Instant>,
 }
 
 impl History {
@@ -67,13 +89,13 @@ impl History {
         let (map, hub) = (Spy::new(), Hub::new());
         let nodes = [node(&map, &hub).await, node(&map, &hub).await];
         let ids = [(); 4].map(|()| new_id());
-        Self { map, hub, nodes, ids, truths: [None; 4], fresh: [true; 4], whole: Instant::now() }
+        let (truths, fresh, whole) = ([None; 4], [true; 4], Instant::now());
+        Self { map, hub, nodes, ids, truths, fresh, whole, up: Some(whole) }
     }
 
     fn now_true(&mut self, id: usize, exists: bool, by: usize, said: bool) {
-        let said = said && !self.hub.down.load(Ordering::SeqCst);
-        let whole = !self.hub.is_cut() && !self.hub.down.load(Ordering::SeqCst);
-        let heard = said && whole && self.whole.elapsed() > DEAF;
+        let said = said && self.up.is_some();
+        let heard = said && !self.hub.is_cut() && self.whole.elapsed() > DEAF;
         self.truths[id] = Some(Truth { exists, since: Instant::now(), by, said, heard });
     }
 
@@ -118,11 +140,25 @@ impl History {
             }
             Step::Down(down) => {
                 self.hub.down.store(down, Ordering::SeqCst);
-                self.whole = Instant::now();
+                self.take_words();
+            }
+            Step::Full(full) => {
+                self.hub.full.store(full, Ordering::SeqCst);
+                self.take_words();
             }
         }
         // Messages are on their way for a moment.
         tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+
+    /// Whether the shared cache takes words has changed.
+    fn take_words(&mut self) {
+        self.whole = Instant::now();
+        let away = [&self.hub.down, &self.hub.full].map(|away| away.load(Ordering::SeqCst));
+        self.up = match away.contains(&true) {
+            true => None,
+            false => self.up.or(Some(self.whole)),
+        };
     }
 
     /// An answer is the truth, or was within the bound.
@@ -135,13 +171,15 @@ impl History {
         }
         let cache = CacheSettings::default();
         let bound = match truth {
-            // Whoever registered it doubts every absence, told or not.
-            Truth { exists: true, by, .. } if by == node => Duration::ZERO,
-            Truth { said: true, by, .. } if by == node => Duration::ZERO,
+            // Whoever did it knows, told or not: who registered an id doubts every absence, and who
+            // revoked one believes no entry from before.
+            Truth { by, .. } if by == node => Duration::ZERO,
             Truth { heard: true, .. } => Duration::ZERO,
             Truth { said: true, .. } => DEAF,
-            // Without a word an absence lasts as long as caches keep it, and so does a presence.
+            // Without a word an absence lasts as long as caches keep it.
             Truth { exists: true, .. } => cache.absence_bound(),
+            // So does a presence, until the word comes after all.
+            Truth { exists: false, .. } if self.up.is_some_and(|up| up.elapsed() > TOLD) => DEAF,
             Truth { exists: false, .. } => cache.l1_ttl + cache.l2_ttl,
         };
         let stale = truth.since.elapsed();

@@ -4,9 +4,25 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel_ids::resource::Order;
-use semel_ids::{Binding, IdMap as _, Reason, Resolver, Resource as _, TypedId};
+use semel_ids::{Binding, CacheSettings, IdMap as _, Reason, Resolver, Resource as _, TypedId};
 
 use crate::scene::{ACME, Hub, Spy, new_id, node};
+
+/// What the shared cache keeps of a revocation: half an hour.
+fn absence() -> (Vec<u8>, Duration) {
+    (b"NULL".to_vec(), CacheSettings::default().l2_ttl)
+}
+
+/// An id that the shared cache and two nodes know.
+async fn well_known(map: &Spy, hub: &Hub) -> (TypedId<Order>, Resolver, Resolver) {
+    let (one, two) = (node(map, hub).await, node(map, hub).await);
+    let id = new_id();
+    map.plant(id).await;
+    assert_eq!(reason(&one, id).await, Reason::HitDb);
+    hub.filled(id).await;
+    assert_eq!(reason(&two, id).await, Reason::HitL2);
+    (id, one, two)
+}
 
 async fn reason(resolver: &Resolver, id: TypedId<Order>) -> Reason {
     resolver.resolve::<Order>(ACME, &id.to_string()).await.expect("an answer").reason
@@ -69,11 +85,10 @@ async fn a_revocation_that_is_repeated_is_remembered_no_shorter() {
     let id = new_id();
     map.plant(id).await;
     one.revoke(ACME, id).await.expect("revoked");
-    let half_an_hour = Duration::from_secs(1_800);
-    assert_eq!(hub.filled(id).await, (b"NULL".to_vec(), half_an_hour));
+    assert_eq!(hub.filled(id).await, absence());
     map.down.store(true, Ordering::SeqCst);
     assert!(one.revoke(ACME, id).await.is_err());
-    assert_eq!(hub.filled(id).await, (b"NULL".to_vec(), half_an_hour));
+    assert_eq!(hub.filled(id).await, absence());
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +104,7 @@ async fn a_repeated_revocation_reaches_those_whom_the_first_did_not() {
     assert!(alone.revoke(ACME, id).await.expect("revoked").was_live);
     let revoked = one.revoke(ACME, id).await.expect("an answer");
     assert!(!revoked.was_live && revoked.told);
-    assert_eq!(hub.filled(id).await, (b"NULL".to_vec(), Duration::from_secs(1_800)));
+    assert_eq!(hub.filled(id).await, absence());
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,5 +132,106 @@ async fn a_revocation_that_was_missed_before_a_late_commit_is_known_even_while_d
     assert!(two.revoke(ACME, id).await.expect("revoked").was_live);
     tokio::time::sleep(Duration::from_secs(10)).await;
     registration.committed();
+    assert_eq!(reason(&one, id).await, Reason::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_id_does_not_come_back_with_a_shared_cache_that_was_away() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (id, one, two) = well_known(&map, &hub).await;
+    hub.down.store(true, Ordering::SeqCst);
+    let revoked = one.revoke(ACME, id).await.expect("the map has it");
+    assert!(revoked.was_live && !revoked.told);
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(reason(&one, id).await, Reason::NotFound);
+    assert_eq!(hub.peek(id).map(|(value, _)| value), Some(id.to_bytes().to_vec()));
+    hub.down.store(false, Ordering::SeqCst);
+    for _ in 0..100 {
+        assert_eq!(reason(&one, id).await, Reason::NotFound, "whoever revoked it");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(reason(&two, id).await, Reason::NotFound, "and the others, ten seconds later");
+    let (value, left) = hub.filled(id).await;
+    assert_eq!(value, b"NULL");
+    assert!(left > Duration::from_secs(1_780), "{left:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_revoked_an_id_believes_no_entry_that_could_not_be_changed() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (id, one, _two) = well_known(&map, &hub).await;
+    hub.full.store(true, Ordering::SeqCst);
+    assert!(!one.revoke(ACME, id).await.expect("the map has it").told);
+    // Longer than an absence is remembered, again and again.
+    let reads = hub.reads.load(Ordering::SeqCst);
+    for _ in 0..500 {
+        assert_eq!(reason(&one, id).await, Reason::NotFound);
+        tokio::time::sleep(Duration::from_millis(1_300)).await;
+    }
+    assert!(hub.reads.load(Ordering::SeqCst) - reads > 10, "the cache was asked");
+    assert_eq!(hub.filled(id).await.0, id.to_bytes(), "and said that it is there");
+    hub.full.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(hub.filled(id).await.0, b"NULL");
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_untold_revocations_than_there_is_room_for_do_not_come_back_either() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (id, one, _two) = well_known(&map, &hub).await;
+    hub.full.store(true, Ordering::SeqCst);
+    assert!(!one.revoke(ACME, id).await.expect("the map has it").told);
+    for _ in 0..60_000 {
+        one.changed(Order::TYPE, ACME, &new_id().to_string(), false);
+    }
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert_eq!(reason(&one, id).await, Reason::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revocation_that_is_told_late_does_not_hide_what_was_revived() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (id, one, _two) = well_known(&map, &hub).await;
+    hub.full.store(true, Ordering::SeqCst);
+    assert!(!one.revoke(ACME, id).await.expect("the map has it").told);
+    // By a process that can tell nobody either.
+    map.overwrite(&[Binding::of(ACME, id).expect("a tenant")]).await.expect("memory");
+    hub.full.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_ne!(hub.peek(id).map(|(value, _)| value), Some(b"NULL".to_vec()));
+    assert_ne!(reason(&one, id).await, Reason::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repair_ends_what_was_still_to_be_told_of_a_revocation() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (id, one, two) = well_known(&map, &hub).await;
+    hub.full.store(true, Ordering::SeqCst);
+    assert!(!one.revoke(ACME, id).await.expect("the map has it").told);
+    map.overwrite(&[Binding::of(ACME, id).expect("a tenant")]).await.expect("memory");
+    two.changed(Order::TYPE, ACME, &id.to_string(), true);
+    hub.full.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for node in [&one, &two] {
+        assert_ne!(reason(node, id).await, Reason::NotFound);
+    }
+    assert_ne!(hub.peek(id).map(|(value, _)| value), Some(b"NULL".to_vec()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revocation_goes_on_without_its_caller() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let (id, one, _two) = well_known(&map, &hub).await;
+    hub.slow.store(true, Ordering::SeqCst);
+    let caller = tokio::spawn({
+        let one = one.clone();
+        async move { one.revoke(ACME, id).await.map(|revoked| revoked.was_live) }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    caller.abort();
+    assert!(caller.await.is_err_and(|error| error.is_cancelled()), "before the map was changed");
+    hub.slow.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(hub.filled(id).await.0, b"NULL");
     assert_eq!(reason(&one, id).await, Reason::NotFound);
 }

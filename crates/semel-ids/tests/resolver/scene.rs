@@ -120,6 +120,19 @@ impl IdMap for Spy {
         self.rows.revoke(tenant, kind, public).await
     }
 
+    async fn revoke_in(
+        &self,
+        connection: &mut MemoryMap,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> Result<bool> {
+        if self.down.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "revoke", "down"));
+        }
+        connection.revoke(tenant, kind, public).await
+    }
+
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         self.rows.overwrite(bindings).await
     }
@@ -150,6 +163,8 @@ pub(crate) struct Hub {
     /// What readers wrote, or tried to.
     pub(crate) notes: Arc<AtomicUsize>,
     pub(crate) down: Arc<AtomicBool>,
+    /// Whether it is read and takes nothing, as a server that is full.
+    pub(crate) full: Arc<AtomicBool>,
     /// Whether whoever listens comes to grief.
     pub(crate) deadly: Arc<AtomicBool>,
     /// Whether messages arrive.
@@ -163,8 +178,8 @@ impl Hub {
     pub(crate) fn new() -> Self {
         let (line, _) = broadcast::channel(1_024);
         let entries = Arc::default();
-        let (reads, notes, down, deadly, cut, cuts, slow) = Default::default();
-        Self { entries, line, reads, notes, down, deadly, cut, cuts, slow }
+        let (reads, notes, down, full, deadly, cut, cuts, slow) = Default::default();
+        Self { entries, line, reads, notes, down, full, deadly, cut, cuts, slow }
     }
 
     pub(crate) fn cut(&self, cut: bool) {
@@ -219,6 +234,14 @@ impl Hub {
         }
         Ok(())
     }
+
+    async fn writable(&self) -> Result<()> {
+        self.up().await?;
+        if self.full.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "tell", "out of memory"));
+        }
+        Ok(())
+    }
 }
 
 fn value(internal: Option<Ulid>) -> Vec<u8> {
@@ -246,7 +269,7 @@ impl Shared for Hub {
     fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.notes.fetch_add(notes.len(), Ordering::SeqCst);
-            self.up().await?;
+            self.writable().await?;
             let (mut entries, now) = (self.lock(), Instant::now());
             for note in notes {
                 let held = entries.get(&note.key).is_some_and(|(_, until)| now < *until);
@@ -264,7 +287,7 @@ impl Shared for Hub {
         absences: Duration,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.up().await?;
+            self.writable().await?;
             let absent = |value: &[u8], until: Instant| {
                 value == b"NULL" && until.saturating_duration_since(Instant::now()) <= absences
             };
@@ -276,7 +299,7 @@ impl Shared for Hub {
 
     fn revoked<'a>(&'a self, keys: &'a [String], ttl: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.up().await?;
+            self.writable().await?;
             let (absent, until) = (value(None), Instant::now() + ttl);
             let mut entries = self.lock();
             for key in keys {
@@ -292,9 +315,18 @@ impl Shared for Hub {
         })
     }
 
+    fn corrected<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.writable().await?;
+            self.lock().retain(|key, _| !keys.contains(key));
+            self.say(Heard::Corrected(keys.to_vec()));
+            Ok(())
+        })
+    }
+
     fn clear<'a>(&'a self, wrong: &'a [Wrong]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.up().await?;
+            self.writable().await?;
             let still = |one: &Wrong, entry: &[u8]| match one.says {
                 Some(_) => entry == value(one.says),
                 None => entry != b"NULL" && entry.len() != 16,

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel_ids::resource::Order;
-use semel_ids::{CacheSettings, Reason, Resolver, Resource as _, Settings, TypedId};
+use semel_ids::shared::Shared as _;
+use semel_ids::{CacheSettings, Reason, Resolver, Settings, TypedId};
 
 use crate::scene::{ACME, Hub, Spy, new_id, node};
 
@@ -143,10 +144,10 @@ async fn more_new_ids_than_there_is_room_for_are_not_hidden_either() {
     let resolver = builder.settings(settings).build();
     let id = new_id();
     map.plant(id).await;
+    tokio::time::sleep(Duration::from_millis(10)).await;
     let ids = std::iter::once(id).chain((0..60_000).map(|_| new_id()));
-    for id in ids {
-        resolver.changed(Order::TYPE, ACME, &id.to_string(), true);
-    }
+    let keys: Vec<String> = ids.map(|id| format!("{ACME}:ORDER:{id}")).collect();
+    hub.registered(&keys, Duration::ZERO).await.expect("the line works");
     tokio::time::sleep(Duration::from_millis(1)).await;
     // An absence from before the commit.
     hub.put(id, b"NULL");
@@ -164,4 +165,53 @@ async fn a_listener_that_came_to_grief_hears_nothing() {
     hub.deadly.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(reason(&resolver, id).await, Reason::HitL2, "it trusts its own memory no longer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_lookup_finds_out_for_all_whether_a_slow_shared_cache_is_well() {
+    let (map, hub) = (Spy::new(), Hub::new());
+    let resolver = node(&map, &hub).await;
+    hub.slow.store(true, Ordering::SeqCst);
+    reason(&resolver, new_id()).await;
+    for rest in 1..=3_usize {
+        // Its rest is over.
+        tokio::time::sleep(Duration::from_millis(1_001)).await;
+        let ask = || {
+            let resolver = resolver.clone();
+            tokio::spawn(async move { reason(&resolver, new_id()).await })
+        };
+        let asked: Vec<_> = (0..20).map(|_| ask()).collect();
+        for one in asked {
+            assert_eq!(one.await.expect("no panic"), Reason::NotFound);
+        }
+        assert_eq!(hub.reads.load(Ordering::SeqCst), 1 + rest, "one of twenty");
+    }
+    hub.slow.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(1_001)).await;
+    let id = new_id();
+    hub.put(id, &id.to_bytes());
+    assert_eq!(reason(&resolver, id).await, Reason::HitL2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn times_of_any_length_can_be_set() {
+    for long in [Duration::MAX, Duration::from_secs(1 << 40), Duration::ZERO] {
+        let (map, hub) = (Spy::new(), Hub::new());
+        let cache = CacheSettings {
+            l1_ttl: long,
+            negative_ttl: long,
+            l2_ttl: long,
+            ..CacheSettings::default()
+        };
+        assert!(cache.absence_bound() >= long);
+        let settings = Settings { cache, ..Settings::default() };
+        let resolver =
+            Resolver::builder(map.clone()).shared(hub.clone()).settings(settings).build();
+        let id = new_id();
+        assert_eq!(reason(&resolver, id).await, Reason::NotFound);
+        map.register(&resolver, id).await.committed();
+        assert_ne!(reason(&resolver, id).await, Reason::NotFound, "{long:?}");
+        assert!(resolver.revoke(ACME, id).await.expect("revoked").was_live);
+        assert_eq!(reason(&resolver, id).await, Reason::NotFound, "{long:?}");
+    }
 }

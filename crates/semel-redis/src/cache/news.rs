@@ -1,7 +1,7 @@
 //! The line between nodes: a channel, and how its messages are written.
 //!
-//! A message is its version, what happened (`+` registered, `-` revoked), and the ids, one a line:
-//! `1+acme:ORDER:ord_01arz3ndektsv4rrffq69g5fav`. One that cannot be read was written by somebody
+//! A message is its version, what happened (`+` registered, `-` revoked, `=` corrected), and the ids, one
+//! a line: `1+acme:ORDER:ord_01arz3ndektsv4rrffq69g5fav`. One that cannot be read was written by somebody
 //! newer or by somebody else; it is counted and passed over.
 
 use std::pin::Pin;
@@ -24,6 +24,7 @@ pub(super) const QUIET: Duration = Duration::from_millis(400);
 const VERSION: char = '1';
 const REGISTERED: char = '+';
 const REVOKED: char = '-';
+const CORRECTED: char = '=';
 
 /// A subscription.
 pub(super) struct Line {
@@ -68,6 +69,11 @@ pub(super) fn revoked<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String>
     write(REVOKED, keys)
 }
 
+/// A message that what was known of ids may be wrong.
+pub(super) fn corrected<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
+    write(CORRECTED, keys)
+}
+
 /// `None` if there is nothing to say.
 fn write<'k>(what: char, keys: impl Iterator<Item = &'k str>) -> Option<String> {
     let keys: Vec<&str> = keys.collect();
@@ -79,10 +85,14 @@ fn read(message: &[u8]) -> Option<Heard> {
     let list = |keys: &str| -> Option<Vec<String>> {
         keys.split('\n').map(|key| (!key.is_empty()).then(|| key.to_owned())).collect()
     };
-    if let Some(keys) = message.strip_prefix(REGISTERED) {
-        return list(keys).map(Heard::Registered);
+    let happened = message.chars().next()?;
+    let keys = list(&message[happened.len_utf8()..])?;
+    match happened {
+        REGISTERED => Some(Heard::Registered(keys)),
+        REVOKED => Some(Heard::Revoked(keys)),
+        CORRECTED => Some(Heard::Corrected(keys)),
+        _ => None,
     }
-    list(message.strip_prefix(REVOKED)?).map(Heard::Revoked)
 }
 
 #[cfg(test)]
@@ -97,13 +107,17 @@ mod tests {
         assert_eq!(message, "1+acme:ORDER:ord_1\nä b:ORDER:ord_2");
         assert_eq!(read(message.as_bytes()), Some(Heard::Registered(owned.clone())));
         let message = revoked(keys.into_iter()).unwrap();
-        assert_eq!(read(message.as_bytes()), Some(Heard::Revoked(owned)));
+        assert_eq!(read(message.as_bytes()), Some(Heard::Revoked(owned.clone())));
+        let message = corrected(keys.into_iter()).unwrap();
+        assert_eq!(read(message.as_bytes()), Some(Heard::Corrected(owned)));
         assert_eq!(registered(std::iter::empty()), None);
     }
 
     #[test]
     fn messages_of_others_are_not_taken_for_news() {
-        for message in ["", "1", "1+", "1-", "2+a", "+a", "1*a", "1+a\n", "1+a\n\nb", "OK"] {
+        for message in
+            ["", "1", "1+", "1-", "1=", "1ä", "2+a", "+a", "1*a", "1+a\n", "1+a\n\nb", "OK"]
+        {
             assert_eq!(read(message.as_bytes()), None, "{message:?}");
         }
         assert_eq!(read(b"1+\xff"), None);

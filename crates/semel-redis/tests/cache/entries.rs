@@ -168,9 +168,23 @@ async fn a_word_that_comes_late_leaves_a_revocation() {
         cache.revoked(&keys[1..], HOUR).await.unwrap();
         cache.registered(&keys, Duration::from_secs(30)).await.unwrap();
         assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Empty, Slot::Absent], "{variable}");
-        // Whoever made it live again says so.
-        cache.registered(&keys, Duration::MAX).await.unwrap();
-        assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Empty, Slot::Empty], "{variable}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_mends_the_map_takes_whatever_is_there_away() {
+    for variable in PLACES {
+        let place = Place::of(variable);
+        let cache = place.cache();
+        let keys = keys(4);
+        cache.fill(&[note(&keys[0], Some(1)), note(&keys[1], None)]).await.unwrap();
+        cache.revoked(&keys[2..3], HOUR).await.unwrap();
+        let stays = note("acme:ORDER:stays", Some(2));
+        cache.fill(std::slice::from_ref(&stays)).await.unwrap();
+        cache.corrected(&keys).await.unwrap();
+        assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Empty; 4], "{variable}");
+        let left = read(&cache, &[stays.key]).await.unwrap();
+        assert_eq!(left, [Slot::Known(Ulid(2))], "{variable}");
     }
 }
 

@@ -24,6 +24,10 @@ async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
         for news in [&mut here, &mut there] {
             assert_eq!(said(news.as_mut()).await, Heard::Revoked(keys.clone()), "{variable}");
         }
+        one.corrected(&keys).await.unwrap();
+        for news in [&mut here, &mut there] {
+            assert_eq!(said(news.as_mut()).await, Heard::Corrected(keys.clone()), "{variable}");
+        }
     }
 }
 
@@ -52,7 +56,7 @@ async fn whoever_hears_of_an_id_finds_the_cache_changed() {
                     assert!(slots.iter().all(|slot| *slot == Slot::Absent), "{variable}");
                     heard.1.extend(some);
                 }
-                Heard::Pulse => {}
+                Heard::Corrected(_) | Heard::Pulse => {}
             }
         }
         writing.await.unwrap();

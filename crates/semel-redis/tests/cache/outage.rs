@@ -38,6 +38,7 @@ async fn every_call_fails(cache: &RedisCache) {
         assert!(unwritten.contains(&cache.registered(&keys, HOUR).await.expect_err("away").kind()));
         let revoking = cache.revoked(&keys, GENEROUS);
         assert!(unwritten.contains(&revoking.await.expect_err("away").kind()));
+        assert!(unwritten.contains(&cache.corrected(&keys).await.expect_err("away").kind()));
         assert!(unwritten.contains(&cache.clear(&wrong(&keys)).await.expect_err("away").kind()));
     };
     tokio::time::timeout(GENEROUS, calls).await.expect("calls end in time");
@@ -167,6 +168,7 @@ async fn however_many_keys_make_one_trip() {
     let calls = async {
         cache.fill(&notes).await.unwrap();
         cache.registered(&keys, HOUR).await.unwrap();
+        cache.corrected(&keys).await.unwrap();
         cache.clear(&wrong(&keys)).await.unwrap();
         cache.revoked(&keys, GENEROUS).await.unwrap();
         read(&cache, &keys).await.unwrap()

@@ -50,16 +50,7 @@ impl IdMap for MySqlStore {
         connection: &mut MySqlConnection,
         binding: &Binding,
     ) -> Result<Inserted> {
-        let limit = self.ledger.limit;
-        let done = match timeout(limit, put(connection, binding)).await {
-            Ok(done) => done.map_err(|error| failed("insert", error)),
-            Err(_) => Err(timed_out(Stage::Running, "insert", limit)),
-        };
-        // Whatever failed, the caller's transaction did not commit.
-        done.map_err(|error| {
-            let lost = error.kind() == ErrorKind::Ambiguous;
-            if lost { error.with_kind(ErrorKind::Unavailable) } else { error }
-        })
+        self.in_callers("insert", put(connection, binding)).await
     }
 
     async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
@@ -103,6 +94,21 @@ impl IdMap for MySqlStore {
         Ok(self.revoke_rows(kind, &[place]).await? > 0)
     }
 
+    async fn revoke_in(
+        &self,
+        connection: &mut MySqlConnection,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> Result<bool> {
+        if tenant.len() > LONGEST {
+            return Ok(false);
+        }
+        let texts = [[kind.name(), tenant, public.as_str()].map(hex)];
+        let texts = serde_json::to_string(&texts).expect("texts");
+        Ok(self.in_callers("revoke", unmake(connection, &texts)).await? > 0)
+    }
+
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         let rounds = Rounds::of(bindings, Twins::Repeat);
         let mut seat = self.seat(&self.desk, "overwrite").await?;
@@ -125,18 +131,11 @@ impl IdMap for MySqlStore {
         rows.dedup();
         let texts = rows.iter().map(|row| [kind.name(), &row.tenant, &row.public].map(hex));
         let texts = serde_json::to_string(&texts.collect::<Vec<_>>()).expect("texts");
-        let text = format!(
-            "UPDATE {ASKED} STRAIGHT_JOIN semel_id_map m FORCE INDEX (PRIMARY) ON {BY_PUBLIC} \
-             SET m.status = 0, m.updated_at = {CLOCK} WHERE m.status = 1"
-        );
         let mut seat = self.seat(&self.desk, "revoke").await?;
         loop {
-            let writing = async |connection: &mut MySqlConnection| {
-                let query = sqlx::query(AssertSqlSafe(text.as_str())).bind(&texts);
-                query.execute(connection).await
-            };
-            if let Some(done) = seat.settled(writing).await? {
-                return Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX));
+            let writing = async |connection: &mut MySqlConnection| unmake(connection, &texts).await;
+            if let Some(revoked) = seat.settled(writing).await? {
+                return Ok(u32::try_from(revoked).unwrap_or(u32::MAX));
             }
         }
     }
@@ -160,6 +159,35 @@ impl IdMap for MySqlStore {
         };
         rows.iter().map(|row| read(row, "list", 1, text(row, 0, "list", "tenant")?)).collect()
     }
+}
+
+impl MySqlStore {
+    /// Does something in a caller's transaction. Whatever fails, that did not commit.
+    async fn in_callers<T>(
+        &self,
+        operation: &'static str,
+        doing: impl Future<Output = sqlx::Result<T>>,
+    ) -> Result<T> {
+        let limit = self.ledger.limit;
+        let done = match timeout(limit, doing).await {
+            Ok(done) => done.map_err(|error| failed(operation, error)),
+            Err(_) => Err(timed_out(Stage::Running, operation, limit)),
+        };
+        done.map_err(|error| {
+            let lost = error.kind() == ErrorKind::Ambiguous;
+            if lost { error.with_kind(ErrorKind::Unavailable) } else { error }
+        })
+    }
+}
+
+/// Revokes the rows of these texts; gives how many were live.
+async fn unmake(connection: &mut MySqlConnection, texts: &str) -> sqlx::Result<u64> {
+    let text = format!(
+        "UPDATE {ASKED} STRAIGHT_JOIN semel_id_map m FORCE INDEX (PRIMARY) ON {BY_PUBLIC} \
+         SET m.status = 0, m.updated_at = {CLOCK} WHERE m.status = 1"
+    );
+    let done = sqlx::query(AssertSqlSafe(text)).bind(texts).execute(connection).await?;
+    Ok(done.rows_affected())
 }
 
 /// The answers of the statement below: who is in the way, if anybody, by the id that it gives back.

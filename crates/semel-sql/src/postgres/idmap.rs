@@ -92,6 +92,27 @@ impl IdMap for PgStore {
         Ok(self.revoke_rows(kind, &[place]).await? > 0)
     }
 
+    async fn revoke_in(
+        &self,
+        connection: &mut PgConnection,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> Result<bool> {
+        if tenant.contains('\0') {
+            return Ok(false);
+        }
+        let query = sqlx::query(text(REVOKE)).bind(kind.name());
+        let query = query.bind([tenant]).bind([public.as_str()]);
+        let done = timeout(self.0.limit, query.execute(connection)).await;
+        let done = done.map_err(|_| {
+            // Whatever failed, the caller's transaction did not commit.
+            let late = timed_out(Stage::Running, "revoke", self.0.limit);
+            late.with_kind(ErrorKind::Unavailable)
+        })?;
+        Ok(done.map_err(failed_in("revoke"))?.rows_affected() > 0)
+    }
+
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         let rounds = Rounds::of(bindings, Twins::Repeat);
         let mut seat = self.0.desk.seat("overwrite").await?;

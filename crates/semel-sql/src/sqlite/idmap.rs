@@ -136,6 +136,17 @@ impl IdMap for SqliteStore {
         Ok(self.revoke_rows(kind, &[place]).await? > 0)
     }
 
+    async fn revoke_in(
+        &self,
+        connection: &mut SqliteConnection,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> Result<bool> {
+        let place = Place { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
+        Ok(self.unmake(connection, kind, &[place]).await? > 0)
+    }
+
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         let failed = |error| failure::in_transaction("overwrite", error);
         let rounds = Rounds::of(bindings, Twins::Repeat);
@@ -156,15 +167,10 @@ impl IdMap for SqliteStore {
         if rows.is_empty() {
             return Ok(0);
         }
-        let texts = rows.iter().map(|row| [kind.name(), &row.tenant, &row.public].map(hex));
-        let texts = serde_json::to_string(&texts.collect::<Vec<_>>()).expect("texts");
         let mut transaction: SqliteTransaction = self.begin().await?;
-        let now = self.0.shared.tick.now().as_micros();
-        let query = sqlx::query(REVOKE).bind(texts).bind(now);
-        let done = Self::connection(&mut transaction).execute(query).await;
-        let done = done.map_err(|error| failure::in_transaction("revoke", error))?;
+        let revoked = self.unmake(Self::connection(&mut transaction), kind, rows).await?;
         self.commit(transaction).await?;
-        Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX))
+        Ok(revoked)
     }
 
     async fn list(
@@ -195,6 +201,21 @@ impl IdMap for SqliteStore {
 }
 
 impl SqliteStore {
+    /// Revokes rows in the transaction that `connection` is in; gives how many were live.
+    async fn unmake(
+        &self,
+        connection: &mut SqliteConnection,
+        kind: ResourceType,
+        rows: &[Place],
+    ) -> Result<u32> {
+        let texts = rows.iter().map(|row| [kind.name(), &row.tenant, &row.public].map(hex));
+        let texts = serde_json::to_string(&texts.collect::<Vec<_>>()).expect("texts");
+        let now = self.0.shared.tick.now().as_micros();
+        let done = connection.execute(sqlx::query(REVOKE).bind(texts).bind(now)).await;
+        let done = done.map_err(|error| failure::in_transaction("revoke", error))?;
+        Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX))
+    }
+
     /// Writes bindings that have nothing in common, in the transaction that `connection` is in. Once
     /// it has written it is the only one who writes, so whoever is in the way stays there.
     async fn put(

@@ -94,6 +94,8 @@ macro_rules! __idmap_behaviours {
                 nobody_sees_what_is_not_committed,
                 a_transaction_sees_its_own_bindings,
                 no_answer_spoils_the_transaction,
+                a_rolled_back_revocation_leaves_the_id_live,
+                a_revocation_counts_when_it_is_committed,
             }
         }
     };

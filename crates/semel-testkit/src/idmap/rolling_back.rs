@@ -75,3 +75,36 @@ pub async fn no_answer_spoils_the_transaction<F: IdMapFixture>(fixture: F) {
     assert!(is_live(&map, &order(3)).await && is_live(&map, &order(4)).await);
     assert_eq!(all(&map, ORDER).await.len(), 5);
 }
+
+/// A revocation belongs to its transaction: rolled back, it never was.
+pub async fn a_rolled_back_revocation_leaves_the_id_live<F: IdMapFixture>(fixture: F) {
+    let order = order(1);
+    let map = holding(&fixture, std::slice::from_ref(&order)).await;
+    let mut transaction = fixture.begin(&map).await;
+    let connection = F::connection(&mut transaction);
+    for expected in [true, false] {
+        let revoked = map.revoke_in(connection, ACME, ORDER, order.public()).await;
+        assert_eq!(revoked.expect("the map answers"), expected);
+    }
+    assert_eq!(map.insert(connection, &order).await.expect("an answer"), Inserted::Revoked);
+    fixture.rollback(&map, transaction).await;
+    assert!(is_live(&map, &order).await);
+}
+
+/// Nobody sees a revocation that is not committed; everybody sees one that is.
+pub async fn a_revocation_counts_when_it_is_committed<F: IdMapFixture>(fixture: F) {
+    let (order, other) = (order(1), order_of("other", 1));
+    let map = holding(&fixture, &[order.clone(), other.clone()]).await;
+    let mut transaction = fixture.begin(&map).await;
+    let connection = F::connection(&mut transaction);
+    for (tenant, kind, expected) in
+        [("Acme", ORDER, false), ("a\0", ORDER, false), (ACME, PAYMENT, false), (ACME, ORDER, true)]
+    {
+        let revoked = map.revoke_in(connection, tenant, kind, order.public()).await;
+        assert_eq!(revoked.expect("the map answers"), expected, "{tenant:?}");
+    }
+    assert!(is_live(&map, &order).await);
+    fixture.commit(&map, transaction).await;
+    assert_eq!(find(&map, &[&order]).await, [Some(row(&order, false))]);
+    assert!(is_live(&map, &other).await);
+}

@@ -209,6 +209,8 @@ macro_rules! __outbox_behaviours {
                 a_commands_events_commit_with_it,
                 a_failed_command_leaves_no_event,
                 a_command_that_panics_leaves_no_event,
+                a_command_that_passes_over_a_failed_append_leaves_no_event,
+                a_command_that_leaves_an_append_leaves_no_event,
                 a_repeated_command_tells_nothing_twice,
                 events_carry_their_operation,
                 a_commands_commit_wakes_the_relay,

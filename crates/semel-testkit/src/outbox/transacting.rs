@@ -81,6 +81,46 @@ pub async fn a_command_that_panics_leaves_no_event<F: OutboxFixture<Outbox: Both
     assert!(rows(&outbox).await.is_empty());
 }
 
+/// A command that passes over a failed append leaves no event, even if it appends others afterwards.
+pub async fn a_command_that_passes_over_a_failed_append_leaves_no_event<
+    F: OutboxFixture<Outbox: Both>,
+>(
+    fixture: F,
+) {
+    let (executor, outbox) = executor(&fixture).await;
+    let twice = event();
+    let careless: Answer = executor
+        .transact(command(), move |mut unit: Unit<F::Outbox>| async move {
+            let refused = unit.append([twice.clone(), twice]).await;
+            assert!(refused.is_err(), "two events under one id");
+            unit.append(events(1)).await.map_err(|error| error.to_string())?;
+            Ok("placed".to_owned())
+        })
+        .await;
+    assert!(matches!(careless, Err(Error::Store(_))), "{careless:?}");
+    assert!(rows(&outbox).await.is_empty());
+}
+
+/// A command that leaves an append halfway leaves no event, even if it appends others afterwards.
+pub async fn a_command_that_leaves_an_append_leaves_no_event<F: OutboxFixture<Outbox: Both>>(
+    fixture: F,
+) {
+    let (executor, outbox) = executor(&fixture).await;
+    let (tell, told) = std::sync::mpsc::channel();
+    let hasty: Answer = executor
+        .transact(command(), move |mut unit: Unit<F::Outbox>| async move {
+            // Looked at once: whoever needs a server, or another thread, is not done by then.
+            let left = tokio::time::timeout(Duration::ZERO, unit.append(events(1))).await;
+            let _ = tell.send(left.is_err());
+            unit.append(events(1)).await.map_err(|error| error.to_string())?;
+            Ok("placed".to_owned())
+        })
+        .await;
+    let left = told.recv().expect("the work ran");
+    assert_eq!(hasty.is_err(), left, "{hasty:?}");
+    assert_eq!(rows(&outbox).await.len(), if left { 0 } else { 2 });
+}
+
 /// A repeated command is replayed and tells nothing twice.
 pub async fn a_repeated_command_tells_nothing_twice<F: OutboxFixture<Outbox: Both>>(fixture: F) {
     let (executor, outbox) = executor(&fixture).await;

@@ -196,6 +196,16 @@ impl IdMap for WrongMap {
         Ok(self.unmake(&mut self.rows(), kind.name(), tenant, public))
     }
 
+    async fn revoke_in(
+        &self,
+        connection: &mut Self,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> Result<bool> {
+        connection.revoke(tenant, kind, public).await
+    }
+
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         let mut rows = self.rows();
         for binding in bindings {

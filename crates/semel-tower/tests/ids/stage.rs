@@ -75,6 +75,16 @@ impl IdMap for Counted {
         self.0.revoke(tenant, kind, public).await
     }
 
+    async fn revoke_in(
+        &self,
+        within: &mut MemoryMap,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> store::Result<bool> {
+        within.revoke(tenant, kind, public).await
+    }
+
     async fn overwrite(&self, bindings: &[Binding]) -> store::Result<()> {
         self.0.overwrite(bindings).await
     }
@@ -116,6 +126,10 @@ impl Shared for CountedCache {
         _: &'a [String],
         _: std::time::Duration,
     ) -> BoxFuture<'a, store::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn corrected<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, store::Result<()>> {
         Box::pin(async { Ok(()) })
     }
 

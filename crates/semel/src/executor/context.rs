@@ -110,8 +110,15 @@ impl Context {
         self.notes.reference.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    pub(super) fn appending(&self, begun: bool) {
-        self.notes.appending.store(begun, Ordering::Release);
+    /// Events are about to be written. Gives whether an earlier append failed: a later one that goes
+    /// well does not make up for it.
+    pub(super) fn begin_append(&self) -> bool {
+        self.notes.appending.swap(true, Ordering::AcqRel)
+    }
+
+    /// They are written; what was before is as it was.
+    pub(super) fn end_append(&self, half_told: bool) {
+        self.notes.appending.store(half_told, Ordering::Release);
     }
 
     /// Whether an append failed or was cut off.

@@ -44,11 +44,13 @@ where
     /// process is told at once. They carry the operation as their cause, unless they name another.
     ///
     /// # Errors
-    /// The outbox could not be written; nothing will be committed.
+    /// The outbox could not be written; nothing will be committed, whatever is appended afterwards.
     pub async fn append(
         &mut self,
         events: impl IntoIterator<Item = Envelope>,
     ) -> store::Result<()> {
+        // Should it fail, or be dropped halfway, a part may be written: then nothing is committed.
+        let half_told = self.context.begin_append();
         let operation = self.context.operation_id();
         let events: Vec<_> = events.into_iter().map(|event| event.caused_by(operation)).collect();
         let names = events.iter().map(|event| (event.tenant(), event.id()));
@@ -57,10 +59,8 @@ where
             return Err(store::Error::new(ErrorKind::Misconfigured, "append", twice));
         }
         let store = Arc::clone(&self.store);
-        // Should it fail, or be dropped halfway, a part may be written: then nothing is committed.
-        self.context.appending(true);
         store.append(self.conn(), &events).await?;
-        self.context.appending(false);
+        self.context.end_append(half_told);
         let bell = store.bell().clone();
         self.context.after_commit(move || bell.ring());
         Ok(())

@@ -41,8 +41,7 @@ impl Caches {
             [live, revoked].map(|some| some.into_iter().map(key).collect::<Vec<_>>());
         let told = async {
             let Some(shared) = &self.shared else { return false };
-            // A revocation as well is taken away: the map has the last word.
-            let live = live.is_empty() || shared.registered(&live, Duration::MAX).await.is_ok();
+            let live = live.is_empty() || shared.corrected(&live).await.is_ok();
             let gone = revoked.is_empty() || shared.revoked(&revoked, self.ttl).await.is_ok();
             live && gone
         };
