@@ -267,7 +267,9 @@ impl Timeline {
                 };
                 format!("{state} after {tries}{next}{}", error())
             }
-            State::Dead | State::Uncertain => format!("{state} after {tries}{}", error()),
+            State::Dead | State::Uncertain | State::Discarded => {
+                format!("{state} after {tries}{}", error())
+            }
         }
     }
 
