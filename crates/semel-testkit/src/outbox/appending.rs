@@ -159,7 +159,7 @@ pub async fn an_appended_event_is_pending<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     let row = row(&outbox, event.id()).await;
     assert_eq!((row.status, row.attempts, &row.error), (Status::Pending, 0, &None));
-    assert_eq!(row.published_at, None);
+    assert_eq!(row.settled_at, None);
     assert!(row.due_at.is_none_or(|due| due <= row.created_at), "{row:?}");
 }
 

@@ -319,7 +319,7 @@ impl Timeline {
             None => String::new(),
         };
         let due = || row.due_at.map_or_else(String::new, |at| shown::away(at, self.now));
-        let delivery = match (row.status, row.published_at) {
+        let delivery = match (row.status, row.settled_at) {
             (Status::Published, Some(at)) => {
                 format!("published after {tries}, {}", self.when(at))
             }
@@ -330,6 +330,10 @@ impl Timeline {
             }
             (Status::Failed, _) => format!("failed after {tries}, next {}{error}", due()),
             (Status::Dead, _) => format!("dead after {tries}{error}"),
+            (Status::Discarded, at) => {
+                let when = at.map_or_else(String::new, |at| format!(", {}", self.when(at)));
+                format!("discarded after {tries}{when}{error}")
+            }
         };
         let _ = writeln!(text, "  delivery   {delivery}");
     }

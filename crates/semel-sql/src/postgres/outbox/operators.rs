@@ -13,7 +13,7 @@ use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
 
 use super::super::statement::{failed, text};
 use super::{COLUMNS, stored};
-use crate::outbox::{Listed, discarded, lane, statuses};
+use crate::outbox::{Listed, are_due, discarded, lane, statuses};
 
 const BACKLOG: &str = include_str!("../queries/outbox_backlog.sql");
 const CLEAN: &str = include_str!("../queries/outbox_clean.sql");
@@ -62,7 +62,7 @@ pub(super) async fn list(
             error: row.try_get(3)?,
             created_at: row.try_get(4)?,
             due_at: row.try_get(5)?,
-            published_at: row.try_get(6)?,
+            settled_at: row.try_get(6)?,
             stored: stored(row, 7).map_err(|error| error.to_string()),
         })
     };
@@ -169,8 +169,7 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, selection: &Selection, wante
             [one] => query.push(" and o.status = ").push(one),
             many => query.push(" and o.status in (").push(many.join(", ")).push(")"),
         };
-        let settled = [Status::Published.code(), Status::Dead.code()];
-        if wanted.iter().all(|code| !settled.contains(code)) {
+        if are_due(wanted) {
             query.push(" and o.due_at is not null");
         }
     }

@@ -151,10 +151,10 @@ macro_rules! chosen {
     };
 }
 
-/// They are dead for the reason ?2 and in nobody's way.
+/// They are discarded for the reason ?2 at ?3, and in nobody's way.
 pub(super) const DISCARD: &str = concat!(
-    "UPDATE semel_outbox AS o SET status = 4, token = NULL, due_at = NULL, lane = NULL, error = ?2 \
-     FROM ",
+    "UPDATE semel_outbox AS o SET status = 5, token = NULL, due_at = NULL, lane = NULL, error = ?2, \
+     published_at = ?3 FROM ",
     chosen!()
 );
 
@@ -165,8 +165,8 @@ pub(super) const REVIVE: &str = concat!(
     chosen!()
 );
 
-/// Removes at most ?2 rows that were published at ?1 or before: what is dead, or is to be published
-/// again, has no `published_at`.
+/// Removes at most ?2 rows that were published or discarded at ?1 or before: what is dead, or is to be
+/// published again, has no `published_at`.
 pub(super) const CLEAN: &str = "DELETE FROM semel_outbox WHERE sequence IN (\
     SELECT sequence FROM semel_outbox INDEXED BY semel_outbox_published \
     WHERE published_at <= ?1 ORDER BY published_at LIMIT ?2)";
