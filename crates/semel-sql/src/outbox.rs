@@ -218,7 +218,8 @@ impl Claimed {
     }
 }
 
-/// A row for operators, as a dialect found it.
+/// A row for operators, as a dialect found it: with no bytes where the payload would be, which are
+/// `bytes` many.
 pub(crate) struct Listed {
     pub(crate) sequence: i64,
     pub(crate) status: i16,
@@ -227,6 +228,7 @@ pub(crate) struct Listed {
     pub(crate) created_at: i64,
     pub(crate) due_at: Option<i64>,
     pub(crate) settled_at: Option<i64>,
+    pub(crate) bytes: i64,
     pub(crate) stored: std::result::Result<Stored, String>,
 }
 
@@ -238,6 +240,7 @@ impl Listed {
             sequence,
             status: status.ok_or_else(|| corrupt_outbox("list", "status"))?,
             envelope: self.stored.and_then(|stored| stored.envelope(sequence)),
+            bytes: self.bytes.unsigned_abs(),
             attempts: u32::try_from(self.attempts).unwrap_or(u32::MAX),
             error: self.error.map(|text| ErrorText::new(&text)),
             created_at: Timestamp::from_micros(self.created_at),

@@ -229,15 +229,17 @@ pub struct Selection {
     pub status: Option<Status>,
 }
 
-/// A row as operators see it.
+/// A row as operators see it: a list of many must not bring what they say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Its number.
     pub sequence: u64,
     /// Where it stands.
     pub status: Status,
-    /// Its event, or why it cannot be read.
+    /// Its event [without its payload](Envelope::without_payload), or why it cannot be read.
     pub envelope: std::result::Result<Envelope, String>,
+    /// How long its payload is.
+    pub bytes: u64,
     /// Tries so far.
     pub attempts: u32,
     /// The last failure, or why it was discarded.
@@ -346,7 +348,7 @@ pub trait Outbox: Send + Sync + 'static {
     /// How much there is to do. Bounded cost, however much was published.
     fn backlog(&self) -> impl Future<Output = Result<Backlog>> + Send;
 
-    /// At most `limit` rows that match, by their number, after `after`.
+    /// At most `limit` rows that match, by their number, after `after`. Payloads stay where they are.
     fn list(
         &self,
         selection: &Selection,

@@ -220,6 +220,7 @@ pub(crate) fn row(row: &Row) -> Value {
         "sequence": row.sequence,
         "status": row.status.name(),
         "attempts": row.attempts,
+        "bytes": row.bytes,
         "error": row.error.as_ref().map(ToString::to_string),
         "created_at": shown::instant(Some(row.created_at)),
         "due_at": shown::instant(row.due_at),
@@ -237,7 +238,6 @@ pub(crate) fn row(row: &Row) -> Value {
             told["about"] = about.unwrap_or(Value::Null);
             told["causation_id"] = event.causation_id().into();
             told["correlation_id"] = event.correlation_id().into();
-            told["bytes"] = event.payload().len().into();
         }
         Err(why) => told["unreadable"] = why.as_str().into(),
     }

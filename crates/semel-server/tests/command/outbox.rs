@@ -26,6 +26,7 @@ async fn events_are_redriven_and_discarded(ground: Ground) {
     let count = |page: &serde_json::Value| page["events"].as_array().unwrap().len();
     assert_eq!((count(&first), count(&rest), &rest["next"]), (8, 4, &serde_json::Value::Null));
     assert_eq!(first["events"][0]["error"], "refused: too large");
+    assert_eq!(first["events"][0]["bytes"], "\"order-1\"".len());
     let table = ground.run(&["outbox", "list"]).well();
     assert_eq!(table.lines().count(), 13, "{table}");
 

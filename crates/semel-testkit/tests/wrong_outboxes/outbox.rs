@@ -261,7 +261,7 @@ impl Outbox for WrongOutbox {
     ) -> Result<Vec<Row>> {
         let mut rows = self.outbox.list(&self.selection(selection), after, limit).await?;
         for row in &mut rows {
-            row.envelope = row.envelope.clone().map(|event| self.reveal(event));
+            row.envelope = row.envelope.clone().map(|event| self.reveal(event).without_payload());
         }
         Ok(rows)
     }

@@ -190,7 +190,8 @@ impl Kept {
         Row {
             sequence,
             status: self.status,
-            envelope: Ok(self.envelope.clone()),
+            envelope: Ok(self.envelope.clone().without_payload()),
+            bytes: self.envelope.payload().len() as u64,
             attempts: self.attempts,
             error: self.error.clone(),
             created_at: self.created_at,

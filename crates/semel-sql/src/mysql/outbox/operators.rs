@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 use super::super::seat::alone;
 use super::super::statement::CLOCK;
 use super::put_off::wake;
-use super::{COLUMNS, failed, hex, numbers, stored};
+use super::{OUTLINE, failed, hex, numbers, stored};
 use crate::outbox::{Listed, are_due, discarded, lane, statuses};
 
 /// Rows that one statement removes.
@@ -49,7 +49,7 @@ pub(super) async fn list(
     let wanted: Vec<u8> = selection.status.into_iter().map(Status::code).collect();
     let text = format!(
         "SELECT sequence, CAST(status AS SIGNED), attempts, CAST(error AS BINARY), created_at, \
-         due_at, published_at, {COLUMNS} FROM semel_outbox{} WHERE sequence > {}{} \
+         due_at, published_at, CAST(LENGTH(payload) AS SIGNED), {OUTLINE} FROM semel_outbox{} WHERE sequence > {}{} \
          ORDER BY sequence LIMIT {limit}",
         index(selection, &wanted),
         after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)),
@@ -67,7 +67,8 @@ pub(super) async fn list(
             created_at: row.try_get(4)?,
             due_at: row.try_get(5)?,
             settled_at: row.try_get(6)?,
-            stored: stored(row, 7),
+            bytes: row.try_get(7)?,
+            stored: stored(row, 8),
         })
     };
     let rows = rows.and_then(|rows| rows.iter().map(listed).collect());

@@ -53,7 +53,8 @@ pub(super) fn listed(row: &SqliteRow) -> sqlx::Result<Listed> {
         created_at: row.try_get(4)?,
         due_at: row.try_get(5)?,
         settled_at: row.try_get(6)?,
-        stored: stored(row, 7).map_err(|error| error.to_string()),
+        bytes: row.try_get(7)?,
+        stored: stored(row, 8).map_err(|error| error.to_string()),
     })
 }
 
