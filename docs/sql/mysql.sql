@@ -67,11 +67,12 @@ INSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES
 -- aggregatetype, and no aggregateid. headers holds the attributes of the CloudEvent that have no
 -- column, as JSON. occurred_at is the sender's clock, for people; all other times are microseconds
 -- since 1970, UTC, by this server's clock.
--- status is 0 pending, 1 leased, 2 published, 3 failed, 4 dead. due_at is when the row may be claimed:
--- the next try, or the end of the lease; token is the lease, the condition of every mark.
--- What is null is in nobody's way: due_at is null once nobody is to claim the row (published, dead),
--- lane is null once the row keeps no other of its lane waiting. dead is generated, so that no
--- statement can forget it.
+-- status is 0 pending, 1 leased, 2 published, 3 failed, 4 dead, 5 discarded. due_at is when the row may
+-- be claimed: the next try, or the end of the lease; token is the lease, the condition of every mark.
+-- What is null is in nobody's way: due_at is null once nobody is to claim the row (published, dead,
+-- discarded), lane is null once the row keeps no other of its lane waiting. published_at is when the row
+-- was settled, by a broker or by an operator who discarded it: what cleaning goes by. dead is generated,
+-- so that no statement can forget it.
 CREATE TABLE IF NOT EXISTS semel_outbox (
     sequence      BIGINT         NOT NULL AUTO_INCREMENT,
     id            CHAR(26)       CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -106,7 +107,7 @@ CREATE TABLE IF NOT EXISTS semel_migration (
     applied_at BIGINT         NOT NULL
 ) ENGINE = InnoDB;
 INSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES
-    (2, 'a719f1e01d99e60884f26a8cf5b739a278651788c7652e8c03246f3af847260f', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
+    (2, '1f9d6c04a493137082d591f6897703a17106c4b97c54059719daa2159d20bec7', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
 
 -- 3: id map
 -- The id map. One row is one public id and what it stands for, unique both ways inside a type and a

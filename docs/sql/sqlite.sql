@@ -39,15 +39,15 @@ CREATE TABLE semel_record (
 -- The sweeper walks this one in order and never the table.
 CREATE INDEX semel_record_sweep ON semel_record (sweep_at) WHERE sweep_at IS NOT NULL;
 
--- What operators look for: failed, dead and uncertain records, and what is due; and the claims that
--- bring what it takes to run them again, among which the lapsed ones are looked for.
+-- What operators look for: failed, dead, uncertain and discarded records, and what is due; and the claims
+-- that bring what it takes to run them again, among which the lapsed ones are looked for.
 CREATE INDEX semel_record_open ON semel_record (state, scope, retry_at)
-    WHERE state IN (2, 3, 4) OR (state = 0 AND content_type IS NOT NULL);
+    WHERE state IN (2, 3, 4, 5) OR (state = 0 AND content_type IS NOT NULL);
 
 -- "Which command made this?"
 CREATE INDEX semel_record_reference ON semel_record (reference) WHERE reference IS NOT NULL;
 CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
-INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', '474dc897c194d1314953fbfc678a28943040b5cc641357b232f2c4ef15900bdc');
+INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', '0ad35b5e3bc3d2a5d88883da45272a3dcf4d16122f67cdd21adbfc69ac624f60');
 
 -- 2: outbox
 -- The outbox. One row is one event, written in the transaction that it tells about. AUTOINCREMENT, so
@@ -57,10 +57,11 @@ INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', '474d
 -- aggregatetype, and no aggregateid. headers holds the attributes of the CloudEvent that have no
 -- column, as JSON. occurred_at is the sender's clock, for people; all other times are microseconds
 -- since 1970 by the store's clock.
--- status is 0 pending, 1 leased, 2 published, 3 failed, 4 dead. due_at is when the row may be claimed:
--- the next try, or the end of the lease; token is the lease, the condition of every mark.
--- What is NULL is in nobody's way: due_at is NULL once nobody is to claim the row (published, dead),
--- lane is NULL once the row keeps no other of its lane waiting.
+-- status is 0 pending, 1 leased, 2 published, 3 failed, 4 dead, 5 discarded. due_at is when the row may
+-- be claimed: the next try, or the end of the lease; token is the lease, the condition of every mark.
+-- What is NULL is in nobody's way: due_at is NULL once nobody is to claim the row (published, dead,
+-- discarded), lane is NULL once the row keeps no other of its lane waiting. published_at is when the row
+-- was settled, by a broker or by an operator who discarded it: what cleaning goes by.
 CREATE TABLE semel_outbox (
     sequence      INTEGER PRIMARY KEY AUTOINCREMENT,
     id            TEXT    NOT NULL,
@@ -95,7 +96,7 @@ CREATE INDEX semel_outbox_published ON semel_outbox (published_at) WHERE publish
 
 CREATE INDEX semel_outbox_dead ON semel_outbox (sequence) WHERE status = 4;
 CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
-INSERT INTO semel_migration (version, name, checksum) VALUES (2, 'outbox', '490ddbff7da508f79ec1dcf5fe278b98ac6b012d218969cd61e88a565df3230e');
+INSERT INTO semel_migration (version, name, checksum) VALUES (2, 'outbox', '42ac3ecb7b7814f2ef6ecc53b21d8c5b665025c19147b18106a8c487bd2b7cfe');
 
 -- 3: id map
 -- The id map. One row is one public id and what it stands for, unique both ways inside a type and a

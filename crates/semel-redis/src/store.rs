@@ -299,6 +299,7 @@ impl PackedEnding {
             }
             Ending::Dead { error } => (State::Dead, Some(error), None, None, None),
             Ending::Uncertain { error } => (State::Uncertain, Some(error), None, None, None),
+            Ending::Discarded { error } => (State::Discarded, Some(error), None, None, None),
             Ending::Removed => {
                 let (head, tail, collect) = (Vec::new(), Vec::new(), String::new());
                 return Ok(Self { head, spans: layout::spans(None, None, None), tail, collect });

@@ -366,7 +366,7 @@ fn due(header: &Header, now: Timestamp) -> Option<Ending> {
         (State::Running, OnCrash::Hold) => past(header.lease_until).then(uncertain),
         (State::Running, OnCrash::Verify) => past(kept).then(uncertain),
         (State::Running, OnCrash::Rerun) => past(kept).then_some(Ending::Removed),
-        (State::Dead | State::Uncertain, _) => None,
+        (State::Dead | State::Uncertain | State::Discarded, _) => None,
     }
 }
 

@@ -218,7 +218,8 @@ impl Claimed {
     }
 }
 
-/// A row for operators, as a dialect found it.
+/// A row for operators, as a dialect found it: with no bytes where the payload would be, which are
+/// `bytes` many.
 pub(crate) struct Listed {
     pub(crate) sequence: i64,
     pub(crate) status: i16,
@@ -226,7 +227,8 @@ pub(crate) struct Listed {
     pub(crate) error: Option<String>,
     pub(crate) created_at: i64,
     pub(crate) due_at: Option<i64>,
-    pub(crate) published_at: Option<i64>,
+    pub(crate) settled_at: Option<i64>,
+    pub(crate) bytes: i64,
     pub(crate) stored: std::result::Result<Stored, String>,
 }
 
@@ -238,11 +240,12 @@ impl Listed {
             sequence,
             status: status.ok_or_else(|| corrupt_outbox("list", "status"))?,
             envelope: self.stored.and_then(|stored| stored.envelope(sequence)),
+            bytes: self.bytes.unsigned_abs(),
             attempts: u32::try_from(self.attempts).unwrap_or(u32::MAX),
             error: self.error.map(|text| ErrorText::new(&text)),
             created_at: Timestamp::from_micros(self.created_at),
             due_at: self.due_at.map(Timestamp::from_micros),
-            published_at: self.published_at.map(Timestamp::from_micros),
+            settled_at: self.settled_at.map(Timestamp::from_micros),
         })
     }
 }
@@ -325,15 +328,20 @@ impl<'m> Marks<'m> {
 
 /// The stored codes of the statuses in which `verb` changes rows that match; none, if it cannot.
 pub(crate) fn statuses(selection: &Selection, verb: &Verb) -> Vec<u8> {
-    let asked = |status: &Status| selection.status.is_none_or(|wanted| wanted == *status);
-    let matching = Status::ALL.into_iter().filter(asked).filter(|status| verb.applies(*status));
-    matching.map(Status::code).collect()
+    let reached = |status: &Status| selection.reaches(verb, *status);
+    Status::ALL.into_iter().filter(reached).map(Status::code).collect()
 }
 
-/// What a discarded row says of itself; `None` for the verbs that discard nothing.
+/// Whether rows in all these statuses, by their codes, are due at some time: those have an index.
+pub(crate) fn are_due(wanted: &[u8]) -> bool {
+    let due = [Status::Pending, Status::Leased, Status::Failed].map(Status::code);
+    !wanted.is_empty() && wanted.iter().all(|code| due.contains(code))
+}
+
+/// Why a row is discarded; `None` for the verbs that discard nothing.
 pub(crate) fn discarded(verb: &Verb) -> Option<ErrorText> {
     match verb {
-        Verb::Discard { reason } => Some(ErrorText::new(&format!("discarded: {reason}"))),
+        Verb::Discard { reason } => Some(ErrorText::new(reason)),
         Verb::Redrive | Verb::Republish => None,
     }
 }

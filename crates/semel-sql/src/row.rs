@@ -65,7 +65,7 @@ impl Raw {
         let state = code(self.state).and_then(State::from_code).ok_or_else(bad("state"))?;
         let (outcome, parcel) = match state {
             State::Succeeded => (Some(self.outcome(operation)?), None),
-            State::Running | State::Failed | State::Dead | State::Uncertain => {
+            State::Running | State::Failed | State::Dead | State::Uncertain | State::Discarded => {
                 (None, self.parcel(operation)?)
             }
         };
@@ -295,6 +295,9 @@ impl<'a> EndingRow<'a> {
             Ending::Uncertain { error } => {
                 Self { error: Some(error.as_str()), ..bare(State::Uncertain) }
             }
+            Ending::Discarded { error } => {
+                Self { error: Some(error.as_str()), ..bare(State::Discarded) }
+            }
             Ending::Removed => Self { state: None, ..bare(State::Running) },
         }
     }
@@ -304,6 +307,15 @@ impl<'a> EndingRow<'a> {
 /// to a moment must saturate, in a statement as here: a keep of centuries is "for ever".
 pub(crate) fn span(duration: Duration) -> i64 {
     micros(duration)
+}
+
+/// Whether all records in this state are in the index `semel_record_open`, which is for what operators
+/// look for by its state.
+pub(crate) const fn is_open(state: State) -> bool {
+    match state {
+        State::Failed | State::Dead | State::Uncertain | State::Discarded => true,
+        State::Running | State::Succeeded => false,
+    }
 }
 
 /// The text under which the sweeper suspends a lapsed claim that must not be re-run.

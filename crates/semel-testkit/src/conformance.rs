@@ -97,6 +97,7 @@ macro_rules! __behaviours {
                 a_failure_without_a_retry_is_final,
                 used_up_attempts_are_judged_for_burial,
                 dead_and_uncertain_records_stay_what_they_are,
+                a_discarded_record_is_given_up_and_says_why,
                 an_expired_key_may_be_used_for_another_request,
                 an_omitted_answer_still_blocks_a_second_execution,
             }
@@ -319,6 +320,8 @@ macro_rules! __behaviours {
                 a_group_shows_what_all_its_handlers_keep,
                 a_redrive_reaches_every_handler,
                 a_discard_reaches_every_handler,
+                a_discarded_event_stays_so_until_it_is_named,
+                a_redrive_of_what_was_seen_dead_spares_what_was_discarded,
                 handlers_that_are_gone_are_still_in_reach,
                 a_conflict_that_is_redriven_is_an_event_of_its_own,
                 what_is_not_handled_is_never_forgotten,

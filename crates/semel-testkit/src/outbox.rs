@@ -77,6 +77,7 @@ pub mod carrying;
 pub mod claiming;
 pub mod cleaning;
 pub mod damaged;
+pub mod discarding;
 pub mod failing;
 pub mod held;
 mod list;
@@ -136,7 +137,7 @@ pub trait OutboxFixture: Send + Sync + 'static {
     }
 
     /// Lets `span` pass by the outbox's clock: afterwards every stored time (`created_at`,
-    /// `due_at`, `published_at`) lies `span` further in the past, as seen from the outbox's now.
+    /// `due_at`, `settled_at`) lies `span` further in the past, as seen from the outbox's now.
     ///
     /// Move the clock where the outbox takes one, or move the stored times back by `span` (times
     /// that stand for "for ever" may stay). A relay may be at work meanwhile.

@@ -11,9 +11,9 @@ use metrics::{
 use semel::event::Envelope;
 use semel::inbox::{Answer, Failure, Group, Inbox};
 use semel::outbox::memory::MemoryOutbox;
-use semel::outbox::{Ask, Outbox, PublishError, Publisher, Relay};
+use semel::outbox::{Ask, Outbox, PublishError, Publisher, Relay, Selection};
 use semel::store::memory::MemoryStore;
-use semel::{Clock, Executor, Policy, Timestamp, Wait};
+use semel::{Clock, Executor, Operate as _, Operated, Policy, State, Timestamp, Wait};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use tokio::sync::Notify;
 
@@ -215,6 +215,10 @@ async fn an_outage_shows_in_the_gauges_of_the_backlog_and_its_end_too() {
     book.shows("semel_outbox_pending", 0.0).await;
     assert_eq!(book.get("semel_outbox_oldest_seconds"), Some(0.0));
     assert_eq!(book.get("semel_outbox_dead"), Some(1.0), "until somebody deals with it");
+    let verb = semel::outbox::Verb::Discard { reason: "a test".to_owned() };
+    let applied = outbox.apply(&Selection::default(), &verb, None, 10).await;
+    assert_eq!(applied.expect("a verb").changed, 1);
+    book.shows("semel_outbox_dead", 0.0).await;
     relaying.stop().await;
 }
 
@@ -344,6 +348,14 @@ async fn what_a_group_has_not_handled_shows_in_its_gauges() {
     book.shows("semel_inbox_failed{group=\"INVENTORY\"}", 4.0).await;
     assert_eq!(book.get("semel_inbox_max_attempts{group=\"INVENTORY\"}"), Some(3.0));
     assert_eq!(book.get("semel_inbox_dead{group=\"INVENTORY\"}"), Some(3.0));
+    retrying.stop().await;
+    for kept in group.failures(State::Dead, None, 10).await.expect("a list").entries {
+        let operated = inbox.executor().discard(&kept.key, "refunded").await.expect("a verb");
+        assert_eq!(operated, Operated::Done);
+    }
+    let retrying = group.keep_retrying(Duration::MAX);
+    book.shows("semel_inbox_dead{group=\"INVENTORY\"}", 0.0).await;
+    assert_eq!(book.get("semel_inbox_failed{group=\"INVENTORY\"}"), Some(4.0));
     retrying.stop().await;
     // Another group has its own numbers.
     let other = inbox.group("INVENTOR").keep_retrying(Duration::MAX);

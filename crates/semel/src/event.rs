@@ -181,6 +181,13 @@ impl Envelope {
         serde_json::from_slice(&self.payload)
     }
 
+    /// This event as lists show it: everything but what it says.
+    #[must_use]
+    pub fn without_payload(mut self) -> Self {
+        self.payload = Bytes::new();
+        self
+    }
+
     /// This event under the number that its outbox gave it.
     #[must_use]
     pub fn with_sequence(mut self, sequence: u64) -> Self {

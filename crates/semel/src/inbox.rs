@@ -133,7 +133,7 @@ pub enum HandleError {
 pub enum Stored {
     /// The failure and the envelope: the next attempt is due after this.
     Retry(Duration),
-    /// The envelope, given up.
+    /// The envelope, given up or discarded.
     Dead,
     /// Nothing that could be relied on: only the broker has the event.
     Nothing,
@@ -211,7 +211,7 @@ impl<S: Store> Inbox<S> {
     /// brings anything again), nobody waits, and whoever waits is told of the holder's failure.
     ///
     /// Only successes are forgotten. What failed or crashed stays, with its envelope, until it is
-    /// handled, or dead and purged.
+    /// handled or purged.
     pub fn default_policy() -> Policy {
         Policy {
             keep: Duration::from_secs(30 * 24 * 60 * 60),
@@ -379,7 +379,7 @@ impl<S: Store> Inbox<S> {
                     let after = record.retry_at.and_then(|at| at.remaining(found.now));
                     Stored::Retry(after.unwrap_or_default())
                 }
-                State::Dead | State::Uncertain => Stored::Dead,
+                State::Dead | State::Uncertain | State::Discarded => Stored::Dead,
                 State::Running | State::Succeeded => Stored::Nothing,
             };
             (record.attempt, stored)

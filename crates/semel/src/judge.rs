@@ -81,7 +81,7 @@ pub enum Verdict {
         /// The failure.
         error: ErrorText,
     },
-    /// Attempts are used up.
+    /// Given up: attempts are used up, or an operator discarded it.
     Dead {
         /// Why.
         error: ErrorText,
@@ -113,6 +113,7 @@ pub fn judge(existing: Option<&Record>, request: &Request, now: Timestamp) -> Ve
         State::Running => running(record, request, now),
         State::Failed => failed(record, request, now),
         State::Dead => Verdict::Dead { error: error_of(record) },
+        State::Discarded => Verdict::Dead { error: discarded(record) },
         State::Uncertain => Verdict::Uncertain { error: error_of(record) },
     }
 }
@@ -177,7 +178,9 @@ fn used_up(record: &Record, request: &Request) -> bool {
 fn bury(record: &Record, request: &Request) -> Verdict {
     let last = match record.state {
         State::Running => crashed(record),
-        State::Succeeded | State::Failed | State::Dead | State::Uncertain => error_of(record),
+        State::Succeeded | State::Failed | State::Dead | State::Uncertain | State::Discarded => {
+            error_of(record)
+        }
     };
     Verdict::Bury { error: exceeded(request.max_attempts.unwrap_or(record.attempt), &last) }
 }
@@ -189,6 +192,10 @@ pub fn exceeded(max_attempts: u32, last: &ErrorText) -> ErrorText {
 
 fn error_of(record: &Record) -> ErrorText {
     record.error.clone().unwrap_or_else(|| ErrorText::new("no error was recorded"))
+}
+
+fn discarded(record: &Record) -> ErrorText {
+    ErrorText::new(&format!("discarded: {}", error_of(record)))
 }
 
 fn crashed(record: &Record) -> ErrorText {

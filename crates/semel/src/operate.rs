@@ -86,7 +86,7 @@ impl Holder {
     /// Whether a record in this state may be decided.
     fn yields(self, state: State) -> bool {
         match state {
-            State::Uncertain | State::Failed | State::Dead => true,
+            State::Uncertain | State::Failed | State::Dead | State::Discarded => true,
             State::Running => self == Holder::Overruled,
             State::Succeeded => false,
         }
@@ -128,8 +128,8 @@ pub trait Operate: Sync {
         change_if(self, key, resolution.change(), |state| state == State::Uncertain)
     }
 
-    /// Decides a record whatever became of it so far: Uncertain, Failed or Dead ones, claims whose
-    /// lease is over and, if the holder is to be overruled, one whose lease runs. Never a record that
+    /// Decides a record whatever became of it so far: Uncertain, Failed, Dead or Discarded ones, claims
+    /// whose lease is over and, if the holder is to be overruled, one whose lease runs. Never a record that
     /// succeeded: an answer that was given stays the answer.
     fn decide(
         &self,
@@ -153,17 +153,28 @@ pub trait Operate: Sync {
         change_version(self, key, Some(seen), change, move |state| holder.yields(state))
     }
 
-    /// Sends a Failed or Dead record round again: due now, its attempts counted from zero.
+    /// Sends a Failed or Dead record round again, or a Discarded one after all: due now, its attempts
+    /// counted from zero. Who sends many round lists them, and uses [`redrive_seen`](Self::redrive_seen).
     fn redrive(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
-        change_if(self, key, Change::Redrive, |state| matches!(state, State::Failed | State::Dead))
+        change_if(self, key, Change::Redrive, redrivable)
     }
 
-    /// Gives up a Failed or Uncertain record, or restates why a Dead one was given up. It stays, as
-    /// Dead, until it is [purged](Self::purge).
+    /// [`redrive`](Self::redrive), if the record is still the one that was seen: who lists what is
+    /// dead must not send round what somebody has discarded meanwhile.
+    fn redrive_seen(
+        &self,
+        key: &Key,
+        seen: Version,
+    ) -> impl Future<Output = Result<Operated>> + Send {
+        change_version(self, key, Some(seen), Change::Redrive, redrivable)
+    }
+
+    /// Settles a Failed, Dead or Uncertain record for good: nobody runs it, and nobody is told to look
+    /// at it. Of a Discarded one it restates why. It stays until it is [purged](Self::purge).
     fn discard(&self, key: &Key, reason: &str) -> impl Future<Output = Result<Operated>> + Send {
-        let error = ErrorText::new(&format!("discarded: {reason}"));
-        change_if(self, key, Change::End(Ending::Dead { error }), |state| {
-            matches!(state, State::Failed | State::Dead | State::Uncertain)
+        let error = ErrorText::new(reason);
+        change_if(self, key, Change::End(Ending::Discarded { error }), |state| {
+            redrivable(state) || state == State::Uncertain
         })
     }
 
@@ -182,6 +193,10 @@ pub trait Operate: Sync {
         let change = Change::End(Ending::Removed);
         change_version(self, key, Some(seen), change, |state| state != State::Running)
     }
+}
+
+fn redrivable(state: State) -> bool {
+    matches!(state, State::Failed | State::Dead | State::Discarded)
 }
 
 async fn change_if<O: Operate + ?Sized>(

@@ -38,12 +38,20 @@ pub enum Status {
     Failed,
     /// Given up. Stays until somebody redrives or discards it; cleaning never takes it.
     Dead,
+    /// Dealt with by an operator, who said why: nobody is to publish it. Goes as published rows do.
+    Discarded,
 }
 
 impl Status {
     /// All of them, in the order of their codes.
-    pub const ALL: [Status; 5] =
-        [Status::Pending, Status::Leased, Status::Published, Status::Failed, Status::Dead];
+    pub const ALL: [Status; 6] = [
+        Status::Pending,
+        Status::Leased,
+        Status::Published,
+        Status::Failed,
+        Status::Dead,
+        Status::Discarded,
+    ];
 
     /// The stored code.
     pub const fn code(self) -> u8 {
@@ -53,6 +61,7 @@ impl Status {
             Status::Published => 2,
             Status::Failed => 3,
             Status::Dead => 4,
+            Status::Discarded => 5,
         }
     }
 
@@ -64,6 +73,7 @@ impl Status {
             2 => Status::Published,
             3 => Status::Failed,
             4 => Status::Dead,
+            5 => Status::Discarded,
             _ => return None,
         })
     }
@@ -76,6 +86,7 @@ impl Status {
             Status::Published => "published",
             Status::Failed => "failed",
             Status::Dead => "dead",
+            Status::Discarded => "discarded",
         }
     }
 }
@@ -218,34 +229,36 @@ pub struct Selection {
     pub status: Option<Status>,
 }
 
-/// A row as operators see it.
+/// A row as operators see it: a list of many must not bring what they say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Its number.
     pub sequence: u64,
     /// Where it stands.
     pub status: Status,
-    /// Its event, or why it cannot be read.
+    /// Its event [without its payload](Envelope::without_payload), or why it cannot be read.
     pub envelope: std::result::Result<Envelope, String>,
+    /// How long its payload is.
+    pub bytes: u64,
     /// Tries so far.
     pub attempts: u32,
-    /// The last failure.
+    /// The last failure, or why it was discarded.
     pub error: Option<ErrorText>,
     /// When it was appended.
     pub created_at: Timestamp,
     /// When it is due: the next try, or the end of a lease. Of a pending row that waits behind others
     /// of its lane, when it is looked at again at the latest.
     pub due_at: Option<Timestamp>,
-    /// When it was published.
-    pub published_at: Option<Timestamp>,
+    /// When it was published or discarded.
+    pub settled_at: Option<Timestamp>,
 }
 
 /// How much there is to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Rows that are not published and not dead.
+    /// Rows that a relay will come back to.
     pub waiting: u64,
-    /// Rows that were given up.
+    /// Rows that were given up and wait for somebody: none that was discarded.
     pub dead: u64,
     /// The age of the oldest row that waits.
     pub oldest: Option<Duration>,
@@ -256,18 +269,43 @@ impl Backlog {
     pub const MOST: u64 = 100_000;
 }
 
-/// What an operator's verb does to rows.
+/// What an operator's verb does to rows. What was discarded is left alone by those who do not
+/// [name](Selection::reaches) it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Failed and Dead rows are pending again: due now, tries counted from zero, in their lane.
+    /// Failed, Dead and Discarded rows are pending again: due now, tries counted from zero, in their
+    /// lane.
     Redrive,
-    /// Pending, Failed and Dead rows are dead for this reason and hold nobody up.
+    /// Pending, Failed, Dead and Discarded rows are discarded for this reason and hold nobody up.
     Discard {
         /// Why.
         reason: String,
     },
     /// Published rows are pending again, for a broker that lost what it had confirmed.
     Republish,
+}
+
+impl Selection {
+    /// Whether a verb changes the rows in this status that match. Those that were discarded are
+    /// somebody's decision: only who names them, by their ids or by that status, means them.
+    pub fn reaches(&self, verb: &Verb, status: Status) -> bool {
+        let named = !self.ids.is_empty() || self.status.is_some();
+        self.status.is_none_or(|wanted| wanted == status)
+            && verb.applies(status)
+            && (named || status != Status::Discarded)
+    }
+}
+
+impl Verb {
+    /// Whether the verb can change rows in this status; [`Selection::reaches`] says whether it does.
+    pub const fn applies(&self, status: Status) -> bool {
+        use Status::{Dead, Discarded, Failed, Pending};
+        match self {
+            Verb::Redrive => matches!(status, Failed | Dead | Discarded),
+            Verb::Discard { .. } => matches!(status, Pending | Failed | Dead | Discarded),
+            Verb::Republish => matches!(status, Status::Published),
+        }
+    }
 }
 
 /// What an operator's verb came to.
@@ -310,7 +348,7 @@ pub trait Outbox: Send + Sync + 'static {
     /// How much there is to do. Bounded cost, however much was published.
     fn backlog(&self) -> impl Future<Output = Result<Backlog>> + Send;
 
-    /// At most `limit` rows that match, by their number, after `after`.
+    /// At most `limit` rows that match, by their number, after `after`. Payloads stay where they are.
     fn list(
         &self,
         selection: &Selection,
@@ -336,7 +374,8 @@ pub trait Outbox: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Applied>> + Send;
 
-    /// Removes at most `limit` rows that were published longer than `keep` ago. Never dead ones.
+    /// Removes at most `limit` rows that were published or discarded longer than `keep` ago. Never
+    /// dead ones.
     fn clean(&self, keep: Duration, limit: u32) -> impl Future<Output = Result<u32>> + Send;
 
     /// Rung when there may be something to claim.

@@ -25,12 +25,21 @@ pub enum State {
     Dead,
     /// A crashed attempt that must not be re-run blindly. Stays until somebody resolves it.
     Uncertain,
+    /// Dealt with by an operator, who said why: nobody is to run it. Stays until somebody purges it,
+    /// or changes their mind.
+    Discarded,
 }
 
 impl State {
     /// All of them, in the order of their codes.
-    pub const ALL: [State; 5] =
-        [State::Running, State::Succeeded, State::Failed, State::Dead, State::Uncertain];
+    pub const ALL: [State; 6] = [
+        State::Running,
+        State::Succeeded,
+        State::Failed,
+        State::Dead,
+        State::Uncertain,
+        State::Discarded,
+    ];
 
     /// The stored code.
     pub const fn code(self) -> u8 {
@@ -40,6 +49,7 @@ impl State {
             State::Failed => 2,
             State::Dead => 3,
             State::Uncertain => 4,
+            State::Discarded => 5,
         }
     }
 
@@ -51,6 +61,7 @@ impl State {
             2 => State::Failed,
             3 => State::Dead,
             4 => State::Uncertain,
+            5 => State::Discarded,
             _ => return None,
         })
     }
@@ -63,6 +74,7 @@ impl State {
             State::Failed => "failed",
             State::Dead => "dead",
             State::Uncertain => "uncertain",
+            State::Discarded => "discarded",
         }
     }
 }
@@ -110,7 +122,7 @@ pub struct Record {
     pub outcome: Option<Recorded>,
     /// Until it succeeds: what running it again takes, if its claim brought that.
     pub parcel: Option<Outcome>,
-    /// The last failure.
+    /// The last failure, or why it was discarded.
     pub error: Option<ErrorText>,
     /// First grant.
     pub created_at: Timestamp,
@@ -178,6 +190,10 @@ impl Record {
             }
             Ending::Uncertain { error } => {
                 self.state = State::Uncertain;
+                self.error = Some(error.clone());
+            }
+            Ending::Discarded { error } => {
+                self.state = State::Discarded;
                 self.error = Some(error.clone());
             }
             Ending::Removed => return None,

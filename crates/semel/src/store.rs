@@ -107,6 +107,11 @@ pub enum Ending {
         /// Why.
         error: ErrorText,
     },
+    /// Dealt with by an operator: nobody is to run it.
+    Discarded {
+        /// Why.
+        error: ErrorText,
+    },
     /// Gone, as if it never was.
     Removed,
 }
@@ -121,8 +126,8 @@ pub enum Change {
     Replace(Draft),
     /// The record ends without its holder: buried, suspended, or settled by an operator.
     End(Ending),
-    /// An operator sends a failed, dead or uncertain record round again: Failed, due now, and its
-    /// attempts counted from zero. Its parcel stays.
+    /// An operator sends a failed, dead, uncertain or discarded record round again: Failed, due now,
+    /// and its attempts counted from zero. Its parcel stays.
     Redrive,
 }
 

@@ -21,7 +21,8 @@ use crate::settings::Settings;
 
 /// Records that one look takes.
 const LOOK: u32 = 500;
-/// What is listed unless somebody says which: what no handler will come back to by itself is last.
+/// What is listed unless somebody says which: what no handler will come back to by itself is last, and
+/// what was discarded nobody has to look at.
 const STATES: [State; 3] = [State::Failed, State::Dead, State::Uncertain];
 
 /// Look at events that were not handled, and redrive or discard them
@@ -48,9 +49,11 @@ enum Verb {
         after: Option<(State, Cursor)>,
     },
     /// Send failed and dead events round again: due now, attempts counted from zero. Uncertain ones,
-    /// which may have been handled, only with --state uncertain
+    /// which may have been handled, only with --state uncertain; discarded ones only by their ids, or
+    /// with --state discarded
     Redrive(Many),
-    /// Give events up; they stay, dead, until `records purge`
+    /// Settle events for good: nobody handles them, nobody is told to look at them, and they stay until
+    /// `records purge`
     Discard {
         #[command(flatten)]
         many: Many,
@@ -68,7 +71,7 @@ struct Which {
     /// Only of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Only in this state: failed, dead or uncertain
+    /// Only in this state: failed, dead, uncertain or discarded
     #[arg(long, value_parser = waiting)]
     state: Option<State>,
 }
@@ -78,8 +81,8 @@ type Many = super::Many<Which>;
 fn waiting(text: &str) -> Result<State, String> {
     words::state(text)
         .ok()
-        .filter(|state| STATES.contains(state))
-        .ok_or_else(|| "one of failed, dead, uncertain".to_owned())
+        .filter(|state| STATES.contains(state) || *state == State::Discarded)
+        .ok_or_else(|| "one of failed, dead, uncertain, discarded".to_owned())
 }
 
 /// `dead:00ff`: a list goes through one state after the other.
@@ -278,11 +281,16 @@ async fn walk(
         true => vec![None],
         false => many.named().into_iter().map(Some).collect(),
     };
-    // What may have been handled is not handled again unless somebody says so.
-    let states = match (many.which.state, reason) {
-        (Some(state), _) => vec![state],
-        (None, None) => vec![State::Failed, State::Dead],
-        (None, Some(_)) => vec![State::Dead, State::Failed, State::Uncertain],
+    // What may have been handled is not handled again unless somebody says so, and what was discarded
+    // is left as it was decided unless somebody names it.
+    let states = match (many.which.state, reason, many.all) {
+        (Some(state), ..) => vec![state],
+        (None, None, true) => vec![State::Failed, State::Dead],
+        (None, None, false) => vec![State::Failed, State::Dead, State::Discarded],
+        (None, Some(_), true) => vec![State::Dead, State::Failed, State::Uncertain],
+        (None, Some(_), false) => {
+            vec![State::Discarded, State::Dead, State::Failed, State::Uncertain]
+        }
     };
     for id in ids {
         let mut reached = false;
@@ -295,7 +303,7 @@ async fn walk(
                     reached = true;
                     if is_done(listed, reason) {
                         tally.already += 1;
-                    } else if many.dry_run || one(ledger, &listed.key, reason, *state).await? {
+                    } else if many.dry_run || one(ledger, listed, reason).await? {
                         tally.changed += 1;
                     } else {
                         tally.moved += 1;
@@ -315,29 +323,27 @@ async fn walk(
     Ok(())
 }
 
-/// Whether a record is as the verb would leave it: sent round and not run since, or given up for this
+/// Whether a record is as the verb would leave it: sent round and not run since, or discarded for this
 /// very reason.
 fn is_done(Listed { record, .. }: &Listed, reason: Option<&str>) -> bool {
     match reason {
         None => record.state == State::Failed && record.attempt == 0,
         Some(reason) => {
-            let said = ErrorText::new(&format!("discarded: {reason}"));
-            record.state == State::Dead && record.error.as_ref() == Some(&said)
+            record.state == State::Discarded
+                && record.error.as_ref() == Some(&ErrorText::new(reason))
         }
     }
 }
 
-/// Changes a record that was listed in this state. One that was listed as failed and has crashed since
-/// may have been handled: it is left alone.
-async fn one(
-    ledger: &AnyStore,
-    key: &semel::Key,
-    reason: Option<&str>,
-    listed: State,
-) -> Result<bool, Failure> {
-    let operated = match (reason, listed) {
+/// Changes a record that was listed. What was listed as failed and has crashed since may have been
+/// handled, and what was listed as dead may have been discarded: it is left alone.
+async fn one(ledger: &AnyStore, listed: &Listed, reason: Option<&str>) -> Result<bool, Failure> {
+    let Listed { key, record, .. } = listed;
+    let operated = match (reason, record.state) {
         (Some(reason), _) => ledger.discard(key, reason).await?,
-        (None, State::Failed | State::Dead) => ledger.redrive(key).await?,
+        (None, State::Failed | State::Dead | State::Discarded) => {
+            ledger.redrive_seen(key, record.version()).await?
+        }
         (None, State::Uncertain | State::Running | State::Succeeded) => {
             ledger.decide(key, Resolution::DidNotHappen, Holder::Respected).await?
         }

@@ -46,9 +46,11 @@ enum Command {
         #[arg(long, value_name = "NUMBER")]
         after: Option<u64>,
     },
-    /// Send failed and dead events round again: due now, tries counted from zero
+    /// Send failed and dead events round again: due now, tries counted from zero. Discarded ones only
+    /// by their ids, or with --status discarded
     Redrive(Many),
-    /// Give pending, failed and dead events up
+    /// Settle pending, failed and dead events for good: nobody publishes them, nobody is told to look
+    /// at them, and they go as published ones do
     Discard {
         #[command(flatten)]
         many: Many,
@@ -68,7 +70,7 @@ struct Which {
     /// Only of this event type
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
-    /// Only in this status: pending, leased, published, failed or dead
+    /// Only in this status: pending, leased, published, failed, dead or discarded
     #[arg(long, value_parser = words::status)]
     status: Option<Status>,
 }
@@ -125,12 +127,14 @@ async fn status<O: Outbox>(outbox: &O, json: bool) -> Result<(), Failure> {
     let failed = outbox.count(&of(Status::Failed), &Verb::Redrive).await?;
     let discard = Verb::Discard { reason: String::new() };
     let pending = outbox.count(&of(Status::Pending), &discard).await?;
+    let discarded = outbox.count(&of(Status::Discarded), &Verb::Redrive).await?;
     let published = outbox.count(&of(Status::Published), &Verb::Republish).await?;
     let leased = waiting.saturating_sub(failed + pending);
     if json {
         return shown::json(&json!({
             "waiting": waiting, "pending": pending, "leased": leased, "failed": failed,
-            "dead": dead, "published": published, "counted_up_to": Backlog::MOST,
+            "dead": dead, "discarded": discarded, "published": published,
+            "counted_up_to": Backlog::MOST,
             "oldest_seconds": oldest.map(|age| age.as_secs_f64()),
         }));
     }
@@ -147,6 +151,7 @@ async fn status<O: Outbox>(outbox: &O, json: bool) -> Result<(), Failure> {
         ("- leased", leased, "a relay is at it"),
         ("- failed", failed, "tried again later"),
         ("dead", dead, if dead > 0 { "see `outbox list --status dead`" } else { "" }),
+        ("discarded", discarded, if discarded > 0 { "kept as published ones are" } else { "" }),
         ("published", published, "kept for a while, then removed"),
     ] {
         grid.row([name.to_owned(), many(count), note.to_owned()]);
@@ -190,7 +195,7 @@ fn cells(row: &Row, now: Timestamp) -> [String; 8] {
         Err(why) => ("?".to_owned(), "?", "?", Some(why.clone())),
     };
     let when = match row.status {
-        Status::Published => row.published_at.map(|at| shown::away(at, now)),
+        Status::Published | Status::Discarded => row.settled_at.map(|at| shown::away(at, now)),
         Status::Failed => row.due_at.map(|at| format!("due {}", shown::away(at, now))),
         Status::Leased => row.due_at.map(|at| format!("lease ends {}", shown::away(at, now))),
         Status::Pending | Status::Dead => None,
@@ -215,10 +220,12 @@ pub(crate) fn row(row: &Row) -> Value {
         "sequence": row.sequence,
         "status": row.status.name(),
         "attempts": row.attempts,
+        "bytes": row.bytes,
         "error": row.error.as_ref().map(ToString::to_string),
         "created_at": shown::instant(Some(row.created_at)),
         "due_at": shown::instant(row.due_at),
-        "published_at": shown::instant(row.published_at),
+        "published_at": shown::instant(row.settled_at.filter(|_| row.status == Status::Published)),
+        "discarded_at": shown::instant(row.settled_at.filter(|_| row.status == Status::Discarded)),
     });
     match &row.envelope {
         Ok(event) => {
@@ -231,7 +238,6 @@ pub(crate) fn row(row: &Row) -> Value {
             told["about"] = about.unwrap_or(Value::Null);
             told["causation_id"] = event.causation_id().into();
             told["correlation_id"] = event.correlation_id().into();
-            told["bytes"] = event.payload().len().into();
         }
         Err(why) => told["unreadable"] = why.as_str().into(),
     }
@@ -246,7 +252,7 @@ async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Re
         Verb::Discard { .. } => ("discard", "discarded"),
         Verb::Republish => ("republish", "made pending again"),
     };
-    if let Some(status) = many.which.status.filter(|status| !applies(&verb, *status)) {
+    if let Some(status) = many.which.status.filter(|status| !verb.applies(*status)) {
         return Err(Failure::usage(format_args!(
             "{name} does not apply to {} events",
             status.name()
@@ -314,13 +320,5 @@ async fn step<O: Outbox>(
             Some(last) if applied.changed > 0 => after = Some(last),
             Some(_) | None => return Ok(()),
         }
-    }
-}
-
-fn applies(verb: &Verb, status: Status) -> bool {
-    match verb {
-        Verb::Redrive => matches!(status, Status::Failed | Status::Dead),
-        Verb::Discard { .. } => matches!(status, Status::Pending | Status::Failed | Status::Dead),
-        Verb::Republish => status == Status::Published,
     }
 }

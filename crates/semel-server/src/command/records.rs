@@ -64,7 +64,7 @@ enum Verb {
         #[arg(long, conflicts_with = "json")]
         body: bool,
     },
-    /// Give a failed, dead, uncertain or lapsed record free: the next caller runs it
+    /// Give a failed, dead, uncertain, discarded or lapsed record free: the next caller runs it
     Release {
         #[command(flatten)]
         key: Key,

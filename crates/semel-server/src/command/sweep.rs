@@ -132,6 +132,6 @@ fn fate(record: &Record, now: Timestamp) -> Option<bool> {
         (State::Running, OnCrash::Rerun) => kept.then_some(true),
         (State::Running, OnCrash::Verify) => kept.then_some(false),
         (State::Running, OnCrash::Hold) => lapsed.map(|_| false),
-        (State::Dead | State::Uncertain, _) => None,
+        (State::Dead | State::Uncertain | State::Discarded, _) => None,
     }
 }

@@ -26,6 +26,7 @@ async fn events_are_redriven_and_discarded(ground: Ground) {
     let count = |page: &serde_json::Value| page["events"].as_array().unwrap().len();
     assert_eq!((count(&first), count(&rest), &rest["next"]), (8, 4, &serde_json::Value::Null));
     assert_eq!(first["events"][0]["error"], "refused: too large");
+    assert_eq!(first["events"][0]["bytes"], "\"order-1\"".len());
     let table = ground.run(&["outbox", "list"]).well();
     assert_eq!(table.lines().count(), 13, "{table}");
 
@@ -50,6 +51,44 @@ async fn events_are_redriven_and_discarded(ground: Ground) {
 }
 
 on!(events_are_redriven_and_discarded: sqlite, mysql);
+
+/// What was discarded on purpose is nobody's business any more: no warning, no redrive of all; and only
+/// who names it has it published after all.
+async fn a_discarded_event_is_left_alone_unless_it_is_named(ground: Ground) {
+    let place = ground.place().await;
+    let events = orders(&place, 4).await;
+    relayed(&place, dead()).await;
+    place.close().await;
+    let [one, two, ..] = [0, 1].map(|at: usize| events[at].to_string());
+    let doctor = || ground.run(&["doctor", "--json"]).well();
+    assert!(doctor().contains("outbox-dead"));
+    let refunded = ["outbox", "discard", &one, &two, "--reason", "refunded by hand"];
+    assert_eq!(ground.json(&refunded)["changed"], 2);
+    for all in
+        [&["outbox", "redrive", "--all", "--status", "dead"][..], &["outbox", "redrive", "--all"]]
+    {
+        let most = ground.json(all)["changed"].as_u64().unwrap();
+        assert!(most == 2 || most == 0, "{most}");
+    }
+    let status = ground.json(&["outbox", "status"]);
+    assert_eq!(
+        (&status["pending"], &status["dead"], &status["discarded"]),
+        (&2.into(), &0.into(), &2.into())
+    );
+    assert!(!doctor().contains("outbox-dead"), "the alert is over");
+    let table = ground.run(&["outbox", "list", "--status", "discarded"]).well();
+    assert_eq!(table.matches("refunded by hand").count(), 2, "{table}");
+    let listed = ground.json(&["outbox", "list", "--status", "discarded"]);
+    let first = &listed["events"][0];
+    assert!(first["discarded_at"].is_string() && first["published_at"].is_null(), "{first}");
+
+    assert_eq!(ground.json(&["outbox", "redrive", &one])["changed"], 1, "by its id");
+    let named = ["outbox", "redrive", "--all", "--status", "discarded"];
+    assert_eq!(ground.json(&named)["changed"], 1, "by its status");
+    assert_eq!(ground.json(&["outbox", "status"])["pending"], 4);
+}
+
+on!(a_discarded_event_is_left_alone_unless_it_is_named: sqlite, postgres, mysql);
 
 /// What was confirmed and lost is sent once more: each event once, however soon it is out again.
 async fn published_events_are_sent_again(ground: Ground) {

@@ -40,9 +40,9 @@ create table semel_record (
 
 create index semel_record_sweep on semel_record (sweep_at) where sweep_at is not null;
 
--- What failed, is due, was given up or waits for a decision, and the claims that bring what it
--- takes to run them again: those are looked through for lapsed ones.
+-- What failed, is due, was given up, waits for a decision or was discarded, and the claims that bring
+-- what it takes to run them again: those are looked through for lapsed ones.
 create index semel_record_open on semel_record (state, scope, retry_at)
-    where state in (2, 3, 4) or (state = 0 and content_type is not null);
+    where state in (2, 3, 4, 5) or (state = 0 and content_type is not null);
 
 create index semel_record_reference on semel_record (reference) where reference is not null;

@@ -36,10 +36,10 @@ CREATE TABLE semel_record (
 -- The sweeper walks this one in order and never the table.
 CREATE INDEX semel_record_sweep ON semel_record (sweep_at) WHERE sweep_at IS NOT NULL;
 
--- What operators look for: failed, dead and uncertain records, and what is due; and the claims that
--- bring what it takes to run them again, among which the lapsed ones are looked for.
+-- What operators look for: failed, dead, uncertain and discarded records, and what is due; and the claims
+-- that bring what it takes to run them again, among which the lapsed ones are looked for.
 CREATE INDEX semel_record_open ON semel_record (state, scope, retry_at)
-    WHERE state IN (2, 3, 4) OR (state = 0 AND content_type IS NOT NULL);
+    WHERE state IN (2, 3, 4, 5) OR (state = 0 AND content_type IS NOT NULL);
 
 -- "Which command made this?"
 CREATE INDEX semel_record_reference ON semel_record (reference) WHERE reference IS NOT NULL;

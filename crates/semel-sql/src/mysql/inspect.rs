@@ -1,6 +1,6 @@
 //! Listing for operators: filtered by the server, in the order of the digests.
 //!
-//! Reads only, without locks. Failed, Dead and Uncertain records, what is due, and references have an
+//! Reads only, without locks. What did not succeed and is not running, what is due, and references have an
 //! index; other filters walk the table a page at a time.
 
 use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result};
@@ -11,7 +11,7 @@ use super::MySqlStore;
 use super::columns::{read_digest, read_entry, read_outline};
 use super::ledger::failed;
 use super::statement::{CLOCK, outline, read_with_key};
-use crate::row::{page, undecodable};
+use crate::row::{is_open, page, undecodable};
 
 /// How many records one page may look at where no index narrows the search: such a page may come
 /// back short, or empty, and still have a next one.
@@ -114,7 +114,7 @@ async fn window(
 /// `attention` is the state of those records that need some, and has an index. Of the claims that run
 /// it has those with a parcel alone.
 fn needs_some(filter: &Filter) -> bool {
-    filter.state.is_some_and(|state| state.code() >= 2)
+    filter.state.is_some_and(is_open)
 }
 
 /// The index by which the records are found. Named, because a server that is asked for a page in

@@ -261,7 +261,8 @@ impl Ledger {
             Ending::Succeeded { .. }
             | Ending::Failed { .. }
             | Ending::Dead { .. }
-            | Ending::Uncertain { .. } => {
+            | Ending::Uncertain { .. }
+            | Ending::Discarded { .. } => {
                 let text = self.texts.settle_one(inside, answer(ending));
                 bind_ending(sqlx::query(AssertSqlSafe(text)), ending)
             }

@@ -248,9 +248,20 @@ fn append<'q>(rows: &'q [EventRow<'q>]) -> Bound<'q> {
 }
 
 /// The event's columns as bytes, in the order in which [`stored`] reads them.
-const COLUMNS: &str = "CAST(id AS BINARY), tenant, CAST(aggregatetype AS BINARY), \
-     CAST(aggregateid AS BINARY), CAST(type AS BINARY), CAST(source AS BINARY), payload, \
-     CAST(content_type AS BINARY), CAST(headers AS BINARY), CAST(occurred_at AS BINARY)";
+macro_rules! columns {
+    ($payload:literal) => {
+        concat!(
+            "CAST(id AS BINARY), tenant, CAST(aggregatetype AS BINARY), CAST(aggregateid AS BINARY), \
+             CAST(type AS BINARY), CAST(source AS BINARY), ",
+            $payload,
+            ", CAST(content_type AS BINARY), CAST(headers AS BINARY), CAST(occurred_at AS BINARY)"
+        )
+    };
+}
+
+const COLUMNS: &str = columns!("payload");
+/// For lists, which leave the payload where it is.
+const OUTLINE: &str = columns!("CAST('' AS BINARY)");
 
 /// The event's columns from `at` on, or why they cannot be read.
 fn stored(row: &MySqlRow, at: usize) -> std::result::Result<Stored, String> {

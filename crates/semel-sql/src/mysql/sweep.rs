@@ -2,7 +2,7 @@
 //!
 //! Candidates are read without locks from the index on `sweep_at`. Those that somebody holds are
 //! passed over, the others are written by primary key with the condition asked again, so a record
-//! that was claimed anew in between stays. `sweep_at` is null for Dead and Uncertain records and
+//! that was claimed anew in between stays. `sweep_at` is null for Dead, Uncertain and Discarded records and
 //! lies after the end of every live lease.
 
 use semel::store::{Result, Swept};

@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Postgres, QueryBuilder, Row};
 use super::PgStore;
 use super::ledger::raw;
 use super::statement::{CLOCK, COLUMNS, OUTLINE, failed};
-use crate::row::{RawKey, outlined, page};
+use crate::row::{RawKey, is_open, outlined, page};
 
 /// How many records one page may look at where no index narrows the search: such a page may come
 /// back short, or empty, and still have a next one.
@@ -73,7 +73,7 @@ async fn rows(
     let indexed = filter.due
         || filter.digest.is_some()
         || filter.reference.is_some()
-        || matches!(filter.state, Some(State::Failed | State::Dead | State::Uncertain));
+        || filter.state.is_some_and(is_open);
     let until = if indexed { None } else { window(connection, after.as_deref()).await? };
     let mut query = QueryBuilder::<Postgres>::new("select ");
     query.push(columns).push(", r.digest, r.kind, r.tenant, r.scope, r.principal, r.id, ");

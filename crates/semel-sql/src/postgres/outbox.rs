@@ -321,7 +321,7 @@ async fn mark(
     rows.iter().map(place).collect::<sqlx::Result<_>>().map_err(failed("mark"))
 }
 
-/// The event's columns, in the order of [`COLUMNS`], from `at` on.
+/// The event's columns, in the order of [`OUTLINE`], from `at` on.
 fn stored(row: &PgRow, at: usize) -> sqlx::Result<Stored> {
     Ok(Stored {
         id: row.try_get(at)?,
@@ -337,5 +337,6 @@ fn stored(row: &PgRow, at: usize) -> sqlx::Result<Stored> {
     })
 }
 
-const COLUMNS: &str = "o.id, o.tenant, o.aggregatetype, o.aggregateid, o.type, o.source, o.payload, \
+/// For lists, which leave the payload where it is.
+const OUTLINE: &str = "o.id, o.tenant, o.aggregatetype, o.aggregateid, o.type, o.source, ''::bytea, \
      o.content_type, o.headers, o.occurred_at";

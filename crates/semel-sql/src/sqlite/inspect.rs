@@ -9,11 +9,11 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Executor, QueryBuilder, Sqlite};
 
 use super::{SqliteStore, statements};
-use crate::row::page;
+use crate::row::{is_open, page};
 
 /// The condition of the index `semel_record_open`, word for word: SQLite takes a partial index only
 /// where it finds the index's own condition among those of the query, and proves none by arithmetic.
-const OPEN: &str = " AND (state IN (2, 3, 4) OR (state = 0 AND content_type IS NOT NULL))";
+const OPEN: &str = " AND (state IN (2, 3, 4, 5) OR (state = 0 AND content_type IS NOT NULL))";
 
 impl Inspect for SqliteStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
@@ -96,8 +96,7 @@ fn ask(
     if let Some(reference) = reference {
         query.push(" AND reference = ").push_bind(reference.clone());
     }
-    let attention = matches!(state, Some(State::Failed | State::Dead | State::Uncertain));
-    if attention || *due {
+    if *due || state.is_some_and(is_open) {
         query.push(OPEN);
     }
     if *due {
@@ -136,7 +135,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_needs_attention_is_found_by_its_index() {
-        for state in [State::Failed, State::Dead, State::Uncertain] {
+        for state in [State::Failed, State::Dead, State::Uncertain, State::Discarded] {
             let plan = plan(Filter { state: Some(state), ..Filter::default() }).await;
             assert!(plan.contains("USING INDEX semel_record_open (state=?)"), "{plan}");
         }

@@ -248,7 +248,7 @@ async fn apply(
     let done = match discarded(verb) {
         Some(reason) => {
             let query = sqlx::query(texts::DISCARD).bind(chosen).bind(reason.as_str().to_owned());
-            let done = connection.execute(query).await?;
+            let done = connection.execute(query.bind(now.as_micros())).await?;
             let left = serde_json::to_string(&left).expect("numbers and texts");
             let query = sqlx::query(texts::BEHIND).bind(left).bind(now.as_micros());
             let behind = connection.fetch_all(query).await?;

@@ -188,7 +188,9 @@ pub async fn a_settle_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
         match record.state {
             State::Succeeded => assert_eq!(record.attempt_id, first.attempt_id),
             State::Running => assert_granted(&record, &second, record.fence),
-            other @ (State::Failed | State::Dead | State::Uncertain) => panic!("{other:?}"),
+            State::Failed | State::Dead | State::Uncertain | State::Discarded => {
+                panic!("{:?}", record.state)
+            }
         }
     }
 }

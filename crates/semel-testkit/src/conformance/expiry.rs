@@ -56,12 +56,14 @@ pub async fn records_inside_their_retention_stay<F: Fixture>(fixture: F) {
     assert_eq!(scene.record(&key("failed")).await.state, State::Failed);
 }
 
-/// Dead and uncertain records stay until somebody resolves them, whatever their claim's keep was.
+/// Dead and uncertain records stay until somebody resolves them, whatever their claim's keep was; and
+/// discarded ones, which keep their keys from being used anew, until somebody purges them.
 pub async fn dead_and_uncertain_records_are_never_swept<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     for (id, ending) in [
         ("dead", Ending::Dead { error: ErrorText::new("x") }),
         ("uncertain", Ending::Uncertain { error: ErrorText::new("x") }),
+        ("discarded", Ending::Discarded { error: ErrorText::new("x") }),
     ] {
         let held = scene.claim(&Draft { keep: BRIEF, ..brief(&key(id)) }).await;
         scene.end(&held, &ending).await;
@@ -71,6 +73,7 @@ pub async fn dead_and_uncertain_records_are_never_swept<F: Fixture>(fixture: F) 
     scene.sweeps(0).await;
     assert_eq!(scene.record(&key("dead")).await.state, State::Dead);
     assert_eq!(scene.record(&key("uncertain")).await.state, State::Uncertain);
+    assert_eq!(scene.record(&key("discarded")).await.state, State::Discarded);
 }
 
 /// A claim whose lease runs is never swept, however short its retention is.

@@ -407,8 +407,10 @@ pub async fn an_operator_redrives_and_discards<F: Fixture>(fixture: F) {
         reached.first().map(|(_, operated)| *operated)
     };
     assert_eq!(verb(group.discard(tenant, id, "test order").await), Some(Operated::Done));
-    let error = record::<F>(&executor, "INVENTORY").await.error;
-    assert_eq!(error.as_ref().map(|error| error.as_str()), Some("discarded: test order"));
+    let record = record::<F>(&executor, "INVENTORY").await;
+    let error = record.error.as_ref().map(|error| error.as_str());
+    assert_eq!((record.state, error), (State::Discarded, Some("test order")));
+    assert!(dead(&group).await.is_empty(), "nobody has to look at it");
     assert_eq!(verb(group.redrive(tenant, id).await), Some(Operated::Done));
     let retried = group.retry_due().await.expect("a look");
     assert_eq!((retried.handled, work.runs()), (1, 2));

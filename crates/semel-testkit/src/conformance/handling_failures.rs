@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel::inbox::{Answer, Failure, Group, HandleError, Handled, Inbox, Kept, Whose};
 use semel::store::Inspect;
-use semel::{Context, Envelope, EventId, Executor, Key, Operated, State, Store};
+use semel::{Context, Envelope, EventId, Executor, Key, Operate as _, Operated, State, Store};
 
 use super::handling::{event, key, of_kind};
 use super::stage::{PAST_LEASE, Work, executor};
@@ -133,15 +133,51 @@ pub async fn a_discard_reaches_every_handler<F: Fixture>(fixture: F) {
     let reached = group.discard("acme", event().id(), "a test order").await.expect("a verb");
     let done = |name: &str| (whose(name, false), Operated::Done);
     assert_eq!(reached, [done(""), done("crashed"), done("mail"), done("slow")]);
-    let dead = kept(&group, State::Dead).await;
-    assert_eq!(dead.len(), 4);
-    for kept in dead {
+    let discarded = kept(&group, State::Discarded).await;
+    assert_eq!(discarded.len(), 4);
+    for kept in discarded {
         let error = kept.record.error.as_ref().map(|error| error.as_str());
-        assert_eq!(error, Some("discarded: a test order"), "{:?}", kept.whose);
+        assert_eq!(error, Some("a test order"), "{:?}", kept.whose);
+        assert_eq!(kept.event().as_ref(), Some(&*event()), "the whole event");
     }
+    assert!(kept(&group, State::Dead).await.is_empty());
     assert_eq!(group.retry_due().await.expect("a look").due, 0);
     assert_eq!(runs(&works), [1, 1, 1]);
     drop(crashed);
+}
+
+/// An event that was discarded and is brought again is not handled, nor after years: its broker has
+/// its answer. Only who names it has it handled after all.
+pub async fn a_discarded_event_stays_so_until_it_is_named<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let (group, works) = troubled::<F>(&executor);
+    group.handle(&event()).await;
+    let reached = group.discard("acme", event().id(), "refunded by hand").await.expect("a verb");
+    assert_eq!(reached.len(), 2);
+    fixture.advance(YEARS).await;
+    sweep(&executor).await;
+    assert_eq!(group.receive(&event()).await, Answer::Ack);
+    assert_eq!((works[0].runs(), works[2].runs()), (1, 1), "the one that handled it forgot it");
+    assert_eq!(group.redrive("acme", event().id()).await.expect("a verb").len(), 2);
+    let retried = group.retry_due().await.expect("a look");
+    assert_eq!((retried.handled, works[0].runs(), works[2].runs()), (2, 2, 2));
+}
+
+/// Who goes through what is dead and sends it round leaves alone what was discarded meanwhile.
+pub async fn a_redrive_of_what_was_seen_dead_spares_what_was_discarded<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let (group, works) = troubled::<F>(&executor);
+    group.handle(&event()).await;
+    let dead = kept(&group, State::Dead).await;
+    assert_eq!(executor.discard(&dead[1].key, "refunded").await.expect("a verb"), Operated::Done);
+    let mut redriven = Vec::new();
+    for Kept { key, record, .. } in &dead {
+        redriven.push(executor.redrive_seen(key, record.version()).await.expect("a verb"));
+    }
+    assert_eq!(redriven, [Operated::Done, Operated::Moved]);
+    assert_eq!(group.retry_due().await.expect("a look").handled, 1);
+    assert_eq!(runs(&works), [2, 1, 1]);
+    assert_eq!(names(&group, State::Discarded).await, [whose("mail", false)]);
 }
 
 /// Leaves an event in the hands of somebody who is never heard of again; drop what is given when

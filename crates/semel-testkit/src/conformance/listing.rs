@@ -119,7 +119,8 @@ pub async fn a_filter_on_the_state_finds_each_state<F: Fixture>(fixture: F) {
         ("Succeeded", Some(success("1"))),
         ("Failed", Some(failure("x"))),
         ("Dead", Some(Ending::Dead { error: error.clone() })),
-        ("Uncertain", Some(Ending::Uncertain { error })),
+        ("Uncertain", Some(Ending::Uncertain { error: error.clone() })),
+        ("Discarded", Some(Ending::Discarded { error })),
         ("Running", None),
     ] {
         let held = scene.claim(&draft(&key(id))).await;

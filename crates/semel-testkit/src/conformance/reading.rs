@@ -169,6 +169,19 @@ pub async fn dead_and_uncertain_records_stay_what_they_are<F: Fixture>(fixture: 
     assert_eq!(scene.verdict(&uncertain, None).await, Verdict::Uncertain { error });
 }
 
+/// Whoever asks again for what an operator discarded is told so, and why.
+pub async fn a_discarded_record_is_given_up_and_says_why<F: Fixture>(fixture: F) {
+    let scene = Scene::set(fixture).await;
+    let first = draft(&key("k"));
+    let held = scene.claim(&first).await;
+    scene.end(&held, &Ending::Dead { error: ErrorText::new("no stock") }).await;
+    let error = ErrorText::new("refunded by hand");
+    scene.change(&first.key, &Change::End(Ending::Discarded { error })).await;
+    scene.outlive_brief().await;
+    let error = ErrorText::new("discarded: refunded by hand");
+    assert_eq!(scene.verdict(&first, None).await, Verdict::Dead { error });
+}
+
 /// A key whose answer expired may be used for a different request.
 pub async fn an_expired_key_may_be_used_for_another_request<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;

@@ -311,14 +311,15 @@ pub(crate) fn failure(text: &str) -> Ending {
 }
 
 /// Every way a claim can end.
-pub(crate) fn endings() -> [Ending; 6] {
+pub(crate) fn endings() -> [Ending; 7] {
     let error = ErrorText::new("late words");
     [
         success("\"late\""),
         failure("late words"),
         Ending::Failed { error: error.clone(), retry_after: None, keep: KEEP },
         Ending::Dead { error: error.clone() },
-        Ending::Uncertain { error },
+        Ending::Uncertain { error: error.clone() },
+        Ending::Discarded { error },
         Ending::Removed,
     ]
 }

@@ -79,13 +79,14 @@ pub async fn a_failure_may_be_due_at_once_or_never<F: Fixture>(fixture: F) {
     assert!(never.expires_at.is_some());
 }
 
-/// Dead and uncertain records keep their words and do not expire.
+/// Dead, uncertain and discarded records keep their words and do not expire.
 pub async fn dead_and_uncertain_records_do_not_expire<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let error = ErrorText::new("exceeded maxRetry (20): x");
     for (id, ending, state) in [
         ("dead", Ending::Dead { error: error.clone() }, State::Dead),
         ("uncertain", Ending::Uncertain { error: error.clone() }, State::Uncertain),
+        ("discarded", Ending::Discarded { error: error.clone() }, State::Discarded),
     ] {
         let (before, after) = settled(&scene, id, &ending).await;
         assert_same_grant(&after, &before);

@@ -196,6 +196,7 @@ pub async fn a_redriven_record_is_due_with_its_attempts_at_zero<F: Fixture>(fixt
         ("failed", failed),
         ("dead", Ending::Dead { error: error.clone() }),
         ("uncertain", Ending::Uncertain { error: error.clone() }),
+        ("discarded", Ending::Discarded { error: error.clone() }),
     ] {
         let first = Draft { attempt: 20, keep: Duration::from_secs(90), ..draft(&key(id)) };
         let held = scene.claim(&first).await;

@@ -121,7 +121,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
             }
             Operation::Redrive { key } => {
                 let expected = self.ledger.redrive(key);
-                let again = |state| matches!(state, State::Failed | State::Dead | State::Uncertain);
+                let again = |state| !matches!(state, State::Running | State::Succeeded);
                 let answered = match self.peek(key).await? {
                     Some(peeked) if again(peeked.record.state) => {
                         let version = peeked.record.version();
@@ -323,6 +323,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
             },
             End::Die { text } => Ending::Dead { error: error(text) },
             End::Suspend { text } => Ending::Uncertain { error: error(text) },
+            End::Discard { text } => Ending::Discarded { error: error(text) },
             End::Release => Ending::Removed,
         }
     }
@@ -382,7 +383,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
     }
 
     async fn count(&self) -> Step<Answer> {
-        let mut counts = [0; 5];
+        let mut counts = [0; 6];
         for (count, state) in counts.iter_mut().zip(State::ALL) {
             let filter = Filter { state: Some(state), ..Filter::default() };
             *count = self.list(&filter).await?.len();

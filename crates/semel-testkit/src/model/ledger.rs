@@ -47,7 +47,7 @@ pub(crate) enum Answer {
         removed: u32,
         suspended: u32,
     },
-    Counted([usize; 5]),
+    Counted([usize; 6]),
     /// Which keys wait for somebody to run them.
     Due(Vec<usize>),
     /// Nothing to say: the step had no object, or is answered by the record alone.
@@ -156,6 +156,7 @@ impl Ledger {
         match line.state {
             State::Succeeded => Answer::Completed { body: line.body.unwrap_or_default() },
             State::Dead => Answer::Dead { error: line.error() },
+            State::Discarded => Answer::Dead { error: format!("discarded: {}", line.error()) },
             State::Uncertain => Answer::Uncertain { error: line.error() },
             State::Running if !line.lapsed(now) => Answer::Running,
             State::Running => self.after_a_crash(ask, who, &line),
@@ -311,13 +312,16 @@ impl Ledger {
                 line.state = State::Uncertain;
                 line.error = Some(words(text));
             }),
+            End::Discard { text } => self.write(key, |line, _| {
+                line.state = State::Discarded;
+                line.error = Some(words(text));
+            }),
         }
         Answer::Done
     }
 
     pub(crate) fn redrive(&mut self, key: usize) -> Answer {
-        let again =
-            |line: &Line| matches!(line.state, State::Failed | State::Dead | State::Uncertain);
+        let again = |line: &Line| !matches!(line.state, State::Running | State::Succeeded);
         if !self.lines.get(&key).is_some_and(again) {
             return Answer::Nothing;
         }
@@ -380,7 +384,7 @@ impl Ledger {
         let due = |line: &Line| match line.state {
             State::Failed => line.retry_at.is_some_and(|at| at <= now) && !line.expired(now),
             State::Running => line.parcel.is_some() && line.lapsed(now),
-            State::Succeeded | State::Dead | State::Uncertain => false,
+            State::Succeeded | State::Dead | State::Uncertain | State::Discarded => false,
         };
         Answer::Due(self.lines.iter().filter(|(_, line)| due(line)).map(|(key, _)| *key).collect())
     }

@@ -33,6 +33,7 @@ pub(crate) enum End {
     Fail { text: u8, delay: Option<Span>, keep: Span, max_attempts: Option<u32> },
     Die { text: u8 },
     Suspend { text: u8 },
+    Discard { text: u8 },
     Release,
 }
 
@@ -116,6 +117,7 @@ fn end() -> impl Strategy<Value = End> {
         }),
         1 => any::<u8>().prop_map(|text| End::Die { text }),
         1 => any::<u8>().prop_map(|text| End::Suspend { text }),
+        1 => any::<u8>().prop_map(|text| End::Discard { text }),
         1 => Just(End::Release),
     ]
 }

@@ -29,7 +29,8 @@ fn full() -> Builder {
         .causation_id("op_parent")
 }
 
-/// The event that comes out is the one that went in, with its number; and so it is shown.
+/// The event that comes out is the one that went in, with its number; and so it is shown, without its
+/// payload but for the length.
 async fn assert_reads_back<F: OutboxFixture>(fixture: &F, events: &[Envelope]) {
     let outbox = holding(fixture, events).await;
     let leased = claim_all(&outbox).await;
@@ -45,7 +46,8 @@ async fn assert_reads_back<F: OutboxFixture>(fixture: &F, events: &[Envelope]) {
         let shown = row.envelope.expect("it can be read");
         let read = leased.iter().find(|leased| leased.ticket.sequence == row.sequence);
         let read = read.and_then(|leased| leased.envelope.as_ref().ok()).expect("it was leased");
-        assert_same(&shown, read);
+        assert_eq!(row.bytes, read.payload().len() as u64);
+        assert_same(&shown, &read.clone().without_payload());
     }
 }
 
@@ -159,7 +161,7 @@ pub async fn an_appended_event_is_pending<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     let row = row(&outbox, event.id()).await;
     assert_eq!((row.status, row.attempts, &row.error), (Status::Pending, 0, &None));
-    assert_eq!(row.published_at, None);
+    assert_eq!(row.settled_at, None);
     assert!(row.due_at.is_none_or(|due| due <= row.created_at), "{row:?}");
 }
 
@@ -183,7 +185,8 @@ pub async fn the_same_event_twice_is_one_row<F: OutboxFixture>(fixture: F) {
     put(&fixture, &outbox, &[again.clone(), event(), first.clone()]).await;
     assert_eq!(rows(&outbox).await.len(), 2);
     let kept = row(&outbox, first.id()).await;
-    assert_same(&kept.envelope.expect("read"), &first.with_sequence(kept.sequence));
+    let expected = first.with_sequence(kept.sequence).without_payload();
+    assert_same(&kept.envelope.expect("read"), &expected);
 }
 
 /// An event that was published and is appended again is still published.

@@ -200,7 +200,7 @@ pub async fn a_leased_row_is_shown_so<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     claim_one(&outbox).await;
     let row = row(&outbox, event.id()).await;
-    assert_eq!((row.status, row.attempts, row.published_at), (Status::Leased, 1, None));
+    assert_eq!((row.status, row.attempts, row.settled_at), (Status::Leased, 1, None));
     let left = row.due_at.and_then(|end| end.remaining(row.created_at)).expect("a lease's end");
     assert!((LEASE..LEASE * 2).contains(&left), "{left:?}");
 }

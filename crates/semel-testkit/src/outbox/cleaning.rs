@@ -1,4 +1,4 @@
-//! What cleaning takes away: published rows whose time is over, and nothing else.
+//! What cleaning takes away: published and discarded rows whose time is over, and nothing else.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub async fn the_time_counts_from_the_publishing<F: OutboxFixture>(fixture: F) {
     assert_eq!(rows(&outbox).await.len(), 1);
 }
 
-/// Whatever is not published stays, however old it is: above all what is dead.
+/// Whatever is not settled stays, however old it is: above all what is dead.
 pub async fn what_is_not_published_is_never_cleaned<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &events(5)).await;
     for fate in [dead(), dead_in_the_way(), retry(KEEP * 9)] {
@@ -47,15 +47,30 @@ pub async fn what_is_not_published_is_never_cleaned<F: OutboxFixture>(fixture: F
         mark_all(&outbox, &leased, &fate).await;
     }
     claim(&outbox, 1).await;
-    let verb = Verb::Discard { reason: "never mind".to_owned() };
-    put(&fixture, &outbox, &[event()]).await;
-    let last = rows(&outbox).await.pop().expect("a row").envelope.expect("read");
-    assert_eq!(apply(&outbox, &only(&[last.id()]), &verb, 1).await, 1);
     fixture.advance(KEEP * 3).await;
     assert_eq!(clean(&outbox, ALL).await, 0);
     assert_eq!(outbox.clean(Duration::ZERO, ALL).await.expect("a cleaning"), 0);
-    let [pending, leased, published, failed, dead] = tally(&outbox).await;
-    assert_eq!((pending, leased, published, failed, dead), (1, 1, 0, 1, 3));
+    assert_eq!(tally(&outbox).await, [1, 1, 0, 1, 2, 0]);
+}
+
+/// What was discarded goes like what was published, and its time counts from then.
+pub async fn discarded_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture: F) {
+    let (old, young, dead_one) = (event(), event(), event());
+    let outbox = holding(&fixture, &[old.clone(), young.clone(), dead_one.clone()]).await;
+    settle(&outbox, &dead()).await;
+    fixture.advance(KEEP * 3).await;
+    let verb = Verb::Discard { reason: "never mind".to_owned() };
+    assert_eq!(apply(&outbox, &only(&[old.id()]), &verb, 1).await, 1);
+    assert_eq!(clean(&outbox, ALL).await, 0, "it was dead for long, and is discarded since now");
+    fixture.advance(KEEP / 2).await;
+    assert_eq!(apply(&outbox, &only(&[young.id()]), &verb, 1).await, 1);
+    fixture.advance(KEEP / 2 + Duration::from_secs(1)).await;
+    assert_eq!(clean(&outbox, ALL).await, 1);
+    let left: Vec<_> = rows(&outbox).await.into_iter().flat_map(|row| row.envelope).collect();
+    assert_eq!(ids(&left), [young.id(), dead_one.id()]);
+    assert_eq!(apply(&outbox, &only(&[young.id()]), &Verb::Redrive, 1).await, 1);
+    fixture.advance(KEEP * 3).await;
+    assert_eq!(clean(&outbox, ALL).await, 0, "it is to be published after all");
 }
 
 /// One call takes at most as many as it was told, and says how many.

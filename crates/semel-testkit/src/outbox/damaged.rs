@@ -71,5 +71,5 @@ pub async fn a_damaged_row_can_be_redriven_and_discarded<F: OutboxFixture>(fixtu
     let verb = Verb::Discard { reason: "lost".to_owned() };
     let all = semel::outbox::Selection::default();
     assert_eq!(apply(&outbox, &all, &verb, ALL).await, 1);
-    assert_eq!(statuses(&outbox).await, [Status::Dead]);
+    assert_eq!(statuses(&outbox).await, [Status::Discarded]);
 }

@@ -102,13 +102,19 @@ macro_rules! __outbox_behaviours {
                 a_verb_goes_on_after_the_last_row,
                 a_loop_of_a_verb_ends,
                 a_verb_leaves_leased_rows_alone,
-                a_discarded_row_keeps_the_reason,
                 a_republished_row_is_the_same_event,
+            }
+            discarding {
+                a_discarded_row_keeps_the_reason,
+                a_discarded_row_is_not_dead,
+                a_verb_on_many_leaves_what_was_discarded,
+                what_was_discarded_can_be_named,
             }
             cleaning {
                 published_rows_go_when_their_time_is_over,
                 the_time_counts_from_the_publishing,
                 what_is_not_published_is_never_cleaned,
+                discarded_rows_go_when_their_time_is_over,
                 cleaning_keeps_to_its_limit,
                 rows_may_be_kept_for_ever,
                 a_republished_row_is_not_cleaned,
@@ -245,6 +251,7 @@ mod tests {
             ("ordering", include_str!("ordering.rs")),
             ("held", include_str!("held.rs")),
             ("operating", include_str!("operating.rs")),
+            ("discarding", include_str!("discarding.rs")),
             ("cleaning", include_str!("cleaning.rs")),
             ("racing", include_str!("racing.rs")),
             ("relaying", include_str!("relaying.rs")),

@@ -166,7 +166,7 @@ pub(super) async fn statuses<O: Outbox>(outbox: &O) -> Vec<Status> {
 }
 
 /// The numbers of rows in each status, by the statuses' codes.
-pub(super) async fn tally<O: Outbox>(outbox: &O) -> [usize; 5] {
+pub(super) async fn tally<O: Outbox>(outbox: &O) -> [usize; 6] {
     let statuses = statuses(outbox).await;
     Status::ALL.map(|status| statuses.iter().filter(|found| **found == status).count())
 }

@@ -163,6 +163,19 @@ fn an_outbox_whose_verbs_take_leased_rows_is_found() {
 }
 
 #[test]
+fn an_outbox_whose_verbs_take_discarded_rows_along_is_found() {
+    assert_found(
+        Wrong::VerbsTakeDiscarded,
+        &["discarding::a_verb_on_many_leaves_what_was_discarded"],
+    );
+}
+
+#[test]
+fn an_outbox_that_counts_discarded_rows_as_dead_is_found() {
+    assert_found(Wrong::CountsDiscarded, &["discarding::a_discarded_row_is_not_dead"]);
+}
+
+#[test]
 fn an_outbox_that_cleans_at_once_is_found() {
     assert_found(Wrong::CleansAtOnce, &["cleaning::published_rows_go_when_their_time_is_over"]);
 }

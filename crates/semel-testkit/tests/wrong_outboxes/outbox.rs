@@ -57,6 +57,10 @@ pub(crate) enum Wrong {
     CutsPayloads,
     /// Operators' verbs take rows away from relays.
     VerbsTakeLeased,
+    /// Operators' verbs on many take along what was discarded.
+    VerbsTakeDiscarded,
+    /// What was discarded counts as dead.
+    CountsDiscarded,
     /// Published rows are cleaned whatever their age.
     CleansAtOnce,
     /// A claim takes as many bytes as there are.
@@ -241,7 +245,12 @@ impl Outbox for WrongOutbox {
     }
 
     async fn backlog(&self) -> Result<Backlog> {
-        self.outbox.backlog().await
+        let mut backlog = self.outbox.backlog().await?;
+        if self.is(Wrong::CountsDiscarded) {
+            let discarded = Selection { status: Some(Status::Discarded), ..Selection::default() };
+            backlog.dead += self.outbox.count(&discarded, &Verb::Redrive).await?;
+        }
+        Ok(backlog)
     }
 
     async fn list(
@@ -252,7 +261,7 @@ impl Outbox for WrongOutbox {
     ) -> Result<Vec<Row>> {
         let mut rows = self.outbox.list(&self.selection(selection), after, limit).await?;
         for row in &mut rows {
-            row.envelope = row.envelope.clone().map(|event| self.reveal(event));
+            row.envelope = row.envelope.clone().map(|event| self.reveal(event).without_payload());
         }
         Ok(rows)
     }
@@ -278,6 +287,10 @@ impl Outbox for WrongOutbox {
                 let marks: Vec<_> = ticket.into_iter().map(|one| (one, Fate::Untried)).collect();
                 let _ = self.outbox.mark(&marks).await?;
             }
+        }
+        if self.is(Wrong::VerbsTakeDiscarded) && selection.status.is_none() {
+            let discarded = Selection { status: Some(Status::Discarded), ..selection.clone() };
+            let _ = self.outbox.apply(&discarded, verb, after, limit).await?;
         }
         self.outbox.apply(&selection, verb, after, limit).await
     }

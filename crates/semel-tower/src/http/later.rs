@@ -263,7 +263,7 @@ fn stands(found: &Record) -> Problem {
             Problem::new(Slug::Failed, "the operation failed, and its failure is kept")
         }
         (State::Failed, _) => again("the last attempt failed; send the request again with its key"),
-        (State::Dead, _) => {
+        (State::Dead | State::Discarded, _) => {
             Problem::new(Slug::Dead, "all attempts failed; an operator must look at it")
         }
         (State::Uncertain, _) | (State::Running, OnCrash::Hold) => {

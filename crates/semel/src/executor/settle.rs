@@ -102,6 +102,9 @@ fn is_ours(found: Option<&Peeked>, lease: &Lease, ending: &Ending) -> bool {
         Ending::Uncertain { error } => {
             record.state == State::Uncertain && record.error.as_ref() == Some(error)
         }
+        Ending::Discarded { error } => {
+            record.state == State::Discarded && record.error.as_ref() == Some(error)
+        }
         Ending::Removed => false,
     }
 }

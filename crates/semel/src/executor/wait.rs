@@ -265,7 +265,7 @@ impl<S: Store> Waiting<S> {
         let failed = match record.state {
             State::Succeeded => false,
             State::Running => !record.held(now),
-            State::Failed | State::Dead | State::Uncertain => true,
+            State::Failed | State::Dead | State::Uncertain | State::Discarded => true,
         };
         let (error, attempt) = (record.error.unwrap_or_else(gone), record.attempt);
         failed.then_some(Error::HolderFailed { error, attempt })

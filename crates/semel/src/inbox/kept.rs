@@ -66,7 +66,8 @@ pub type Reached = Vec<(Whose, Operated)>;
 
 impl<S: Inspect> Group<S> {
     /// Events in this state that the group, any handler of it, keeps with their envelopes: failed,
-    /// dead or uncertain ones; and running ones, of which those whose lease is over have crashed.
+    /// dead, uncertain or discarded ones; and running ones, of which those whose lease is over have
+    /// crashed.
     ///
     /// # Errors
     /// The ledger could not be read.
@@ -86,15 +87,15 @@ impl<S: Inspect> Group<S> {
         Ok(Failures { entries: entries.collect(), next: page.next })
     }
 
-    /// Sends an event round again for everybody in the group who has failed at it or given it up:
-    /// due now, attempts counted from zero. The retry is the scheduler's. For many events, list them
-    /// and use [`Operate::redrive`](crate::Operate::redrive) with each key.
+    /// Sends an event round again for everybody in the group who has failed at it or given it up, and
+    /// where it was discarded: due now, attempts counted from zero. The retry is the scheduler's. For
+    /// many events, list them and use [`Operate::redrive_seen`](crate::Operate::redrive_seen) with each.
     ///
     /// # Errors
     /// The ledger could not be read or written.
     pub async fn redrive(&self, tenant: &str, id: EventId) -> Result<Reached> {
         let mut reached = Reached::new();
-        let waiting = [(State::Failed, false), (State::Dead, false)];
+        let waiting = [State::Failed, State::Dead, State::Discarded].map(|state| (state, false));
         for key in self.records(tenant, id, &waiting).await? {
             let operated = self.inbox().executor().redrive(&key).await?;
             reached.push((Whose::of(&key, self.name()), operated));
@@ -102,14 +103,15 @@ impl<S: Inspect> Group<S> {
         Ok(reached)
     }
 
-    /// Gives an event up for this reason, for everybody in the group who has not handled it and is
+    /// Discards an event for this reason, for everybody in the group who has not handled it and is
     /// not at it now.
     ///
     /// # Errors
     /// The ledger could not be read or written.
     pub async fn discard(&self, tenant: &str, id: EventId, reason: &str) -> Result<Reached> {
         let mut reached = Reached::new();
-        let failed = [State::Failed, State::Dead, State::Uncertain].map(|state| (state, false));
+        let failed = [State::Failed, State::Dead, State::Uncertain, State::Discarded];
+        let failed = failed.map(|state| (state, false));
         let crashed = [(State::Running, true)];
         for key in self.records(tenant, id, &[&failed[..], &crashed].concat()).await? {
             let operated = self.inbox().executor().discard(&key, reason).await?;

@@ -45,7 +45,7 @@ struct Kept {
     error: Option<ErrorText>,
     created_at: Timestamp,
     due_at: Option<Timestamp>,
-    published_at: Option<Timestamp>,
+    settled_at: Option<Timestamp>,
 }
 
 impl MemoryOutbox {
@@ -79,7 +79,7 @@ impl Rows {
             error: None,
             created_at: now,
             due_at: Some(now),
-            published_at: None,
+            settled_at: None,
         };
         self.by_sequence.insert(self.last, kept);
     }
@@ -139,7 +139,7 @@ impl Kept {
         match fate {
             Fate::Published => {
                 self.status = Status::Published;
-                (self.due_at, self.lane, self.published_at) = (None, None, Some(now));
+                (self.due_at, self.lane, self.settled_at) = (None, None, Some(now));
             }
             Fate::Retry { after, error } => {
                 self.status = Status::Failed;
@@ -171,26 +171,32 @@ impl Kept {
         match verb {
             Verb::Redrive | Verb::Republish => {
                 (self.status, self.attempts) = (Status::Pending, 0);
-                (self.due_at, self.published_at) = (Some(now), None);
+                (self.due_at, self.settled_at) = (Some(now), None);
                 self.lane = Lane::of(&self.envelope);
             }
             Verb::Discard { reason } => {
-                (self.status, self.due_at, self.lane) = (Status::Dead, None, None);
-                self.error = Some(ErrorText::new(&format!("discarded: {reason}")));
+                self.status = Status::Discarded;
+                (self.due_at, self.lane, self.settled_at) = (None, None, Some(now));
+                self.error = Some(ErrorText::new(reason));
             }
         }
+    }
+
+    fn is_meant(&self, selection: &Selection, verb: &Verb) -> bool {
+        selection.reaches(verb, self.status) && selection.matches(&self.envelope, self.status)
     }
 
     fn shown(&self, sequence: u64) -> Row {
         Row {
             sequence,
             status: self.status,
-            envelope: Ok(self.envelope.clone()),
+            envelope: Ok(self.envelope.clone().without_payload()),
+            bytes: self.envelope.payload().len() as u64,
             attempts: self.attempts,
             error: self.error.clone(),
             created_at: self.created_at,
             due_at: self.due_at,
-            published_at: self.published_at,
+            settled_at: self.settled_at,
         }
     }
 }
@@ -202,19 +208,6 @@ impl Selection {
             && self.tenant.as_deref().is_none_or(|tenant| envelope.tenant() == tenant)
             && self.kind.as_deref().is_none_or(|kind| envelope.kind() == kind)
             && self.status.is_none_or(|wanted| wanted == status)
-    }
-}
-
-impl Verb {
-    /// Whether the verb changes rows in this status.
-    pub const fn applies(&self, status: Status) -> bool {
-        match self {
-            Verb::Redrive => matches!(status, Status::Failed | Status::Dead),
-            Verb::Discard { .. } => {
-                matches!(status, Status::Pending | Status::Failed | Status::Dead)
-            }
-            Verb::Republish => matches!(status, Status::Published),
-        }
     }
 }
 
@@ -276,7 +269,7 @@ impl Outbox for MemoryOutbox {
                     backlog.oldest = backlog.oldest.max(Some(age));
                 }
                 Status::Dead => backlog.dead += 1,
-                Status::Published => {}
+                Status::Published | Status::Discarded => {}
             }
         }
         let Backlog { waiting, dead, .. } = backlog;
@@ -299,9 +292,8 @@ impl Outbox for MemoryOutbox {
 
     async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
         let rows = self.rows();
-        let applies =
-            |row: &&Kept| verb.applies(row.status) && selection.matches(&row.envelope, row.status);
-        let count = rows.by_sequence.values().filter(applies).count() as u64;
+        let meant = |row: &&Kept| row.is_meant(selection, verb);
+        let count = rows.by_sequence.values().filter(meant).count() as u64;
         Ok(count.min(Backlog::MOST))
     }
 
@@ -320,7 +312,7 @@ impl Outbox for MemoryOutbox {
             if applied.changed == limit {
                 break;
             }
-            if verb.applies(row.status) && selection.matches(&row.envelope, row.status) {
+            if row.is_meant(selection, verb) {
                 row.apply(verb, now);
                 applied = Applied { changed: applied.changed + 1, last: Some(*sequence) };
             }
@@ -333,7 +325,7 @@ impl Outbox for MemoryOutbox {
     async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
         let now = self.0.clock.now();
         let mut rows = self.rows();
-        let old = |row: &Kept| row.published_at.is_some_and(|at| at.after(keep) <= now);
+        let old = |row: &Kept| row.settled_at.is_some_and(|at| at.after(keep) <= now);
         let gone: Vec<(u64, Box<str>, EventId)> = rows
             .by_sequence
             .iter()

@@ -74,7 +74,7 @@ impl Filter {
         let due = || match record.state {
             State::Failed => record.retry_at.is_some_and(|at| at <= now) && !record.expired(now),
             State::Running => record.parcel.is_some() && !record.held(now),
-            State::Succeeded | State::Dead | State::Uncertain => false,
+            State::Succeeded | State::Dead | State::Uncertain | State::Discarded => false,
         };
         self.kind.is_none_or(|kind| key.kind() == kind)
             && self.tenant.as_deref().is_none_or(|tenant| key.tenant() == tenant)

@@ -297,7 +297,7 @@ fn sweepable(record: &Record, now: Timestamp) -> bool {
             OnCrash::Hold => until <= now,
             OnCrash::Rerun | OnCrash::Verify => until.after(record.keep) <= now,
         }),
-        State::Dead | State::Uncertain => false,
+        State::Dead | State::Uncertain | State::Discarded => false,
     }
 }
 

@@ -147,7 +147,8 @@ fn note(listed: &Listed, now: Timestamp) -> String {
         (State::Failed, Some(at), _) => format!("due {}: {}", shown::away(at, now), error()),
         (State::Running, _, Some(until)) => format!("lease ends {}", shown::away(until, now)),
         (State::Succeeded, ..) => reference(listed).unwrap_or_default(),
-        (State::Failed | State::Dead | State::Uncertain | State::Running, ..) => error(),
+        (State::Running | State::Failed, ..)
+        | (State::Dead | State::Uncertain | State::Discarded, ..) => error(),
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Which {
     /// Only of this caller: `global`, or the first hex digits that lists show
     #[arg(long, value_name = "DIGITS", value_parser = digits)]
     principal: Option<String>,
-    /// Only in this state: running, succeeded, failed, dead or uncertain
+    /// Only in this state: running, succeeded, failed, dead, uncertain or discarded
     #[arg(long, value_parser = words::state)]
     state: Option<State>,
     /// Only what waits for somebody to run it

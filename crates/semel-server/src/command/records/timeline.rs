@@ -270,7 +270,9 @@ impl Timeline {
                 };
                 format!("{state} after {tries}{next}{}", error())
             }
-            State::Dead | State::Uncertain => format!("{state} after {tries}{}", error()),
+            State::Dead | State::Uncertain | State::Discarded => {
+                format!("{state} after {tries}{}", error())
+            }
         }
     }
 
@@ -320,7 +322,7 @@ impl Timeline {
             None => String::new(),
         };
         let due = || row.due_at.map_or_else(String::new, |at| shown::away(at, self.now));
-        let delivery = match (row.status, row.published_at) {
+        let delivery = match (row.status, row.settled_at) {
             (Status::Published, Some(at)) => {
                 format!("published after {tries}, {}", self.when(at))
             }
@@ -331,6 +333,10 @@ impl Timeline {
             }
             (Status::Failed, _) => format!("failed after {tries}, next {}{error}", due()),
             (Status::Dead, _) => format!("dead after {tries}{error}"),
+            (Status::Discarded, at) => {
+                let when = at.map_or_else(String::new, |at| format!(", {}", self.when(at)));
+                format!("discarded after {tries}{when}{error}")
+            }
         };
         let _ = writeln!(text, "  delivery   {delivery}");
     }

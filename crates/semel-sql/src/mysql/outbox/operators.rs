@@ -15,8 +15,8 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 use super::super::seat::alone;
 use super::super::statement::CLOCK;
 use super::put_off::wake;
-use super::{COLUMNS, failed, hex, numbers, stored};
-use crate::outbox::{Listed, discarded, lane, statuses};
+use super::{OUTLINE, failed, hex, numbers, stored};
+use crate::outbox::{Listed, are_due, discarded, lane, statuses};
 
 /// Rows that one statement removes.
 const CHUNK: usize = 200;
@@ -49,7 +49,7 @@ pub(super) async fn list(
     let wanted: Vec<u8> = selection.status.into_iter().map(Status::code).collect();
     let text = format!(
         "SELECT sequence, CAST(status AS SIGNED), attempts, CAST(error AS BINARY), created_at, \
-         due_at, published_at, {COLUMNS} FROM semel_outbox{} WHERE sequence > {}{} \
+         due_at, published_at, CAST(LENGTH(payload) AS SIGNED), {OUTLINE} FROM semel_outbox{} WHERE sequence > {}{} \
          ORDER BY sequence LIMIT {limit}",
         index(selection, &wanted),
         after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)),
@@ -66,8 +66,9 @@ pub(super) async fn list(
             error: error.map(|error| String::from_utf8_lossy(&error).into_owned()),
             created_at: row.try_get(4)?,
             due_at: row.try_get(5)?,
-            published_at: row.try_get(6)?,
-            stored: stored(row, 7),
+            settled_at: row.try_get(6)?,
+            bytes: row.try_get(7)?,
+            stored: stored(row, 8),
         })
     };
     let rows = rows.and_then(|rows| rows.iter().map(listed).collect());
@@ -124,8 +125,9 @@ pub(super) async fn apply(
     let (set, first) = match discarded(verb) {
         Some(reason) => {
             let reason = hex(reason.as_str().as_bytes());
-            let dead = "status = 4, token = NULL, due_at = NULL, lane = NULL";
-            (format!("{dead}, error = {reason}"), wake(&sequences))
+            let settled = "status = 5, token = NULL, due_at = NULL, lane = NULL";
+            let set = format!("{settled}, published_at = {CLOCK}, error = {reason}");
+            (set, wake(&sequences))
         }
         None => {
             let pending = "status = 0, attempts = 0, token = NULL, published_at = NULL";
@@ -191,12 +193,11 @@ pub(super) async fn clean(
 
 /// The index that narrows a search.
 fn index(selection: &Selection, wanted: &[u8]) -> &'static str {
-    let settled = [Status::Published.code(), Status::Dead.code()];
     if !selection.ids.is_empty() {
         " FORCE INDEX (semel_outbox_event)"
     } else if wanted == [Status::Dead.code()] {
         " FORCE INDEX (semel_outbox_dead)"
-    } else if !wanted.is_empty() && wanted.iter().all(|code| !settled.contains(code)) {
+    } else if are_due(wanted) {
         " FORCE INDEX (semel_outbox_due)"
     } else {
         ""

@@ -12,8 +12,8 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
 
 use super::super::statement::{failed, text};
-use super::{COLUMNS, stored};
-use crate::outbox::{Listed, discarded, lane, statuses};
+use super::{OUTLINE, stored};
+use crate::outbox::{Listed, are_due, discarded, lane, statuses};
 
 const BACKLOG: &str = include_str!("../queries/outbox_backlog.sql");
 const CLEAN: &str = include_str!("../queries/outbox_clean.sql");
@@ -46,9 +46,9 @@ pub(super) async fn list(
 ) -> Result<Vec<Row>> {
     let mut query = QueryBuilder::<Postgres>::new(
         "select o.sequence, o.status, o.attempts::bigint, o.error, o.created_at, o.due_at, \
-         o.published_at, ",
+         o.published_at, octet_length(o.payload)::bigint, ",
     );
-    query.push(COLUMNS).push(" from semel_outbox o where o.sequence > ");
+    query.push(OUTLINE).push(" from semel_outbox o where o.sequence > ");
     query.push_bind(after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)));
     let wanted: Vec<u8> = selection.status.into_iter().map(Status::code).collect();
     push_matches(&mut query, &selection, &wanted);
@@ -62,8 +62,9 @@ pub(super) async fn list(
             error: row.try_get(3)?,
             created_at: row.try_get(4)?,
             due_at: row.try_get(5)?,
-            published_at: row.try_get(6)?,
-            stored: stored(row, 7).map_err(|error| error.to_string()),
+            settled_at: row.try_get(6)?,
+            bytes: row.try_get(7)?,
+            stored: stored(row, 8).map_err(|error| error.to_string()),
         })
     };
     let rows = rows.map_err(failed("list"))?;
@@ -169,8 +170,7 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, selection: &Selection, wante
             [one] => query.push(" and o.status = ").push(one),
             many => query.push(" and o.status in (").push(many.join(", ")).push(")"),
         };
-        let settled = [Status::Published.code(), Status::Dead.code()];
-        if wanted.iter().all(|code| !settled.contains(code)) {
+        if are_due(wanted) {
             query.push(" and o.due_at is not null");
         }
     }

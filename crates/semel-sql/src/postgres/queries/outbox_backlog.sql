@@ -1,5 +1,5 @@
 -- Invariant: reads the rows that wait and those that are dead, $1 of each at most, and never one that
--- was published.
+-- was published or discarded.
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
 ),

@@ -1,5 +1,5 @@
--- Invariant: removes nothing but what was published longer than $1 ago: what is dead, or is to be
--- published again, has no published_at. $2 rows at most, and none that somebody has locked.
+-- Invariant: removes nothing but what was published or discarded longer than $1 ago: what is dead, or is
+-- to be published again, has no published_at. $2 rows at most, and none that somebody has locked.
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
 ),

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use semel::clock::Timestamp;
-use semel::outbox::{Backlog, Selection, Status};
+use semel::outbox::{Backlog, Selection};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Executor, QueryBuilder, Row as _, Sqlite};
 
 use super::{stored, texts};
-use crate::outbox::Listed;
+use crate::outbox::{Listed, are_due};
 
 fn most() -> i64 {
     i64::try_from(Backlog::MOST).unwrap_or(i64::MAX)
@@ -52,8 +52,9 @@ pub(super) fn listed(row: &SqliteRow) -> sqlx::Result<Listed> {
         error: row.try_get(3)?,
         created_at: row.try_get(4)?,
         due_at: row.try_get(5)?,
-        published_at: row.try_get(6)?,
-        stored: stored(row, 7).map_err(|error| error.to_string()),
+        settled_at: row.try_get(6)?,
+        bytes: row.try_get(7)?,
+        stored: stored(row, 8).map_err(|error| error.to_string()),
     })
 }
 
@@ -79,8 +80,7 @@ pub(super) fn push_matches(query: &mut QueryBuilder<Sqlite>, selection: &Selecti
             [one] => query.push(" AND status = ").push(one),
             many => query.push(" AND status IN (").push(many.join(", ")).push(")"),
         };
-        let settled = [Status::Published.code(), Status::Dead.code()];
-        if wanted.iter().all(|code| !settled.contains(code)) {
+        if are_due(wanted) {
             query.push(" AND due_at IS NOT NULL");
         }
     }

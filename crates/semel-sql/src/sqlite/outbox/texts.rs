@@ -3,18 +3,21 @@
 //! They run in the writer's transaction, the only one there is: what a part of them has read stays
 //! true until they are done.
 
-/// The event's columns, in the order in which they are read.
+/// The event's columns, in the order in which they are read. Lists have no payload.
 macro_rules! columns {
-    () => {
-        "id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers, \
-         occurred_at"
+    ($payload:literal) => {
+        concat!(
+            "id, tenant, aggregatetype, aggregateid, type, source, ",
+            $payload,
+            ", content_type, headers, occurred_at"
+        )
     };
 }
 
 /// Followed by [`VALUES`] for each event, and [`UNLESS_THERE`].
 pub(super) const APPEND: &str = concat!(
     "INSERT INTO semel_outbox (",
-    columns!(),
+    columns!("payload"),
     ", status, attempts, due_at, lane, created_at) VALUES "
 );
 
@@ -68,7 +71,7 @@ pub(super) const CLAIM: &str = concat!(
     ) UPDATE semel_outbox SET status = 1, attempts = attempts + 1, due_at = ?3, token = ?4 \
     WHERE sequence IN (SELECT sequence FROM weighed WHERE turn = 1 OR bytes <= ?6) \
     RETURNING sequence, attempts, created_at, ",
-    columns!()
+    columns!("payload")
 );
 
 /// How many rows are due at ?1, counted up to ?2.
@@ -151,10 +154,10 @@ macro_rules! chosen {
     };
 }
 
-/// They are dead for the reason ?2 and in nobody's way.
+/// They are discarded for the reason ?2 at ?3, and in nobody's way.
 pub(super) const DISCARD: &str = concat!(
-    "UPDATE semel_outbox AS o SET status = 4, token = NULL, due_at = NULL, lane = NULL, error = ?2 \
-     FROM ",
+    "UPDATE semel_outbox AS o SET status = 5, token = NULL, due_at = NULL, lane = NULL, error = ?2, \
+     published_at = ?3 FROM ",
     chosen!()
 );
 
@@ -165,8 +168,8 @@ pub(super) const REVIVE: &str = concat!(
     chosen!()
 );
 
-/// Removes at most ?2 rows that were published at ?1 or before: what is dead, or is to be published
-/// again, has no `published_at`.
+/// Removes at most ?2 rows that were published or discarded at ?1 or before: what is dead, or is to be
+/// published again, has no `published_at`.
 pub(super) const CLEAN: &str = "DELETE FROM semel_outbox WHERE sequence IN (\
     SELECT sequence FROM semel_outbox INDEXED BY semel_outbox_published \
     WHERE published_at <= ?1 ORDER BY published_at LIMIT ?2)";
@@ -178,10 +181,11 @@ pub(super) const BACKLOG: &str = "SELECT count(*), min(created_at), (SELECT coun
     FROM (SELECT created_at FROM semel_outbox INDEXED BY semel_outbox_due \
         WHERE due_at IS NOT NULL ORDER BY due_at, sequence LIMIT ?1)";
 
-/// Rows for operators, after a number; conditions follow.
+/// Rows for operators, after a number; conditions follow. The length of a payload is known without
+/// reading it.
 pub(super) const LIST: &str = concat!(
-    "SELECT sequence, status, attempts, error, created_at, due_at, published_at, ",
-    columns!(),
+    "SELECT sequence, status, attempts, error, created_at, due_at, published_at, length(payload), ",
+    columns!("x''"),
     " FROM semel_outbox WHERE sequence > "
 );
 

@@ -1,0 +1,100 @@
+//! What operators have discarded: settled for good, kept apart from what is dead, and left as it was
+//! decided by everybody who does not name it.
+
+use semel::ErrorText;
+use semel::event::{Envelope, EventId};
+use semel::outbox::{Fate, Outbox, Selection, Status, Verb};
+
+use super::OutboxFixture;
+use super::scene::*;
+
+fn discard(reason: &str) -> Verb {
+    Verb::Discard { reason: reason.to_owned() }
+}
+
+/// Events of which the first is discarded, the second dead and the third failed.
+async fn three<F: OutboxFixture>(fixture: &F) -> (F::Outbox, [EventId; 3]) {
+    let made = [event(), event(), event()];
+    let outbox = holding(fixture, &made[..2]).await;
+    settle(&outbox, &dead()).await;
+    put(fixture, &outbox, &made[2..]).await;
+    settle(&outbox, &retry(LEASE)).await;
+    let ids = made.map(|event| event.id());
+    assert_eq!(apply(&outbox, &only(&ids[..1]), &discard("refunded by hand"), 1).await, 1);
+    (outbox, ids)
+}
+
+async fn why<O: Outbox>(outbox: &O, id: EventId) -> (Status, Option<ErrorText>) {
+    let row = row(outbox, id).await;
+    (row.status, row.error)
+}
+
+/// Whose words these are.
+fn said(reason: &str) -> (Status, Option<ErrorText>) {
+    (Status::Discarded, Some(ErrorText::new(reason)))
+}
+
+/// A discarded row has the reason that was given and the time, and nobody claims it.
+pub async fn a_discarded_row_keeps_the_reason<F: OutboxFixture>(fixture: F) {
+    let event = event();
+    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let words = "a test order, says Zo\u{eb} \u{1f44b}";
+    assert_eq!(apply(&outbox, &only(&[event.id()]), &discard(words), 1).await, 1);
+    let shown = row(&outbox, event.id()).await;
+    assert_eq!((shown.status, shown.error), said(words));
+    assert_eq!(shown.due_at, None);
+    assert!(shown.settled_at.is_some_and(|at| at >= shown.created_at));
+    assert!(claim_all(&outbox).await.is_empty());
+}
+
+/// What was discarded is in no backlog: nobody has to look at it any more.
+pub async fn a_discarded_row_is_not_dead<F: OutboxFixture>(fixture: F) {
+    let (outbox, ids) = three(&fixture).await;
+    let backlog = outbox.backlog().await.expect("a backlog");
+    assert_eq!((backlog.waiting, backlog.dead), (1, 1));
+    for (status, id) in [(Status::Discarded, ids[0]), (Status::Dead, ids[1])] {
+        let listed = outbox.list(&in_status(status), None, ALL).await.expect("a listing");
+        let listed: Vec<Envelope> = listed.into_iter().flat_map(|row| row.envelope).collect();
+        assert_eq!(super::scene::ids(&listed), [id], "{status:?}");
+    }
+    assert_eq!(apply(&outbox, &only(&ids), &discard("all of it"), ALL).await, 3);
+    assert_eq!(outbox.backlog().await.expect("a backlog"), semel::outbox::Backlog::default());
+}
+
+/// A verb on many leaves alone what was discarded, and the reason that it has.
+pub async fn a_verb_on_many_leaves_what_was_discarded<F: OutboxFixture>(fixture: F) {
+    let (outbox, ids) = three(&fixture).await;
+    let all = Selection::default();
+    let typed = Selection { kind: Some("order.placed".to_owned()), ..Selection::default() };
+    let ours = Selection { tenant: Some("acme".to_owned()), ..Selection::default() };
+    for selection in [all.clone(), typed, ours, in_status(Status::Dead)] {
+        let least = if selection.status.is_some() { 1 } else { 2 };
+        for verb in [Verb::Redrive, discard("another reason")] {
+            let count = outbox.count(&selection, &verb).await.expect("a count");
+            assert_eq!(count, least, "{verb:?} of {selection:?}");
+        }
+    }
+    assert_eq!(apply(&outbox, &in_status(Status::Dead), &Verb::Redrive, ALL).await, 1);
+    assert_eq!(apply(&outbox, &all, &Verb::Redrive, ALL).await, 1);
+    assert_eq!(leased_ids(&claim_all(&outbox).await), ids[1..]);
+    assert_eq!(apply(&outbox, &all, &discard("another reason"), ALL).await, 0);
+    assert_eq!(why(&outbox, ids[0]).await, said("refunded by hand"));
+}
+
+/// Who names what was discarded, by its id or by its status, may redrive it or say why anew.
+pub async fn what_was_discarded_can_be_named<F: OutboxFixture>(fixture: F) {
+    let (outbox, ids) = three(&fixture).await;
+    assert_eq!(apply(&outbox, &only(&ids[..1]), &discard("a duplicate"), ALL).await, 1);
+    assert_eq!(why(&outbox, ids[0]).await, said("a duplicate"));
+    for named in [only(&ids[..1]), in_status(Status::Discarded)] {
+        assert_eq!(outbox.count(&named, &Verb::Redrive).await.expect("a count"), 1);
+        assert_eq!(apply(&outbox, &named, &Verb::Redrive, ALL).await, 1);
+        let again = row(&outbox, ids[0]).await;
+        assert_eq!((again.status, again.attempts, again.settled_at), (Status::Pending, 0, None));
+        assert_eq!(apply(&outbox, &only(&ids[..1]), &discard("after all"), ALL).await, 1);
+    }
+    assert_eq!(apply(&outbox, &only(&ids[..1]), &Verb::Redrive, ALL).await, 1);
+    let leased = claim_one(&outbox).await;
+    assert_eq!(id_of(&leased), ids[0]);
+    mark_all(&outbox, &[leased], &Fate::Published).await;
+}
