@@ -33,11 +33,11 @@ pub(crate) fn tests(steps: &mut Steps, extra: &[String]) -> Result<(), Failure> 
     })
 }
 
-/// The tests, run as `.config/nextest.toml` has them run: most of them wait, so four at a time are
+/// The tests, run as `.config/nextest.toml` has them run: most of them wait, so six at a time are
 /// not too many for two cores, and fault tests would measure each other.
 fn with_cargo_test(steps: &mut Steps, fleet: &Fleet) -> Result<(), Failure> {
     let (others, faults) = (["--skip", "faults_"].as_slice(), ["faults_"].as_slice());
-    for (name, which, threads) in [("tests", others, "4"), ("fault tests", faults, "1")] {
+    for (name, which, threads) in [("tests", others, "6"), ("fault tests", faults, "1")] {
         let mut command = cargo();
         command.args(["test", "--workspace", "--all-features", "--no-fail-fast"]);
         command.args(["--lib", "--bins", "--tests", "--"]).args(which);

@@ -61,7 +61,8 @@ impl Asked<'_> {
         self.hash == hash
             && self.public == public.as_bytes()
             && *self.tenant == *realm.tenant
-            && *self.kind == realm.kind
+            // Their prefixes are what the public id begins with.
+            && self.kind.name() == realm.kind.name()
     }
 }
 

@@ -80,7 +80,11 @@ impl SqliteTable {
                 Value::Bytes(bytes) => {
                     String::from_utf8(bytes).map_or(Field::Unreadable, Field::Value)
                 }
-                other => text(other, false),
+                value @ (Value::Null
+                | Value::Integer(_)
+                | Value::Real(_)
+                | Value::Text(_)
+                | Value::Garbled(_)) => text(value, false),
             },
             internal,
         }
