@@ -99,4 +99,19 @@ impl<W: Args> Many<W> {
         ids.dedup();
         ids
     }
+
+    /// Leaves a line behind of what was done to so many of them: to which, or by which filters.
+    fn audit(&self, done: &str, count: u64, filters: &[(&str, Option<&str>)], why: Option<&str>) {
+        if self.dry_run {
+            return;
+        }
+        let set =
+            filters.iter().filter_map(|(name, text)| Some(((*name).to_owned(), (*text)?.into())));
+        let mut filter: serde_json::Map<String, serde_json::Value> = set.collect();
+        if !self.all {
+            let ids = self.named().iter().map(EventId::to_string).collect::<Vec<_>>();
+            filter.insert("ids".to_owned(), ids.into());
+        }
+        audit::many(done, count, filter.into(), why);
+    }
 }

@@ -235,6 +235,13 @@ async fn apply(
     let mut tally = Tally::default();
     let walked = walk(ledger, many, reason, &mut Watch::new(name, None), &mut tally).await;
     let Tally { changed, already, moved, unread, lacking } = tally;
+    let Which { group, tenant, state } = &many.which;
+    let filters = [
+        ("group", group.as_deref()),
+        ("tenant", tenant.as_deref()),
+        ("state", state.map(State::name)),
+    ];
+    many.audit(&format!("inbox {name}"), changed, &filters, reason);
     walked.map_err(|failure| match changed {
         0 => failure,
         _ => failure.during(format_args!("{} {done}, then", shown::counted(changed, "record"))),

@@ -280,11 +280,13 @@ async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Re
                 });
             });
             if let Err(error) = stepped.await {
+                audit(many, &verb, name, changed);
                 let told = shown::counted(changed, "event");
                 return Err(Failure::from(error).during(format_args!("{told} {done}, then")));
             }
         }
     }
+    audit(many, &verb, name, changed);
     let exact = exact || !many.dry_run;
     if json {
         shown::json(&json!({
@@ -303,6 +305,20 @@ async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Re
         ))),
         _ => Ok(()),
     }
+}
+
+fn audit(many: &Many, verb: &Verb, name: &str, changed: u64) {
+    let Which { tenant, kind, status } = &many.which;
+    let filters = [
+        ("tenant", tenant.as_deref()),
+        ("type", kind.as_deref()),
+        ("status", status.map(Status::name)),
+    ];
+    let reason = match verb {
+        Verb::Discard { reason } => Some(reason.as_str()),
+        Verb::Redrive | Verb::Republish => None,
+    };
+    many.audit(&format!("outbox {name}"), changed, &filters, reason);
 }
 
 async fn step<O: Outbox>(
