@@ -18,8 +18,11 @@ pub(crate) mod unread;
 pub(crate) mod watch;
 pub(crate) mod words;
 
+use std::time::Duration;
+
 use clap::Args;
 use semel::EventId;
+use semel_redis::RedisCache;
 
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreKind, StoreUrl};
@@ -73,6 +76,15 @@ pub(crate) fn no_database(what: &str) -> Failure {
     Failure::usage(format_args!(
         "this store has no {what}; it is in a database: sqlite:PATH, postgres://… or mysql://…"
     ))
+}
+
+/// How long the shared cache has for an answer. A resolver would rather ask the map after a quarter of
+/// a second; an operator wants to know whether it answers at all.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The cache that resolvers share, asked with patience.
+pub(crate) fn cache(url: &str) -> semel::store::Result<RedisCache> {
+    RedisCache::builder().timeout(PATIENCE).open(url)
 }
 
 /// The events that a verb is for: these, or all that its filters let through.

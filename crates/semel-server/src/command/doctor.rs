@@ -13,7 +13,6 @@ use semel::policy::OnFailure;
 use semel::store::{Filter, Finding, Guarantee, Inspect as _, Severity, Store as _};
 use semel::{AnyStore, State};
 use semel_ids::shared::Shared as _;
-use semel_redis::RedisCache;
 use serde_json::{Value, json};
 
 use super::unread::Unread;
@@ -315,7 +314,7 @@ fn backlog(backlog: Backlog) -> Option<Check> {
 /// Whether the cache that resolvers share answers. Without it they ask the map.
 async fn cache(settings: &Settings) -> Option<Check> {
     let url = settings.idresolve.shared()?;
-    let asked = async { RedisCache::open(url)?.get(&["semel:doctor"]).await };
+    let asked = async { super::cache(url)?.get(&["semel:doctor"]).await };
     Some(match asked.await {
         Ok(_) => Check::good("cache", "l2-reached", format!("{} answers", redacted(url))),
         Err(error) => {

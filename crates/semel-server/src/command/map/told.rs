@@ -20,7 +20,7 @@ pub(super) struct Caches {
 impl Caches {
     pub(super) fn of(settings: &Settings) -> Result<Self, Failure> {
         let cache = &settings.idresolve.resolver.cache;
-        let shared = settings.idresolve.shared().map(RedisCache::open).transpose()?;
+        let shared = settings.idresolve.shared().map(crate::command::cache).transpose()?;
         // As long as anybody believes a presence that was seen before.
         let ttl = cache.l2_ttl.max(cache.l1_ttl) * 2;
         Ok(Self { shared, ttl, missed: AtomicU64::new(0) })
