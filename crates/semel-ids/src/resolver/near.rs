@@ -74,6 +74,10 @@ pub(super) struct Near {
     doubt: Duration,
     /// Changes of which no more is told, and which nobody has counted.
     given_up: AtomicU64,
+    /// How often something was distrusted, and how often when last nothing was: while both are the same,
+    /// what the shared cache says is believed without a look into its part.
+    distrusted: AtomicU64,
+    trusted: AtomicU64,
     /// Absences, and fresh ids, in a part at most.
     absences: usize,
     freshes: usize,
@@ -97,6 +101,8 @@ impl Near {
             revoked: settings.revoked(),
             doubt: settings.absence_bound(),
             given_up: AtomicU64::new(0),
+            distrusted: AtomicU64::new(0),
+            trusted: AtomicU64::new(0),
             absences: most_in_a_part((size / 10).max(1_000)),
             freshes: most_in_a_part(size.max(10_000)),
         }
@@ -288,6 +294,9 @@ impl Near {
         let mut part = self.part(&name.asked());
         let given_up = part.untold.put(name.clone(), kept, most_in_a_part(UNTOLD));
         self.given_up.fetch_add(given_up as u64, Ordering::Relaxed);
+        // After it is there: whoever counts before that, and finds it, does not trust; whoever counts
+        // before that, and has passed its part, has counted one too few.
+        self.distrusted.fetch_add(1, Ordering::SeqCst);
         since
     }
 
@@ -298,11 +307,16 @@ impl Near {
 
     /// What the shared cache is yet to be told of, and since when.
     pub(super) fn untold(&self) -> Vec<(Name, Instant)> {
-        let (now, mut untold) = (Instant::now(), Vec::new());
+        let distrusted = self.distrusted.load(Ordering::SeqCst);
+        let (now, mut untold, mut crowded) = (Instant::now(), Vec::new(), false);
         for part in &self.parts {
             let mut part = lock(part);
             self.given_up.fetch_add(part.untold.expire(now) as u64, Ordering::Relaxed);
             untold.extend(part.untold.list());
+            crowded |= part.untold.is_crowded(now);
+        }
+        if untold.is_empty() && !crowded {
+            self.trusted.fetch_max(distrusted, Ordering::SeqCst);
         }
         untold
     }
@@ -314,7 +328,8 @@ impl Near {
 
     /// Whether what the shared cache says of this id is not to be believed.
     pub(super) fn distrusts(&self, asked: &Asked<'_>) -> bool {
-        self.part(asked).untold.doubts(asked, Instant::now())
+        self.distrusted.load(Ordering::SeqCst) != self.trusted.load(Ordering::SeqCst)
+            && self.part(asked).untold.doubts(asked, Instant::now())
     }
 
     /// A repair has changed what the map says of it: whatever was known is not.

@@ -33,7 +33,12 @@ impl Untold {
 
     /// Whether what the shared cache says of this id is not to be believed.
     pub(super) fn doubts(&self, asked: &Asked<'_>, now: Instant) -> bool {
-        self.crowded.is_some_and(|until| now < until) || self.names.holds(asked, now, None)
+        self.is_crowded(now) || self.names.holds(asked, now, None)
+    }
+
+    /// Whether there may be some for which there was no room.
+    pub(super) fn is_crowded(&self, now: Instant) -> bool {
+        self.crowded.is_some_and(|until| now < until)
     }
 
     /// Those that are still worth telling of, and since when they are changed.
