@@ -62,7 +62,7 @@ impl<S: Store> Bus<S> {
     }
 
     /// As the publisher of a relay: an event that no group handles is dropped. Default: it is
-    /// refused, and the relay buries it as `no-handler`.
+    /// refused, and the relay buries it as `no-handler`; while no group at all is registered it waits.
     #[must_use]
     pub fn drop_unhandled(mut self) -> Self {
         self.drop_unhandled = true;
@@ -115,6 +115,11 @@ impl<S: Store> Bus<S> {
     async fn carry(&self, event: &Envelope) -> Result<(), PublishError> {
         let groups = self.interested(event.kind());
         if groups.is_empty() && !self.drop_unhandled {
+            // A relay that was started before the first group was registered.
+            if self.groups.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
+                let text = "no group is registered yet".to_owned();
+                return Err(PublishError::Unrouted(text));
+            }
             let text = format!("no-handler: no group handles {:?}", event.kind());
             return Err(PublishError::Refused(text));
         }

@@ -32,6 +32,11 @@ impl Timestamp {
         (left > 0).then(|| Duration::from_micros(left.unsigned_abs()))
     }
 
+    /// How long it was from `earlier` until this moment; zero if it was not later.
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        self.remaining(earlier).unwrap_or_default()
+    }
+
     /// This moment, `span` later. Saturates instead of wrapping: a keep of centuries is "for ever".
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
@@ -53,7 +58,15 @@ pub fn micros(span: Duration) -> i64 {
 /// The clock of an embedded store.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    manual: Option<Arc<AtomicI64>>,
+    manual: Option<Arc<Manual>>,
+}
+
+#[derive(Debug)]
+struct Manual {
+    /// What it shows.
+    moment: AtomicI64,
+    /// How long it has run: setting it makes no time pass.
+    passed: AtomicI64,
 }
 
 impl Clock {
@@ -64,29 +77,71 @@ impl Clock {
 
     /// A clock that stands still until [`advance`](Self::advance) moves it, for tests.
     pub fn manual(start: Timestamp) -> Self {
-        Self { manual: Some(Arc::new(AtomicI64::new(start.0))) }
+        let (moment, passed) = (AtomicI64::new(start.0), AtomicI64::new(0));
+        Self { manual: Some(Arc::new(Manual { moment, passed })) }
     }
 
     /// The time now.
     pub fn now(&self) -> Timestamp {
         match &self.manual {
-            Some(moment) => Timestamp(moment.load(Ordering::SeqCst)),
+            Some(manual) => Timestamp(manual.moment.load(Ordering::SeqCst)),
             None => system_now(),
         }
     }
 
-    /// Moves a manual clock forward; the machine's clock stays as it is.
+    /// Lets time pass by a manual clock; the machine's clock stays as it is.
     pub fn advance(&self, span: Duration) {
-        if let Some(moment) = &self.manual {
-            moment.fetch_add(micros(span), Ordering::SeqCst);
+        if let Some(manual) = &self.manual {
+            manual.moment.fetch_add(micros(span), Ordering::SeqCst);
+            manual.passed.fetch_add(micros(span), Ordering::SeqCst);
         }
     }
 
-    /// Sets a manual clock, forward or back; the machine's clock stays as it is.
+    /// Sets a manual clock, forward or back, as somebody sets the machine's: no time passes.
     pub fn set(&self, to: Timestamp) {
-        if let Some(moment) = &self.manual {
-            moment.store(to.0, Ordering::SeqCst);
+        if let Some(manual) = &self.manual {
+            manual.moment.store(to.0, Ordering::SeqCst);
         }
+    }
+}
+
+/// A clock that nobody sets: it shows what a [`Clock`] showed at first, and the time that has passed
+/// since. For stores that end with the process, which have no other process to agree with.
+#[derive(Clone, Debug)]
+pub(crate) struct SteadyClock {
+    start: Timestamp,
+    since: Since,
+}
+
+#[derive(Clone, Debug)]
+enum Since {
+    Machine(Instant),
+    Manual(Arc<Manual>, i64),
+}
+
+impl SteadyClock {
+    pub(crate) fn new(clock: &Clock) -> Self {
+        let since = match &clock.manual {
+            None => Since::Machine(monotonic()),
+            Some(manual) => Since::Manual(Arc::clone(manual), manual.passed.load(Ordering::SeqCst)),
+        };
+        Self { start: clock.now(), since }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        match &self.since {
+            Since::Machine(since) => self.start.after(since.elapsed()),
+            Since::Manual(manual, then) => {
+                let passed = manual.passed.load(Ordering::SeqCst).saturating_sub(*then);
+                Timestamp(self.start.0.saturating_add(passed))
+            }
+        }
+    }
+}
+
+impl Default for SteadyClock {
+    fn default() -> Self {
+        Self::new(&Clock::system())
     }
 }
 

@@ -4,7 +4,9 @@
 //! business, and whether it was handled before is the inbox's.
 
 mod cloud;
+mod headers;
 mod id;
+mod packed;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -14,8 +16,12 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use headers::Headers;
+
 pub use cloud::{Carried, STRUCTURED, Unreadable};
+pub use headers::{MAX_HEADER_NAME, MAX_HEADERS, MAX_HEADERS_BYTES};
 pub use id::EventId;
+pub use packed::{MAX_PACKED_ATTRIBUTES, PACKED};
 pub use trace::{TraceContext, capture_traces_with};
 
 use crate::claim::OperationId;
@@ -31,10 +37,13 @@ pub const MAX_NAME: usize = 255;
 pub const MAX_VALUE: usize = 1_024;
 /// Most attributes of the sender's own.
 pub const MAX_ATTRIBUTES: usize = 64;
-/// Largest payload, in bytes. Brokers may take less; what one refuses is buried with its reason.
-pub const MAX_PAYLOAD: usize = 16 << 20;
+/// Largest payload, in bytes: what every store holds with the settings that its server comes with
+/// (MariaDB takes statements of 16 MiB). Brokers may take less; what one refuses is buried with its
+/// reason.
+pub const MAX_PAYLOAD: usize = 15 << 20;
 
-/// What an event is about. Events about the same thing are published in the order of their append.
+/// What an event is about. Events about the same thing are published in the order of their append, which
+/// is that of the commits where whoever appends holds the thing's row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Aggregate {
     /// What kind of thing: `order`.
@@ -70,6 +79,8 @@ pub struct Envelope {
     payload: Bytes,
     content_type: Box<str>,
     attributes: BTreeMap<Box<str>, Box<str>>,
+    /// A JSON object that is not empty.
+    headers: Option<Box<str>>,
     occurred_at: Timestamp,
     sequence: Option<u64>,
     trace: Option<TraceContext>,
@@ -85,6 +96,7 @@ impl Envelope {
     pub fn builder(tenant: &str, kind: &str, source: &str) -> Builder {
         Builder {
             unreadable: None,
+            headers: Ok(Headers::default()),
             envelope: Self {
                 tenant: tenant.into(),
                 id: EventId::generate(),
@@ -94,6 +106,7 @@ impl Envelope {
                 payload: Bytes::new(),
                 content_type: "application/octet-stream".into(),
                 attributes: BTreeMap::new(),
+                headers: None,
                 occurred_at: system_now(),
                 sequence: None,
                 trace: trace::current(),
@@ -243,6 +256,7 @@ impl fmt::Debug for Envelope {
 #[must_use]
 pub struct Builder {
     envelope: Envelope,
+    headers: Result<Headers, InvalidEvent>,
     unreadable: Option<String>,
 }
 
@@ -278,7 +292,8 @@ impl Builder {
         self
     }
 
-    /// An attribute of your own: a CloudEvents extension, so 1 to 20 of `a-z0-9`.
+    /// An attribute of your own: a CloudEvents extension, so 1 to 20 of `a-z0-9`. Other names are
+    /// [headers](Self::header).
     pub fn attribute(mut self, name: &str, value: &str) -> Self {
         self.envelope.attributes.insert(name.into(), value.into());
         self
@@ -312,10 +327,11 @@ impl Builder {
     ///
     /// # Errors
     /// [`InvalidEvent`] names the first part that cannot be sent, and its limit.
-    pub fn build(self) -> Result<Envelope, InvalidEvent> {
+    pub fn build(mut self) -> Result<Envelope, InvalidEvent> {
         if let Some(reason) = self.unreadable {
             return Err(InvalidEvent::Payload { reason });
         }
+        self.envelope.headers = self.headers?.written()?;
         self.envelope.check()?;
         Ok(self.envelope)
     }
@@ -376,7 +392,7 @@ pub enum InvalidEvent {
     /// An attribute's name is no name for a CloudEvents extension, or is taken.
     #[error(
         "an attribute is named by 1 to 20 of a-z0-9 and not like one that CloudEvents or Semel \
-         sets itself, got {name:?}"
+         sets itself, got {name:?}; other names are headers"
     )]
     Attribute {
         /// The name.
@@ -387,6 +403,15 @@ pub enum InvalidEvent {
     Attributes {
         /// How many were given.
         count: usize,
+    },
+    /// The headers are too many, too long or no JSON object.
+    #[error(
+        "headers are a JSON object of at most {MAX_HEADERS} members and {MAX_HEADERS_BYTES} bytes, \
+         named by 1 to {MAX_HEADER_NAME} bytes of visible text, got {got}"
+    )]
+    Headers {
+        /// What was given.
+        got: String,
     },
     /// The payload could not be written as JSON.
     #[error("the payload cannot be written as JSON: {reason}")]

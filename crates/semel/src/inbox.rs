@@ -21,10 +21,10 @@ pub use failure::Failure;
 use group::Care;
 pub use group::{Group, InvalidGroup};
 pub use kept::{Failures, Kept, Reached, Whose};
-pub use retry::{Retried, Retrying};
+pub use retry::{Retried, Retrying, Waiting};
 pub use source::{Message, Source, SourceError};
 
-use crate::event::{Envelope, STRUCTURED};
+use crate::event::{Envelope, PACKED};
 use crate::executor::{Command, Context, Error, Executor, Served, Settlement, Unit};
 use crate::key::{InvalidKey, Key, Principal};
 use crate::measure;
@@ -133,7 +133,7 @@ pub enum HandleError {
 pub enum Stored {
     /// The failure and the envelope: the next attempt is due after this.
     Retry(Duration),
-    /// The envelope, given up or discarded.
+    /// That it was given up or discarded; with the envelope, unless the store cannot hold it.
     Dead,
     /// Nothing that could be relied on: only the broker has the event.
     Nothing,
@@ -269,9 +269,12 @@ impl<S: Store> Inbox<S> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
+        if let Some(reason) = self.too_large(event) {
+            return self.give_up(key, event, &reason).await;
+        }
         let command = self.command(key.clone(), event);
-        let given = Arc::clone(event);
-        let work = |context| async move { settlement(handler(given, context).await) };
+        let (given, kind) = (Arc::clone(event), kind(event));
+        let work = |context| async move { settlement(handler(given, context).await, kind) };
         let served = self.executor.serve(command, work).await;
         self.conclude(key, event, served).await
     }
@@ -309,22 +312,63 @@ impl<S: Store> Inbox<S> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
+        if let Some(reason) = self.too_large(event) {
+            return self.give_up(key, event, &reason).await;
+        }
         let command = self.command(key.clone(), event);
         let command = match care {
             Care::First => command,
             Care::Again => command.claim_first(),
         };
-        let given = Arc::clone(event);
-        let work = |unit| async move { settlement(handler(given, unit).await) };
+        let (given, kind) = (Arc::clone(event), kind(event));
+        let work = |unit| async move { settlement(handler(given, unit).await, kind) };
         let served = self.executor.serve_transact(command, work).await;
         self.conclude(key, event, served).await
     }
 
-    /// The command of `key`, with the event as its parcel.
+    /// The command of `key`, with the event as its parcel, unless the store cannot hold it.
     fn command(&self, key: Key, event: &Arc<Envelope>) -> Command {
         let packed = Arc::clone(event);
         let command = Command::new(key).policy(&self.policy).fingerprint(event.fingerprint());
-        command.parcel(move || parcel(&packed))
+        match self.too_large(event) {
+            None => command.parcel(move || parcel(&packed)),
+            Some(_) => command,
+        }
+    }
+
+    /// Why the store cannot hold the event for a retry, if it cannot.
+    fn too_large(&self, event: &Envelope) -> Option<String> {
+        let most = self.executor.store().max_retry_payload()?;
+        if event.fits(most) {
+            return None;
+        }
+        let size = event.packed_size();
+        Some(format!(
+            "too-large: the event takes {size} bytes and the store holds at most {most} for a retry"
+        ))
+    }
+
+    /// Buries an event that cannot be stored, without its payload. Unhandled it must stay: a failure
+    /// could not be written down, and the broker would bring it again without end.
+    async fn give_up(
+        &self,
+        key: Key,
+        event: &Arc<Envelope>,
+        reason: &str,
+    ) -> Result<Handled, HandleError> {
+        let (group, id) = (key.scope().to_owned(), event.id());
+        tracing::warn!(event = %id, group, kind = event.kind(), reason, "given up");
+        let command = self.command(key.clone(), event);
+        let error = reason.to_owned();
+        let bury = Settlement::Bury { answer: Ran::Failed(error.clone()), error };
+        let work = |_| async move { bury };
+        let served = self.executor.serve(command, work).await;
+        match self.conclude(key, event, served).await {
+            Err(HandleError::Failed { error, stored: Stored::Dead, .. }) => {
+                Ok(Handled::Dead { error })
+            }
+            other => other,
+        }
     }
 
     async fn conclude(
@@ -374,13 +418,12 @@ impl<S: Store> Inbox<S> {
         let (attempt, stored) = found.map_or((0, Stored::Nothing), |found| {
             let record = found.record;
             let stored = match record.state {
-                _ if record.parcel.is_none() => Stored::Nothing,
-                State::Failed => {
+                State::Failed if record.parcel.is_some() => {
                     let after = record.retry_at.and_then(|at| at.remaining(found.now));
                     Stored::Retry(after.unwrap_or_default())
                 }
                 State::Dead | State::Uncertain | State::Discarded => Stored::Dead,
-                State::Running | State::Succeeded => Stored::Nothing,
+                State::Failed | State::Running | State::Succeeded => Stored::Nothing,
             };
             (record.attempt, stored)
         });
@@ -422,11 +465,11 @@ impl<S: Store> Inbox<S> {
     }
 }
 
-/// How a handler's result settles its claim.
-fn settlement<E: Into<Failure>>(result: Result<(), E>) -> Settlement<Ran> {
+/// How a handler's result settles its claim. A success stays findable by the event's type.
+fn settlement<E: Into<Failure>>(result: Result<(), E>, kind: Option<Reference>) -> Settlement<Ran> {
     match result.map_err(Into::into) {
         Ok(()) => {
-            let outcome = Recorded::Whole(Outcome::empty());
+            let outcome = Recorded::Whole(referring(Outcome::empty(), kind));
             Settlement::Complete { answer: Ran::Done, outcome }
         }
         Err(Failure { error, hopeless: false }) => {
@@ -440,10 +483,18 @@ fn settlement<E: Into<Failure>>(result: Result<(), E>) -> Settlement<Ran> {
 
 /// What a retry needs: the whole event, findable by its type.
 fn parcel(event: &Envelope) -> Outcome {
-    let parcel = Outcome::new(STRUCTURED, event.to_json());
-    match Reference::new(event.kind()) {
-        Ok(kind) => parcel.with_reference(kind),
-        Err(_) => parcel,
+    referring(Outcome::new(PACKED, event.pack()), kind(event))
+}
+
+/// The event's type, by which its record is found.
+fn kind(event: &Envelope) -> Option<Reference> {
+    Reference::new(event.kind()).ok()
+}
+
+fn referring(outcome: Outcome, kind: Option<Reference>) -> Outcome {
+    match kind {
+        Some(kind) => outcome.with_reference(kind),
+        None => outcome,
     }
 }
 

@@ -53,6 +53,12 @@ pub enum Verdict {
         /// Why.
         error: ErrorText,
     },
+    /// The record's times were written by a clock that was ahead of the store's clock now: store them
+    /// counted from now, then answer so.
+    Redate {
+        /// What holds once that is stored.
+        then: Box<Verdict>,
+    },
     /// The key was used for another request.
     Mismatch,
     /// It is done.
@@ -134,8 +140,13 @@ fn completed(record: &Record, now: Timestamp) -> Verdict {
 }
 
 fn running(record: &Record, request: &Request, now: Timestamp) -> Verdict {
-    if let Some(left) = record.lease_until.and_then(|until| until.remaining(now)) {
-        return Verdict::Running { lease_remaining: Some(left) };
+    if let Some(until) = record.lease_until
+        && let Some(left) = until.remaining(now)
+    {
+        // Never more than its own length: `updated_at` is when it was last granted or renewed.
+        let left = left.min(until.since(record.updated_at));
+        let running = Verdict::Running { lease_remaining: Some(left) };
+        return if record.is_ahead(now) { redate(running) } else { running };
     }
     match record.on_crash {
         OnCrash::Hold => Verdict::Suspend { error: crashed(record) },
@@ -152,14 +163,26 @@ fn failed(record: &Record, request: &Request, now: Timestamp) -> Verdict {
     let Some(retry_at) = record.retry_at else {
         return Verdict::FailedFinal { error: error_of(record) };
     };
-    if let Some(retry_after) = retry_at.remaining(now) {
+    let backoff = retry_at.since(record.updated_at);
+    if let Some(retry_after) = retry_at.remaining(now).map(|left| left.min(backoff))
+        && !retry_after.is_zero()
+    {
         let (attempt, error) = (record.attempt, error_of(record));
-        return Verdict::Backoff { retry_after, attempt, error };
+        let backoff = Verdict::Backoff { retry_after, attempt, error };
+        return if record.is_ahead(now) { redate(backoff) } else { backoff };
     }
     if used_up(record, request) {
         return bury(record, request);
     }
     again(record, Origin::AfterFailure, false)
+}
+
+fn redate(then: Verdict) -> Verdict {
+    #[cfg(feature = "testing")]
+    if crate::testing::sabotaged(crate::testing::Guard::ClockJump) {
+        return then;
+    }
+    Verdict::Redate { then: Box::new(then) }
 }
 
 fn again(record: &Record, origin: Origin, verify: bool) -> Verdict {

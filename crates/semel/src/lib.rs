@@ -1,4 +1,4 @@
-//! Make things happen exactly once.
+//! Runs a command, a message or an event once, through retries, duplicates, crashes and zombies.
 //!
 //! A command, a message and an event are doors to one **ledger**. Every door makes a claim on a
 //! [`Key`]; the ledger grants it to one caller, as a fenced lease; the holder runs the work and
@@ -50,10 +50,12 @@
 //!
 //! | guarantee | where | what it means |
 //! |---|---|---|
-//! | Atomic | [`Executor::transact`] on SQLite, PostgreSQL, MySQL/MariaDB | claim, the work's writes and the outcome are one commit: exactly once, with no assumption about clocks, pauses or lease length |
-//! | Fenced | [`Executor::run`] on any durable store | one live holder by the store's clock, at most one outcome, which never changes; a late holder is refused. An effect outside the store may run again if the process dies or pauses past its lease: hand on [`Context::fence`] or [`Context::downstream_key`] |
+//! | Atomic | [`Executor::transact`] on SQLite, PostgreSQL, MySQL/MariaDB | claim, the work's writes and the outcome are one commit: exactly once, with no assumption about pauses, lease length or the application's clock |
+//! | Fenced | [`Executor::run`] on any durable store | one live holder by the store's clock, at most one outcome, which does not change; a late holder is refused. An effect outside the store may run again if the process dies or pauses past its lease: hand on [`Context::fence`] or [`Context::downstream_key`] |
 //! | At most once | [`OnCrash::Hold`] or [`Command::verify`] | a crashed attempt is not re-run by itself; a verifier or an operator decides |
-//! | Best effort | the memory store, Redis with replicas or Cluster | an acknowledged claim can be lost with the process or in a failover |
+//! | Best effort | the memory store, Redis with replicas or Cluster, a database that fails over to an asynchronous replica | an acknowledged claim can be lost with the process or in a failover |
+//!
+//! Each holds within [`Policy::keep`], by the store's clock: a key that comes again after that is new.
 //!
 //! # What is where
 //!

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use metrics::{counter, gauge, histogram};
 
+use crate::inbox::Waiting;
 use crate::key::Kind;
 use crate::outbox::Backlog;
 use crate::record::State;
@@ -38,8 +39,8 @@ pub(crate) fn store_failed(error: &store::Error) {
     counter!("semel_store_errors_total", "operation" => operation, "kind" => kind).increment(1);
 }
 
-/// So many records, as far as they were counted.
-pub(crate) fn records(state: State, count: usize) {
+/// So many records.
+pub(crate) fn records(state: State, count: u64) {
     gauge!("semel_records", "state" => state.name()).set(count as f64);
 }
 
@@ -49,6 +50,11 @@ pub(crate) fn oldest_running(age: Option<Duration>) {
 
 pub(crate) fn swept(removed: u32) {
     counter!("semel_sweep_deleted_total").increment(u64::from(removed));
+}
+
+/// Nothing was removed, because the store's clock has jumped ahead.
+pub(crate) fn sweep_refused() {
+    counter!("semel_sweep_refused_total").increment(1);
 }
 
 pub(crate) fn outbox(backlog: &Backlog) {
@@ -66,8 +72,9 @@ pub(crate) fn outbox_waited(span: Duration) {
     histogram!("semel_outbox_wait_seconds").record(span.as_secs_f64());
 }
 
-/// What a group has not handled, as far as it was counted.
-pub(crate) fn inbox_waiting(group: &str, failed: usize, attempts: u32, dead: usize) {
+/// What a group has not handled.
+pub(crate) fn inbox_waiting(group: &str, waiting: &Waiting) {
+    let Waiting { failed, attempts, dead } = *waiting;
     let name = || group.to_owned();
     gauge!("semel_inbox_failed", "group" => name()).set(failed as f64);
     gauge!("semel_inbox_max_attempts", "group" => name()).set(f64::from(attempts));

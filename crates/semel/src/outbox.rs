@@ -318,6 +318,17 @@ pub struct Applied {
     pub last: Option<u64>,
 }
 
+/// What one [`Outbox::clean`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Cleaned {
+    /// Rows removed.
+    pub removed: u32,
+    /// Whether none was removed because the store's clock has jumped ahead and is not trusted yet; see
+    /// [`Watermark`](crate::store::Watermark).
+    pub clock_suspect: bool,
+}
+
 /// A queue of events with leases, inside the caller's database.
 ///
 /// A row is claimable when it is due: pending or failed and its time has come, or leased and the
@@ -375,8 +386,10 @@ pub trait Outbox: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Applied>> + Send;
 
     /// Removes at most `limit` rows that were published or discarded longer than `keep` ago. Never
-    /// dead ones.
-    fn clean(&self, keep: Duration, limit: u32) -> impl Future<Output = Result<u32>> + Send;
+    /// dead ones, and nothing while the store's clock is suspect. Makes rows that wait for longer than
+    /// their lease or their backoff, because a clock that was ahead wrote when they are due, wait for
+    /// just that from now on.
+    fn clean(&self, keep: Duration, limit: u32) -> impl Future<Output = Result<Cleaned>> + Send;
 
     /// Rung when there may be something to claim.
     fn bell(&self) -> &Bell;

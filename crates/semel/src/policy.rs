@@ -78,7 +78,8 @@ impl OnFailure {
     }
 }
 
-/// What happens to an attempt whose lease lapsed: it crashed, hung, or lost its store.
+/// What happens to an attempt that broke off: its lease lapsed (it crashed, hung, or lost its store), it
+/// panicked, took longer than its limit, or its transaction could not be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnCrash {
     /// The next caller runs it again under a new fence and the same operation id. The default.
@@ -117,7 +118,8 @@ pub struct Policy {
     pub keep: Duration,
     /// How long a claim lives without renewal. Default 30 s, at least [`Policy::MIN_LEASE`].
     pub lease: Duration,
-    /// Longest run of the work; then it is cancelled and counts as a failure. Default none.
+    /// Longest run of the work; then it is cancelled and counts as a failure, or by `on_crash` if that is
+    /// not Rerun. Default none.
     pub work_timeout: Option<Duration>,
     /// Whether duplicates wait. Default [`Wait::No`].
     pub wait: Wait,

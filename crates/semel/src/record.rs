@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::claim::{AttemptId, Fence, Lease, OperationId};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, micros};
 use crate::fingerprint::Fingerprint;
 use crate::key::{Digest, Key};
 use crate::outcome::{ErrorText, Outcome, Recorded};
@@ -216,6 +216,21 @@ impl Record {
         self
     }
 
+    /// This record with its times counted from `now`: they were written by a clock that was ahead.
+    /// Its lease and its backoff run for their full length again, and no longer.
+    #[must_use]
+    pub fn redated(mut self, now: Timestamp) -> Self {
+        let ahead = micros(self.updated_at.since(now));
+        let earlier = |at: Timestamp| Timestamp::from_micros(at.as_micros().saturating_sub(ahead));
+        self.number += 1;
+        self.lease_until = self.lease_until.map(earlier);
+        self.retry_at = self.retry_at.map(earlier);
+        self.expires_at = self.expires_at.map(earlier);
+        self.completed_at = self.completed_at.map(|at| at.min(now));
+        self.updated_at = self.updated_at.min(now);
+        self
+    }
+
     /// The name of this very write.
     pub fn version(&self) -> Version {
         Version { attempt_id: self.attempt_id, number: self.number }
@@ -230,6 +245,17 @@ impl Record {
     pub fn held(&self, now: Timestamp) -> bool {
         self.state == State::Running && self.lease_until.is_some_and(|until| until > now)
     }
+
+    /// Whether a lease or a backoff was written by a clock that was ahead of `now`: it was set back
+    /// since, and what was to end soon would end far in the future.
+    pub fn is_ahead(&self, now: Timestamp) -> bool {
+        matches!(self.state, State::Running | State::Failed)
+            && self.updated_at > now.after(Self::AHEAD)
+    }
+
+    /// How far a record may lie ahead of the clock that it is judged by: what is read may be written
+    /// a moment after the clock was read, and clocks are slewed.
+    pub const AHEAD: Duration = Duration::from_secs(1);
 
     /// Whether the record has outlived its retention at `now`.
     pub fn expired(&self, now: Timestamp) -> bool {

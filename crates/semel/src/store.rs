@@ -8,6 +8,8 @@ mod any;
 mod error;
 mod listing;
 pub mod memory;
+mod replication;
+mod watermark;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +18,11 @@ use std::time::Duration;
 
 pub use any::{AnyRenewer, AnyStore};
 pub use error::{Error, Kind as ErrorKind};
-pub use listing::{Content, Cursor, Filter, ForeignCursor, Inspect, Listed, Page, Unreadable};
+pub use listing::{
+    Content, Cursor, Filter, ForeignCursor, Inspect, Listed, Page, Tally, Unreadable,
+};
+pub use replication::{Replication, ReplicationState};
+pub use watermark::{ClockTrust, Watermark};
 
 use crate::claim::{AttemptId, Fence, Lease, OperationId};
 use crate::clock::Timestamp;
@@ -129,6 +135,9 @@ pub enum Change {
     /// An operator sends a failed, dead, uncertain or discarded record round again: Failed, due now,
     /// and its attempts counted from zero. Its parcel stays.
     Redrive,
+    /// The times of a record that was written by a clock that was ahead, counted from the store's now
+    /// (see [`Record::redated`]). The holder's claim stays as it is.
+    Redate,
 }
 
 /// What came of a [`Store::swap`].
@@ -166,6 +175,19 @@ pub enum Renewed {
     Unknown,
 }
 
+/// What came of a [`TransactionalStore::hold_in`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Held {
+    /// The record is locked until the transaction ends: nobody takes the claim over, and it must not be
+    /// renewed.
+    Locked,
+    /// Nothing is locked: the transaction does not mind renewals.
+    Renewable,
+    /// The claim was no longer this lease's.
+    Lost,
+}
+
 /// What one [`Store::sweep`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -175,6 +197,9 @@ pub struct Swept {
     pub suspended: u32,
     /// Whether there may be more to do at once.
     pub more: bool,
+    /// Whether nothing was done because the store's clock has jumped ahead and is not trusted yet; see
+    /// [`Watermark`].
+    pub clock_suspect: bool,
 }
 
 /// How much a store promises; see the guarantees table of the front page.
@@ -252,7 +277,8 @@ pub trait Store: Send + Sync + 'static {
     /// Works off at most `limit` records: removes expired ones, and lapsed claims under Rerun whose
     /// lease ended more than their `keep` ago; turns Uncertain lapsed claims under Hold, and those
     /// under Verify whose lease ended more than their `keep` ago, since what may have happened must
-    /// not be forgotten unasked. Never touches a record whose lease runs.
+    /// not be forgotten unasked. Never touches a record whose lease runs. Does nothing while the
+    /// store's clock is suspect.
     fn sweep(&self, limit: u32) -> impl Future<Output = Result<Swept>> + Send;
 
     /// A renewer. Called on the runtime that will use it.
@@ -272,8 +298,20 @@ pub trait Store: Send + Sync + 'static {
     /// What is wrong with the store's set-up. An empty list is good news.
     fn check(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send;
 
+    /// Whether the store takes writes, as far as it knows: an error says why not (a full disk). Asked by
+    /// whoever decides whether to send callers here, so it costs nothing while all is well.
+    fn writable(&self) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+
     /// How much this store promises for work outside its transactions.
     fn guarantee(&self) -> Guarantee;
+
+    /// The largest retry payload that a record can hold, in bytes. `None` where that is more than any
+    /// event has ([`MAX_PAYLOAD`](crate::event::MAX_PAYLOAD)).
+    fn max_retry_payload(&self) -> Option<usize> {
+        None
+    }
 
     /// Whether it is in this process, so that asking it costs no more than remembering its answers.
     fn is_near(&self) -> bool {
@@ -311,6 +349,17 @@ pub trait TransactionalStore: Store {
     /// The connection inside.
     fn connection(transaction: &mut Self::Transaction) -> &mut Self::Connection;
 
+    /// Makes the transaction that a plain client began on `connection` one that
+    /// [`settle_in`](Self::settle_in) takes, for a claim that was committed before it. Where the
+    /// claim was opened in the same transaction, [`open_in`](Self::open_in) has done that already.
+    ///
+    /// # Errors
+    /// `Misconfigured` if the connection is in no transaction.
+    fn adopt(&self, connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send {
+        let _ = connection;
+        async { Ok(()) }
+    }
+
     /// [`Store::open`] inside a transaction; never waits for a rival, who makes it `Contended`.
     fn open_in(
         &self,
@@ -327,8 +376,21 @@ pub trait TransactionalStore: Store {
         change: &Change,
     ) -> impl Future<Output = Result<Swapped>> + Send;
 
-    /// [`Store::settle`] inside a transaction. Fails with `Misconfigured` if the connection is no
-    /// longer in a transaction (the work committed it).
+    /// Called first in a transaction that is to settle a claim made outside it: where the transaction
+    /// could not write a record that is renewed after its snapshot (REPEATABLE READ, SERIALIZABLE), it
+    /// locks the record. Never waits: a record that is just being written is `RetryTransaction`.
+    fn hold_in(
+        &self,
+        connection: &mut Self::Connection,
+        lease: &Lease,
+    ) -> impl Future<Output = Result<Held>> + Send {
+        let _ = (connection, lease);
+        async { Ok(Held::Renewable) }
+    }
+
+    /// [`Store::settle`] inside a transaction: one of ours, one in which the claim was opened, or one
+    /// that was [adopted](Self::adopt). Fails with `Misconfigured` if the connection is no longer in
+    /// it (the work committed it).
     fn settle_in(
         &self,
         connection: &mut Self::Connection,

@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::monotonic;
+use crate::executor::failpoint;
 use crate::measure;
-use crate::store::Store;
+use crate::store::{Store, Watermark};
 
 /// Batches in one round at most: a backlog of millions is worked off over rounds, not in one burst.
 const ROUND: u32 = 200;
@@ -38,6 +39,7 @@ impl Default for Sweeping {
 
 /// Sweeps until the store or the executor is gone.
 pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: CancellationToken) {
+    let mut suspected = false;
     loop {
         // Jitter keeps many instances from sweeping in step.
         let every = settings.every.min(Duration::from_secs(24 * 60 * 60));
@@ -49,9 +51,13 @@ pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: C
         for _ in 0..ROUND {
             let Some(store) = store.upgrade() else { return };
             let since = monotonic();
-            match store.sweep(settings.batch).await {
+            failpoint("sweep.before");
+            let swept = store.sweep(settings.batch).await;
+            failpoint("sweep.after");
+            match swept {
                 Ok(swept) => {
                     measure::swept(swept.removed);
+                    doubt(swept.clock_suspect, &mut suspected, "records");
                     if !swept.more || closing.is_cancelled() {
                         break;
                     }
@@ -69,5 +75,26 @@ pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: C
                 () = closing.cancelled() => return,
             }
         }
+    }
+}
+
+/// Counts and tells that nothing was removed because the store's clock has jumped ahead; tells it once,
+/// and when it is over.
+pub(crate) fn doubt(suspect: bool, suspected: &mut bool, what: &'static str) {
+    if suspect {
+        measure::sweep_refused();
+    }
+    if suspect == std::mem::replace(suspected, suspect) {
+        return;
+    }
+    if suspect {
+        let confirmation = Watermark::CONFIRMATION;
+        tracing::error!(
+            what,
+            "the store's clock has jumped ahead: nothing is removed until it is set right, or has gone \
+             on for {confirmation:?}; check the server's clock"
+        );
+    } else {
+        tracing::info!(what, "the store's clock is believed again: what has expired is removed");
     }
 }

@@ -37,13 +37,16 @@ pub enum Guard {
     ClaimByState,
     /// `commit-before-ack`: a message is acknowledged after the inbox committed.
     CommitBeforeAck,
+    /// `clock-jump`: nothing is removed by a clock that has jumped, and times that it wrote are counted
+    /// anew.
+    ClockJump,
     /// `version`: re-grants are compare-and-swap on the judged version.
     Version,
 }
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Guard; 12] = [
+    pub const ALL: [Guard; 13] = [
         Guard::Fence,
         Guard::Spawn,
         Guard::Identity,
@@ -56,6 +59,7 @@ impl Guard {
         Guard::PublishBeforeMark,
         Guard::ClaimByState,
         Guard::CommitBeforeAck,
+        Guard::ClockJump,
     ];
 
     /// The name in [`SABOTAGE`].
@@ -73,6 +77,7 @@ impl Guard {
             Guard::PublishBeforeMark => "publish-before-mark",
             Guard::ClaimByState => "claim-by-state",
             Guard::CommitBeforeAck => "commit-before-ack",
+            Guard::ClockJump => "clock-jump",
         }
     }
 }

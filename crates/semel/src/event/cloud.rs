@@ -12,6 +12,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::headers::{self, Headers};
 use super::{Aggregate, Envelope, EventId, InvalidEvent, TraceContext};
 use crate::clock::Timestamp;
 
@@ -19,7 +20,7 @@ use crate::clock::Timestamp;
 pub const STRUCTURED: &str = "application/cloudevents+json";
 
 /// What we set ourselves; nobody may use these for something else.
-const OURS: [&str; 18] = [
+const OURS: [&str; 19] = [
     "specversion",
     "id",
     "source",
@@ -38,6 +39,7 @@ const OURS: [&str; 18] = [
     "correlationid",
     "causationid",
     "database64",
+    headers::ATTRIBUTE,
 ];
 
 /// What an aggregate is called that its sender only gave a key.
@@ -77,6 +79,8 @@ pub enum Unreadable {
 pub struct Carried<'a> {
     /// Its attributes, without the carrier's prefix.
     pub attributes: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    /// What the carrier has beside them: headers of a sender that does not use this library.
+    pub headers: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
     /// Its content type, where that is not among the attributes.
     pub content_type: Option<Cow<'a, str>>,
     /// Its payload.
@@ -112,6 +116,7 @@ impl Envelope {
         }
         all.extend(self.correlation_id.as_deref().map(|id| ("correlationid", id.into())));
         all.extend(self.causation_id.as_deref().map(|id| ("causationid", id.into())));
+        all.extend(self.headers.as_deref().map(|document| (headers::ATTRIBUTE, document.into())));
         all.extend(self.attributes().map(|(name, value)| (name, value.into())));
         all
     }
@@ -121,7 +126,7 @@ impl Envelope {
     /// # Errors
     /// [`Unreadable`] says what is missing or wrong.
     pub fn from_cloud(carried: Carried<'_>) -> Result<Self, Unreadable> {
-        let Carried { mut attributes, content_type, payload, tenant } = carried;
+        let Carried { mut attributes, headers: beside, content_type, payload, tenant } = carried;
         let mut take = |name: &'static str| attributes.remove(name).filter(|text| !text.is_empty());
         let need = |name: &'static str, found: Option<Cow<'_, str>>| {
             found.map(|text| text.into_owned().into_boxed_str()).ok_or(Unreadable::Missing(name))
@@ -155,13 +160,24 @@ impl Envelope {
                 .or(content_type)
                 .map_or_else(|| "application/octet-stream".into(), Into::into),
             attributes: BTreeMap::new(),
+            headers: None,
             payload,
             source,
             id,
         };
-        let kept = attributes.into_iter().filter(|(name, _)| is_extension(name));
-        let attributes = kept.map(|(name, value)| (name.into(), value.into())).collect();
-        let envelope = Self { attributes, ..envelope };
+        let document = take(headers::ATTRIBUTE);
+        let mut headers =
+            document.as_deref().map_or_else(|| Ok(Headers::default()), Headers::parse)?;
+        let (kept, odd): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            attributes.into_iter().partition(|(name, _)| is_extension(name));
+        // What CloudEvents has no room for is not lost with it.
+        for (name, value) in odd.iter().filter(|(name, _)| !OURS.contains(&&***name)).chain(&beside)
+        {
+            headers.add_foreign(name, value);
+        }
+        let attributes =
+            kept.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let envelope = Self { attributes, headers: headers.written()?, ..envelope };
         envelope.check()?;
         Ok(envelope)
     }

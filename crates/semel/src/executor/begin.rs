@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Inner;
 use super::command::Order;
-use crate::claim::{Lease, OperationId, Origin, draw};
+use crate::claim::{Fence, Lease, OperationId, Origin, draw};
 use crate::clock::monotonic;
 use crate::fingerprint::Fingerprint;
 use crate::judge::{self, Verdict, judge};
@@ -59,6 +59,8 @@ fn untouched(origin: Origin, verify: bool, keep: Duration) -> Option<Ending> {
 
 /// A claim being asked for: drawn once, so that a lost reply can be recognised.
 pub(super) struct Bid {
+    /// What is written where there is no record. A re-grant has a draft of its own: should the record
+    /// be gone when it is written, the next try inserts this one, and nothing of the old operation.
     pub(super) draft: Draft,
     /// The re-grant that was judged, if it came to one.
     judged: Option<judge::Grant>,
@@ -116,7 +118,7 @@ impl<S: Store> Inner<S> {
 
     async fn begin_with(&self, order: &Order, mut bid: Bid) -> Result<Begun> {
         let since = monotonic();
-        let (mut lost, mut doubt) = (0, None);
+        let (mut lost, mut doubt, mut counted) = (0, None, false);
         loop {
             match self.round(order, &mut bid, since).await {
                 Ok(Some(begun)) => {
@@ -129,7 +131,10 @@ impl<S: Store> Inner<S> {
                     pause(Duration::from_micros(200 << lost)).await;
                 }
                 Err(error) => {
-                    measure::store_failed(&error);
+                    // One trouble, however often it is tried.
+                    if !std::mem::replace(&mut counted, true) {
+                        measure::store_failed(&error);
+                    }
                     #[cfg(feature = "testing")]
                     if crate::testing::sabotaged(crate::testing::Guard::Ambiguity) {
                         bid = self.bid(order);
@@ -163,7 +168,7 @@ impl<S: Store> Inner<S> {
             Step::Write { record, change, then } => {
                 let swapping = self.store.swap(&order.key, record.version(), &change);
                 let swapped = Box::pin(swapping).await?;
-                Ok(conclude(&bid.draft, record, then, swapped, since))
+                Ok(conclude(change, record, then, swapped, since))
             }
         }
     }
@@ -202,9 +207,7 @@ impl<S: Store> Inner<S> {
     fn release_orphan(&self, order: &Order, bid: &Bid) {
         let (store, key, lease) = (self.store.clone(), order.key.clone(), order.policy.lease);
         let attempt_id = bid.draft.attempt_id;
-        let (origin, verify) =
-            bid.judged.map_or((Origin::Fresh, false), |judged| (judged.origin, judged.verify));
-        let Some(ending) = untouched(origin, verify, order.keep_unfinished()) else { return };
+        let (judged, keep) = (bid.judged, order.keep_unfinished());
         let closing = self.closing.clone();
         self.tasks.spawn(async move {
             let since = monotonic();
@@ -218,6 +221,8 @@ impl<S: Store> Inner<S> {
                 if *state != State::Running {
                     return;
                 }
+                let (origin, verify) = written_as(judged, &found.record);
+                let Some(ending) = untouched(origin, verify, keep) else { return };
                 if store.settle(&found.record.lease(key.digest()), &ending).await.is_ok() {
                     return;
                 }
@@ -226,32 +231,42 @@ impl<S: Store> Inner<S> {
     }
 }
 
-/// What an opened key means for this order. Fills the draft of a re-grant.
+/// What a record that is our own write was granted as. The first write of a record is no re-grant,
+/// whatever was judged before it.
+fn written_as(judged: Option<judge::Grant>, record: &Record) -> (Origin, bool) {
+    match judged {
+        Some(judged) if record.number > 1 => (judged.origin, judged.verify),
+        Some(_) | None => (Origin::Fresh, false),
+    }
+}
+
+/// What an opened key means for this order.
 pub(super) fn judge_opened(order: &Order, bid: &mut Bid, opened: Opened, since: Instant) -> Step {
-    let draft = &mut bid.draft;
     let (record, now) = match opened {
         Opened::Inserted { fence } => {
-            let lease = lease_of(draft, fence);
-            return Step::Done(Begun::Granted(grant(draft, lease, Origin::Fresh, since)));
+            let granted = grant(&bid.draft, fence, Origin::Fresh, false, since);
+            return Step::Done(Begun::Granted(granted));
         }
         Opened::Contended => return Step::Done(Begun::running()),
         Opened::Existing { record, now } => (record, now),
     };
-    if record.attempt_id == draft.attempt_id && record.state == State::Running {
+    if record.attempt_id == bid.draft.attempt_id && record.state == State::Running {
         // Our own write, whose reply was lost: what it was judged as still holds.
-        let (origin, verify) =
-            bid.judged.map_or((Origin::Fresh, false), |judged| (judged.origin, judged.verify));
-        draft.operation_id = record.operation_id;
-        draft.attempt = record.attempt;
-        let lease = record.lease(draft.key.digest());
-        let grant = Grant { verify, ..grant(draft, lease, origin, since) };
-        return Step::Done(Begun::Granted(grant));
+        let (origin, verify) = written_as(bid.judged, &record);
+        let written = Draft {
+            operation_id: record.operation_id,
+            attempt: record.attempt,
+            fingerprint: record.fingerprint,
+            ..bid.draft.clone()
+        };
+        let granted = grant(&written, record.fence, origin, verify, since);
+        return Step::Done(Begun::Granted(granted));
     }
     let verdict = judge(Some(&record), &order.request(), now);
     let change = match &verdict {
         Verdict::Granted(grant) => {
             bid.judged = Some(*grant);
-            draft.attempt = grant.attempt;
+            let mut draft = Draft { attempt: grant.attempt, ..bid.draft.clone() };
             match grant.operation_id {
                 Some(operation_id) => {
                     draft.operation_id = operation_id;
@@ -259,13 +274,14 @@ pub(super) fn judge_opened(order: &Order, bid: &mut Bid, opened: Opened, since: 
                         // A retry that does not say what it asks for does not loosen the key.
                         draft.fingerprint = record.fingerprint;
                     }
-                    Change::Regrant(draft.clone())
+                    Change::Regrant(draft)
                 }
-                None => Change::Replace(draft.clone()),
+                None => Change::Replace(draft),
             }
         }
         Verdict::Bury { error } => Change::End(Ending::Dead { error: error.clone() }),
         Verdict::Suspend { error } => Change::End(Ending::Uncertain { error: error.clone() }),
+        Verdict::Redate { .. } => Change::Redate,
         Verdict::Mismatch
         | Verdict::Completed { .. }
         | Verdict::Running { .. }
@@ -281,7 +297,7 @@ pub(super) fn judge_opened(order: &Order, bid: &mut Bid, opened: Opened, since: 
 
 /// What a written (or lost) verdict means.
 pub(super) fn conclude(
-    draft: &Draft,
+    change: Change,
     record: Box<Record>,
     then: Verdict,
     swapped: Swapped,
@@ -290,18 +306,19 @@ pub(super) fn conclude(
     let Swapped::Done { fence } = swapped else {
         return None;
     };
-    let verdict = match then {
-        Verdict::Granted(judged) => {
-            let lease = lease_of(draft, fence);
-            let verify = judged.verify;
-            return Some(Begun::Granted(Grant {
-                verify,
-                ..grant(draft, lease, judged.origin, since)
-            }));
+    let verdict = match (then, change) {
+        (Verdict::Granted(judged), Change::Regrant(draft) | Change::Replace(draft)) => {
+            let granted = grant(&draft, fence, judged.origin, judged.verify, since);
+            return Some(Begun::Granted(granted));
         }
+        (then, _) => then,
+    };
+    let verdict = match verdict {
         Verdict::Bury { error } => Verdict::Dead { error },
         Verdict::Suspend { error } => Verdict::Uncertain { error },
-        answered @ (Verdict::Mismatch
+        Verdict::Redate { then } => *then,
+        answered @ (Verdict::Granted(_)
+        | Verdict::Mismatch
         | Verdict::Completed { .. }
         | Verdict::Running { .. }
         | Verdict::Backoff { .. }
@@ -312,18 +329,15 @@ pub(super) fn conclude(
     Some(Begun::Answered { verdict, record: Some(record), as_of: since })
 }
 
-fn lease_of(draft: &Draft, fence: crate::claim::Fence) -> Lease {
-    Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id }
-}
-
-fn grant(draft: &Draft, lease: Lease, origin: Origin, since: Instant) -> Grant {
+/// The grant that writing `draft` gave.
+fn grant(draft: &Draft, fence: Fence, origin: Origin, verify: bool, since: Instant) -> Grant {
     Grant {
-        lease,
+        lease: Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id },
         operation_id: draft.operation_id,
         attempt: draft.attempt,
         origin,
         fingerprint: draft.fingerprint,
-        verify: false,
+        verify,
         since,
     }
 }

@@ -14,8 +14,9 @@ use super::{Context, Inner};
 use crate::clock::monotonic;
 use crate::judge::Verdict;
 use crate::outcome::ErrorText;
+use crate::policy::OnCrash;
 use crate::record::{Record, State};
-use crate::store::{self, Ending, ErrorKind, TransactionalStore};
+use crate::store::{self, Ending, ErrorKind, Renewed, Renewer as _, TransactionalStore};
 
 /// How long a commit whose reply was lost is looked into.
 const DOUBT: Duration = Duration::from_secs(10);
@@ -65,11 +66,15 @@ impl<E: Fault> Failure<E> {
 }
 
 impl<E: Fault> Fault for Failure<E> {
+    /// Doubt, unless the work itself says that it failed: what it wrote here is rolled back, what it did
+    /// elsewhere is not.
     fn end(&self) -> End {
-        End::Fail(match self {
+        End::Doubt(match self {
             Failure::Work(error) => return error.end(),
             Failure::Panicked(message) => format!("the work panicked: {message}"),
-            Failure::TimedOut(limit) => format!("the work took longer than {limit:?}"),
+            Failure::TimedOut(limit) => {
+                format!("the work took longer than {limit:?} and was cancelled")
+            }
             Failure::Escaped => "the transaction's unit escaped the work".to_owned(),
             Failure::HalfTold => HALF_TOLD.to_owned(),
             Failure::Aborted => "the attempt was stopped by a shutdown".to_owned(),
@@ -255,9 +260,6 @@ impl<S: TransactionalStore> Inner<S> {
                 self.interrupted(order, grant, "the attempt was stopped by a shutdown").await;
                 return Err(Error::Closed);
             }
-            Worked::Failed(Failure::TimedOut(limit)) => {
-                return self.timed_out::<C, T, E>(order, grant, limit).await;
-            }
             Worked::Failed(failure) => {
                 if let Some(text) = doubted(order, &failure) {
                     self.interrupted(order, grant, &text).await;
@@ -271,18 +273,10 @@ impl<S: TransactionalStore> Inner<S> {
         failpoint("commit.before");
         if let Err(error) = self.store.commit(transaction).await {
             if error.kind() != ErrorKind::Ambiguous {
-                let ending = failed(order, grant, &error);
-                return self.fail::<C, T, E>(order, grant, ending, error.into()).await;
+                let text = error.to_string();
+                return self.broke_off::<C, T, E>(order, grant, &text, error.into()).await;
             }
-            // A settle of our own waits for the commit in doubt, and then either finds the claim
-            // ended by it or ends the claim as a failure.
-            let text = ErrorText::new("the connection broke during commit; nothing was committed");
-            let failed = Ending::Failed {
-                error: text,
-                retry_after: Some(Duration::ZERO),
-                keep: order.keep_unfinished(),
-            };
-            match self.settle(order, &grant.lease, &failed, order.policy.lease).await {
+            match self.end_uncommitted(order, grant).await {
                 Ended::Recorded => {
                     self.moved(&order.key);
                     return Err(error.with_kind(ErrorKind::Unavailable).into());
@@ -304,5 +298,42 @@ impl<S: TransactionalStore> Inner<S> {
         failpoint("commit.after");
         let receipt = self.share(order, grant, ending, as_of);
         Ok(Execution::Executed { value, receipt })
+    }
+
+    /// Ends the claim of a commit in doubt, unless the commit did. Whatever is written to the record
+    /// waits for that commit, and finds the claim ended by it or still its own.
+    async fn end_uncommitted(&self, order: &Order, grant: &Grant) -> Ended {
+        let error = ErrorText::new("the connection broke during commit; nothing was committed");
+        let ending = match order.policy.on_crash {
+            OnCrash::Rerun => {
+                let keep = order.keep_unfinished();
+                Ending::Failed { error, retry_after: Some(Duration::ZERO), keep }
+            }
+            OnCrash::Hold => Ending::Uncertain { error },
+            // The claim must stay as it is, to lapse: only whether it is still there is found out.
+            OnCrash::Verify => return self.still_held(order, grant).await,
+        };
+        self.settle(order, &grant.lease, &ending, order.policy.lease).await
+    }
+
+    /// Whether the claim is still its holder's, found out by renewing it.
+    async fn still_held(&self, order: &Order, grant: &Grant) -> Ended {
+        let since = monotonic();
+        loop {
+            let renewed = async {
+                let mut renewer = self.store.renewer().await?;
+                renewer.renew(&[(grant.lease, order.policy.lease)]).await
+            };
+            let error = match renewed.await {
+                Ok(renewed) if renewed == [Renewed::Extended] => return Ended::Recorded,
+                Ok(renewed) if renewed == [Renewed::Lost] => return Ended::Lost,
+                Ok(_) => store::Error::new(ErrorKind::Ambiguous, "commit", "the record is locked"),
+                Err(error) => error,
+            };
+            if since.elapsed() >= order.policy.lease {
+                return Ended::Unrecorded(error);
+            }
+            pause(Duration::from_millis(50)).await;
+        }
     }
 }

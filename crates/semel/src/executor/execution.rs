@@ -161,13 +161,15 @@ pub enum Error<E = Infallible> {
         /// How long was waited.
         waited: Duration,
     },
-    /// The work took longer than its limit, was cancelled, and counts as failed.
+    /// The work took longer than its limit and was cancelled. It counts as failed, and under Hold or
+    /// Verify as crashed: it may have had its effect.
     #[error("the work took longer than {limit:?} and was cancelled")]
     WorkTimeout {
         /// The limit.
         limit: Duration,
     },
-    /// The work panicked, and counts as failed.
+    /// The work panicked. It counts as failed, and under Hold or Verify as crashed: it may have had its
+    /// effect.
     #[error("the work panicked: {message}")]
     Panicked {
         /// What it said.

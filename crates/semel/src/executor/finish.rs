@@ -99,13 +99,18 @@ impl<S: Store> Inner<S> {
         let Ok(Some(found)) = self.store.peek(&order.key).await else {
             return Err(otherwise);
         };
-        match judge(Some(&found.record), &order.request(), found.now) {
+        let mut verdict = judge(Some(&found.record), &order.request(), found.now);
+        if let Verdict::Redate { then } = verdict {
+            verdict = *then;
+        }
+        match verdict {
             verdict @ (Verdict::Completed { .. } | Verdict::Running { .. }) => self
                 .answer::<C, T>(order, verdict, Some(Box::new(found.record)), as_of, None)
                 .map_err(Error::widen),
             Verdict::Granted(_)
             | Verdict::Bury { .. }
             | Verdict::Suspend { .. }
+            | Verdict::Redate { .. }
             | Verdict::Mismatch
             | Verdict::Backoff { .. }
             | Verdict::FailedFinal { .. }
@@ -114,29 +119,29 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// The work took too long and was dropped. It may have had effects: where a crash must not be
-    /// re-run blindly, neither must this.
-    pub(super) async fn timed_out<C: Codec<T>, T, E>(
+    /// The work broke off: it panicked, took too long, or could not be committed. It may have had
+    /// effects: where a crash must not be re-run blindly, neither must this.
+    pub(super) async fn broke_off<C: Codec<T>, T, E>(
         &self,
         order: &Order,
         grant: &Grant,
-        limit: Duration,
+        text: &str,
+        error: Error<E>,
     ) -> Result<Execution<T>, Error<E>> {
-        let text = format!("the work took longer than {limit:?} and was cancelled");
         match order.policy.on_crash {
             OnCrash::Rerun => {
-                let ending = failure(order, grant.attempt, &text);
-                self.fail::<C, T, E>(order, grant, ending, Error::WorkTimeout { limit }).await
+                let ending = failure(order, grant.attempt, text);
+                self.fail::<C, T, E>(order, grant, ending, error).await
             }
             OnCrash::Hold | OnCrash::Verify => {
-                self.interrupted(order, grant, &text).await;
-                Err(Error::WorkTimeout { limit })
+                self.interrupted(order, grant, text).await;
+                Err(error)
             }
         }
     }
 
-    /// Ends the claim of work that was dropped. What it did so far is unknown, so the operation
-    /// keeps its id, and a policy that asks for care gets it.
+    /// Ends the claim of work that broke off. What it did so far is unknown, so the operation keeps its
+    /// id, and a policy that asks for care gets it.
     pub(super) async fn interrupted(&self, order: &Order, grant: &Grant, text: &str) {
         let error = ErrorText::new(text);
         let ending = match order.policy.on_crash {
@@ -152,16 +157,21 @@ impl<S: Store> Inner<S> {
         self.moved(&order.key);
     }
 
+    /// Gives back a claim under which nothing ran.
+    pub(super) async fn give_back(&self, order: &Order, grant: &Grant) {
+        if let Some(ending) = grant.untouched(order.keep_unfinished()) {
+            let _ = self.settle(order, &grant.lease, &ending, Duration::from_secs(2)).await;
+            self.moved(&order.key);
+        }
+    }
+
     /// The lease was over, or about to be, before the work could start: it does not start.
     pub(super) async fn too_late<C: Codec<T>, T, E>(
         &self,
         order: &Order,
         grant: &Grant,
     ) -> Result<Execution<T>, Error<E>> {
-        if let Some(ending) = grant.untouched(order.keep_unfinished()) {
-            let _ = self.settle(order, &grant.lease, &ending, Duration::from_secs(2)).await;
-            self.moved(&order.key);
-        }
+        self.give_back(order, grant).await;
         if self.closing.is_cancelled() {
             return Err(Error::Closed);
         }

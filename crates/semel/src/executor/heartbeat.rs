@@ -4,6 +4,10 @@
 //! just when leases are in danger. So renewal has its own thread, its own runtime and its own store
 //! connection. It retries inside the lease, and fires the work's cancellation shortly before a
 //! lease that it could not renew ends.
+//!
+//! How long a step may take follows from the leases in it, so leases of very different lengths do not
+//! share one: each class of lengths that is in use has a thread and a connection of its own. A stream of
+//! short leases neither cuts off the renewals of long ones nor waits for them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -13,51 +17,73 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use tokio::sync::Notify;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 
+use super::run::failpoint;
 use super::stop::Stop;
 use crate::claim::Lease;
 use crate::clock::monotonic;
 use crate::key::Mixing;
 use crate::measure;
-use crate::store::{Renewed, Renewer, Store};
+use crate::store::{self, Renewed, Renewer, Store};
 
 /// Leases renewed in one step.
 const BATCH: usize = 256;
 /// Longest step, so that a lease taken while one hangs is not kept waiting for long.
 const MAX_STEP: Duration = Duration::from_secs(3);
+/// Shortest limit of a step: an answer from another room may take that long and be healthy.
+const MIN_STEP: Duration = Duration::from_millis(100);
+/// Shortest limit of connecting, which takes several trips.
+const MIN_CONNECT: Duration = Duration::from_secs(1);
+/// Where one class of lease lengths ends and the next begins.
+const CLASSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
 /// The leases of one executor.
 pub(super) struct Heartbeat<S: Store> {
     store: Arc<S>,
+    classes: [Class; CLASSES.len() + 1],
+}
+
+/// Leases of similar length.
+#[derive(Default)]
+struct Class {
     table: Arc<Table>,
     started: OnceLock<()>,
 }
 
 impl<S: Store> Heartbeat<S> {
     pub(super) fn new(store: Arc<S>) -> Self {
-        Self { store, table: Arc::default(), started: OnceLock::new() }
+        Self { store, classes: Default::default() }
     }
 
     /// Keeps `lease` alive until the beat is dropped. `since` is when the grant was asked for: the
     /// store cannot have started counting earlier.
     pub(super) fn start(&self, lease: Lease, length: Duration, since: Instant, lost: Stop) -> Beat {
-        self.started.get_or_init(|| launch(&self.store, &self.table));
+        let class = &self.classes[CLASSES.iter().filter(|end| length >= **end).count()];
+        class.started.get_or_init(|| launch(&self.store, &class.table));
         let (renew_at, ends) = (since + length / 3, since + length);
-        self.table.insert(Entry { lease, length, since, renew_at, ends, lost })
+        class.table.insert(Entry { lease, length, since, renew_at, ends, lost })
     }
 
     /// How many leases there are, and how long the oldest has been there.
     pub(super) fn held(&self) -> (usize, Option<Duration>) {
-        let leases = self.table.lock();
-        let oldest = leases.entries.values().map(|entry| entry.since).min();
-        (leases.entries.len(), oldest.map(|since| monotonic().saturating_duration_since(since)))
+        let (mut count, mut oldest) = (0, None::<Instant>);
+        for class in &self.classes {
+            let leases = class.table.lock();
+            count += leases.entries.len();
+            oldest = oldest.into_iter().chain(leases.entries.values().map(|e| e.since)).min();
+        }
+        (count, oldest.map(|since| monotonic().saturating_duration_since(since)))
     }
 }
 
 impl<S: Store> Drop for Heartbeat<S> {
     fn drop(&mut self) {
-        self.table.closed.store(true, Ordering::SeqCst);
-        self.table.wake.notify_one();
+        for class in &self.classes {
+            class.table.closed.store(true, Ordering::SeqCst);
+            class.table.wake.notify_one();
+        }
     }
 }
 
@@ -188,12 +214,6 @@ impl Table {
         self.lock().entries.values().map(Entry::last_moment).min()
     }
 
-    /// The shortest lease: nothing may take long by its measure.
-    fn shortest(&self) -> Duration {
-        let leases = self.lock();
-        leases.entries.values().map(|e| e.length).min().unwrap_or(Duration::from_secs(1))
-    }
-
     /// After a failed round: try again soon, or give up a lease that is about to end.
     fn retry(&self, due: &[(u64, Lease, Duration)], now: Instant) {
         for (id, _, length) in due {
@@ -253,7 +273,7 @@ async fn run<S: Store>(store: Arc<S>, table: Arc<Table>) {
             match next {
                 Some(at) => {
                     let pause = at.saturating_duration_since(monotonic());
-                    let _ = tokio::time::timeout(pause, woken).await;
+                    let _ = timeout(pause, woken).await;
                 }
                 None => woken.await,
             }
@@ -270,19 +290,13 @@ async fn renew<S: Store>(
     due: &[(u64, Lease, Duration)],
 ) {
     table.fence(monotonic());
-    let sent = monotonic();
-    // One hung step may cost a part of the shortest lease, never all of it; and while it hangs,
-    // leases that come to their end are told.
-    let limit = (table.shortest() / 4).min(MAX_STEP);
-    let tick = (limit / 4).max(Duration::from_millis(1));
-    let step = async {
-        let renewer = match renewer {
-            Some(renewer) => renewer,
-            None => renewer.insert(store.renewer().await?),
-        };
-        let leases: Vec<(Lease, Duration)> = due.iter().map(|(_, l, d)| (*l, *d)).collect();
-        renewer.renew(&leases).await
-    };
+    // One hung step may cost a part of the leases that it was for, never all of them; and while it
+    // hangs, leases that come to their end are told.
+    let shortest = due.iter().map(|(_, _, length)| *length).min().unwrap_or(MAX_STEP);
+    let limit = (shortest / 4).clamp(MIN_STEP, MAX_STEP);
+    let tick = limit / 4;
+    let leases: Vec<(Lease, Duration)> = due.iter().map(|(_, l, d)| (*l, *d)).collect();
+    let step = ask(store, renewer, &leases, limit);
     let watched = async {
         tokio::pin!(step);
         loop {
@@ -295,8 +309,8 @@ async fn renew<S: Store>(
             }
         }
     };
-    match tokio::time::timeout(limit, watched).await {
-        Ok(Ok(answers)) => {
+    match watched.await {
+        Ok((sent, Ok(answers))) => {
             let mut unknown = Vec::new();
             for ((id, lease, length), answer) in due.iter().zip(answers) {
                 match answer {
@@ -309,7 +323,7 @@ async fn renew<S: Store>(
             }
             table.retry(&unknown, monotonic());
         }
-        Ok(Err(error)) => {
+        Ok((_, Err(error))) => {
             tracing::warn!(%error, leases = due.len(), "renewal failed; trying again");
             measure::renew_failed();
             table.retry(due, monotonic());
@@ -321,4 +335,25 @@ async fn renew<S: Store>(
             table.retry(due, monotonic());
         }
     }
+}
+
+/// Renews `leases` once, on the connection that is there or on a new one; gives when it was asked for.
+async fn ask<S: Store>(
+    store: &S,
+    renewer: &mut Option<S::Renewer>,
+    leases: &[(Lease, Duration)],
+    limit: Duration,
+) -> Result<(Instant, store::Result<Vec<Renewed>>), Elapsed> {
+    let renewer = match renewer {
+        Some(renewer) => renewer,
+        None => match timeout(limit.max(MIN_CONNECT), store.renewer()).await? {
+            Ok(made) => renewer.insert(made),
+            Err(error) => return Ok((monotonic(), Err(error))),
+        },
+    };
+    let sent = monotonic();
+    failpoint("renew.before");
+    let renewed = timeout(limit, renewer.renew(leases)).await?;
+    failpoint("renew.after");
+    Ok((sent, renewed))
 }

@@ -79,6 +79,8 @@ pub struct Claim<S: Store> {
     context: Context,
     /// Renews the lease; absent where an open transaction is the lease.
     beat: Option<Beat>,
+    /// Whether it was committed by itself, rather than opened in a caller's transaction.
+    committed: bool,
 }
 
 impl<S: Store> fmt::Debug for Claim<S> {
@@ -122,7 +124,7 @@ impl<S: Store> Claim<S> {
     ) -> Self {
         let context = inner.context(&order, &grant, renewed);
         let beat = renewed.then(|| inner.keep_alive(&order, &grant, &context));
-        Self { inner: Arc::clone(inner), order, grant, context, beat }
+        Self { inner: Arc::clone(inner), order, grant, context, beat, committed: renewed }
     }
 
     /// What the work may know: fence, operation id, downstream keys, cancellation.
@@ -139,8 +141,18 @@ impl<S: Store> Claim<S> {
         &self.grant
     }
 
+    /// Whether the claim was committed by itself, rather than opened in a caller's transaction.
+    pub(super) fn is_committed(&self) -> bool {
+        self.committed
+    }
+
     pub(super) fn order(&self) -> &Arc<Order> {
         &self.order
+    }
+
+    /// The claim is kept by other means from now on.
+    pub(super) fn stop_renewing(&mut self) {
+        self.beat = None;
     }
 
     /// Records the answer. Every repeat is answered with it.

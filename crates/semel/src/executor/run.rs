@@ -17,7 +17,7 @@ use super::command::Order;
 use super::execution::{Error, Execution, label};
 use super::finish::receipt_of;
 use super::serve::Fault;
-use super::settle::{doubted, failed, failure};
+use super::settle::{doubted, failed};
 use super::stop::Stop;
 use super::supervise::Ran;
 use super::wait::Waiting;
@@ -132,7 +132,8 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// What a verdict other than a grant means for the caller.
+    /// What a verdict other than a grant means for the caller. A recorded answer is remembered: the
+    /// record must have been read outside transactions, or in one that had written nothing yet.
     pub(super) fn answer<C: Codec<T>, T>(
         &self,
         order: &Order,
@@ -141,36 +142,14 @@ impl<S: Store> Inner<S> {
         as_of: Instant,
         waited: Option<Duration>,
     ) -> Result<Execution<T>, Error> {
-        match verdict {
-            Verdict::Completed { outcome: Recorded::Omitted { bytes }, .. } => {
-                Err(Error::ResultUnavailable { bytes })
-            }
-            Verdict::Completed { outcome: Recorded::Whole(outcome), fresh_for } => {
-                let record = record.expect("a completed verdict was given on a record");
-                let (fingerprint, receipt) = (record.fingerprint, receipt_of(&record));
-                let age = (as_of, fresh_for);
-                self.replays.insert(&order.key, fingerprint, &outcome, receipt, age);
-                let value = C::decode(&outcome).map_err(|reason| Error::Decode { reason })?;
-                Ok(Execution::Replayed { value, receipt })
-            }
-            Verdict::Running { lease_remaining } => match (order.policy.wait, waited) {
-                (Wait::Deadline(_), Some(waited)) => Err(Error::WaitTimeout { waited }),
-                _ => Ok(Execution::InProgress {
-                    operation_id: record.map(|record| record.operation_id),
-                    lease_remaining,
-                }),
-            },
-            Verdict::Mismatch => Err(Error::Mismatch),
-            Verdict::Backoff { retry_after, attempt, error } => {
-                Err(Error::Backoff { retry_after, attempt, error })
-            }
-            Verdict::FailedFinal { error } => Err(Error::FailedFinal { error }),
-            Verdict::Dead { error } | Verdict::Bury { error } => Err(Error::Dead { error }),
-            Verdict::Uncertain { error } | Verdict::Suspend { error } => {
-                Err(Error::Uncertain { error })
-            }
-            Verdict::Granted(_) => Err(Error::ClaimLost),
+        if let Verdict::Completed { outcome: Recorded::Whole(outcome), fresh_for } = &verdict
+            && let Some(record) = &record
+        {
+            let (fingerprint, receipt) = (record.fingerprint, receipt_of(record));
+            let age = (as_of, *fresh_for);
+            self.replays.insert(&order.key, fingerprint, outcome, receipt, age);
         }
+        told::<C, T>(order, verdict, record, waited)
     }
 
     /// One attempt of fenced work: claim, run, settle.
@@ -242,11 +221,14 @@ impl<S: Store> Inner<S> {
             }
             Ran::Panicked(message) => {
                 let text = format!("the work panicked: {message}");
-                let ending = failure(order, grant.attempt, &text);
                 let error = Error::Panicked { message };
-                Box::pin(self.fail::<C, T, E>(order, grant, ending, error)).await
+                Box::pin(self.broke_off::<C, T, E>(order, grant, &text, error)).await
             }
-            Ran::TimedOut(limit) => Box::pin(self.timed_out::<C, T, E>(order, grant, limit)).await,
+            Ran::TimedOut(limit) => {
+                let text = format!("the work took longer than {limit:?} and was cancelled");
+                let error = Error::WorkTimeout { limit };
+                Box::pin(self.broke_off::<C, T, E>(order, grant, &text, error)).await
+            }
             Ran::Aborted => {
                 let why = "the attempt was stopped by a shutdown";
                 Box::pin(self.interrupted(order, grant, why)).await;
@@ -277,6 +259,44 @@ impl<S: Store> Inner<S> {
     ) -> super::heartbeat::Beat {
         let (length, lost) = (order.policy.lease, context.cancelled.clone());
         self.heartbeat.start(grant.lease, length, grant.since, lost)
+    }
+}
+
+/// What a verdict other than a grant means for the caller. Nothing is remembered.
+pub(super) fn told<C: Codec<T>, T>(
+    order: &Order,
+    verdict: Verdict,
+    record: Option<Box<Record>>,
+    waited: Option<Duration>,
+) -> Result<Execution<T>, Error> {
+    match verdict {
+        Verdict::Completed { outcome: Recorded::Omitted { bytes }, .. } => {
+            Err(Error::ResultUnavailable { bytes })
+        }
+        Verdict::Completed { outcome: Recorded::Whole(outcome), .. } => {
+            let record = record.expect("a completed verdict was given on a record");
+            let receipt = receipt_of(&record);
+            let value = C::decode(&outcome).map_err(|reason| Error::Decode { reason })?;
+            Ok(Execution::Replayed { value, receipt })
+        }
+        Verdict::Running { lease_remaining } => match (order.policy.wait, waited) {
+            (Wait::Deadline(_), Some(waited)) => Err(Error::WaitTimeout { waited }),
+            _ => Ok(Execution::InProgress {
+                operation_id: record.map(|record| record.operation_id),
+                lease_remaining,
+            }),
+        },
+        Verdict::Mismatch => Err(Error::Mismatch),
+        Verdict::Backoff { retry_after, attempt, error } => {
+            Err(Error::Backoff { retry_after, attempt, error })
+        }
+        Verdict::FailedFinal { error } => Err(Error::FailedFinal { error }),
+        Verdict::Dead { error } | Verdict::Bury { error } => Err(Error::Dead { error }),
+        Verdict::Uncertain { error } | Verdict::Suspend { error } => {
+            Err(Error::Uncertain { error })
+        }
+        // What is written and lost is asked for again.
+        Verdict::Granted(_) | Verdict::Redate { .. } => Err(Error::ClaimLost),
     }
 }
 

@@ -37,7 +37,7 @@ impl<S: Store> Inner<S> {
         patience: Duration,
     ) -> Ended {
         let since = monotonic();
-        let mut doubt = false;
+        let (mut doubt, mut counted) = (false, false);
         let mut wait = Duration::from_millis(10);
         loop {
             match self.store.settle(lease, ending).await {
@@ -53,7 +53,10 @@ impl<S: Store> Inner<S> {
                     Err(_) => {}
                 },
                 Err(error) => {
-                    measure::store_failed(&error);
+                    // One trouble, however often it is tried.
+                    if !std::mem::replace(&mut counted, true) {
+                        measure::store_failed(&error);
+                    }
                     // The work ran: only a record that cannot be read is beyond another try.
                     if error.kind() == ErrorKind::Corrupt || since.elapsed() >= patience {
                         return Ended::Unrecorded(error);

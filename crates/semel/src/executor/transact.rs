@@ -6,34 +6,40 @@
 
 use std::fmt::Display;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::begin::{Begun, Grant, Step, conclude, judge_opened};
+use super::begin::{Begun, Grant, Step, conclude, judge_opened, pause};
 use super::codec::{Codec, Json, Plain};
 use super::command::{Command, Order};
 use super::commit::{Failure, Worked};
 use super::execution::{Error, Execution};
 use super::finish::with_reference;
 use super::flight::Hold;
+use super::heartbeat::Beat;
 use super::manual::{Claim, Claimed};
-use super::run::{Attempted, failpoint};
+use super::run::{Attempted, failpoint, told, words};
 use super::serve::Fault;
 use super::supervise::Ran;
 use super::unit::Unit;
 use super::{Context, Executor, Inner};
 use crate::clock::monotonic;
-use crate::judge::Verdict;
 use crate::outcome::{Outcome, Recorded};
-use crate::store::{self, Ending, Settled, TransactionalStore};
+use crate::store::{self, Ending, ErrorKind, Held, Settled, TransactionalStore};
+
+/// Tries to begin a transaction that locks its claim's record.
+const HOLDS: u32 = 10;
 
 impl<S: TransactionalStore> Executor<S> {
-    /// Does `work` exactly once: its writes, the claim and the outcome are one commit.
+    /// Does `work` exactly once within `keep`: its writes, the claim and the outcome are one commit.
     ///
     /// An error, a panic or an escaped unit rolls everything back, and the failure is recorded
-    /// afterwards, in a transaction of its own. A caller who leaves changes nothing.
+    /// afterwards, in a transaction of its own. A caller who leaves changes nothing. The work's statements
+    /// are not the transaction's first: its isolation is that of the store's connections.
     ///
     /// # Errors
     /// See [`Error`].
@@ -69,17 +75,46 @@ impl<S: TransactionalStore> Executor<S> {
         order.survives_a_crash(false)?;
         match self.0.begin_in(connection, &order).await? {
             Begun::Granted(grant) => Ok(Claimed::Granted(Claim::new(&self.0, order, grant, false))),
-            Begun::Answered { verdict, record, as_of } => {
-                let answer = self.0.answer::<Plain, Outcome>(&order, verdict, record, as_of, None);
-                answer.map(Claimed::answered)
+            // Not remembered: it may be what this transaction itself wrote, and a rollback unwrites it.
+            Begun::Answered { verdict, record, .. } => {
+                told::<Plain, Outcome>(&order, verdict, record, None).map(Claimed::answered)
             }
         }
     }
 
-    /// Records the outcome of a claim inside the caller's own transaction.
+    /// Hands a claim that was made outside over to the caller's own transaction: its record is locked,
+    /// and nobody can take it over until the transaction ends. From then on the claim is not renewed,
+    /// since a renewal moves the record, and a transaction at REPEATABLE READ or SERIALIZABLE cannot
+    /// write what was moved after its snapshot. Call it first in such a transaction, and settle the
+    /// claim with [`settle_in`](Self::settle_in). At READ COMMITTED nothing is locked, the claim is
+    /// renewed as before, and a process that hangs can still be taken over.
+    ///
+    /// # Errors
+    /// [`Error::ClaimLost`]: roll back, another caller has it.
+    /// [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction): a renewal was under way; roll
+    /// back and begin again.
+    pub async fn hold_in(
+        &self,
+        connection: &mut S::Connection,
+        claim: &mut Claim<S>,
+    ) -> Result<(), Error> {
+        match self.0.store.hold_in(connection, &claim.grant().lease).await? {
+            Held::Renewable => Ok(()),
+            Held::Locked => {
+                claim.stop_renewing();
+                Ok(())
+            }
+            Held::Lost => Err(Error::ClaimLost),
+        }
+    }
+
+    /// Records the outcome of a claim inside the caller's own transaction: one that
+    /// [`open_in`](Self::open_in) claimed in, or any other for a claim of [`claim`](Self::claim).
     ///
     /// # Errors
     /// [`Error::ClaimLost`]: roll back. [`Error::ResultTooLarge`]: nothing was written.
+    /// [`Misconfigured`](crate::store::ErrorKind::Misconfigured) if the connection is in no
+    /// transaction, or not in the one of `open_in` any more.
     pub async fn settle_in(
         &self,
         connection: &mut S::Connection,
@@ -93,6 +128,9 @@ impl<S: TransactionalStore> Executor<S> {
         }
         let keep = claim.order().policy.keep;
         let ending = Ending::Succeeded { outcome: Recorded::Whole(outcome), keep };
+        if claim.is_committed() {
+            self.0.store.adopt(connection).await?;
+        }
         match self.0.store.settle_in(connection, &claim.grant().lease, &ending).await? {
             Settled::Done => Ok(()),
             Settled::Lost => Err(Error::ClaimLost),
@@ -116,7 +154,7 @@ impl<S: TransactionalStore> Inner<S> {
             Step::Write { record, change, then } => {
                 let version = record.version();
                 let swapped = self.store.swap_in(connection, &order.key, version, &change).await?;
-                let begun = conclude(&bid.draft, record, then, swapped, since);
+                let begun = conclude(change, record, then, swapped, since);
                 Ok(begun.unwrap_or_else(Begun::running))
             }
         }
@@ -186,17 +224,10 @@ impl<S: TransactionalStore> Inner<S> {
                     self.finish_one_commit::<C, T, E>(order, &grant, &context, ran).await,
                 )
             }
-            // Given up or suspended in this transaction: that must be kept.
-            Begun::Answered {
-                verdict: verdict @ (Verdict::Dead { .. } | Verdict::Uncertain { .. }),
-                record,
-                as_of,
-            } => {
-                let _ = self.store.commit(transaction).await;
-                Attempted::Answered { verdict, record, as_of, work }
-            }
+            // Given up, suspended or counted anew in this transaction: that must be kept. Else there is
+            // nothing in it.
             Begun::Answered { verdict, record, as_of } => {
-                self.store.rollback(transaction).await;
+                let _ = self.store.commit(transaction).await;
                 Attempted::Answered { verdict, record, as_of, work }
             }
         }
@@ -295,7 +326,14 @@ impl<S: TransactionalStore> Inner<S> {
     ) -> Result<(Outcome, T), Error> {
         let max = order.policy.max_outcome;
         let (recorded, value) =
-            C::encode(value).map_err(|failed| Error::Encode { reason: failed.reason })?;
+            match std::panic::catch_unwind(AssertUnwindSafe(|| C::encode(value))) {
+                Ok(Ok(done)) => done,
+                Ok(Err(failed)) => return Err(Error::Encode { reason: failed.reason }),
+                Err(panic) => {
+                    let reason = format!("it panicked: {}", words(panic.as_ref()));
+                    return Err(Error::Encode { reason });
+                }
+            };
         let bytes = match recorded {
             Recorded::Whole(outcome) if outcome.size() <= max => {
                 return Ok((with_reference(outcome, context), value));
@@ -336,14 +374,51 @@ impl<S: TransactionalStore> Inner<S> {
         if !beat.holds() {
             return Attempted::Finished(self.too_late::<C, T, E>(order, &grant).await);
         }
-        let worked = match self.store.begin().await {
-            Ok(transaction) => {
-                self.work::<C, T, E, F, Fut>(order, &grant, &context, transaction, work).await
+        let (transaction, beat) = match self.begin_claimed(&grant, beat).await {
+            Ok(Some(begun)) => begun,
+            Ok(None) => {
+                return Attempted::Finished(self.too_late::<C, T, E>(order, &grant).await);
             }
-            Err(error) => Worked::Failed(Failure::Store(error)),
+            Err(error) => {
+                self.give_back(order, &grant).await;
+                return Attempted::Finished(Err(error.into()));
+            }
         };
+        let worked = self.work::<C, T, E, F, Fut>(order, &grant, &context, transaction, work).await;
         let finished = self.finish_claimed::<C, T, E>(order, &grant, &context, worked).await;
         drop(beat);
         Attempted::Finished(finished)
+    }
+
+    /// Begins the transaction of work under a committed claim. Where that would be broken by renewals
+    /// of the claim, the transaction keeps the claim itself and there is no beat any more; `None` if
+    /// the claim is no longer its holder's.
+    async fn begin_claimed(
+        &self,
+        grant: &Grant,
+        beat: Beat,
+    ) -> store::Result<Option<(S::Transaction, Option<Beat>)>> {
+        for _ in 0..HOLDS {
+            let mut transaction = self.store.begin().await?;
+            match self.store.hold_in(S::connection(&mut transaction), &grant.lease).await {
+                Ok(Held::Renewable) => return Ok(Some((transaction, Some(beat)))),
+                Ok(Held::Locked) => return Ok(Some((transaction, None))),
+                Ok(Held::Lost) => {
+                    self.store.rollback(transaction).await;
+                    return Ok(None);
+                }
+                // A renewal was under way, and is through by now.
+                Err(error) if error.kind() == ErrorKind::RetryTransaction => {
+                    self.store.rollback(transaction).await;
+                    pause(Duration::from_millis(5)).await;
+                }
+                Err(error) => {
+                    self.store.rollback(transaction).await;
+                    return Err(error);
+                }
+            }
+        }
+        let text = "the claim's record was being written all the time; nothing ran";
+        Err(store::Error::new(ErrorKind::Unavailable, "hold", text))
     }
 }

@@ -159,7 +159,8 @@ async fn poll<S: Store>(inner: Weak<Inner<S>>, watch: Weak<Watch>, key: Key, pol
             continue;
         };
         if let Some(found) = &peeked {
-            if found.record.held(found.now) {
+            // Whoever asks counts a lease from a clock that was ahead anew.
+            if found.record.held(found.now) && !found.record.is_ahead(found.now) {
                 continue;
             }
             // One look answers every waiter: they find the outcome in the replay cache.

@@ -186,7 +186,7 @@ impl<'de> Visitor<'de> for Reader<'de> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Document<'de>, A::Error> {
-        let mut members = Vec::with_capacity(8);
+        let mut members = Vec::new();
         while let Some(Name(name)) = entries.next_key()? {
             if name == NUMBER {
                 let token: String = entries.next_value()?;

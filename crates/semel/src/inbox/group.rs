@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::{Answer, Failure, HandleError, Handled, Inbox};
-use crate::event::{Envelope, EventId, MAX_PAYLOAD, Unreadable};
+use crate::event::{Envelope, EventId, MAX_PACKED_ATTRIBUTES, MAX_PAYLOAD, Unreadable};
 use crate::executor::{Context, Unit};
 use crate::key::{InvalidKey, Key};
 use crate::policy::OnFailure;
@@ -325,9 +325,12 @@ impl<S: Store> Group<S> {
         use sha2::{Digest as _, Sha256};
         let digest = crate::key::hex(&Sha256::digest(raw));
         tracing::warn!(group = &*self.name, %why, "a message that is no event was given up");
+        let store = self.inbox.executor().store();
+        let held = store.max_retry_payload().unwrap_or(usize::MAX);
+        let most = MAX_PAYLOAD.min(held.saturating_sub(MAX_PACKED_ATTRIBUTES));
         let event = Envelope::builder(NOBODY, "unreadable", "unknown")
             .id(EventId::foreign("unreadable", &digest))
-            .payload("application/octet-stream", raw.slice(..raw.len().min(MAX_PAYLOAD)))
+            .payload("application/octet-stream", raw.slice(..raw.len().min(most)))
             .build();
         let Ok(event) = event else { return Answer::Ack };
         let reason = format!("unreadable: {why}");

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,8 +26,9 @@ const AT_ONCE: usize = 8;
 const LOOK: u32 = 100;
 /// How often it is counted what has failed.
 const COUNT_EVERY: Duration = Duration::from_secs(15);
-/// Counting stops here: a gauge need not read everything.
-const MOST: usize = 1_000;
+/// How many times as long as a count took the next one waits at least: a store without an index walks
+/// over all its records.
+const REST: u32 = 20;
 
 /// What one look for due events came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +54,17 @@ impl Retried {
             None => self.left += 1,
         }
     }
+}
+
+/// What a group has not handled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Events that wait for their next attempt.
+    pub failed: u64,
+    /// Attempts of the one among them that has had most.
+    pub attempts: u32,
+    /// Events that were given up, and wait for an operator.
+    pub dead: u64,
 }
 
 impl<S: Inspect> Group<S> {
@@ -137,8 +150,10 @@ impl<S: Inspect> Group<S> {
         retrying.tasks.spawn(async move {
             let counting = async {
                 loop {
+                    let begun = Instant::now();
                     group.count().await;
-                    tokio::time::sleep(COUNT_EVERY.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+                    let rest = COUNT_EVERY.max(begun.elapsed() * REST);
+                    tokio::time::sleep(rest.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
                 }
             };
             tokio::select! {
@@ -150,32 +165,24 @@ impl<S: Inspect> Group<S> {
         retrying
     }
 
-    /// Tells how much waits for its next attempt, and how much for somebody.
-    async fn count(&self) {
-        let counted =
-            async { Ok((self.tally(State::Failed).await?, self.tally(State::Dead).await?)) };
-        match counted.await {
-            Ok(((failed, attempts), (dead, _))) => {
-                measure::inbox_waiting(self.name(), failed, attempts, dead);
-            }
-            Err(error) => measure::store_failed(&error),
-        }
+    /// Counts what the group, any handler of it, has not handled: all of it, in the store.
+    /// `keep_retrying` does it every 15 s and sets the gauges `semel_inbox_failed`,
+    /// `semel_inbox_max_attempts` and `semel_inbox_dead`.
+    ///
+    /// # Errors
+    /// The ledger could not be read.
+    pub async fn waiting(&self) -> Result<Waiting> {
+        let store = self.inbox().executor().store();
+        let of = |state| Filter { state: Some(state), ..self.all() };
+        let failed = store.tally(&of(State::Failed)).await?;
+        let dead = store.tally(&of(State::Dead)).await?;
+        Ok(Waiting { failed: failed.records, attempts: failed.attempts, dead: dead.records })
     }
 
-    /// How many events are in this state, and the attempts of the one that has had most.
-    async fn tally(&self, state: State) -> Result<(usize, u32)> {
-        let (mut count, mut attempts, mut after) = (0, 0, None);
-        let (filter, store) =
-            (Filter { state: Some(state), ..self.all() }, self.inbox().executor().store());
-        loop {
-            let page = store.survey(&filter, after.as_ref(), LOOK).await?;
-            count += page.entries.len();
-            let most = page.entries.iter().map(|listed| listed.record.attempt);
-            attempts = most.fold(attempts, u32::max);
-            after = page.next;
-            if after.is_none() || count >= MOST {
-                return Ok((count.min(MOST), attempts));
-            }
+    async fn count(&self) {
+        match self.waiting().await {
+            Ok(waiting) => measure::inbox_waiting(self.name(), &waiting),
+            Err(error) => measure::store_failed(&error),
         }
     }
 }
@@ -183,7 +190,7 @@ impl<S: Inspect> Group<S> {
 /// The event that a record keeps for its retry.
 pub(super) fn envelope(key: &Key, record: &Record) -> Option<Envelope> {
     let parcel = record.parcel.as_ref()?;
-    match Envelope::from_json(parcel.body(), None) {
+    match Envelope::unpack(parcel.body()) {
         Ok(event) => Some(event),
         Err(why) => {
             tracing::warn!(?key, %why, "a stored event cannot be read");

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Applied, Ask, Backlog, Bell, Fate, Lane, Leased, Marked, Outbox, Row, Selection, Status,
-    Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Fate, Lane, Leased, Marked, Outbox, Row, Selection,
+    Status, Ticket, Verb,
 };
 use crate::claim::AttemptId;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, SteadyClock, Timestamp};
 use crate::event::{Envelope, EventId};
 use crate::outcome::ErrorText;
 use crate::store::Result;
@@ -22,7 +22,7 @@ pub struct MemoryOutbox(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    clock: Clock,
+    clock: SteadyClock,
     bell: Bell,
     rows: Mutex<Rows>,
 }
@@ -56,7 +56,7 @@ impl MemoryOutbox {
 
     /// An empty outbox that goes by `clock`.
     pub fn with_clock(clock: Clock) -> Self {
-        Self(Arc::new(Inner { clock, ..Inner::default() }))
+        Self(Arc::new(Inner { clock: SteadyClock::new(&clock), ..Inner::default() }))
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {
@@ -322,7 +322,7 @@ impl Outbox for MemoryOutbox {
         Ok(applied)
     }
 
-    async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
+    async fn clean(&self, keep: Duration, limit: u32) -> Result<Cleaned> {
         let now = self.0.clock.now();
         let mut rows = self.rows();
         let old = |row: &Kept| row.settled_at.is_some_and(|at| at.after(keep) <= now);
@@ -337,7 +337,8 @@ impl Outbox for MemoryOutbox {
             rows.by_sequence.remove(sequence);
             rows.ids.remove(&(tenant.clone(), *id));
         }
-        Ok(u32::try_from(gone.len()).unwrap_or(u32::MAX))
+        let removed = u32::try_from(gone.len()).unwrap_or(u32::MAX);
+        Ok(Cleaned { removed, clock_suspect: false })
     }
 
     fn bell(&self) -> &Bell {

@@ -44,7 +44,12 @@ pub enum PublishError {
         /// Who asked, and why.
         reason: String,
     },
-    /// This event will never be taken as it is: too large, no route, no handler.
+    /// The broker has no route for this event yet: no queue is bound, the stream lacks its subject, the
+    /// user may not write there. That is a broker which is not set up, as before its first consumer
+    /// starts, and not an event that is wrong: it is not counted, its lane waits, others go on.
+    #[error("the broker has no route for the event: {0}")]
+    Unrouted(String),
+    /// This event will never be taken as it is: too large, no handler.
     #[error("the broker refuses the event: {0}")]
     Refused(String),
 }

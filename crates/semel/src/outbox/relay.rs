@@ -8,8 +8,8 @@ mod pass;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use tokio::sync::watch;
@@ -23,6 +23,7 @@ use crate::clock::monotonic;
 use crate::measure;
 use crate::policy::{InvalidPolicy, OnFailure, Policy};
 use crate::store::Result;
+use crate::sweeper;
 
 /// How long a relay rests after the broker was away, at first and at most.
 const REST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -50,6 +51,10 @@ struct Inner<O, P> {
     settings: Settings,
     /// Rows that a broker passed over while it took others, and how often in a row.
     suspects: Mutex<HashMap<u64, u8>>,
+    /// Why the broker was last said to be away.
+    away: Mutex<String>,
+    /// When the log was last told that events have no route.
+    complained: Mutex<Option<Instant>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -152,8 +157,8 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
         let max_attempts = Some(self.settings.max_attempts);
         Policy { lease, max_attempts, ..Policy::default() }.check()?;
         let Self { outbox, publisher, settings } = self;
-        let suspects = Mutex::default();
-        Ok(Relay(Arc::new(Inner { outbox, publisher, settings, suspects })))
+        let (suspects, away, complained) = Default::default();
+        Ok(Relay(Arc::new(Inner { outbox, publisher, settings, suspects, away, complained })))
     }
 }
 
@@ -262,7 +267,11 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 }
             };
             if away && rest == REST.0 {
-                tracing::warn!("the broker or the outbox is away; nothing is lost, trying again");
+                let reason = std::mem::take(&mut *self.away());
+                tracing::warn!(
+                    reason,
+                    "the broker or the outbox is away; nothing is lost, trying again"
+                );
             }
             // While the broker is away nothing that is appended makes it come back.
             let span = if away { &mut rest } else { &mut idle };
@@ -276,8 +285,13 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         }
     }
 
+    fn away(&self) -> MutexGuard<'_, String> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes published rows away when their time is over, and looks how much there is to do.
     async fn clean(self: Arc<Self>, stopping: CancellationToken) {
+        let mut suspected = false;
         loop {
             let every = self.settings.clean_every.mul_f64(0.9 + 0.2 * fastrand::f64());
             tokio::select! {
@@ -287,9 +301,12 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             for _ in 0..CLEANING {
                 let since = monotonic();
                 let cleaned = self.outbox.clean(self.settings.keep, 1_000).await;
-                let more = cleaned.as_ref().is_ok_and(|rows| *rows == 1_000);
-                if let Err(error) = cleaned {
-                    measure::store_failed(&error);
+                let more = cleaned.as_ref().is_ok_and(|cleaned| cleaned.removed == 1_000);
+                match cleaned {
+                    Ok(cleaned) => {
+                        sweeper::doubt(cleaned.clock_suspect, &mut suspected, "published events");
+                    }
+                    Err(error) => measure::store_failed(&error),
                 }
                 // Beside the others, not before them.
                 let rest = (since.elapsed() * 4).min(Duration::from_secs(1));

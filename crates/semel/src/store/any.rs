@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{
     BoxFuture, Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Listed, Listen,
-    Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
+    Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept, Tally,
 };
 use crate::claim::Lease;
 use crate::key::{Hint, Key};
@@ -47,7 +47,9 @@ trait Erased: Send + Sync {
     fn listen(&self) -> BoxFuture<'_, Result<Option<Box<dyn Listen>>>>;
     fn announce(&self, hint: Hint);
     fn check(&self) -> BoxFuture<'_, Result<Vec<Finding>>>;
+    fn writable(&self) -> BoxFuture<'_, Result<()>>;
     fn guarantee(&self) -> Guarantee;
+    fn max_retry_payload(&self) -> Option<usize>;
 
     fn is_near(&self) -> bool;
     fn list<'a>(
@@ -62,6 +64,7 @@ trait Erased: Send + Sync {
         after: Option<&'a Cursor>,
         limit: u32,
     ) -> BoxFuture<'a, Result<Page<Listed>>>;
+    fn tally<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Tally>>;
 }
 
 impl<S: Inspect> Erased for S {
@@ -110,8 +113,16 @@ impl<S: Inspect> Erased for S {
         Box::pin(Store::check(self))
     }
 
+    fn writable(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(Store::writable(self))
+    }
+
     fn guarantee(&self) -> Guarantee {
         Store::guarantee(self)
+    }
+
+    fn max_retry_payload(&self) -> Option<usize> {
+        Store::max_retry_payload(self)
     }
 
     fn is_near(&self) -> bool {
@@ -134,6 +145,10 @@ impl<S: Inspect> Erased for S {
         limit: u32,
     ) -> BoxFuture<'a, Result<Page<Listed>>> {
         Box::pin(Inspect::survey(self, filter, after, limit))
+    }
+
+    fn tally<'a>(&'a self, filter: &'a Filter) -> BoxFuture<'a, Result<Tally>> {
+        Box::pin(Inspect::tally(self, filter))
     }
 }
 
@@ -176,8 +191,16 @@ impl Store for AnyStore {
         self.0.check().await
     }
 
+    async fn writable(&self) -> Result<()> {
+        self.0.writable().await
+    }
+
     fn guarantee(&self) -> Guarantee {
         self.0.guarantee()
+    }
+
+    fn max_retry_payload(&self) -> Option<usize> {
+        self.0.max_retry_payload()
     }
 
     fn is_near(&self) -> bool {
@@ -197,6 +220,10 @@ impl Inspect for AnyStore {
         limit: u32,
     ) -> Result<Page<Listed>> {
         self.0.survey(filter, after, limit).await
+    }
+
+    async fn tally(&self, filter: &Filter) -> Result<Tally> {
+        self.0.tally(filter).await
     }
 }
 

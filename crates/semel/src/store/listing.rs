@@ -3,6 +3,7 @@
 //! Nothing here changes a record: the verbs are [`Operate`](crate::Operate)'s.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::future::Future;
 
 use super::{Result, Store};
@@ -72,8 +73,13 @@ impl Filter {
         };
         let reference = reference.and_then(Outcome::reference).map(Reference::as_str);
         let due = || match record.state {
-            State::Failed => record.retry_at.is_some_and(|at| at <= now) && !record.expired(now),
-            State::Running => record.parcel.is_some() && !record.held(now),
+            State::Failed => {
+                record.retry_at.is_some_and(|at| at <= now || record.is_ahead(now))
+                    && !record.expired(now)
+            }
+            State::Running => {
+                record.parcel.is_some() && (!record.held(now) || record.is_ahead(now))
+            }
             State::Succeeded | State::Dead | State::Uncertain | State::Discarded => false,
         };
         self.kind.is_none_or(|kind| key.kind() == kind)
@@ -171,6 +177,35 @@ impl From<Entry> for Listed {
     }
 }
 
+/// Records that one look of the default [`Inspect::tally`] takes.
+const LOOK: u32 = 1_000;
+
+/// How many records match a [`Filter`], and how far the worst of them has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Records that match.
+    pub records: u64,
+    /// Attempts of the record that has had most; 0 where none matches.
+    pub attempts: u32,
+}
+
+impl Tally {
+    /// Counts one more record.
+    pub fn add(&mut self, attempts: u32) {
+        self.records += 1;
+        self.attempts = self.attempts.max(attempts);
+    }
+
+    /// Both together, of records that are in one of them only.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            records: self.records.saturating_add(other.records),
+            attempts: self.attempts.max(other.attempts),
+        }
+    }
+}
+
 /// Reading for operators.
 pub trait Inspect: Store {
     /// At most `limit` records that match, in an order of the store's choosing. A record that
@@ -198,6 +233,28 @@ pub trait Inspect: Store {
             let Page { entries, unreadable, next } = self.list(filter, after, limit).await?;
             let entries = entries.into_iter().map(Listed::from).collect();
             Ok(Page { entries, unreadable, next })
+        }
+    }
+
+    /// Counts all records that match, however many there are, each once. What cannot be read is
+    /// counted where the store can tell that it matches. A store that can count does so where the
+    /// records are; the default goes through a [survey](Self::survey).
+    fn tally(&self, filter: &Filter) -> impl Future<Output = Result<Tally>> + Send {
+        async move {
+            let (mut tally, mut seen, mut after) = (Tally::default(), HashSet::new(), None);
+            loop {
+                let page = self.survey(filter, after.as_ref(), LOOK).await?;
+                // A record may be shown twice.
+                for Listed { key, record, .. } in &page.entries {
+                    if seen.insert(key.digest()) {
+                        tally.add(record.attempt);
+                    }
+                }
+                after = page.next;
+                if after.is_none() {
+                    return Ok(tally);
+                }
+            }
         }
     }
 }

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use super::{
     Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Opened,
-    Page, Peeked, Renewed, Renewer, Result, Settled, Severity, Store, Swapped, Swept,
+    Page, Peeked, Renewed, Renewer, Result, Settled, Severity, Store, Swapped, Swept, Tally,
 };
 use crate::claim::{Fence, Lease};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, SteadyClock, Timestamp};
 use crate::key::{Digest, Key, Mixing};
 use crate::outcome::ErrorText;
 use crate::policy::OnCrash;
@@ -95,7 +95,7 @@ impl Shard {
 #[derive(Debug)]
 struct Inner {
     shards: Vec<Mutex<Shard>>,
-    clock: Clock,
+    clock: SteadyClock,
     capacity: usize,
     len: AtomicUsize,
     last_fence: AtomicU64,
@@ -112,13 +112,14 @@ impl MemoryStore {
         Self::with(Self::CAPACITY, Clock::system())
     }
 
-    /// A store for `capacity` keys, by `clock`. Expired ones make room for new keys; where there are
+    /// A store for `capacity` keys, by `clock`: by what it shows now, and the time that passes from
+    /// now on. Setting the clock afterwards moves nothing. Expired ones make room for new keys; where there are
     /// hardly any, a new key is refused with a `Capacity` error. Calls on keys that are held are
     /// always admitted.
     pub fn with(capacity: usize, clock: Clock) -> Self {
         Self(Arc::new(Inner {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            clock,
+            clock: SteadyClock::new(&clock),
             capacity,
             len: AtomicUsize::new(0),
             last_fence: AtomicU64::new(0),
@@ -227,6 +228,7 @@ impl MemoryStore {
             Change::Replace(draft) => Some(Record::granted(draft, self.next_fence(now), now)),
             Change::End(ending) => old.clone().ended(ending, now),
             Change::Redrive => Some(old.clone().redriven(now)),
+            Change::Redate => Some(old.clone().redated(now)),
         };
         let fence = next.as_ref().map_or(old.fence, |record| record.fence);
         self.forget(shard.put(key.digest(), next));
@@ -406,6 +408,17 @@ impl Inspect for MemoryStore {
             next: last.filter(|_| more),
             ..Page::default()
         })
+    }
+
+    async fn tally(&self, filter: &Filter) -> Result<Tally> {
+        let (now, mut tally) = (self.0.clock.now(), Tally::default());
+        for shard in &self.0.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for entry in shard.keys.values().filter(|entry| filter.matches(entry, now)) {
+                tally.add(entry.record.attempt);
+            }
+        }
+        Ok(tally)
     }
 }
 

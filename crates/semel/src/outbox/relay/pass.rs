@@ -27,6 +27,12 @@ use crate::store::{ErrorKind, Result};
 const SUSPECTS: usize = 10_000;
 /// So often an event is passed over beside others before that counts.
 const CERTAIN: u8 = 3;
+/// How long a row rests at least and at most that the broker has no route for, half its age in
+/// between: a consumer that starts a moment later finds it soon, and a large outbox that waits for hours
+/// is not published in vain all the time.
+const UNROUTED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How often the log is told that events have no route.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// What one batch came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +74,7 @@ struct Outgoing {
     envelope: Envelope,
     lane: Option<Lane>,
     attempt: u32,
+    age: Duration,
 }
 
 impl<O: Outbox, P: Publisher> Inner<O, P> {
@@ -119,7 +126,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 }
                 Ok(envelope) => {
                     let lane = Lane::of(&envelope);
-                    outgoing.push(Outgoing { ticket, envelope, lane, attempt });
+                    outgoing.push(Outgoing { ticket, envelope, lane, attempt, age });
                 }
             }
         }
@@ -187,7 +194,10 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 Err(PublishError::Unavailable(_)) => {}
                 Ok(())
                 | Err(
-                    PublishError::Failed(_) | PublishError::Later { .. } | PublishError::Refused(_),
+                    PublishError::Failed(_)
+                    | PublishError::Later { .. }
+                    | PublishError::Unrouted(_)
+                    | PublishError::Refused(_),
                 ) => {
                     suspects.remove(&sequence);
                 }
@@ -250,13 +260,19 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         let id = one.envelope.id();
         match answer {
             Ok(()) => Fate::Published,
-            Err(error @ PublishError::Unavailable(_)) => {
+            Err(ref error @ PublishError::Unavailable(ref reason)) => {
                 tracing::debug!(event = %id, %error, "not published");
+                self.away().clone_from(reason);
                 Fate::Untried
             }
             Err(PublishError::Later { after, reason }) => {
                 tracing::debug!(event = %id, ?after, reason, "put off");
                 Fate::Later { after, error: ErrorText::new(&reason) }
+            }
+            Err(ref error @ PublishError::Unrouted(ref reason)) => {
+                self.complain(&one.envelope, reason);
+                let after = (one.age / 2).clamp(UNROUTED.0, UNROUTED.1);
+                Fate::Later { after, error: ErrorText::new(&error.to_string()) }
             }
             Err(error @ PublishError::Refused(_)) => {
                 tracing::warn!(event = %id, %error, "an event was given up");
@@ -274,6 +290,20 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 Fate::Retry { after, error: ErrorText::new(&error.to_string()) }
             }
         }
+    }
+
+    /// Logs now and then that events have no route: nothing else tells why the outbox grows.
+    fn complain(&self, event: &Envelope, reason: &str) {
+        let mut last = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|at| at.elapsed() < COMPLAIN_EVERY) {
+            return;
+        }
+        *last = Some(monotonic());
+        tracing::warn!(
+            event = %event.id(), kind = event.kind(), reason,
+            "the broker has no route for an event; it waits in the outbox, uncounted, until there is \
+             one: start its consumer, or bind a queue"
+        );
     }
 
     fn buried(&self, reason: &str) -> Fate {

@@ -1,0 +1,58 @@
+//! An envelope as a store keeps it for a retry: its attributes as one line of JSON, then its payload
+//! as it is. What is stored is hardly larger than the event, whatever bytes it carries.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::cloud::{Carried, Unreadable};
+use super::{Envelope, MAX_ATTRIBUTES, MAX_HEADERS_BYTES, MAX_VALUE};
+
+/// The content type of a packed envelope.
+pub const PACKED: &str = "application/vnd.semel.event";
+
+/// More than the attributes and headers of any event take, in bytes: each quote in them is escaped.
+pub const MAX_PACKED_ATTRIBUTES: usize =
+    2 * ((MAX_ATTRIBUTES + 16) * (MAX_VALUE + 32) + MAX_HEADERS_BYTES);
+
+impl Envelope {
+    /// Packs the event for [`unpack`](Self::unpack).
+    pub fn pack(&self) -> Vec<u8> {
+        let mut packed = self.packed_attributes();
+        packed.reserve_exact(1 + self.payload.len());
+        packed.push(b'\n');
+        packed.extend_from_slice(&self.payload);
+        packed
+    }
+
+    /// Returns how many bytes [`pack`](Self::pack) gives.
+    pub fn packed_size(&self) -> usize {
+        self.packed_attributes().len() + 1 + self.payload.len()
+    }
+
+    /// Whether it takes no more than this many bytes [packed](Self::pack).
+    pub fn fits(&self, bytes: usize) -> bool {
+        self.payload.len() + MAX_PACKED_ATTRIBUTES <= bytes || self.packed_size() <= bytes
+    }
+
+    fn packed_attributes(&self) -> Vec<u8> {
+        let attributes: BTreeMap<_, _> = self.cloud_attributes().into_iter().collect();
+        serde_json::to_vec(&attributes).expect("names and texts are JSON")
+    }
+
+    /// Reads an event that [`pack`](Self::pack) wrote.
+    ///
+    /// # Errors
+    /// [`Unreadable`] says what is missing or wrong.
+    pub fn unpack(packed: &Bytes) -> Result<Self, Unreadable> {
+        let broken = |why: &str| Unreadable::Document(why.to_owned());
+        // JSON of serde_json has no line break in it.
+        let end = packed.iter().position(|byte| *byte == b'\n');
+        let end = end.ok_or_else(|| broken("a packed event has a line of attributes"))?;
+        let attributes: BTreeMap<Cow<'_, str>, Cow<'_, str>> =
+            serde_json::from_slice(&packed[..end]).map_err(|error| broken(&error.to_string()))?;
+        let payload = packed.slice(end + 1..);
+        Self::from_cloud(Carried { attributes, payload, ..Carried::default() })
+    }
+}
