@@ -2,7 +2,7 @@
 //! [`Fixture`](crate::Fixture), and one macro that makes a named test of each.
 //!
 //! Most groups speak the store's own verbs; the later ones ([`executing`], [`waiting`],
-//! [`crashing`], [`consuming`], [`serving`], [`transacting`], [`committing`]) put an executor on
+//! [`crashing`], [`consuming`], [`serving`], [`transacting`], [`joining`], [`committing`]) put an executor on
 //! top. Random histories are in [`model`](crate::model), failing networks in
 //! [`proxy`](crate::proxy). Each behaviour was written against a wrong store that someone could have
 //! built: one without a fence, one that compares no version, one that takes the application's clock,
@@ -23,6 +23,8 @@ pub mod handling_atomically;
 pub mod handling_failures;
 pub mod handling_slowly;
 pub mod identity;
+pub mod joining;
+pub mod jumping;
 pub mod limits;
 pub mod listing;
 pub mod opening;
@@ -170,6 +172,14 @@ macro_rules! __behaviours {
                 a_retention_of_centuries_is_never_swept,
                 a_lease_without_end_never_lapses,
             }
+            jumping {
+                nothing_is_swept_by_a_clock_that_has_jumped,
+                a_success_survives_a_jump,
+                a_claim_made_during_a_jump_lasts_for_its_lease,
+                a_holder_keeps_its_claim_over_a_jump,
+                a_failure_during_a_jump_backs_off_for_its_time,
+                what_a_jump_has_put_off_is_found,
+            }
             identity {
                 keys_that_differ_in_case_are_two_keys,
                 keys_that_differ_in_spaces_are_separate_keys,
@@ -212,6 +222,7 @@ macro_rules! __behaviours {
                 a_filter_on_the_id_matches_exactly,
                 a_damaged_record_is_told_and_hides_no_other,
                 a_listing_follows_the_records,
+                a_tally_counts_all_and_finds_the_worst,
                 every_finding_says_what_to_do,
                 a_listener_is_woken_by_a_settled_key,
             }
@@ -282,6 +293,9 @@ macro_rules! __behaviours {
                 an_overruled_holder_is_refused,
                 a_decision_is_about_the_version_that_was_seen,
                 a_crashed_attempt_is_verified_before_it_runs_again,
+                a_panic_under_hold_is_uncertain,
+                a_panic_under_verify_asks_the_verifier,
+                a_record_that_vanishes_before_its_regrant_is_a_new_operation,
                 long_work_keeps_its_claim,
                 a_shutdown_gives_back_only_what_no_longer_runs,
                 a_shutdown_holds_what_must_not_run_again,
@@ -295,6 +309,7 @@ macro_rules! __behaviours {
             }
             handling {
                 the_first_delivery_is_handled_and_marked,
+                a_handled_event_keeps_its_type,
                 a_repeat_is_replayed,
                 another_type_under_the_same_id_is_a_conflict,
                 consumers_are_independent,
@@ -347,6 +362,7 @@ macro_rules! __behaviours {
                 a_crashed_key_that_is_given_back_keeps_its_operation,
                 a_key_given_back_after_a_downstream_key_keeps_its_operation,
                 a_handlers_panic_is_a_failure,
+                a_handlers_panic_under_hold_is_uncertain,
                 a_handler_over_its_limit_is_a_failure,
                 a_lost_claim_is_answered_with_the_winners_outcome,
                 a_lost_claim_is_in_progress_while_its_heir_runs,
@@ -381,6 +397,8 @@ macro_rules! transactions {
                 failures_of_transactions_count_and_back_off,
                 a_released_transaction_leaves_nothing,
                 a_panic_rolls_back_and_is_recorded,
+                a_held_claim_that_breaks_off_is_uncertain,
+                a_held_claim_that_is_not_committed_is_uncertain,
                 an_escaped_unit_is_never_committed,
                 a_caller_who_leaves_does_not_roll_back,
                 a_rival_in_this_process_never_waits,
@@ -392,10 +410,18 @@ macro_rules! transactions {
                 a_claim_that_comes_first_is_visible_and_gives_keys,
                 a_zombies_transaction_is_refused_by_the_fence,
                 a_claim_in_the_callers_transaction_is_the_callers,
+                what_a_rolled_back_transaction_saw_is_forgotten,
                 a_failure_after_a_rollback_has_the_parcel,
                 a_committed_success_has_no_parcel,
                 a_crashed_transaction_leaves_the_parcel_of_the_failure,
                 a_claim_that_comes_first_has_its_parcel_until_it_commits,
+            }
+            joining {
+                a_claim_handed_to_a_transaction_is_settled_in_it,
+                a_plain_clients_transaction_carries_a_claim,
+                a_committed_claim_is_settled_in_a_plain_clients_transaction,
+                a_claim_whose_plain_transaction_is_over_is_refused,
+                nothing_that_work_leaves_in_its_session_reaches_another,
             }
             committing {
                 a_completed_answer_commits_with_its_row,
@@ -448,6 +474,7 @@ mod tests {
             ("renewal", include_str!("conformance/renewal.rs")),
             ("swapping", include_str!("conformance/swapping.rs")),
             ("expiry", include_str!("conformance/expiry.rs")),
+            ("jumping", include_str!("conformance/jumping.rs")),
             ("identity", include_str!("conformance/identity.rs")),
             ("limits", include_str!("conformance/limits.rs")),
             ("listing", include_str!("conformance/listing.rs")),
@@ -473,6 +500,7 @@ mod tests {
         let sources = [
             ("handling_atomically", include_str!("conformance/handling_atomically.rs")),
             ("transacting", include_str!("conformance/transacting.rs")),
+            ("joining", include_str!("conformance/joining.rs")),
             ("committing", include_str!("conformance/committing.rs")),
         ];
         let list = include_str!("conformance.rs").split("macro_rules! transactions").nth(1);

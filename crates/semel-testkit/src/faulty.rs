@@ -27,9 +27,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel::store::{
-    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listed,
-    Listen, Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
-    TransactionalStore,
+    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Held, Inspect,
+    Listed, Listen, Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
+    Tally, TransactionalStore,
 };
 use semel::{Hint, Key, Lease, Version};
 
@@ -146,6 +146,14 @@ impl<S: Store> Store for FaultyStore<S> {
     fn guarantee(&self) -> Guarantee {
         self.store.guarantee()
     }
+
+    async fn writable(&self) -> Result<()> {
+        self.store.writable().await
+    }
+
+    fn max_retry_payload(&self) -> Option<usize> {
+        self.store.max_retry_payload()
+    }
 }
 
 impl<S: Inspect> Inspect for FaultyStore<S> {
@@ -161,6 +169,10 @@ impl<S: Inspect> Inspect for FaultyStore<S> {
     ) -> Result<Page<Listed>> {
         self.faults.befall(Verb::List, self.store.survey(filter, after, limit)).await
     }
+
+    async fn tally(&self, filter: &Filter) -> Result<Tally> {
+        self.faults.befall(Verb::List, self.store.tally(filter)).await
+    }
 }
 
 impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
@@ -173,6 +185,10 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
 
     fn connection(transaction: &mut S::Transaction) -> &mut S::Connection {
         S::connection(transaction)
+    }
+
+    async fn adopt(&self, connection: &mut S::Connection) -> Result<()> {
+        self.store.adopt(connection).await
     }
 
     async fn open_in(&self, connection: &mut S::Connection, draft: &Draft) -> Result<Opened> {
@@ -188,6 +204,10 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
     ) -> Result<Swapped> {
         let step = self.store.swap_in(connection, key, judged, change);
         self.faults.befall(Verb::SwapIn, step).await
+    }
+
+    async fn hold_in(&self, connection: &mut S::Connection, lease: &Lease) -> Result<Held> {
+        self.store.hold_in(connection, lease).await
     }
 
     async fn settle_in(

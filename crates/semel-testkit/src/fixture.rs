@@ -35,6 +35,22 @@ pub trait Fixture: Send + Sync + 'static {
         tokio::time::sleep(span)
     }
 
+    /// Sets the store's clock `span` ahead, or back again: no time passes, and what the store remembers
+    /// of its clock ([`Watermark`](semel::store::Watermark)) stays where it was. `false`, the default, if
+    /// that is not to be had, or moves nothing.
+    ///
+    /// Where the clock is a server's, the stored times and the mark are moved the other way.
+    fn jump(&self, span: Duration, ahead: bool) -> impl Future<Output = bool> + Send {
+        let _ = (span, ahead);
+        async { false }
+    }
+
+    /// Whether a sweep does nothing while the clock is far ahead. Default `true`; `false` for a backend
+    /// that forgets by a clock of its own.
+    fn doubts_its_clock(&self) -> bool {
+        true
+    }
+
     /// Damages the stored record of `key` so that reading it must fail as
     /// [`Corrupt`](semel::store::ErrorKind::Corrupt): cut it short, or give it a state that does
     /// not exist. `None`, the default, is for stores whose records nothing can reach but

@@ -143,6 +143,13 @@ pub trait OutboxFixture: Send + Sync + 'static {
     /// that stand for "for ever" may stay). A relay may be at work meanwhile.
     fn advance(&self, span: Duration) -> impl Future<Output = ()> + Send;
 
+    /// Sets the outbox's clock `span` ahead, or back again: no time passes, and what the outbox remembers
+    /// of its clock stays where it was. `false`, the default, if that is not to be had, or moves nothing.
+    fn jump(&self, span: Duration, ahead: bool) -> impl Future<Output = bool> + Send {
+        let _ = (span, ahead);
+        async { false }
+    }
+
     /// Damages the row with this number so that its event cannot be read any more, and can be told
     /// to be damaged: a column that is cut short, or text where there was JSON. Needed under the
     /// capability `damage`.

@@ -1,4 +1,4 @@
-//! Private servers: PostgreSQL, MariaDB, Redis, a Redis Cluster, NATS with JetStream and RabbitMQ
+//! Private servers: PostgreSQL, MariaDB, MySQL, Redis, a Redis Cluster, NATS with JetStream and RabbitMQ
 //! that belong to one test run.
 //!
 //! Every server listens on a loopback port of its own, keeps its data in a temporary directory and
@@ -35,10 +35,14 @@ mod fleet;
 pub mod install;
 #[path = "servers/mariadb.rs"]
 mod mariadb;
+#[path = "servers/mysql.rs"]
+mod mysql;
 #[path = "servers/nats.rs"]
 mod nats;
 #[path = "servers/options.rs"]
 mod options;
+#[path = "servers/pgbouncer.rs"]
+mod pgbouncer;
 #[path = "servers/port.rs"]
 mod port;
 #[path = "servers/postgres.rs"]
@@ -49,6 +53,8 @@ mod process;
 mod rabbitmq;
 #[path = "servers/redis.rs"]
 mod redis;
+#[path = "servers/release.rs"]
+mod release;
 #[path = "servers/resp.rs"]
 pub mod resp;
 #[path = "servers/scratch.rs"]
@@ -60,8 +66,10 @@ pub use cluster::RedisCluster;
 pub use error::{Error, ErrorKind};
 pub use fleet::Fleet;
 pub use mariadb::MariaDb;
+pub use mysql::MySql;
 pub use nats::Nats;
 pub use options::Options;
+pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
 pub use rabbitmq::RabbitMq;
 pub use redis::Redis;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use semel::bus::Bus;
 use semel::event::{Envelope, EventId};
-use semel::inbox::{Group, HandleError, Handled, Inbox, InvalidGroup};
+use semel::inbox::{Failure, Group, HandleError, Handled, Inbox, InvalidGroup};
 use semel::outbox::memory::MemoryOutbox;
 use semel::outbox::{Outbox, PublishError, Publisher, Relay, Row, Selection, Status};
 use semel::store::memory::MemoryStore;
@@ -115,11 +115,55 @@ async fn a_group_that_fails_stops_nobody() {
 async fn without_a_handler_nobody_answers() {
     let bus: Bus<MemoryStore> = Bus::new().retry_every(Duration::MAX);
     assert!(bus.publish(placed()).await.is_empty());
+    // A relay that was started first, say.
+    let early = Publisher::publish(&bus, &[placed()]).await;
+    assert!(matches!(early[..], [Err(PublishError::Unrouted(_))]), "{early:?}");
+    bus.register(inbox().group("OTHER").on("another.type", |_, _| async { Ok::<_, String>(()) }))
+        .unwrap();
     let refused = Publisher::publish(&bus, &[placed()]).await;
     let [Err(PublishError::Refused(text))] = &refused[..] else { panic!("{refused:?}") };
     assert!(text.starts_with("no-handler"), "{text}");
     let dropped = Publisher::publish(&bus.clone().drop_unhandled(), &[placed()]).await;
     assert_eq!(dropped, [Ok(())]);
+}
+
+/// Order is kept by waiting; what was given up is waited for no more, and comes last.
+#[tokio::test]
+async fn a_dead_event_that_is_redriven_in_an_ordered_group_comes_after_its_successors() {
+    let of = |order: u32| {
+        let event = Envelope::builder("acme", KIND, "/orders").about("order", "ord_1");
+        event.json(&order).build().unwrap()
+    };
+    let (first, second) = (of(1), of(2));
+    let handled: Arc<Mutex<Vec<u32>>> = Arc::default();
+    let (mended, seen) = (Arc::new(Mutex::new(false)), Arc::clone(&handled));
+    let cured = Arc::clone(&mended);
+    let group = inbox().group("G").ordered().on(KIND, move |event, _| {
+        let order: u32 = event.parse().unwrap();
+        let fails = order == 1 && !*cured.lock().unwrap();
+        if !fails {
+            seen.lock().unwrap().push(order);
+        }
+        async move { if fails { Err(Failure::hopeless("not yet")) } else { Ok(()) } }
+    });
+    for event in [&first, &second] {
+        let _ = group.handle(&Arc::new(event.clone())).await;
+    }
+    assert_eq!(*handled.lock().unwrap(), [2], "a dead event holds up nobody");
+    *mended.lock().unwrap() = true;
+    assert_eq!(group.redrive("acme", first.id()).await.unwrap().len(), 1);
+    assert_eq!(group.retry_due().await.unwrap().handled, 1);
+    assert_eq!(*handled.lock().unwrap(), [2, 1]);
+}
+
+/// A mark outlasts whatever may still bring its event: 30 days, more than a row that was published
+/// stays to be published again.
+#[test]
+fn marks_are_kept_for_thirty_days_and_published_rows_for_seven() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    assert_eq!(Inbox::<MemoryStore>::default_policy().keep, 30 * day);
+    let relay = Relay::new(MemoryOutbox::new(), Bus::<MemoryStore>::new());
+    assert_eq!(relay.keep(), 7 * day);
 }
 
 #[tokio::test]

@@ -60,6 +60,66 @@ async fn record(store: &Store) -> Option<semel::Record> {
     store.sound().peek(&key()).await.expect("memory does not fail").map(|found| found.record)
 }
 
+/// Leases of 100 ms come and go beside a longer one, and every step of the renewer takes longer than a
+/// quarter of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_short_leases_costs_a_longer_one_nothing() {
+    let (executor, store, _) = ledger();
+    store.faults().always(Verb::Renewer, Fault::Delay(Duration::from_millis(60)));
+    store.faults().always(Verb::Renew, Fault::Delay(Duration::from_millis(40)));
+    let short = executor.clone();
+    let stream = tokio::spawn(async move {
+        for n in 0_u32.. {
+            let key = Key::command("acme", "PAY", &format!("short-{n}")).expect("a valid key");
+            let brief = Command::new(key).lease(Duration::from_millis(100));
+            let Ok(Claimed::Granted(claim)) = short.claim(brief).await else { panic!("a grant") };
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            drop(claim);
+        }
+    });
+    let lease = Duration::from_secs(6);
+    let Ok(Claimed::Granted(long)) = executor.claim(command().lease(lease)).await else {
+        panic!("a grant")
+    };
+    let renewed = async {
+        while record(&store).await.expect("a record").number < 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = tokio::time::sleep(MINUTE) => panic!("it is neither renewed nor lost"),
+        () = long.context().cancelled() => panic!("a healthy lease was lost"),
+        () = renewed => {}
+    }
+    stream.abort();
+}
+
+/// A record that vanished after its takeover was judged, and a fresh claim whose reply was lost: what was
+/// judged before does not hold for it.
+#[tokio::test]
+async fn a_fresh_claim_after_a_judged_takeover_is_fresh_even_if_its_reply_is_lost() {
+    let (executor, store, clock) = ledger();
+    let asked = Arc::default();
+    let careful = || verified(&asked, Verification::Unknown);
+    crash(&executor, &clock, careful()).await;
+    let crashed = record(&store).await.expect("a record");
+    store.faults().next(Verb::Swap, Fault::Hang);
+    store.faults().spare(Verb::Open, 1);
+    store.faults().next(Verb::Open, Fault::LoseReply);
+    let (running, command) = (executor.clone(), careful());
+    let again: tokio::task::JoinHandle<Answer> =
+        tokio::spawn(async move { running.run(command, |_| async { Ok(7) }).await });
+    store.faults().hung(1).await;
+    let gone = Change::End(Ending::Removed);
+    let removed = store.sound().swap(&key(), crashed.version(), &gone).await.expect("memory");
+    assert!(matches!(removed, Swapped::Done { .. }));
+    store.faults().release();
+    let again = again.await.expect("no panic").expect("it runs");
+    assert_eq!((again.value(), again.attempt()), (Some(&7), Some(1)));
+    assert_eq!(asked.load(Ordering::SeqCst), 0, "there is no crashed attempt to ask about");
+    assert_eq!(store.faults().happened(Verb::Open), 1);
+}
+
 #[tokio::test]
 async fn a_verifier_is_asked_even_if_the_takeovers_reply_is_lost() {
     let (executor, store, clock) = ledger();
@@ -156,7 +216,7 @@ async fn work_that_panics_while_it_is_dropped_has_its_claim_settled() {
 async fn work_is_told_in_time_even_if_every_renewal_hangs() {
     let (executor, store, _) = ledger();
     store.faults().always(Verb::Renew, Fault::Hang);
-    let lease = Duration::from_secs(5);
+    let lease = Duration::from_secs(15);
     let (asked, lateness) = (tokio::time::Instant::now(), Lateness::watch());
     let told: Answer = executor
         .run(command().lease(lease), |claim| async move {

@@ -64,8 +64,9 @@ fn command() -> Command {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Short enough to be outlived here, long enough for a heartbeat on a busy machine.
-const LEASE: Duration = Duration::from_secs(5);
+/// Short enough to be outlived here. A heartbeat has two thirds of it to be late, ten seconds: only
+/// what hangs is later.
+const LEASE: Duration = Duration::from_secs(15);
 
 fn brief() -> Command {
     command().lease(LEASE)
@@ -240,7 +241,8 @@ async fn a_lost_reply_to_a_completion_is_a_completion() {
 async fn a_claim_whose_caller_was_told_of_a_failure_is_given_back() {
     let bench = Bench::new(LocalReplay::OFF);
     bench.store.faults().always(Verb::Open, Fault::LoseReply);
-    let lost = bench.run(command().lease(Duration::from_millis(300))).await;
+    // A claim in doubt is asked after for half of this, and given back within all of it.
+    let lost = bench.run(command().lease(Duration::from_secs(10))).await;
     assert!(matches!(&lost, Err(Error::Store(e)) if e.kind() == ErrorKind::Ambiguous), "{lost:?}");
     assert_eq!(bench.runs(), 0);
     let released = async {
@@ -255,7 +257,8 @@ async fn a_claim_whose_caller_was_told_of_a_failure_is_given_back() {
 async fn an_answer_that_cannot_be_recorded_is_still_delivered() {
     let bench = Bench::new(LocalReplay::OFF);
     bench.store.faults().always(Verb::Settle, Fault::Refuse);
-    let answer = bench.run(command().lease(Duration::from_secs(2))).await.expect("delivered");
+    // Tried for as long as this, with half a second between two tries at most.
+    let answer = bench.run(command().lease(Duration::from_secs(10))).await.expect("delivered");
     assert_eq!(answer.value(), Some(&1));
     assert!(answer.receipt().is_some_and(|receipt| !receipt.recorded));
     assert_eq!(bench.state().await, Some(State::Running), "left to the crash policy");
@@ -342,10 +345,15 @@ async fn many_waiters_share_one_watch() {
             })
         })
         .collect();
-    while bench.store.faults().calls(Verb::Peek) < 5 {
+    let faults = bench.store.faults();
+    while faults.calls(Verb::Open) < 101 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let opened = bench.store.faults().calls(Verb::Open);
+    let looked = faults.calls(Verb::Peek);
+    while faults.calls(Verb::Peek) < looked + 5 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let opened = faults.calls(Verb::Open);
     release.send(()).expect("the holder waits");
     for waiter in waiters {
         assert_eq!(waiter.await.expect("no panic").expect("answered").value(), Some(&5));
@@ -410,8 +418,7 @@ async fn random_faults_never_double_an_answer() {
         let bench = Bench::new(LocalReplay::OFF);
         let faults = [Fault::Refuse, Fault::LoseReply, Fault::LoseRequest];
         bench.store.faults().randomly(seed, 300, &faults);
-        let patient =
-            || command().lease(Duration::from_secs(2)).wait(Wait::UpTo(Duration::from_secs(3)));
+        let patient = || command().wait(Wait::UpTo(Duration::from_secs(3)));
         let mut answers = Vec::new();
         for _ in 0..200 {
             if let Ok(Some(value)) = bench.run(patient()).await.map(Execution::into_value) {
@@ -454,6 +461,43 @@ fn watching(bench: &Bench, first: Duration) -> Executor<Store> {
         .sweeping(Sweeping::OFF)
         .build()
         .expect("valid")
+}
+
+/// Looks by itself 50 ms apart at first, doubling to 500 ms, each with chance of half as much either way.
+#[tokio::test(start_paused = true)]
+async fn a_watch_looks_after_50_ms_and_then_less_and_less_often() {
+    let bench = Bench::new(LocalReplay::OFF);
+    let _release = holder(&bench.executor, command()).await;
+    let elsewhere = Executor::builder(bench.store.clone())
+        .local_replay(LocalReplay::OFF)
+        .sweeping(Sweeping::OFF)
+        .build()
+        .expect("valid");
+    let before = bench.store.faults().calls(Verb::Peek);
+    let patient = command().wait(Wait::UpTo(MINUTE));
+    let waiting = tokio::spawn(async move {
+        let _ = elsewhere.run(patient, |_| async { Ok::<u32, String>(0) }).await;
+    });
+    while bench.store.faults().calls(Verb::Open) < 2 {
+        tokio::task::yield_now().await;
+    }
+    let (mut last, mut gaps) = (tokio::time::Instant::now(), Vec::new());
+    while gaps.len() < 9 {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+        if bench.store.faults().calls(Verb::Peek) - before > gaps.len() as u64 {
+            gaps.push(last.elapsed().as_millis());
+            last = tokio::time::Instant::now();
+        }
+        assert!(last.elapsed() < MINUTE, "nobody looks: {gaps:?}");
+    }
+    waiting.abort();
+    for (gap, span) in gaps.iter().zip([50, 100, 200, 400, 500, 500, 500, 500, 500]) {
+        // A few milliseconds for the steps of the clock.
+        assert!((span / 2 - 3..=span / 2 * 3 + 3).contains(gap), "{gap} of {span} in {gaps:?}");
+    }
 }
 
 #[tokio::test]

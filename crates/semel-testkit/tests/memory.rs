@@ -29,6 +29,13 @@ impl Fixture for Memory {
         self.clock.advance(span);
     }
 
+    /// Moves nothing: the store goes by the time that passes.
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        let (now, by) = (self.clock.now().as_micros(), semel::clock::micros(span));
+        self.clock.set(Timestamp::from_micros(if ahead { now + by } else { now - by }));
+        false
+    }
+
     fn forgets_by_itself(&self) -> bool {
         true
     }

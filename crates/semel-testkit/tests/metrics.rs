@@ -9,11 +9,13 @@ use metrics::{
     SharedString, Unit,
 };
 use semel::event::Envelope;
-use semel::inbox::{Answer, Failure, Group, Inbox};
+use semel::inbox::{Answer, Failure, Group, Inbox, Waiting};
 use semel::outbox::memory::MemoryOutbox;
 use semel::outbox::{Ask, Outbox, PublishError, Publisher, Relay, Selection};
 use semel::store::memory::MemoryStore;
-use semel::{Clock, Executor, Operate as _, Operated, Policy, State, Timestamp, Wait};
+use semel::{
+    Clock, Executor, Kind, Operate as _, Operated, Policy, Principal, State, Timestamp, Wait,
+};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use tokio::sync::Notify;
 
@@ -368,6 +370,39 @@ async fn what_a_group_has_not_handled_shows_in_its_gauges() {
     );
 }
 
+/// However many have failed, the one that has failed most often is found.
+#[tokio::test]
+async fn the_worst_of_many_failed_events_shows_in_its_gauge() {
+    let book = Book::default();
+    let _here = metrics::set_default_local_recorder(&book);
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let store = FaultyStore::new(MemoryStore::with(5_000, clock.clone()));
+    let inbox = Inbox::new(Executor::new(store));
+    let group = by_type(&inbox);
+    let mut events: Vec<Arc<Envelope>> = (0..2_500).map(|_| Arc::new(event("bad"))).collect();
+    for event in &events {
+        group.handle(event).await;
+    }
+    // A listing by digest comes to this one last.
+    let digest = |event: &Envelope| {
+        let id = event.id().to_string();
+        let of = (event.tenant(), Principal::global());
+        semel::Key::new(Kind::Event, of.0, "INVENTORY", of.1, &id).expect("a key").digest()
+    };
+    events.sort_by_key(|event| digest(event));
+    let worst = events.pop().expect("there are many");
+    for attempt in 1..15_u32 {
+        clock.advance(Duration::from_secs(1 << attempt.min(9)));
+        group.handle(&worst).await;
+    }
+    let waiting = group.waiting().await.expect("memory answers");
+    assert_eq!(waiting, Waiting { failed: 2_500, attempts: 15, dead: 0 });
+    let retrying = group.keep_retrying(Duration::MAX);
+    book.shows("semel_inbox_failed{group=\"INVENTORY\"}", 2_500.0).await;
+    assert_eq!(book.get("semel_inbox_max_attempts{group=\"INVENTORY\"}"), Some(15.0));
+    retrying.stop().await;
+}
+
 /// Keys and ids would make a series each.
 #[tokio::test]
 async fn what_is_held_and_what_waits_shows_in_the_ledgers_gauges() {
@@ -387,7 +422,7 @@ async fn what_is_held_and_what_waits_shows_in_the_ledgers_gauges() {
         (number("running"), number("failed"), number("dead")),
         (Some(1.0), Some(1.0), Some(1.0))
     );
-    assert_eq!(number("uncertain"), Some(0.0));
+    assert_eq!((number("uncertain"), number("discarded")), (Some(0.0), Some(0.0)));
     assert!(book.get("semel_oldest_running_seconds").is_some_and(|age| age > 0.0));
     drop(held);
     executor.sample_held();

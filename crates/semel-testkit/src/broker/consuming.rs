@@ -21,7 +21,9 @@ pub async fn every_group_gets_every_event<F: BrokerFixture>(fixture: F) {
 /// Two processes of one group have the work between them, not each for itself.
 pub async fn two_sources_of_a_group_share_the_events<F: BrokerFixture>(fixture: F) {
     let sources = [fixture.source(GROUP, false).await, fixture.source(GROUP, false).await];
-    let sent = events(200);
+    // So few that they are answered before the broker's patience ends, however busy the machine is, and so
+    // many that chance does not hide a broker that brings all of them to both.
+    let sent = events(120);
     publish(&fixture.publisher().await, &sent).await;
     let (mut missing, mut deliveries) = (ids(&sent), 0);
     while !missing.is_empty() {
@@ -37,7 +39,7 @@ pub async fn two_sources_of_a_group_share_the_events<F: BrokerFixture>(fixture: 
         deliveries += 1;
     }
     // A broker may bring one again; one that brings everything to both has brought twice as many.
-    assert!(deliveries < 300, "{deliveries} deliveries of 200 events");
+    assert!(deliveries < 180, "{deliveries} deliveries of 120 events");
 }
 
 /// A group whose processes are all away misses nothing.

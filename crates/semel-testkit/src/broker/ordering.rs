@@ -135,8 +135,8 @@ async fn start<F: BrokerFixture>(
     let starting = runtime.spawn(async move {
         let source = fixture.source(GROUP, true).await;
         let inbox = Inbox::new(Executor::new(store)).policy(Policy {
-            // A crash is found out soon.
-            lease: Duration::from_secs(1),
+            // A crash is found out soon; one who is late by so much as this has hung.
+            lease: Duration::from_secs(6),
             on_failure: OnFailure::Backoff { base: RETRY_EVERY, cap: RETRY_EVERY * 3 },
             max_attempts: None,
             ..Inbox::<MemoryStore>::default_policy()

@@ -118,12 +118,13 @@ pub async fn a_minute_without_the_broker_costs_nothing_but_time<F: BrokerFixture
     assert_eq!(published, before as u64);
 
     fixture.kill().await;
-    let (since, mut waiting) = (Instant::now(), Vec::new());
+    let (mut began, mut waiting) = (None, Vec::new());
     // The whole time long: some about one thing, some about nothing in particular.
     loop {
         let more = [event(), about("ord_1"), about("ord_2")];
         append(&outbox, &more).await;
         waiting.extend(more);
+        let since = *began.get_or_insert_with(Instant::now);
         let age = since.elapsed().saturating_sub(Duration::from_secs(1));
         shows_an_outage(&outbox, &relaying, waiting.len(), age).await;
         if since.elapsed() >= outage() {

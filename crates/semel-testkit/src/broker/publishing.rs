@@ -4,7 +4,7 @@ use std::future::Future;
 
 use futures_util::future::join_all;
 use semel::Timestamp;
-use semel::event::{Envelope, TraceContext};
+use semel::event::{Envelope, MAX_HEADERS, TraceContext};
 use semel::outbox::Publisher;
 
 use super::BrokerFixture;
@@ -19,12 +19,14 @@ async fn arrive<F: BrokerFixture>(fixture: &F, sent: Vec<Envelope>) {
         let arrived = take(&source).await;
         // The attributes are compared one by one first: an envelope does not show what it says.
         assert_eq!(arrived.cloud_attributes(), event.cloud_attributes());
+        assert_eq!(arrived.headers_json(), event.headers_json());
         assert_eq!(arrived.payload(), event.payload(), "the payload");
         assert_eq!(arrived, event);
     }
 }
 
-/// Everything that an envelope has comes along: ids, times, number, trace, the sender's attributes.
+/// Everything that an envelope has comes along: ids, times, number, trace, the sender's attributes and
+/// headers.
 pub async fn an_event_arrives_with_its_whole_envelope<F: BrokerFixture>(fixture: F) {
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let trace = TraceContext::new(parent, Some("vendor=a:b, other=c%20d")).expect("a trace");
@@ -37,10 +39,17 @@ pub async fn an_event_arrives_with_its_whole_envelope<F: BrokerFixture>(fixture:
         .attribute("region", "eu-1")
         .attribute("a1", "x")
         .attribute("longest0123456789abc", &"v".repeat(1_024))
+        .headers_json(r#"{"X-Shop":["a",{"b":1.0}],"traceId":"0af7 \"x\" 50% 订单\n🎉"}"#)
         .occurred_at(Timestamp::from_micros(1_700_000_000_123_456));
     let full = built(full).with_sequence(42);
+    assert_eq!(full.header("traceId").as_deref(), Some("0af7 \"x\" 50% 订单\n🎉"));
+    let many = (0..MAX_HEADERS).map(|at| (format!("Header {at}"), "v".repeat(200)));
+    let many = many.fold(Envelope::builder("acme", KIND, "/orders"), |event, (name, value)| {
+        event.header(&name, &value)
+    });
+    let many = built(many);
     let largest = built(Envelope::builder("acme", KIND, "/orders")).with_sequence(u64::MAX);
-    arrive(&fixture, vec![full, largest]).await;
+    arrive(&fixture, vec![full, many, largest]).await;
 }
 
 /// Absent stays absent: nothing is made up on the way.

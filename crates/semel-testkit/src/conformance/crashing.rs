@@ -4,10 +4,12 @@
 
 use std::time::Duration;
 
-use semel::executor::{Claimed, Verification};
-use semel::{Command, Error, Holder, Key, OnCrash, Operate, Operated, Outcome, Resolution, State};
+use semel::executor::{Claimed, LocalReplay, Verification};
+use semel::{
+    Command, Error, Executor, Holder, Key, OnCrash, Operate, Operated, Outcome, Resolution, State,
+};
 
-use super::stage::{Held, LEASE, PAST_LEASE, SOON, Work, command, executor, key, value};
+use super::stage::{Answer, Held, LEASE, PAST_LEASE, SOON, Work, command, executor, key, value};
 use crate::Fixture;
 
 /// Crashes count as attempts.
@@ -209,11 +211,107 @@ pub async fn a_crashed_attempt_is_verified_before_it_runs_again<F: Fixture>(fixt
     }
 }
 
+/// Under Hold work that panics after its effect is never run again by itself: an operator decides.
+pub async fn a_panic_under_hold_is_uncertain<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let careful = command().on_crash(OnCrash::Hold);
+    let charged = work.clone();
+    let panicked: Answer = executor
+        .run(careful.clone(), move |_| async move {
+            charged.start();
+            panic!("out of paper")
+        })
+        .await;
+    assert!(matches!(panicked, Err(Error::Panicked { .. })), "{panicked:?}");
+    let found = executor.peek(&key()).await.expect("a store").expect("a record").record;
+    assert_eq!((found.state, found.attempt), (State::Uncertain, 1));
+    assert!(found.error.is_some_and(|error| error.as_str().contains("out of paper")));
+    let refused = work.run(&executor, careful.clone()).await;
+    assert!(matches!(refused, Err(Error::Uncertain { .. })), "{refused:?}");
+    assert_eq!(work.runs(), 1, "one effect");
+    let resolved = executor.resolve(&key(), Resolution::DidNotHappen).await.expect("a store");
+    assert_eq!(resolved, Operated::Done);
+    assert_eq!(value(&work.run(&executor, careful).await), "run 2");
+}
+
+/// Under Verify work that panicked is run again only if its verifier says so.
+pub async fn a_panic_under_verify_asks_the_verifier<F: Fixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    for (found, runs) in [
+        (Verification::Done(Outcome::new(Outcome::JSON, r#""found""#)), 1),
+        (Verification::NotDone, 2),
+    ] {
+        let (work, asked) = (Work::default(), Work::default());
+        let key = Key::command("acme", "PAY", &format!("panic-{runs}")).expect("a valid key");
+        let (answer, asking) = (found.clone(), asked.clone());
+        let careful = Command::new(key).lease(LEASE).verify(move |_| {
+            asking.start();
+            let answer = answer.clone();
+            async move { answer }
+        });
+        let charged = work.clone();
+        let panicked: Answer = executor
+            .run(careful.clone(), move |_| async move {
+                charged.start();
+                panic!("out of paper")
+            })
+            .await;
+        assert!(matches!(panicked, Err(Error::Panicked { .. })), "{panicked:?}");
+        let early = work.run(&executor, careful.clone()).await;
+        assert!(early.expect("an answer").in_progress(), "the lease has not ended");
+        fixture.advance(PAST_LEASE).await;
+        let answer = work.run(&executor, careful).await;
+        assert_eq!(asked.runs(), 1, "the verifier is asked");
+        assert_eq!(work.runs(), runs);
+        match found {
+            Verification::Done(_) => assert_eq!(value(&answer), "found"),
+            Verification::NotDone | Verification::Unknown => assert_eq!(value(&answer), "run 2"),
+        }
+    }
+}
+
+/// A record that goes between its judgement and the re-grant leaves nothing to go on with: what is
+/// granted then is a new operation, from its first attempt.
+pub async fn a_record_that_vanishes_before_its_regrant_is_a_new_operation<F: Fixture>(fixture: F) {
+    use semel::store::{Change, Ending, Store as _, Swapped};
+
+    use crate::faulty::{Fault, FaultyStore, Verb};
+
+    let store = FaultyStore::new(fixture.store().await);
+    let executor = Executor::builder(store.clone())
+        .local_replay(LocalReplay::OFF)
+        .build()
+        .expect("the default policy is valid");
+    let work = Work::default();
+    for _ in 0..2 {
+        assert!(matches!(work.fail(&executor, command()).await, Err(Error::Work(_))));
+    }
+    let before = executor.peek(&key()).await.expect("a store").expect("a record").record;
+    assert_eq!(before.attempt, 2);
+    store.faults().next(Verb::Swap, Fault::Hang);
+    let (running, its) = (executor.clone(), work.clone());
+    let again = tokio::spawn(async move { its.run(&running, command()).await });
+    let hung = store.faults().hung(1);
+    tokio::time::timeout(SOON, hung).await.expect("the re-grant is about to be written");
+    let gone = Change::End(Ending::Removed);
+    let removed = store.sound().swap(&key(), before.version(), &gone).await.expect("a store");
+    assert!(matches!(removed, Swapped::Done { .. }), "{removed:?}");
+    store.faults().release();
+    let again = tokio::time::timeout(SOON, again).await.expect("an answer").expect("no panic");
+    let receipt = *again.as_ref().expect("it ran").receipt().expect("it ran");
+    assert_eq!(receipt.attempt, 1, "nobody counts the attempts of a record that is gone");
+    assert_ne!(receipt.operation_id, before.operation_id);
+    let stored = executor.peek(&key()).await.expect("a store").expect("a record").record;
+    assert_eq!((stored.state, stored.attempt), (State::Succeeded, 1));
+    assert_eq!(stored.operation_id, receipt.operation_id);
+    assert!(receipt.fence > before.fence);
+}
+
 /// The heartbeat keeps a claim alive for as long as its work takes.
 pub async fn long_work_keeps_its_claim<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
-    // Long enough for a heartbeat on a busy machine, which has two thirds of it to be late.
-    let brief = || command().lease(Duration::from_secs(5));
+    // A heartbeat has two thirds of it to be late, ten seconds: only what hangs is later.
+    let brief = || command().lease(Duration::from_secs(15));
     let held = Held::start(&executor, brief()).await;
     let first = executor.peek(&key()).await.expect("a store").expect("a record").record;
     let renewed = async {
@@ -254,7 +352,9 @@ pub async fn a_shutdown_holds_what_must_not_run_again<F: Fixture>(fixture: F) {
     let careful = || command().on_crash(OnCrash::Hold);
     let held = Held::start(&leaving, careful()).await;
     let _ = leaving.shutdown(Duration::from_millis(50)).await;
-    drop(held);
+    // Its caller is answered when what became of it is on record, however slow the store is.
+    let dropped = held.answer.await.expect("no panic");
+    assert!(matches!(dropped, Err(Error::Closed)), "{dropped:?}");
     let refused = work.run(&staying, careful()).await;
     assert!(matches!(refused, Err(Error::Uncertain { .. })), "{refused:?}");
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel::inbox::{Answer, Failure, Group, HandleError, Handled, Inbox, Kept, Reached, Stored};
-use semel::store::{Inspect, Store as _};
+use semel::store::{Filter, Inspect, Store as _};
 use semel::{
     Envelope, Executor, Key, Kind, OnFailure, Operated, Outcome, Principal, Record, State,
     Timestamp, Wait,
@@ -26,6 +26,7 @@ pub(super) fn event() -> Arc<Envelope> {
 pub(super) fn of_kind(kind: &str) -> Envelope {
     let id = "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().expect("an id");
     Envelope::builder("acme", kind, "/orders")
+        .header("traceId", "0af7 \"x\" 订单")
         .id(id)
         .about("order", "ord_1")
         .payload(Envelope::JSON, r#"{"cents":1999,"note":"naïve 🦀"}"#)
@@ -94,6 +95,31 @@ pub async fn the_first_delivery_is_handled_and_marked<F: Fixture>(fixture: F) {
     assert_eq!((handled.succeeded(), handled.retry_count()), (true, Some(0)));
     let record = record::<F>(&executor, "INVENTORY").await;
     assert_eq!((record.state, record.attempt, record.parcel), (State::Succeeded, 1, None));
+}
+
+/// The type of an event stays on record once it was handled, at the first try or at a later one, and
+/// leads to it.
+pub async fn a_handled_event_keeps_its_type<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let group = failing::<F>(&executor, 1, &work);
+    one(&group).await.expect_err("its first attempt fails");
+    assert!(matches!(group.redrive("acme", event().id()).await, Ok(reached) if reached.len() == 1));
+    assert_eq!(one(&group).await.expect("handled"), Handled::Done { attempt: 1 });
+    let audit = Inbox::new(executor.clone()).group("AUDIT");
+    let audit = audit.on("order.placed", |_, _| async { Ok::<_, Failure>(()) });
+    assert_eq!(one(&audit).await.expect("handled"), Handled::Done { attempt: 1 });
+    for group in ["INVENTORY", "AUDIT"] {
+        let record = record::<F>(&executor, group).await;
+        let Some(semel::Recorded::Whole(mark)) = record.outcome else { panic!("no success") };
+        assert_eq!(mark.reference().map(semel::Reference::as_str), Some("order.placed"));
+        assert!(mark.body().is_empty() && record.parcel.is_none(), "nothing else is kept");
+    }
+    let filter = Filter {
+        state: Some(State::Succeeded),
+        reference: Some("order.placed".into()),
+        ..Filter::default()
+    };
+    assert_eq!(executor.store().tally(&filter).await.expect("a count").records, 2);
 }
 
 /// A repeat does not run the handler.
@@ -265,7 +291,7 @@ pub async fn a_failure_is_stored_with_the_event<F: Fixture>(fixture: F) {
     assert_eq!(record.error.as_ref().map(|e| e.as_str()), Some("no stock 1"));
     assert!(record.retry_at.is_some() && record.lease_until.is_none());
     let parcel = record.parcel.expect("the event");
-    let kept = Envelope::from_json(parcel.body(), None).expect("an envelope");
+    let kept = Envelope::unpack(parcel.body()).expect("an envelope");
     assert_eq!(kept, *event(), "byte by byte");
 }
 
@@ -373,7 +399,7 @@ pub async fn the_scheduler_handles_what_is_due<F: Fixture>(fixture: F) {
 /// A consumer that died with an event in hand is found by the scheduler when its lease is over.
 pub async fn the_scheduler_takes_over_what_crashed<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
-    let parcel = Outcome::new("application/cloudevents+json", event().to_json());
+    let parcel = Outcome::new(semel::event::PACKED, event().pack());
     let fingerprint = semel::Fingerprint::opaque("order.placed\0/orders");
     let crashed = semel::store::Draft {
         parcel: Some(parcel),

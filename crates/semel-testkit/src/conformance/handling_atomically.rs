@@ -60,7 +60,7 @@ pub async fn a_failure_outlives_its_rollback<F: TransactionFixture>(fixture: F) 
     assert_eq!(fixture.effects("shelf").await, 0);
     let record = executor.peek(&key("INVENTORY")).await.expect("a store").expect("a mark").record;
     assert_eq!((record.state, record.attempt), (State::Failed, 1));
-    let kept = record.parcel.map(|parcel| Envelope::from_json(parcel.body(), None));
+    let kept = record.parcel.map(|parcel| Envelope::unpack(parcel.body()));
     assert_eq!(kept, Some(Ok((*event()).clone())));
 }
 
@@ -135,7 +135,8 @@ pub async fn a_rival_of_a_transaction_is_told<F: TransactionFixture>(fixture: F)
 pub async fn a_handler_whose_lease_is_lost_has_no_effect<F: TransactionFixture>(fixture: F) {
     let (zombie, store) = unrenewed(&fixture).await;
     let (heir, late, work) = (executor(&fixture).await, Work::default(), Work::default());
-    let lease = Duration::from_secs(3);
+    // Where its transaction is cut off that is after a third of this, and it must have begun by then.
+    let lease = Duration::from_secs(30);
     let policy = Policy { lease, ..Inbox::<F::Store>::default_policy() };
     let (release, released) = watch::channel(false);
     let (running, mut started) = mpsc::unbounded_channel();
@@ -169,7 +170,7 @@ pub async fn a_handler_whose_lease_is_lost_has_no_effect<F: TransactionFixture>(
             if found.record.state == State::Succeeded {
                 return found.record;
             }
-            tokio::time::sleep(lease / 10).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
         }
     };
     let taken = tokio::time::timeout(SOON, handled).await.expect("the lease ends");

@@ -9,7 +9,8 @@ use semel::store::Inspect;
 use semel::{Context, Envelope, EventId, Executor, Key, Operate as _, Operated, State, Store};
 
 use super::handling::{event, key, of_kind};
-use super::stage::{PAST_LEASE, Work, executor};
+use super::handling_slowly::brief;
+use super::stage::{LEASE, PAST_LEASE, Work, executor};
 use crate::Fixture;
 
 /// Longer than any success is remembered.
@@ -185,7 +186,8 @@ pub async fn a_redrive_of_what_was_seen_dead_spares_what_was_discarded<F: Fixtur
 async fn crash<F: Fixture>(fixture: &F, key: &Key) -> impl Sized + use<F> {
     let executor = executor(fixture).await;
     let (running, started) = tokio::sync::oneshot::channel();
-    let (inbox, scope) = (Inbox::new(executor.clone()), key.scope().to_owned());
+    // It is not heard of by its heartbeat either, however long the test takes.
+    let (inbox, scope) = (brief(&executor, LEASE), key.scope().to_owned());
     let handling = tokio::spawn(async move {
         let handler = move |_, _| async move {
             let _ = running.send(());

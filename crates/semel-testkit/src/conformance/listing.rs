@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use semel::store::{Change, Ending, Filter, Inspect, Store};
+use futures_util::future::join_all;
+use semel::store::{Change, Draft, Ending, Filter, Inspect, Store, Tally};
 use semel::{ErrorText, Key, Kind, Outcome, Principal, Recorded, Reference, State};
 
 use super::scene::{BRIEF, KEEP, Scene, answer, draft, failure, key, success};
@@ -335,6 +336,59 @@ pub async fn a_listing_follows_the_records<F: Fixture>(fixture: F) {
     let listed = scene.list(&Filter::default(), 10).await;
     assert_eq!(listed.len(), 1, "{listed:?}");
     assert_eq!(listed[0].key, key("kept"));
+}
+
+/// A tally counts more records than any page holds, and finds the most attempts wherever that record
+/// lies; those of others do not count.
+pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
+    const RECORDS: usize = 1_200;
+    let scene = Scene::set(fixture).await;
+    let group = |id: usize| {
+        let scope = if id.is_multiple_of(2) { "STOCK" } else { "STOCK/audit" };
+        Key::new(Kind::Event, "acme", scope, Principal::global(), &id.to_string()).expect("valid")
+    };
+    let of_group = Filter {
+        kind: Some(Kind::Event),
+        scope: Some("STOCK".into()),
+        below: true,
+        state: Some(State::Failed),
+        ..Filter::default()
+    };
+    assert_eq!(scene.tally(&of_group).await, Tally::default());
+    let ids: Vec<usize> = (0..RECORDS).collect();
+    for some in ids.chunks(100) {
+        join_all(some.iter().map(|id| async {
+            let attempt = if *id % 2 == 0 { 2 } else { 3 };
+            let held = scene.claim(&Draft { attempt, ..draft(&group(*id)) }).await;
+            scene.end(&held, &failure("x")).await;
+        }))
+        .await;
+    }
+    // Where the last page of a listing by digest ends, and where it begins.
+    let mut keys: Vec<Key> = ids.iter().map(|id| group(*id)).collect();
+    keys.sort_by_key(Key::digest);
+    for (at, attempts) in [(RECORDS - 1, 17), (0, 18)] {
+        let retry = Draft { attempt: attempts, ..draft(&keys[at]) };
+        let held = scene.regrant(&retry).await;
+        scene.end(&held, &failure("x")).await;
+        let tally = scene.tally(&of_group).await;
+        assert_eq!(tally, Tally { records: RECORDS as u64, attempts });
+    }
+    // Of another group, door, tenant and state.
+    for (kind, tenant, scope, ending) in [
+        (Kind::Event, "acme", "STOCKS", failure("x")),
+        (Kind::Command, "acme", "STOCK", failure("x")),
+        (Kind::Event, "acme", "STOCK", success("1")),
+        (Kind::Event, "globex", "STOCK", failure("x")),
+    ] {
+        let key = Key::new(kind, tenant, scope, Principal::global(), "other").expect("valid");
+        let held = scene.claim(&Draft { attempt: 99, ..draft(&key) }).await;
+        scene.end(&held, &ending).await;
+    }
+    let of_tenant = Filter { tenant: Some("acme".into()), ..of_group };
+    assert_eq!(scene.tally(&of_tenant).await, Tally { records: RECORDS as u64, attempts: 18 });
+    let every = scene.tally(&Filter::default()).await;
+    assert_eq!(every, Tally { records: RECORDS as u64 + 4, attempts: 99 });
 }
 
 /// Whatever a store finds wrong with its set-up it says with a name, in words, with a remedy.

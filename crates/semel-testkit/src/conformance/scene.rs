@@ -10,7 +10,7 @@ use std::time::Duration;
 use semel::judge::{self, Request, Verdict};
 use semel::store::{
     Change, Draft, Ending, ErrorKind, Filter, Inspect, Listed, Opened, Peeked, Renewed, Renewer,
-    Settled, Store, Swapped, Swept,
+    Settled, Store, Swapped, Swept, Tally,
 };
 use semel::{
     AttemptId, Digest, Entry, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId,
@@ -20,14 +20,17 @@ use semel::{
 use crate::fixture::Fixture;
 
 /// A lease that no test outlives by accident.
-pub(crate) const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const LEASE: Duration = Duration::from_secs(600);
 /// A retention that no test outlives by accident.
 pub(crate) const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 /// A lease, retention or delay that a test means to outlive.
 pub(crate) const BRIEF: Duration = Duration::from_millis(200);
 
-/// How often an answer of "ask again" is asked again before the store is said to be stuck.
+/// How many pages and sweeps there may be before they are said to have no end.
 const PATIENCE: u32 = 2_000;
+/// How often an answer of "ask again" is asked again, a millisecond apart at least, before the store
+/// is said to be stuck.
+const ASKED: u32 = 120_000;
 
 /// One fixture, and one handle on its store.
 pub(crate) struct Scene<F: Fixture> {
@@ -138,7 +141,12 @@ impl<F: Fixture> Scene<F> {
         panic!("sweeping says for ever that there is more to do")
     }
 
-    /// The whole listing, in pages of `limit`; a survey of each shows the same but for the bytes.
+    pub(crate) async fn tally(&self, filter: &Filter) -> Tally {
+        self.store.tally(filter).await.unwrap_or_else(|error| panic!("tally: {error}"))
+    }
+
+    /// The whole listing, in pages of `limit`; a survey of each shows the same but for the bytes, and
+    /// a tally counts as many.
     pub(crate) async fn list(&self, filter: &Filter, limit: u32) -> Vec<Entry> {
         let mut entries = Vec::new();
         let mut after = None;
@@ -171,6 +179,12 @@ impl<F: Fixture> Scene<F> {
                 let listed = entries.iter().cloned().map(Listed::from);
                 let listed = listed.map(|listed| (listed.key.digest(), listed)).collect();
                 assert_eq!(outlines, listed, "a survey shows other records than the listing");
+                let attempts = outlines.values().map(|listed| listed.record.attempt).max();
+                let counted = Tally {
+                    records: outlines.len() as u64,
+                    attempts: attempts.unwrap_or_default(),
+                };
+                assert_eq!(self.tally(filter).await, counted, "a tally counts other records");
                 return;
             }
         }
@@ -197,7 +211,7 @@ impl<F: Fixture> Scene<F> {
 
 /// Opens, asking again while the store says that nothing is known.
 pub(crate) async fn open<S: Store>(store: &S, draft: &Draft) -> Opened {
-    for _ in 0..PATIENCE {
+    for _ in 0..ASKED {
         match store.open(draft).await.unwrap_or_else(|error| panic!("open: {error}")) {
             Opened::Contended => tokio::time::sleep(Duration::from_millis(1)).await,
             known @ (Opened::Inserted { .. } | Opened::Existing { .. }) => return known,
@@ -219,7 +233,7 @@ pub(crate) async fn claim<S: Store>(store: &S, draft: &Draft) -> Lease {
 /// Settles, asking again while the store says that nothing was done: a rival has the record just now,
 /// and a busy machine can make that last.
 pub(crate) async fn settle<S: Store>(store: &S, lease: &Lease, ending: &Ending) -> Settled {
-    for _ in 0..PATIENCE {
+    for _ in 0..ASKED {
         match store.settle(lease, ending).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -237,7 +251,7 @@ pub(crate) async fn swap<S: Store>(
     judged: Version,
     change: &Change,
 ) -> Swapped {
-    for _ in 0..PATIENCE {
+    for _ in 0..ASKED {
         let swapped = store.swap(key, judged, change).await;
         let swapped = swapped.unwrap_or_else(|error| panic!("swap: {error}"));
         if matches!(swapped, Swapped::Done { .. }) {

@@ -323,6 +323,19 @@ pub async fn a_handlers_panic_is_a_failure<F: Fixture>(fixture: F) {
     assert_eq!(executed(&second).1.expect("kept").operation_id, found.operation_id);
 }
 
+/// Under Hold a handler that panics is not run again before somebody has looked.
+pub async fn a_handlers_panic_under_hold_is_uncertain<F: Fixture>(fixture: F) {
+    let (executor, work) = (executor(&fixture).await, Work::default());
+    let careful = || command().on_crash(OnCrash::Hold);
+    let panicked: Answer = executor.serve(careful(), |_| async { panic!("out of paper") }).await;
+    assert!(matches!(panicked, Err(Error::Panicked { .. })), "{panicked:?}");
+    let found = record(&executor, &key()).await.expect("what is in doubt is visible");
+    assert_eq!((found.state, found.attempt), (State::Uncertain, 1));
+    let refused = serve(&executor, careful(), &work, keeps).await;
+    assert!(matches!(refused, Err(Error::Uncertain { .. })), "{refused:?}");
+    assert_eq!(work.runs(), 0);
+}
+
 /// Work over its limit is dropped, and that is an error and a failure.
 pub async fn a_handler_over_its_limit_is_a_failure<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());

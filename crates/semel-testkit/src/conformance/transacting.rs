@@ -27,35 +27,67 @@ pub trait TransactionFixture: Fixture<Store: TransactionalStore> {
     /// How many committed effects are named `name`.
     fn effects(&self, name: &str) -> impl Future<Output = u64> + Send;
 
-    /// Sends a plain `COMMIT` on the connection, as work must not.
-    fn commit_inside(
+    /// Opens a connection with a plain client of the database, as an application has it without the
+    /// store.
+    fn plain(&self)
+    -> impl Future<Output = <Self::Store as TransactionalStore>::Connection> + Send;
+
+    /// Sends a statement as it is, such as a `COMMIT` that work must not send.
+    fn tell(
         connection: &mut <Self::Store as TransactionalStore>::Connection,
+        sql: &str,
     ) -> impl Future<Output = ()> + Send;
+
+    /// Asks for a single text, `None` if it is NULL.
+    fn ask(
+        connection: &mut <Self::Store as TransactionalStore>::Connection,
+        sql: &str,
+    ) -> impl Future<Output = Option<String>> + Send;
+
+    /// What work can leave in its session. None by default.
+    fn leaks() -> &'static [Leak] {
+        &[]
+    }
 }
 
-type Answer = Result<Execution<String>, Error<String>>;
-type On<F> = Executor<<F as Fixture>::Store>;
+/// Something that outlives a transaction in the session that it ran in.
+#[derive(Clone, Copy, Debug)]
+pub struct Leak {
+    /// The statement by which work leaves it.
+    pub leave: &'static str,
+    /// A query for a single text, which the statement changes.
+    pub look: &'static str,
+}
 
-const SOON: Duration = Duration::from_secs(60);
-const PAST_LEASE: Duration = Duration::from_secs(31);
+pub(super) type Answer = Result<Execution<String>, Error<String>>;
+pub(super) type On<F> = Executor<<F as Fixture>::Store>;
 
-async fn executor<F: TransactionFixture>(fixture: &F) -> On<F> {
+const SOON: Duration = Duration::from_secs(120);
+/// Lapses when the fixture's time is moved, and never because the machine is slow.
+const LEASE: Duration = Duration::from_secs(600);
+const PAST_LEASE: Duration = Duration::from_secs(601);
+
+pub(super) async fn executor<F: TransactionFixture>(fixture: &F) -> On<F> {
     Executor::builder(fixture.store().await)
         .local_replay(LocalReplay::OFF)
         .build()
         .expect("the default policy is valid")
 }
 
-fn key() -> Key {
+pub(super) fn key() -> Key {
     Key::command("acme", "ORDER_CREATE", "tx-1").expect("a valid key")
 }
 
-fn command() -> Command {
-    Command::new(key())
+pub(super) fn command() -> Command {
+    Command::new(key()).lease(LEASE)
 }
 
 /// One effect, and this answer.
-async fn place<F: TransactionFixture>(executor: &On<F>, command: Command, answer: &str) -> Answer {
+pub(super) async fn place<F: TransactionFixture>(
+    executor: &On<F>,
+    command: Command,
+    answer: &str,
+) -> Answer {
     let answer = answer.to_owned();
     executor
         .transact(command, move |mut unit: Unit<F::Store>| async move {
@@ -75,14 +107,14 @@ async fn break_off<F: TransactionFixture>(executor: &On<F>, command: Command) ->
         .await
 }
 
-fn value(answer: &Answer) -> &str {
+pub(super) fn value(answer: &Answer) -> &str {
     match answer {
         Ok(execution) => execution.value().map_or("in progress", String::as_str),
         Err(error) => panic!("no answer: {error}"),
     }
 }
 
-async fn state<F: TransactionFixture>(executor: &On<F>) -> Option<(State, u32)> {
+pub(super) async fn state<F: TransactionFixture>(executor: &On<F>) -> Option<(State, u32)> {
     let found = executor.peek(&key()).await.expect("a store");
     found.map(|found| (found.record.state, found.record.attempt))
 }
@@ -180,6 +212,90 @@ pub async fn a_panic_rolls_back_and_is_recorded<F: TransactionFixture>(fixture: 
     assert_eq!(value(&place::<F>(&executor, command(), "again").await), "again");
 }
 
+/// A claim that came first and is held is in doubt after whatever breaks its work off: what the work did
+/// elsewhere is not rolled back, so nothing runs again by itself.
+pub async fn a_held_claim_that_breaks_off_is_uncertain<F: TransactionFixture>(fixture: F) {
+    /// Panics while it is written down.
+    #[derive(serde::Deserialize)]
+    struct Unwritable;
+    impl serde::Serialize for Unwritable {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            panic!("out of ink")
+        }
+    }
+    let executor = executor(&fixture).await;
+    for (id, words) in
+        [("panic", "out of paper"), ("result", "out of ink"), ("large", "at most 64")]
+    {
+        let key = Key::command("acme", "ORDER_CREATE", id).expect("a valid key");
+        let careful =
+            Command::new(key.clone()).on_crash(OnCrash::Hold).claim_first().max_outcome(64);
+        let failed = match id {
+            "result" => {
+                let work = |mut unit: Unit<F::Store>| async move {
+                    F::effect(unit.conn(), "order").await;
+                    Ok::<_, String>(Unwritable)
+                };
+                executor
+                    .transact(careful.clone(), work)
+                    .await
+                    .map(|_| ())
+                    .map_err(|e| e.to_string())
+            }
+            _ => {
+                let panics = id == "panic";
+                let work = move |mut unit: Unit<F::Store>| async move {
+                    F::effect(unit.conn(), "order").await;
+                    assert!(!panics, "out of paper");
+                    Ok::<_, String>("x".repeat(100))
+                };
+                executor
+                    .transact(careful.clone(), work)
+                    .await
+                    .map(|_| ())
+                    .map_err(|e| e.to_string())
+            }
+        };
+        assert!(failed.is_err_and(|error| error.contains(words)), "{id}");
+        assert_eq!(fixture.effects("order").await, 0, "{id} is rolled back");
+        let found = executor.peek(&key).await.expect("a store").expect("a record").record;
+        assert_eq!((found.state, found.attempt), (State::Uncertain, 1), "{id}");
+        let refused = place::<F>(&executor, careful, "again").await;
+        assert!(matches!(refused, Err(Error::Uncertain { .. })), "{id}: {refused:?}");
+    }
+    assert_eq!(fixture.effects("order").await, 0);
+}
+
+/// A commit that is refused, or that nobody heard the end of, leaves a held claim in doubt if it did not
+/// take place.
+pub async fn a_held_claim_that_is_not_committed_is_uncertain<F: TransactionFixture>(fixture: F) {
+    use crate::faulty::{Fault, FaultyStore, Verb};
+
+    let store = FaultyStore::new(fixture.store().await);
+    let executor = Executor::builder(store.clone())
+        .local_replay(LocalReplay::OFF)
+        .build()
+        .expect("the default policy is valid");
+    for (fault, happened) in
+        [(Fault::Refuse, false), (Fault::LoseRequest, false), (Fault::LoseReply, true)]
+    {
+        let key = Key::command("acme", "ORDER_CREATE", &format!("{fault:?}")).expect("valid");
+        let careful = Command::new(key.clone()).on_crash(OnCrash::Hold).claim_first();
+        store.faults().next(Verb::Commit, fault);
+        let before = fixture.effects("order").await;
+        let work = |mut unit: Unit<FaultyStore<F::Store>>| async move {
+            F::effect(unit.conn(), "order").await;
+            Ok::<_, String>("done".to_owned())
+        };
+        let answer = executor.transact(careful, work).await;
+        assert_eq!(answer.is_ok(), happened, "{fault:?}: {answer:?}");
+        assert_eq!(fixture.effects("order").await - before, u64::from(happened), "{fault:?}");
+        let found = executor.peek(&key).await.expect("a store").expect("a record").record;
+        let state = if happened { State::Succeeded } else { State::Uncertain };
+        assert_eq!(found.state, state, "{fault:?}");
+    }
+}
+
 /// A unit that escapes the work is never committed, whatever the work says.
 pub async fn an_escaped_unit_is_never_committed<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
@@ -267,7 +383,7 @@ pub async fn work_that_commits_by_itself_is_refused<F: TransactionFixture>(fixtu
     let executor = executor(&fixture).await;
     let meddled: Answer = executor
         .transact(command(), |mut unit: Unit<F::Store>| async move {
-            F::commit_inside(unit.conn()).await;
+            F::tell(unit.conn(), "COMMIT").await;
             Ok("meddled".to_owned())
         })
         .await;
@@ -352,6 +468,25 @@ pub async fn a_claim_in_the_callers_transaction_is_the_callers<F: TransactionFix
     let again = executor.open_in(F::Store::connection(&mut transaction), command()).await;
     assert!(matches!(again, Ok(Claimed::Completed { .. })), "{again:?}");
     store.rollback(transaction).await;
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// What a transaction reads of itself is remembered by nobody: it may still be rolled back.
+pub async fn what_a_rolled_back_transaction_saw_is_forgotten<F: TransactionFixture>(fixture: F) {
+    let executor = Executor::new(fixture.store().await);
+    let store = executor.store();
+    let mut transaction = store.begin().await.expect("a transaction");
+    let connection = F::Store::connection(&mut transaction);
+    let claimed = executor.open_in(connection, command()).await.expect("a store");
+    let Claimed::Granted(claim) = claimed else { panic!("a grant, not {claimed:?}") };
+    F::effect(connection, "order").await;
+    let outcome = Outcome::new(Outcome::JSON, r#""rolled back""#);
+    executor.settle_in(connection, claim, outcome).await.expect("settled");
+    let own = executor.open_in(connection, command()).await;
+    assert!(matches!(own, Ok(Claimed::Completed { .. })), "it sees its own: {own:?}");
+    store.rollback(transaction).await;
+    let answer = place::<F>(&executor, command(), "committed").await;
+    assert_eq!(value(&answer), "committed", "{answer:?}");
     assert_eq!(fixture.effects("order").await, 1);
 }
 

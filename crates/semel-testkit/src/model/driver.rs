@@ -39,6 +39,8 @@ pub(crate) struct Driver<'a, F: Fixture> {
     ledger: Ledger,
     /// Time that has passed for the reference and not yet for the store: waiting is done in one go.
     owed: Span,
+    /// How far the store's clock is ahead.
+    jumped: Option<Span>,
     grants: Vec<(usize, Lease)>,
     seen: Vec<(usize, Version)>,
     fences: [Fence; KEYS],
@@ -61,6 +63,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
             keys,
             ledger: Ledger::default(),
             owed: 0,
+            jumped: None,
             grants: Vec::new(),
             seen: Vec::new(),
             fences: [Fence(0); KEYS],
@@ -79,6 +82,9 @@ impl<'a, F: Fixture> Driver<'a, F> {
             return Ok(());
         }
         self.pay().await?;
+        if let Operation::Jump { by } = operation {
+            return self.jump(*by).await;
+        }
         let (touched, expected, answered) = self.take(operation).await?;
         if !self.equal(&expected, &answered) {
             return Err(format!("the reference answers {expected:?}, the store {answered:?}"));
@@ -96,6 +102,23 @@ impl<'a, F: Fixture> Driver<'a, F> {
             self.owed = 0;
         }
         self.forget().await
+    }
+
+    /// Sets the store's clock ahead, or right again.
+    ///
+    /// A sweeper looks at the clock at least once while it is right, as one does that looks every minute:
+    /// two jumps that nobody saw the end of are one that went on.
+    async fn jump(&mut self, by: Span) -> Step<()> {
+        let (by, ahead) = self.jumped.map_or((by, true), |by| (by, false));
+        if self.fixture.jump(self.span(by), ahead).await {
+            self.ledger.now += if ahead { by } else { -by };
+            self.ledger.doubted = ahead && self.fixture.doubts_its_clock();
+            self.jumped = ahead.then_some(by);
+            if !ahead {
+                self.store.sweep(0).await.map_err(|e| e.to_string())?;
+            }
+        }
+        Ok(())
     }
 
     /// Answers are equal, but for the count of what a store with a TTL left to sweep.
@@ -147,7 +170,9 @@ impl<'a, F: Fixture> Driver<'a, F> {
             Operation::Due => Ok((None, self.ledger.due(), self.due().await?)),
             Operation::Count => Ok((None, self.ledger.count(), self.count().await?)),
             Operation::Peek { key } => Ok((Some(key), Answer::Nothing, Answer::Nothing)),
-            Operation::Advance { .. } => Ok((None, Answer::Nothing, Answer::Nothing)),
+            Operation::Advance { .. } | Operation::Jump { .. } => {
+                Ok((None, Answer::Nothing, Answer::Nothing))
+            }
         }
     }
 
@@ -223,6 +248,11 @@ impl<'a, F: Fixture> Driver<'a, F> {
                 let change = Change::End(Ending::Uncertain { error: error.clone() });
                 self.ended_with(key, record.version(), &change, &error).await?;
                 Answer::Suspended
+            }
+            // What is counted anew is asked for again.
+            Verdict::Redate { .. } => {
+                self.swap(key, record.version(), &Change::Redate).await?;
+                return Ok(None);
             }
             Verdict::Mismatch => Answer::Mismatch,
             Verdict::Completed { outcome, .. } => Answer::Completed { body: body(&outcome)? },
@@ -476,6 +506,9 @@ impl<'a, F: Fixture> Driver<'a, F> {
 
     /// Leaves nothing behind for the next history.
     pub(crate) async fn clear(&mut self) -> Step<()> {
+        if let Some(by) = self.jumped {
+            self.jump(by).await?;
+        }
         for key in 0..KEYS {
             if let Some(peeked) = self.peek(key).await? {
                 let change = Change::End(Ending::Removed);

@@ -87,6 +87,8 @@ pub(crate) struct Applicant {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) now: Span,
+    /// Whether nothing is removed by this clock.
+    pub(crate) doubted: bool,
     pub(crate) lines: BTreeMap<usize, Line>,
 }
 
@@ -125,6 +127,11 @@ impl Line {
         self.state == State::Running && self.lease_until.is_some_and(|until| until <= now)
     }
 
+    /// Written by a clock that was ahead.
+    fn ahead(&self, now: Span) -> bool {
+        matches!(self.state, State::Running | State::Failed) && self.updated_at > now
+    }
+
     fn error(&self) -> String {
         self.error.clone().unwrap_or_default()
     }
@@ -153,6 +160,13 @@ impl Ledger {
         {
             return Answer::Mismatch;
         }
+        // A lease or a backoff that a clock wrote which was ahead is worth its own length from now on.
+        let pending = match line.state {
+            State::Running => true,
+            State::Failed => line.retry_at.is_some_and(|at| at > line.updated_at),
+            State::Succeeded | State::Dead | State::Uncertain | State::Discarded => false,
+        };
+        let line = if pending && line.ahead(now) { self.redate(ask.key, now) } else { line };
         match line.state {
             State::Succeeded => Answer::Completed { body: line.body.unwrap_or_default() },
             State::Dead => Answer::Dead { error: line.error() },
@@ -162,6 +176,17 @@ impl Ledger {
             State::Running => self.after_a_crash(ask, who, &line),
             State::Failed => self.after_a_failure(ask, who, &line),
         }
+    }
+
+    fn redate(&mut self, key: usize, now: Span) -> Line {
+        let line = self.lines.get_mut(&key).expect("it was just looked at");
+        let by = line.updated_at - now;
+        for at in [&mut line.lease_until, &mut line.retry_at, &mut line.expires_at] {
+            *at = at.map(|at| at - by);
+        }
+        line.updated_at = now;
+        line.number += 1;
+        line.clone()
     }
 
     fn after_a_crash(&mut self, ask: &Ask, who: Applicant, line: &Line) -> Answer {
@@ -182,7 +207,7 @@ impl Ledger {
     fn after_a_failure(&mut self, ask: &Ask, who: Applicant, line: &Line) -> Answer {
         match line.retry_at {
             None => Answer::FailedFinal { error: line.error() },
-            Some(at) if at > self.now => {
+            Some(at) if at > self.now && at > line.updated_at => {
                 Answer::Backoff { attempt: line.attempt, error: line.error() }
             }
             Some(_) if line.used_up(ask.max_attempts) => {
@@ -362,6 +387,9 @@ impl Ledger {
     }
 
     pub(crate) fn sweep(&mut self) -> Answer {
+        if self.doubted {
+            return Answer::Swept { removed: 0, suspended: 0 };
+        }
         let now = self.now;
         let before = self.lines.len();
         self.lines.retain(|_, line| !line.sweepable(now));
@@ -382,8 +410,10 @@ impl Ledger {
     pub(crate) fn due(&self) -> Answer {
         let now = self.now;
         let due = |line: &Line| match line.state {
-            State::Failed => line.retry_at.is_some_and(|at| at <= now) && !line.expired(now),
-            State::Running => line.parcel.is_some() && line.lapsed(now),
+            State::Failed => {
+                line.retry_at.is_some_and(|at| at <= now || line.ahead(now)) && !line.expired(now)
+            }
+            State::Running => line.parcel.is_some() && (line.lapsed(now) || line.ahead(now)),
             State::Succeeded | State::Dead | State::Uncertain | State::Discarded => false,
         };
         Answer::Due(self.lines.iter().filter(|(_, line)| due(line)).map(|(key, _)| *key).collect())

@@ -72,6 +72,10 @@ pub(crate) enum Operation {
         lease: Span,
         parcel: Option<u8>,
     },
+    /// The store's clock is set ahead, or right again if it was.
+    Jump {
+        by: Span,
+    },
     Count,
     /// What waits for somebody to run it.
     Due,
@@ -137,6 +141,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (0..KEYS, end()).prop_map(|(key, end)| Operation::EndByOperator { key, end }),
         2 => (0..64usize, odd(4), parcel())
             .prop_map(|(seen, lease, parcel)| Operation::SwapSeen { seen, lease, parcel }),
+        // Further than any sweeper believes.
+        2 => (10..40i64).prop_map(|units| Operation::Jump { by: 2 * units }),
         1 => Just(Operation::Count),
         1 => Just(Operation::Due),
     ]

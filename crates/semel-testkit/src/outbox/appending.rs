@@ -23,6 +23,7 @@ fn full() -> Builder {
         .payload("application/json; charset=utf-8", r#"{"cents":1999}"#)
         .attribute("region", "eu-west-1")
         .attribute("priority", "7")
+        .headers_json(r#"{"X-Shop":["a",{"b":1.0}],"traceId":"0af7 \"x\" 50% 订单\n🎉"}"#)
         .occurred_at(Timestamp::from_micros(1_700_000_000_123_457))
         .trace(TraceContext::new(parent, Some("vendor=a,other=b")).expect("a trace"))
         .correlation_id("op_root")
@@ -58,6 +59,7 @@ fn assert_same(read: &Envelope, sent: &Envelope) {
     assert_eq!(read.aggregate(), sent.aggregate());
     assert_eq!(read.content_type(), sent.content_type());
     assert_eq!(read.attributes().collect::<Vec<_>>(), sent.attributes().collect::<Vec<_>>());
+    assert_eq!(read.headers_json(), sent.headers_json());
     assert_eq!(read.occurred_at(), sent.occurred_at());
     assert_eq!(read.trace(), sent.trace());
     assert_eq!(read.correlation_id(), sent.correlation_id());

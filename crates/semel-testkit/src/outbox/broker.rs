@@ -11,7 +11,7 @@ use semel::outbox::{Lane, PublishError, Publisher};
 use tokio::sync::{oneshot, watch};
 
 /// How long anything may take that is only late on a loaded machine.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 /// What the broker does about one try of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum Reply {
     Fail,
     /// Wants it after a hundred seconds.
     Later,
+    /// Has no route for it yet.
+    Unrouted,
     /// Will never take it.
     Refuse,
     /// Is away, for this event's whole batch.
@@ -223,6 +225,7 @@ impl Publisher for Broker {
                     let (after, reason) = (Duration::from_secs(100), "at work".to_owned());
                     Err(PublishError::Later { after, reason })
                 }
+                Reply::Unrouted => Err(PublishError::Unrouted("no queue".to_owned())),
                 Reply::Refuse => Err(PublishError::Refused("not like this".to_owned())),
                 Reply::Confirm | Reply::Away | Reply::Hang | Reply::Panic => {
                     state.confirmed.push(event.clone());

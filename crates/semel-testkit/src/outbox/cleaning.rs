@@ -11,7 +11,7 @@ use super::scene::*;
 const KEEP: Duration = Duration::from_secs(10_000);
 
 async fn clean<O: Outbox>(outbox: &O, limit: u32) -> u32 {
-    outbox.clean(KEEP, limit).await.expect("a cleaning")
+    outbox.clean(KEEP, limit).await.expect("a cleaning").removed
 }
 
 /// Published rows go when they were kept long enough, not before.
@@ -49,7 +49,7 @@ pub async fn what_is_not_published_is_never_cleaned<F: OutboxFixture>(fixture: F
     claim(&outbox, 1).await;
     fixture.advance(KEEP * 3).await;
     assert_eq!(clean(&outbox, ALL).await, 0);
-    assert_eq!(outbox.clean(Duration::ZERO, ALL).await.expect("a cleaning"), 0);
+    assert_eq!(outbox.clean(Duration::ZERO, ALL).await.expect("a cleaning").removed, 0);
     assert_eq!(tally(&outbox).await, [1, 1, 0, 1, 2, 0]);
 }
 
@@ -92,7 +92,7 @@ pub async fn rows_may_be_kept_for_ever<F: OutboxFixture>(fixture: F) {
     settle(&outbox, &Fate::Published).await;
     fixture.advance(Duration::from_secs(1_000_000)).await;
     for keep in [Duration::MAX, Duration::from_secs(1 << 40)] {
-        assert_eq!(outbox.clean(keep, ALL).await.expect("a cleaning"), 0);
+        assert_eq!(outbox.clean(keep, ALL).await.expect("a cleaning").removed, 0);
     }
 }
 
@@ -133,4 +133,49 @@ pub async fn a_lane_outlives_its_first_events<F: OutboxFixture>(fixture: F) {
     assert_eq!(clean(&outbox, ALL).await, 1);
     put(&fixture, &outbox, &lane[2..]).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[1..]));
+}
+
+/// Further than anything here is kept.
+const JUMP: Duration = Duration::from_secs(25 * 60 * 60);
+
+/// A clock that has jumped removes nothing; once it is right again, what is old goes.
+pub async fn nothing_is_cleaned_by_a_clock_that_has_jumped<F: OutboxFixture>(fixture: F) {
+    let outbox = holding(&fixture, &events(2)).await;
+    settle(&outbox, &Fate::Published).await;
+    assert_eq!(clean(&outbox, ALL).await, 0);
+    let jumped = fixture.jump(JUMP, true).await;
+    for _ in 0..3 {
+        let cleaned = outbox.clean(KEEP, ALL).await.expect("a cleaning");
+        assert_eq!((cleaned.clock_suspect, cleaned.removed), (jumped, 0));
+    }
+    fixture.jump(JUMP, false).await;
+    assert_eq!(clean(&outbox, ALL).await, 0);
+    fixture.advance(KEEP + Duration::from_secs(1)).await;
+    let cleaned = outbox.clean(KEEP, ALL).await.expect("a cleaning");
+    assert_eq!((cleaned.clock_suspect, cleaned.removed), (false, 2));
+}
+
+/// What was appended while the clock was ahead is due, what was leased then lapses with its lease, and
+/// what failed then backs off for its time.
+pub async fn rows_written_during_a_jump_do_not_wait_for_it<F: OutboxFixture>(fixture: F) {
+    let pause = LEASE * 2;
+    let outbox = holding(&fixture, &[]).await;
+    fixture.jump(JUMP, true).await;
+    let (failed, leased, appended) = (event(), event(), event());
+    put(&fixture, &outbox, std::slice::from_ref(&failed)).await;
+    settle(&outbox, &retry(pause)).await;
+    put(&fixture, &outbox, std::slice::from_ref(&leased)).await;
+    assert_eq!(claim_all(&outbox).await.len(), 1);
+    put(&fixture, &outbox, std::slice::from_ref(&appended)).await;
+    fixture.jump(JUMP, false).await;
+    assert_eq!(clean(&outbox, ALL).await, 0);
+    let due = claim_all(&outbox).await;
+    assert_eq!(leased_ids(&due), [appended.id()]);
+    mark_all(&outbox, &due, &Fate::Published).await;
+    fixture.advance(PAST_LEASE).await;
+    assert_eq!(leased_ids(&claim_all(&outbox).await), [leased.id()]);
+    fixture.advance(pause - PAST_LEASE - Duration::from_secs(1)).await;
+    assert_eq!(leased_ids(&claim_all(&outbox).await), []);
+    fixture.advance(Duration::from_secs(3)).await;
+    assert_eq!(leased_ids(&claim_all(&outbox).await), [failed.id()]);
 }

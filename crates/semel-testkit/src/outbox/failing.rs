@@ -118,6 +118,31 @@ pub async fn an_event_that_is_put_off_costs_no_try<F: OutboxFixture>(fixture: F)
     broker.assert_lanes_in_order(&events);
 }
 
+/// An event that the broker has no route for yet waits, however long: it costs no try and is never given
+/// up. Only its lane waits with it. The longest rest between two tries is a minute.
+pub async fn an_event_without_a_route_waits_for_one<F: OutboxFixture>(fixture: F) {
+    let events = [about("a"), about("a"), about("b"), event()];
+    let (outbox, broker) = stage(&fixture, &events).await;
+    broker.always(events[0].id(), Reply::Unrouted);
+    let relay = impatient(&outbox, &broker);
+    let mut published = 0;
+    for _ in 0..8 {
+        let pass = relay.drain().await.expect("the outbox answers");
+        published += pass.published;
+        assert_eq!((pass.retried, pass.buried, pass.away), (0, 0, false));
+        let row = row(&*outbox, events[0].id()).await;
+        assert_eq!(row.attempts, 0, "{row:?}");
+        assert!(words(&row).contains("no route"), "{row:?}");
+        fixture.advance(Duration::from_secs(61)).await;
+    }
+    assert_eq!(published, 2, "the other lane, and what has none");
+    assert!(broker.tries(events[0].id()) >= 8, "asked again every minute at least");
+    assert_eq!(broker.tries(events[1].id()), 0, "its lane waits");
+    broker.next(events[0].id(), [Reply::Confirm]);
+    assert_eq!(drain(&outbox, &broker).await.published, 2);
+    broker.assert_lanes_in_order(&events);
+}
+
 /// A broker that is away costs no event a try, and no event: all are published when it is back.
 pub async fn an_absent_broker_costs_no_try<F: OutboxFixture>(fixture: F) {
     let events: Vec<Envelope> = (0..20).map(|at| about(&format!("{}", at % 4))).collect();
@@ -228,7 +253,7 @@ pub async fn a_publisher_that_hangs_is_left<F: OutboxFixture>(fixture: F) {
     let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
     broker.always(event.id(), Reply::Hang);
     // The relay waits in real time, however the outbox's time is moved.
-    let hasty = relay(&outbox, &broker).lease(Duration::from_millis(150));
+    let hasty = relay(&outbox, &broker).lease(Duration::from_secs(3));
     let hasty = hasty.build().expect("sound settings");
     let pass = hasty.pass().await.expect("the outbox answers");
     assert_eq!((pass.claimed, pass.published), (1, 0));

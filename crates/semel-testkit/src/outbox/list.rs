@@ -120,6 +120,8 @@ macro_rules! __outbox_behaviours {
                 a_republished_row_is_not_cleaned,
                 a_cleaned_event_may_be_appended_again,
                 a_lane_outlives_its_first_events,
+                nothing_is_cleaned_by_a_clock_that_has_jumped,
+                rows_written_during_a_jump_do_not_wait_for_it,
             }
             racing {
                 claimers_never_share_a_row,
@@ -149,6 +151,7 @@ macro_rules! __outbox_behaviours {
                 a_redriven_event_is_published,
                 a_refused_event_is_given_up_at_once,
                 an_event_that_is_put_off_costs_no_try,
+                an_event_without_a_route_waits_for_one,
                 an_absent_broker_costs_no_try,
                 a_broker_that_goes_away_keeps_what_it_confirmed,
                 followers_of_a_failure_are_given_back,
@@ -191,6 +194,7 @@ macro_rules! __outbox_behaviours {
             overlapping {
                 an_open_transaction_is_not_seen,
                 a_late_commit_is_not_passed_over,
+                without_its_row_either_of_two_may_leave_first,
                 commits_in_any_order_lose_nothing,
                 rivals_with_the_same_event_leave_one_row,
                 a_rival_that_rolls_back_takes_nothing_along,

@@ -7,7 +7,7 @@ use semel::outbox::{Fate, Outbox};
 use super::OutboxFixture;
 use super::scene::*;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 /// What is not committed is not there for others, and holds nobody up.
 pub async fn an_open_transaction_is_not_seen<F: OutboxFixture>(fixture: F) {
@@ -40,6 +40,33 @@ pub async fn a_late_commit_is_not_passed_over<F: OutboxFixture>(fixture: F) {
     assert_eq!(leased_ids(&found), ids(&slow), "none is lost");
     let numbers: Vec<u64> = rows(&outbox).await.iter().map(|row| row.sequence).collect();
     assert!(found[0].ticket.sequence < numbers[4], "the slow one had the earlier number");
+}
+
+/// Of two open transactions that tell about one thing without holding its row either may leave first: the
+/// one that commits first where a relay looks in between, the one that appended first where none does.
+/// Neither is lost.
+pub async fn without_its_row_either_of_two_may_leave_first<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    for looks_in_between in [true, false] {
+        let thing = format!("looks in between: {looks_in_between}");
+        let (first, second) = (about(&thing), about(&thing));
+        let mut slow = fixture.begin(&outbox).await;
+        let one = std::slice::from_ref(&first);
+        outbox.append(F::connection(&mut slow), one).await.expect("written");
+        let mut fast = fixture.begin(&outbox).await;
+        let one = std::slice::from_ref(&second);
+        outbox.append(F::connection(&mut fast), one).await.expect("nobody waits for the other");
+        fixture.commit(&outbox, fast).await;
+        let mut left = Vec::new();
+        if looks_in_between {
+            left.extend(settle(&outbox, &Fate::Published).await);
+        }
+        fixture.commit(&outbox, slow).await;
+        left.extend(settle(&outbox, &Fate::Published).await);
+        let by_commit = [second.id(), first.id()];
+        let by_append = [first.id(), second.id()];
+        assert_eq!(left, if looks_in_between { by_commit } else { by_append }, "{thing}");
+    }
 }
 
 /// Many transactions that commit in any order lose nothing to a relay that claims all the time.

@@ -186,7 +186,7 @@ pub async fn a_relay_cleans_up_behind_itself<F: OutboxFixture>(fixture: F) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), cleaned).await.expect("cleaned in time");
+    tokio::time::timeout(Duration::from_secs(120), cleaned).await.expect("cleaned in time");
     relaying.stop().await;
     let left = row(&*outbox, events[2].id()).await;
     assert_eq!(left.status, Status::Dead);

@@ -29,7 +29,7 @@ impl RedisCluster {
     /// Starts the masters, introduces them to each other and waits until each of them says that the
     /// cluster is whole.
     pub fn start() -> Result<Self, Error> {
-        Self::start_with(Duration::from_secs(3))
+        Self::start_with(Duration::from_secs(10))
     }
 
     /// As [`RedisCluster::start`]; a master is taken for dead that was not heard of for so long.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::cluster::RedisCluster;
 use super::error::{Error, ErrorKind};
 use super::mariadb::MariaDb;
+use super::mysql::MySql;
 use super::nats::Nats;
 use super::options::Options;
 use super::postgres::Postgres;
@@ -20,6 +21,7 @@ use super::server::Server;
 pub struct Fleet {
     postgres: Server,
     mariadb: Server,
+    mysql: Server,
     redis: Server,
     cluster: RedisCluster,
     brokers: Option<Brokers>,
@@ -39,6 +41,8 @@ impl Fleet {
     pub const POSTGRES_URL: &str = "SEMEL_TEST_POSTGRES_URL";
     /// Holds the URL of MariaDB.
     pub const MYSQL_URL: &str = "SEMEL_TEST_MYSQL_URL";
+    /// Holds the URL of MySQL, Oracle's own.
+    pub const MYSQL9_URL: &str = "SEMEL_TEST_MYSQL9_URL";
     /// Holds the URL of the single Redis.
     pub const REDIS_URL: &str = "SEMEL_TEST_REDIS_URL";
     /// Holds the URL of the Redis Cluster.
@@ -67,6 +71,7 @@ impl Fleet {
                 (rabbitmq, scope.spawn(|| Nats::start(Options::new())))
             });
             let postgres = scope.spawn(|| Postgres::start(Options::new()));
+            let mysql = scope.spawn(|| MySql::start(Options::new()));
             let mariadb = scope.spawn(|| MariaDb::start(Options::new()));
             let redis = scope.spawn(|| Redis::start(Options::new()));
             // Nobody kills its masters, and one that a busy machine keeps waiting is not dead.
@@ -74,6 +79,7 @@ impl Fleet {
             Ok(Self {
                 postgres: join(postgres)?,
                 mariadb: join(mariadb)?,
+                mysql: join(mysql)?,
                 redis: join(redis)?,
                 cluster: join(cluster)?,
                 brokers: match brokers {
@@ -93,6 +99,7 @@ impl Fleet {
             (Self::PRESENT, "1".to_owned()),
             (Self::POSTGRES_URL, self.postgres.url().to_owned()),
             (Self::MYSQL_URL, self.mariadb.url().to_owned()),
+            (Self::MYSQL9_URL, self.mysql.url().to_owned()),
             (Self::REDIS_URL, self.redis.url().to_owned()),
             (Self::REDIS_CLUSTER_URL, self.cluster.url()),
         ];

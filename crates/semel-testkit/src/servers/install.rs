@@ -12,6 +12,7 @@ use std::process::Command;
 
 use super::account;
 use super::error::{Error, ErrorKind};
+use super::release::{self, Program};
 
 /// `sbin` directories hold servers but are not on an ordinary user's `PATH`.
 const MORE_DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin"];
@@ -24,6 +25,8 @@ const RABBITMQ_SCRIPTS: &str = "/usr/lib/rabbitmq/bin";
 const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
 /// The oldest PostgreSQL the SQL stores support.
 const POSTGRES_OLDEST: u32 = 13;
+/// The oldest MySQL the SQL stores support.
+const MYSQL_OLDEST: u32 = 8;
 /// The oldest Redis the Redis store supports.
 const REDIS_OLDEST: u32 = 7;
 /// The first NATS with JetStream.
@@ -49,6 +52,15 @@ pub(super) struct RabbitMqPrograms {
 ///
 /// `say` is told before anything on the machine changes.
 pub fn ensure(mut say: impl FnMut(&str)) -> Result<(), Error> {
+    install(&mut say)?;
+    if mysql().is_ok() && release::is_unpacked() {
+        return Ok(());
+    }
+    release::unpack(&mut say)
+}
+
+/// Installs the servers that the machine's own release has.
+fn install(say: &mut impl FnMut(&str)) -> Result<(), Error> {
     let lacking = lacking();
     if lacking.is_empty() {
         return Ok(());
@@ -87,11 +99,15 @@ pub fn ensure(mut say: impl FnMut(&str)) -> Result<(), Error> {
 fn lacking() -> Vec<(&'static str, Error)> {
     let checks = [
         ("postgresql", postgres().err()),
+        ("pgbouncer", pgbouncer().err()),
         ("mariadb-server", mariadb().err()),
         ("redis-server", redis().err()),
         ("nats-server", nats().err()),
         ("rabbitmq-server", rabbitmq().err()),
         ("curl", curl().err()),
+        ("chromium", chromium().err()),
+        ("nginx", nginx().err()),
+        ("haproxy", haproxy().err()),
     ];
     checks.into_iter().filter_map(|(package, error)| Some((package, error?))).collect()
 }
@@ -122,6 +138,11 @@ pub(super) fn postgres() -> Result<PathBuf, Error> {
     }
 }
 
+/// The pooler in front of PostgreSQL.
+pub(super) fn pgbouncer() -> Result<PathBuf, Error> {
+    program("pgbouncer").ok_or_else(|| missing("`pgbouncer`", "pgbouncer"))
+}
+
 /// MariaDB's server and set-up tool.
 pub(super) fn mariadb() -> Result<MariaDbPrograms, Error> {
     let install_db = program("mariadb-install-db").or_else(|| program("mysql_install_db"));
@@ -130,6 +151,24 @@ pub(super) fn mariadb() -> Result<MariaDbPrograms, Error> {
         (None, _) => Err(missing("`mariadbd`", "mariadb-server")),
         (_, None) => Err(missing("`mariadb-install-db`", "mariadb-server")),
     }
+}
+
+/// MySQL's server: the machine's own, else that of the unpacked release.
+pub(super) fn mysql() -> Result<Program, Error> {
+    let installed = program("mysqld").filter(|path| {
+        // Packages of MariaDB bring a program of this name too.
+        let said = version(path).unwrap_or_default();
+        !said.contains("MariaDB") && parse_major(&said).is_some_and(|major| major >= MYSQL_OLDEST)
+    });
+    installed
+        .map(Program::installed)
+        .or_else(|| release::program("mysqld"))
+        .ok_or_else(|| missing("`mysqld` (MySQL, not MariaDB)", "mysql-server"))
+}
+
+/// PgBouncer of the unpacked release.
+pub(super) fn newest_pgbouncer() -> Result<Program, Error> {
+    release::program("pgbouncer").ok_or_else(|| missing("a newer `pgbouncer`", "pgbouncer"))
 }
 
 /// The Redis server.
@@ -170,6 +209,21 @@ fn curl() -> Result<PathBuf, Error> {
     program("curl").ok_or_else(|| missing("`curl`", "curl"))
 }
 
+/// A browser, for what only browsers do with an answer.
+pub fn chromium() -> Result<PathBuf, Error> {
+    program("chromium").ok_or_else(|| missing("`chromium`", "chromium"))
+}
+
+/// What people put in front of servers of ours.
+pub fn nginx() -> Result<PathBuf, Error> {
+    program("nginx").ok_or_else(|| missing("`nginx`", "nginx"))
+}
+
+/// The same of others.
+pub fn haproxy() -> Result<PathBuf, Error> {
+    program("haproxy").ok_or_else(|| missing("`haproxy`", "haproxy"))
+}
+
 fn directories() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut all: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -179,8 +233,12 @@ fn directories() -> Vec<PathBuf> {
 
 /// The first number in what a program says about its version: `v=7.0.15`, `(PostgreSQL) 15.18`.
 fn major_version(program: &Path) -> Option<u32> {
+    parse_major(&version(program)?)
+}
+
+fn version(program: &Path) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
-    parse_major(&String::from_utf8_lossy(&output.stdout))
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn parse_major(said: &str) -> Option<u32> {

@@ -38,7 +38,7 @@ const FLAGS: [&str; 12] = [
 ];
 
 /// The set-up tool creates `root@localhost`, which no TCP client is once names are not resolved.
-const LOGIN: &str = "CREATE USER IF NOT EXISTS root@'127.0.0.1';\n\
+pub(super) const LOGIN: &str = "CREATE USER IF NOT EXISTS root@'127.0.0.1';\n\
                      GRANT ALL PRIVILEGES ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n";
 
 impl MariaDb {
@@ -96,7 +96,7 @@ impl MariaDb {
     }
 }
 
-fn flag(name: &str, path: &std::path::Path) -> OsString {
+pub(super) fn flag(name: &str, path: &std::path::Path) -> OsString {
     let mut flag = OsString::from(name);
     flag.push(path);
     flag
@@ -104,13 +104,13 @@ fn flag(name: &str, path: &std::path::Path) -> OsString {
 
 /// The log line comes after the port is bound and the login exists. A server that lost its port to
 /// another ends instead of logging it, so a greeting now is a greeting from ours.
-fn ready(vitals: &Vitals<'_>) -> bool {
+pub(super) fn ready(vitals: &Vitals<'_>) -> bool {
     vitals.log.contains("ready for connections") && answers(vitals.port, Duration::from_secs(1))
 }
 
 /// The server speaks first: a header of four bytes, then its protocol's version, ten. A refusal
 /// (too many connections) has 255 there and is no answer.
-fn answers(port: u16, within: Duration) -> bool {
+pub(super) fn answers(port: u16, within: Duration) -> bool {
     let greet = || -> std::io::Result<u8> {
         let mut greeting = [0; 5];
         port::dial(port, within)?.read_exact(&mut greeting)?;

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 const PARTITIONS: u16 = 16;
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What is wrong with a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

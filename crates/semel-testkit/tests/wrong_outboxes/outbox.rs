@@ -12,7 +12,8 @@ use std::time::Duration;
 use semel::event::{Envelope, EventId};
 use semel::outbox::memory::MemoryOutbox;
 use semel::outbox::{
-    Applied, Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Status,
+    Ticket, Verb,
 };
 use semel::store::Result;
 use semel::{AttemptId, Clock, ErrorText, Timestamp};
@@ -295,7 +296,7 @@ impl Outbox for WrongOutbox {
         self.outbox.apply(&selection, verb, after, limit).await
     }
 
-    async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
+    async fn clean(&self, keep: Duration, limit: u32) -> Result<Cleaned> {
         let keep = if self.is(Wrong::CleansAtOnce) { Duration::ZERO } else { keep };
         let cleaned = self.outbox.clean(keep, limit).await?;
         let left = self.outbox.list(&Selection::default(), None, u32::MAX).await?;

@@ -189,6 +189,11 @@ fn a_store_that_skips_records_in_a_listing_is_found() {
 }
 
 #[test]
+fn a_store_that_counts_one_page_is_found() {
+    assert_found(Wrong::TalliesAPage, &["listing::a_tally_counts_all_and_finds_the_worst"]);
+}
+
+#[test]
 fn a_store_whose_survey_shows_less_than_its_listing_is_found() {
     assert_found(
         Wrong::SurveysTooLittle,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use semel::store::memory::MemoryStore;
 use semel::store::{
     Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Listed, Opened, Page,
-    Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
+    Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept, Tally,
 };
 use semel::{
     Clock, Digest, Entry, ErrorText, Key, Lease, OnCrash, Record, Recorded, State, Timestamp,
@@ -61,6 +61,8 @@ pub(crate) enum Wrong {
     Unlimited,
     /// A listing loses the last record of each page.
     SkipsOne,
+    /// Counts the first page only.
+    TalliesAPage,
     /// The filter on references is a prefix.
     PrefixReference,
     /// What lies below a scope is what begins with it.
@@ -177,6 +179,7 @@ impl Store for WrongStore {
             Change::Replace(draft) => Change::Replace(Draft { key: key.clone(), ..draft.clone() }),
             Change::End(ending) => Change::End(self.spoil(ending)),
             Change::Redrive => Change::Redrive,
+            Change::Redate => Change::Redate,
         };
         let current = self.store.peek(&key).await?.map(|peeked| peeked.record);
         let judged = match &current {
@@ -337,6 +340,17 @@ impl Inspect for WrongStore {
             }
         }
         Ok(Page { entries, unreadable, next })
+    }
+
+    async fn tally(&self, filter: &Filter) -> Result<Tally> {
+        if !self.is(Wrong::TalliesAPage) {
+            return self.store.tally(filter).await;
+        }
+        let mut tally = Tally::default();
+        for listed in self.survey(filter, None, 1_000).await?.entries {
+            tally.add(listed.record.attempt);
+        }
+        Ok(tally)
     }
 }
 

@@ -1,0 +1,134 @@
+//! Claims in transactions that belong to the caller, and sessions that work leaves behind.
+
+use semel::executor::{Claimed, Unit};
+use semel::store::{ErrorKind, TransactionalStore};
+use semel::{Command, Error, Execution, Key, Outcome, State};
+use tokio::sync::oneshot;
+
+use super::transacting::{Leak, On, TransactionFixture, command, executor, place, state, value};
+
+/// A claim that was made outside may be handed to the caller's transaction, which settles it whatever
+/// its isolation and however long it takes.
+pub async fn a_claim_handed_to_a_transaction_is_settled_in_it<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let Ok(Claimed::Granted(mut claim)) = executor.claim(command()).await else {
+        panic!("a grant");
+    };
+    let store = executor.store();
+    let mut transaction = store.begin().await.expect("a transaction");
+    let connection = F::Store::connection(&mut transaction);
+    executor.hold_in(connection, &mut claim).await.expect("held");
+    F::effect(connection, "order").await;
+    let outcome = Outcome::new(Outcome::JSON, r#""by hand""#);
+    executor.settle_in(connection, claim, outcome).await.expect("settled");
+    store.commit(transaction).await.expect("committed");
+    assert_eq!(value(&place::<F>(&executor, command(), "not run").await), "by hand");
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// Claims and settles on a plain client's connection, which is in a transaction of its own.
+async fn settle_plainly<F: TransactionFixture>(
+    executor: &On<F>,
+    connection: &mut <F::Store as TransactionalStore>::Connection,
+) -> Result<(), Error> {
+    let claimed = executor.open_in(connection, command()).await?;
+    let Claimed::Granted(claim) = claimed else { panic!("a grant, not {claimed:?}") };
+    F::effect(connection, "order").await;
+    executor.settle_in(connection, claim, Outcome::new(Outcome::JSON, r#""by hand""#)).await
+}
+
+/// A claim can be opened and settled in a transaction that the store never saw begin.
+pub async fn a_plain_clients_transaction_carries_a_claim<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let mut plain = fixture.plain().await;
+    for end in ["ROLLBACK", "COMMIT"] {
+        F::tell(&mut plain, "BEGIN").await;
+        settle_plainly::<F>(&executor, &mut plain).await.expect("settled");
+        F::tell(&mut plain, end).await;
+        let effects = u64::from(end == "COMMIT");
+        assert_eq!(fixture.effects("order").await, effects, "after {end}");
+        assert_eq!(state::<F>(&executor).await.is_some(), end == "COMMIT");
+    }
+    assert_eq!(value(&place::<F>(&executor, command(), "not run").await), "by hand");
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// A claim that was committed first is settled with the writes of a plain client's transaction.
+pub async fn a_committed_claim_is_settled_in_a_plain_clients_transaction<F: TransactionFixture>(
+    fixture: F,
+) {
+    let executor = executor(&fixture).await;
+    let mut plain = fixture.plain().await;
+    let Ok(Claimed::Granted(claim)) = executor.claim(command()).await else { panic!("a grant") };
+    F::tell(&mut plain, "BEGIN").await;
+    F::effect(&mut plain, "order").await;
+    let outcome = Outcome::new(Outcome::JSON, r#""by hand""#);
+    executor.settle_in(&mut plain, claim, outcome).await.expect("settled");
+    assert_eq!(state::<F>(&executor).await, Some((State::Running, 1)), "not before the commit");
+    F::tell(&mut plain, "COMMIT").await;
+    assert_eq!(value(&place::<F>(&executor, command(), "not run").await), "by hand");
+    assert_eq!(fixture.effects("order").await, 1);
+}
+
+/// What would be settled apart from the work's writes is refused.
+pub async fn a_claim_whose_plain_transaction_is_over_is_refused<F: TransactionFixture>(fixture: F) {
+    let executor = executor(&fixture).await;
+    let mut plain = fixture.plain().await;
+    F::tell(&mut plain, "BEGIN").await;
+    let claimed = executor.open_in(&mut plain, command()).await.expect("a store");
+    let Claimed::Granted(claim) = claimed else { panic!("a grant, not {claimed:?}") };
+    F::effect(&mut plain, "order").await;
+    F::tell(&mut plain, "COMMIT").await;
+    let outcome = Outcome::new(Outcome::JSON, r#""by hand""#);
+    let late = executor.settle_in(&mut plain, claim, outcome).await;
+    assert!(
+        matches!(&late, Err(Error::Store(e)) if e.kind() == ErrorKind::Misconfigured),
+        "{late:?}"
+    );
+    assert_eq!(state::<F>(&executor).await, Some((State::Running, 1)), "nothing was written");
+}
+
+/// Runs `leave`, then asks `look`; fails after that if it is told to.
+async fn ask_inside<F: TransactionFixture>(
+    executor: &On<F>,
+    id: String,
+    leave: Option<&'static str>,
+    look: &'static str,
+    fails: bool,
+) -> Option<String> {
+    let key = Key::command("acme", "ORDER_CREATE", &id).expect("a valid key");
+    let (told, answer) = oneshot::channel();
+    let done: Result<Execution<()>, Error<String>> = executor
+        .transact(Command::new(key), move |mut unit: Unit<F::Store>| async move {
+            if let Some(leave) = leave {
+                F::tell(unit.conn(), leave).await;
+            }
+            let _ = told.send(F::ask(unit.conn(), look).await);
+            if fails { Err("no stock".to_owned()) } else { Ok(()) }
+        })
+        .await;
+    assert_eq!(done.is_err(), fails, "{done:?}");
+    answer.await.expect("the work ran")
+}
+
+/// What one tenant's work leaves in its session is not there for the next one's, however it ended.
+pub async fn nothing_that_work_leaves_in_its_session_reaches_another<F: TransactionFixture>(
+    fixture: F,
+) {
+    let executor = executor(&fixture).await;
+    for (number, Leak { leave, look }) in F::leaks().iter().copied().enumerate() {
+        for fails in [false, true] {
+            let ask = async |name: &str, leave, fails| {
+                let id = format!("leak-{number}-{fails}-{name}");
+                ask_inside::<F>(&executor, id, leave, look, fails).await
+            };
+            let before = ask(&format!("before-{fails}"), None, false).await;
+            let left = ask("leaving", Some(leave), fails).await;
+            assert_ne!(left, before, "the work really left something: {leave}");
+            for rest in 0..3 {
+                let after = ask(&format!("after-{fails}-{rest}"), None, false).await;
+                assert_eq!(after, before, "left by: {leave} (and it failed: {fails})");
+            }
+        }
+    }
+}
