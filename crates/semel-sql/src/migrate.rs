@@ -81,8 +81,21 @@ pub(crate) const RECORD: Shape = Shape {
         "expires_at",
         "sweep_at",
     ],
-    indexes: &["semel_record_sweep", "semel_record_open", "semel_record_reference"],
+    indexes: &[
+        "semel_record_sweep",
+        "semel_record_open",
+        "semel_record_reference",
+        "semel_record_tenant",
+    ],
     keys: &[&["digest"]],
+};
+
+/// What is remembered of the clock.
+pub(crate) const CLOCK: Shape = Shape {
+    table: "semel_clock",
+    columns: &["id", "trusted", "suspect"],
+    indexes: &[],
+    keys: &[&["id"]],
 };
 
 /// A database under construction, for as long as one `apply` takes.
@@ -263,7 +276,8 @@ mod tests {
     fn a_lacking_column_and_index_are_named() {
         let columns: Vec<String> =
             RECORD.columns.iter().filter(|c| **c != "fence").map(ToString::to_string).collect();
-        let indexes = ["semel_record_open".to_owned(), "SEMEL_RECORD_REFERENCE".to_owned()];
+        let indexes = ["semel_record_open", "SEMEL_RECORD_REFERENCE", "semel_record_tenant"];
+        let indexes = indexes.map(str::to_owned);
         let found: Vec<String> =
             shape(&RECORD, &columns, &indexes).into_iter().map(|f| f.found).collect();
         assert_eq!(found.len(), 2, "{found:?}");

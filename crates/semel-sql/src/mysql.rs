@@ -6,8 +6,8 @@
 //! not borrow from the caller's pool, and nothing in it waits for a row that somebody's open
 //! transaction holds.
 //!
-//! The statements were run on MariaDB 10.11. The variants for MySQL 8, which lacks `INSERT …
-//! RETURNING` and `SET STATEMENT`, are written and not run; `check` says so.
+//! The statements were run on MariaDB 10.11 and on MySQL 9.7, which lacks `INSERT … RETURNING` and
+//! `SET STATEMENT`; on MySQL 8 they were not, and `check` says so.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), semel::store::Error> {
@@ -30,12 +30,14 @@ mod inspect;
 mod ledger;
 mod many;
 mod outbox;
+mod replication;
 mod schema;
 mod seat;
 mod session;
 mod statement;
 mod sweep;
 mod transaction;
+mod watermark;
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +48,7 @@ use semel::key::Key;
 use semel::record::Version;
 use semel::store::{
     Change, Draft, Ending, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer,
-    Result, Settled, Store, Swapped, Swept,
+    Replication, ReplicationState, Result, Settled, Store, Swapped, Swept,
 };
 use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlConnectOptions;
@@ -57,7 +59,7 @@ pub use transaction::MySqlTransaction;
 
 use self::aside::Aside;
 use self::ledger::Ledger;
-use self::session::Role;
+use self::session::{Idle, OVERHEAD, Role};
 use self::transaction::Bays;
 use crate::error::{Stage, timed_out};
 use crate::lanes::{Lanes, Settlement};
@@ -72,7 +74,7 @@ pub struct MySqlStore {
     bays: Arc<Bays>,
     aside: Arc<Aside>,
     hatch: Arc<outbox::Hatch>,
-    desk: Arc<Seats<MySqlConnection>>,
+    desk: Arc<Seats<Idle>>,
 }
 
 impl MySqlStore {
@@ -90,7 +92,9 @@ impl MySqlStore {
             url: url.to_owned(),
             lanes: 4,
             transactions: 16,
+            lifetime: Duration::from_secs(30 * 60),
             statement_timeout: Duration::from_secs(5),
+            replication: None,
         }
     }
 
@@ -101,7 +105,7 @@ impl MySqlStore {
     /// `Misconfigured` if the database ran other statements under one of our numbers.
     pub async fn migrate(&self) -> Result<Vec<i32>> {
         // On a session without our limits: building an index may take as long as it takes.
-        let role = Role::Transaction;
+        let role = Role::Migration;
         let (connection, _) =
             session::connect(&self.ledger.options, role, self.ledger.limit).await?;
         migrate::apply(&mut schema::Site(connection), schema::MIGRATIONS).await
@@ -112,10 +116,10 @@ impl MySqlStore {
     /// # Errors
     /// If the server cannot be asked.
     pub async fn verify(&self) -> Result<Vec<Finding>> {
-        let (mut slot, mut connection) = self.aside.take("verify").await?;
-        let work = schema::verify(&mut connection);
+        let mut turn = self.aside.take("verify").await?;
+        let work = schema::verify(&mut turn.connection);
         let findings = self.aside.bounded("verify", work).await?;
-        *slot = Some(connection);
+        turn.end();
         Ok(findings)
     }
 
@@ -148,7 +152,9 @@ pub struct Builder {
     url: String,
     lanes: usize,
     transactions: usize,
+    lifetime: Duration,
     statement_timeout: Duration,
+    replication: Option<Replication>,
 }
 
 impl Builder {
@@ -161,6 +167,20 @@ impl Builder {
     /// Transactions of ours that can be open at once; further ones wait. Default 16.
     pub fn transactions(mut self, count: usize) -> Self {
         self.transactions = count.max(1);
+        self
+    }
+
+    /// For how long a connection of transactions is used. Default 30 min: after a failover behind a
+    /// name or a proxy no connection stays with the old server for longer.
+    pub fn max_lifetime(mut self, lifetime: Duration) -> Self {
+        self.lifetime = lifetime;
+        self
+    }
+
+    /// Declares what a failover may lose, instead of what the store observes: connected replicas,
+    /// semi-synchronous replication, Galera and Group Replication.
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.replication = Some(replication);
         self
     }
 
@@ -181,12 +201,18 @@ impl Builder {
         let limit = self.statement_timeout;
         let options = options(&self.url)?;
         let opened = timeout(limit, session::connect(&options, Role::Ledger, limit)).await;
-        let (_, server) =
+        let (mut connection, server) =
             opened.unwrap_or_else(|_| Err(timed_out(Stage::Connecting, "connect", limit)))?;
-        let ledger = Arc::new(Ledger::new(options, server, limit));
+        let replication = ReplicationState::new(self.replication);
+        let observing = replication::observe(&mut connection, server.flavour);
+        let observed = timeout(limit, observing).await;
+        let observed =
+            observed.unwrap_or_else(|_| Err(timed_out(Stage::Connecting, "connect", limit)))?;
+        replication.observe(observed.replication());
+        let ledger = Arc::new(Ledger::new(options, server, limit, replication));
         Ok(MySqlStore {
             lanes: Lanes::new(Arc::clone(&ledger), self.lanes, limit),
-            bays: Arc::new(Bays::new(Arc::clone(&ledger), self.transactions)),
+            bays: Arc::new(Bays::new(Arc::clone(&ledger), self.transactions, self.lifetime)),
             aside: Arc::new(Aside::new(Arc::clone(&ledger))),
             hatch: Arc::default(),
             desk: Arc::new(Seats::new()),
@@ -232,40 +258,51 @@ impl Store for MySqlStore {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        let (mut slot, mut connection) = self.aside.take("sweep").await?;
-        let work = sweep::sweep(&mut connection, self.ledger.server.flavour, limit);
+        let mut turn = self.aside.take("sweep").await?;
+        let work = async {
+            self.ledger.observe(&mut turn.connection).await?;
+            sweep::sweep(&mut turn.connection, self.ledger.server.flavour, limit).await
+        };
         let swept = self.aside.bounded("sweep", work).await?;
-        *slot = Some(connection);
+        turn.end();
         Ok(swept)
     }
 
     async fn renewer(&self) -> Result<MySqlRenewer> {
         let mut renewer = MySqlRenewer { ledger: Arc::clone(&self.ledger), connection: None };
-        renewer.connection = Some(renewer.connect().await?);
+        renewer.connection = Some(Idle::new(renewer.connect().await?));
         Ok(renewer)
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        let (mut slot, mut connection) = self.aside.take("check").await?;
+        let mut turn = self.aside.take("check").await?;
         let work = async {
-            let mut findings = check::check(&mut connection, &self.ledger.server).await?;
-            findings.extend(schema::verify(&mut connection).await?);
+            let Ledger { server, replication, .. } = &*self.ledger;
+            let observed = self.ledger.observe(&mut turn.connection).await?;
+            let declared = replication.declared();
+            let mut findings =
+                check::check(&mut turn.connection, server, declared, &observed).await?;
+            findings.extend(schema::verify(&mut turn.connection).await?);
             Ok(findings)
         };
         let findings = self.aside.bounded("check", work).await?;
-        *slot = Some(connection);
+        turn.end();
         Ok(findings)
     }
 
     fn guarantee(&self) -> Guarantee {
-        Guarantee::Fenced
+        self.ledger.replication.effective().limit(Guarantee::Fenced)
+    }
+
+    fn max_retry_payload(&self) -> Option<usize> {
+        Some(self.ledger.server.packet.saturating_sub(OVERHEAD))
     }
 }
 
 /// Extends leases over a connection of its own, which is opened again when it was lost.
 pub struct MySqlRenewer {
     ledger: Arc<Ledger>,
-    connection: Option<MySqlConnection>,
+    connection: Option<Idle>,
 }
 
 impl MySqlRenewer {
@@ -287,7 +324,11 @@ impl Renewer for MySqlRenewer {
     async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
         let limit = self.ledger.limit;
         // Taken out while in use: whatever interrupts us, a connection in mid-statement is not kept.
-        let mut connection = match self.connection.take() {
+        let rested = match self.connection.take() {
+            Some(idle) => idle.wake(limit).await,
+            None => None,
+        };
+        let mut connection = match rested {
             Some(connection) => connection,
             None => self.connect().await?,
         };
@@ -296,7 +337,7 @@ impl Renewer for MySqlRenewer {
             .await
             .unwrap_or_else(|_| Err(timed_out(Stage::Running, "renew", limit)));
         match done {
-            Ok(()) => self.connection = Some(connection),
+            Ok(()) => self.connection = Some(Idle::new(connection)),
             // Those that were written must not suffer for those that were not.
             Err(_) if answers.iter().any(|answer| *answer != Renewed::Unknown) => {}
             Err(error) => return Err(error),

@@ -19,7 +19,7 @@ use semel::outbox::{Fate, Lane, Leased, Marked, Row, Selection, Status, Ticket, 
 use semel::outcome::ErrorText;
 use semel::store::Result;
 
-pub(crate) use self::search::{LONG, Looked, SHORT, Search};
+pub(crate) use self::search::{GRACE, LONG, Looked, REDATED, SHORT, Search};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use self::seats::Seats;
 use crate::error::corrupt_outbox;
@@ -43,6 +43,7 @@ pub(crate) const OUTBOX: Shape = Shape {
         "status",
         "attempts",
         "due_at",
+        "rest_us",
         "lane",
         "token",
         "error",
@@ -179,7 +180,7 @@ impl Stored {
             set("aggregatetype", self.aggregatetype);
         }
         let payload = self.payload.into();
-        let carried = Carried { attributes, content_type: None, payload, tenant: None };
+        let carried = Carried { attributes, payload, ..Carried::default() };
         let envelope = Envelope::from_cloud(carried).map_err(|error| error.to_string())?;
         Ok(envelope.with_sequence(sequence))
     }

@@ -23,10 +23,13 @@ mod ledger;
 mod options;
 mod outbox;
 mod renew;
+mod replication;
 mod schema;
+mod session;
 mod statement;
 mod transaction;
 mod wake;
+mod watermark;
 
 use std::fmt;
 use std::future::Future;
@@ -41,21 +44,25 @@ use semel::store::{
     Swapped, Swept,
 };
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection, Row};
+use sqlx::{PgConnection, Row};
 use tokio::sync::{Mutex, mpsc};
+use tokio::time::{Instant, timeout};
 
 use crate::error::{Stage, timed_out};
 use crate::lanes::{Lanes, Settlement};
 use crate::row::SWEPT;
 use busy::{Patience, is_busy};
 use ledger::Ledger;
-use statement::{failed, text, unconnected};
+use replication::Durability;
+use session::{Naming, Session, is_pooled, pooled};
+use statement::{failed, transaction_session, unconnected};
 use transaction::Home;
 
 pub use business::PgTable;
 pub use options::PgOptions;
 pub use renew::PgRenewer;
 pub use schema::{MIGRATIONS, print};
+pub use session::Pooling;
 pub use transaction::PgTransaction;
 
 /// The ledger in PostgreSQL. Cheap to clone: clones share connections.
@@ -71,8 +78,13 @@ struct Inner {
     aside: Mutex<Option<PgConnection>>,
     hatch: outbox::Hatch,
     desk: idmap::Desk,
-    plain: PgConnectOptions,
-    renewing: PgConnectOptions,
+    durability: Durability,
+    /// Sessions as the server sets them up.
+    plain: Session,
+    /// The ledger's own.
+    ours: Session,
+    naming: Naming,
+    address: PgConnectOptions,
     /// Closing it ends the task that sends them.
     hints: mpsc::Sender<Hint>,
     limit: Duration,
@@ -94,25 +106,65 @@ impl PgStore {
     }
 
     async fn assemble(settings: &PgOptions) -> Result<Self> {
-        let plain = settings.plain()?;
+        let address = settings.plain()?;
         let limit = settings.statement_timeout;
-        let ours = settings.ledger_session(&plain);
+        let durability = Durability::new(settings.replication);
         // Whatever is wrong with the address or the credentials is said here, not on first use.
-        let first = tokio::time::timeout(limit, schema::greet(&plain))
+        let greeting = async {
+            let direct = Session::plain(address.clone(), Pooling::Direct);
+            let mut first = schema::greet(&direct).await?;
+            let looked = durability.observe(&mut first).await;
+            looked.map_err(unconnected("connect"))?;
+            let pooling = match settings.pooling {
+                Some(pooling) => pooling,
+                None => look_for_pooler(&direct, &mut first).await?,
+            };
+            Ok((first, pooling))
+        };
+        let (first, pooling) = timeout(limit, greeting)
             .await
             .map_err(|_| timed_out(Stage::Connecting, "connect", limit))??;
-        let ledger = Arc::new(Ledger { options: ours.clone() });
+        let plain = Session::plain(address.clone(), pooling);
+        let ours = Session::ledger(address.clone(), pooling, limit.as_millis());
+        let lent = match pooling {
+            Pooling::Direct => transaction_session(address.clone(), first.server_version_num()),
+            Pooling::Prepared | Pooling::Unprepared => address.clone(),
+        };
+        let ledger = Arc::new(Ledger { session: ours.clone() });
         Ok(Self(Arc::new(Inner {
             lanes: Lanes::new(ledger, settings.lanes, limit),
-            transactions: Home::new(plain.clone(), settings),
+            transactions: Home::new(lent, settings),
             aside: Mutex::new(Some(first)),
             hatch: outbox::Hatch::new(ours.clone()),
             desk: idmap::Desk::new(ours.clone(), limit),
             hints: wake::announcer(plain.clone(), limit),
+            durability,
+            naming: plain.naming(),
             plain,
-            renewing: ours,
+            ours,
+            address,
             limit,
         })))
+    }
+
+    /// Confirms the answer of a step that wrote, where it may have waited for a standby in vain.
+    async fn confirmed<T>(
+        &self,
+        operation: &'static str,
+        began: Instant,
+        answer: Result<T>,
+    ) -> Result<T> {
+        if self.0.durability.doubts(began, &answer) {
+            self.confirm(operation).await?;
+        }
+        answer
+    }
+
+    /// Waits until nothing that this server shows can be on it alone, where commits wait for a
+    /// standby and one of ours is in doubt.
+    pub(crate) async fn confirm(&self, operation: &'static str) -> Result<()> {
+        let Inner { durability, plain, limit, .. } = &*self.0;
+        durability.confirm(plain, operation, *limit).await
     }
 
     /// Runs a statement beside the lanes, on a connection that is reopened after any failure.
@@ -121,17 +173,50 @@ impl PgStore {
         operation: &'static str,
         statement: impl for<'c> FnOnce(&'c mut PgConnection) -> Aside<'c, T> + Send,
     ) -> Result<T> {
+        self.beside(operation, statement, false).await
+    }
+
+    /// Runs several in a transaction.
+    async fn aside_transaction<T: Send>(
+        &self,
+        operation: &'static str,
+        statements: impl for<'c> FnOnce(&'c mut PgConnection) -> Aside<'c, T> + Send,
+    ) -> Result<T> {
+        self.beside(operation, statements, true).await
+    }
+
+    async fn beside<T: Send>(
+        &self,
+        operation: &'static str,
+        statements: impl for<'c> FnOnce(&'c mut PgConnection) -> Aside<'c, T> + Send,
+        transaction: bool,
+    ) -> Result<T> {
+        let plain = &self.0.plain;
         let mut seat = self.0.aside.lock().await;
         // Taken out while in use: if this future is dropped, so is the connection.
         let mut connection = match seat.take() {
             Some(connection) => connection,
-            None => tokio::time::timeout(self.0.limit, self.0.plain.connect())
+            None => timeout(self.0.limit, plain.connect())
                 .await
                 .map_err(|_| timed_out(Stage::Connecting, operation, self.0.limit))?
                 .map_err(unconnected(operation))?,
         };
         let limit = self.0.limit * ASIDE_PATIENCE;
-        let answer = tokio::time::timeout(limit, statement(&mut connection))
+        let sent = async {
+            let own = transaction && plain.pooling() == Pooling::Direct;
+            let begun = match own {
+                true => plain.begin(&mut connection).await,
+                false => plain.enter(&mut connection).await,
+            };
+            begun.map_err(failed(operation))?;
+            let answer = statements(&mut connection).await?;
+            if own {
+                let end = sqlx::raw_sql("commit").execute(&mut connection).await;
+                return end.map(|_| answer).map_err(failed(operation));
+            }
+            plain.commit(&mut connection, operation, Ok(answer)).await
+        };
+        let answer = timeout(limit, sent)
             .await
             .map_err(|_| timed_out(Stage::Running, operation, limit))??;
         *seat = Some(connection);
@@ -155,12 +240,20 @@ impl Store for PgStore {
 
     async fn open(&self, draft: &Draft) -> Result<Opened> {
         storable_draft("open", draft)?;
-        self.0.lanes.step(draft).await
+        let began = Instant::now();
+        let opened = self.0.lanes.step(draft).await;
+        let opened = self.confirmed("open", began, opened).await?;
+        if matches!(opened, Opened::Existing { .. }) && self.0.durability.in_doubt() {
+            self.confirm("open").await?;
+        }
+        Ok(opened)
     }
 
     async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
         storable_change(change)?;
-        self.0.lanes.swap(key, judged, change).await
+        let began = Instant::now();
+        let swapped = self.0.lanes.swap(key, judged, change).await;
+        self.confirmed("swap", began, swapped).await
     }
 
     async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
@@ -168,7 +261,9 @@ impl Store for PgStore {
         let settlement = Settlement { lease: *lease, ending: ending.clone() };
         let patience = Patience::new();
         loop {
+            let began = Instant::now();
             let answer = self.0.lanes.step(&settlement).await;
+            let answer = self.confirmed("settle", began, answer).await;
             if !patience.again(answer.as_ref().is_err_and(is_busy)).await {
                 return answer;
             }
@@ -176,19 +271,35 @@ impl Store for PgStore {
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
-        self.0.lanes.step(&key.digest()).await
+        let peeked = self.0.lanes.step(&key.digest()).await?;
+        if peeked.is_some() && self.0.durability.in_doubt() {
+            self.confirm("peek").await?;
+        }
+        Ok(peeked)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        self.aside("sweep", |connection| Box::pin(sweep(connection, limit))).await
+        let (inner, naming) = (Arc::clone(&self.0), self.0.naming);
+        self.aside("sweep", move |connection| {
+            Box::pin(async move {
+                let swept = sweep(naming, connection, limit).await?;
+                // Standbys come and go while the store runs.
+                inner.durability.observe(connection).await.map_err(failed("sweep"))?;
+                Ok(swept)
+            })
+        })
+        .await
     }
 
     async fn renewer(&self) -> Result<PgRenewer> {
-        PgRenewer::connect(self.0.renewing.clone(), self.0.limit).await
+        PgRenewer::connect(self.0.ours.clone(), self.0.limit).await
     }
 
     async fn listen(&self) -> Result<Option<Box<dyn Listen>>> {
-        wake::listen(self.0.plain.clone(), self.0.limit).await.map(Some)
+        match self.0.plain.pooling() {
+            Pooling::Direct => wake::listen(self.0.address.clone(), self.0.limit).await.map(Some),
+            Pooling::Prepared | Pooling::Unprepared => Ok(None),
+        }
     }
 
     fn announce(&self, hint: Hint) {
@@ -197,27 +308,65 @@ impl Store for PgStore {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        self.aside("check", |connection| Box::pin(schema::check(connection))).await
+        let (inner, naming) = (Arc::clone(&self.0), self.0.naming);
+        let checking = self.aside_transaction("check", move |connection| {
+            Box::pin(async move {
+                let mut findings = schema::check(naming, connection).await?;
+                let observed = inner.durability.observe(connection).await;
+                findings.extend(observed.map_err(failed("check"))?);
+                Ok(findings)
+            })
+        });
+        let mut findings = checking.await?;
+        let pooling = self.0.plain.pooling();
+        let found = pooling != Pooling::Direct || self.shares_sessions().await?;
+        findings.extend(pooled(pooling, found));
+        Ok(findings)
     }
 
     fn guarantee(&self) -> Guarantee {
-        Guarantee::Fenced
+        self.0.durability.limit(Guarantee::Fenced)
     }
 }
 
-async fn sweep(connection: &mut PgConnection, limit: u32) -> Result<Swept> {
-    let row = sqlx::query(text(statement::SWEEP))
-        .bind(i64::from(limit))
-        .bind(SWEPT)
-        .fetch_one(connection)
-        .await
-        .map_err(failed("sweep"))?;
+impl PgStore {
+    /// Whether two connections share the server's sessions.
+    async fn shares_sessions(&self) -> Result<bool> {
+        let Inner { plain, limit, .. } = &*self.0;
+        let looking = async {
+            let (mut one, mut other) = (plain.connect().await?, plain.connect().await?);
+            is_pooled(&mut one, &mut other).await
+        };
+        let looked = timeout(*limit, looking).await;
+        looked
+            .map_err(|_| timed_out(Stage::Connecting, "check", *limit))?
+            .map_err(unconnected("check"))
+    }
+}
+
+/// What stands in front of the server, as far as a second connection shows it.
+async fn look_for_pooler(session: &Session, first: &mut PgConnection) -> Result<Pooling> {
+    let looking = async {
+        let mut second = session.connect().await?;
+        is_pooled(first, &mut second).await
+    };
+    let shared = looking.await.map_err(unconnected("connect"))?;
+    Ok(if shared { Pooling::Unprepared } else { Pooling::Direct })
+}
+
+async fn sweep(naming: Naming, connection: &mut PgConnection, limit: u32) -> Result<Swept> {
+    let Some(now) = watermark::believed(naming, connection, "sweep").await? else {
+        return Ok(Swept { clock_suspect: true, ..Swept::default() });
+    };
+    let query = naming.query(statement::SWEEP).bind(i64::from(limit)).bind(SWEPT).bind(now);
+    let row = query.fetch_one(connection).await.map_err(failed("sweep"))?;
     let count = |at: usize| -> Result<u32> {
         let count: i64 = row.try_get(at).map_err(failed("sweep"))?;
         Ok(u32::try_from(count).unwrap_or(u32::MAX))
     };
     let (removed, suspended) = (count(0)?, count(1)?);
-    Ok(Swept { removed, suspended, more: removed + suspended >= limit })
+    let more = removed + suspended >= limit;
+    Ok(Swept { removed, suspended, more, clock_suspect: false })
 }
 
 fn storable_ending(operation: &'static str, ending: &Ending) -> Result<()> {
@@ -239,6 +388,6 @@ fn storable_change(change: &Change) -> Result<()> {
     match change {
         Change::Regrant(draft) | Change::Replace(draft) => storable_draft("swap", draft),
         Change::End(ending) => storable_ending("swap", ending),
-        Change::Redrive => Ok(()),
+        Change::Redrive | Change::Redate => Ok(()),
     }
 }

@@ -23,6 +23,8 @@ mod settings;
 mod statements;
 mod tick;
 mod transaction;
+mod turnstile;
+mod watermark;
 mod writer;
 
 use std::path::Path;
@@ -135,10 +137,17 @@ impl SqliteStore {
     }
 
     async fn start(settings: Builder) -> Result<Self> {
-        let shared = Arc::new(Shared::new(Tick::new(settings.clock.clone(), &settings.path)));
-        let ended = writer::start(Arc::clone(&shared), settings.clone()).await?;
-        let readers = Readers::new(settings.reading(), settings.readers);
-        let (hatch, ended) = (outbox::Hatch::default(), Mutex::new(Some(ended)));
+        let tick = Tick::new(settings.clock.clone(), &settings.path);
+        let shared = Arc::new(Shared::new(tick, &settings.path));
+        let (ended, reading) = if settings.read_only {
+            shared.queue.close();
+            (None, schema::open_to_read(&settings).await?)
+        } else {
+            let ended = writer::start(Arc::clone(&shared), settings.clone()).await?;
+            (Some(ended), settings.reading())
+        };
+        let readers = Readers::new(reading, settings.readers);
+        let (hatch, ended) = (outbox::Hatch::default(), Mutex::new(ended));
         Ok(Self(Arc::new(Inner { shared, readers, hatch, settings, ended })))
     }
 
@@ -163,8 +172,19 @@ impl SqliteStore {
         let (reply, answer) = oneshot::channel();
         match self.0.shared.queue.push(step, reply) {
             Ok(ticket) => Ok((ticket, Waiting { answer, operation })),
-            Err(refused) => Err(turned_away(operation, refused)),
+            Err(refused) => Err(self.turned_away(operation, refused)),
         }
+    }
+
+    fn turned_away(&self, operation: &'static str, refused: Refused) -> Error {
+        let (kind, text) = match refused {
+            Refused::Closed if self.0.settings.read_only => {
+                (ErrorKind::Misconfigured, "the file was opened to be read only")
+            }
+            Refused::Full => (ErrorKind::Unavailable, "the writer's queue is full; slow down"),
+            Refused::Closed => (ErrorKind::Unavailable, "the store is closed; open it again"),
+        };
+        Error::new(kind, operation, text)
     }
 
     async fn ask(&self, step: Step) -> Result<Answer> {
@@ -186,6 +206,12 @@ impl SqliteStore {
             // The writer is at it.
             Err(_) => waiting.answer().await,
         }
+    }
+
+    /// Writes something, to see whether that can be done.
+    async fn probe(&self) -> Result<()> {
+        self.ask(Step::Probe { write: true }).await?;
+        self.ask(Step::Probe { write: false }).await.map(drop)
     }
 
     async fn look(&self, key: &Key, operation: &'static str) -> Result<Option<Peeked>> {
@@ -239,14 +265,6 @@ impl Waiting {
     }
 }
 
-fn turned_away(operation: &'static str, refused: Refused) -> Error {
-    let text = match refused {
-        Refused::Full => "the writer's queue is full; slow down",
-        Refused::Closed => "the store is closed; open it again",
-    };
-    Error::new(ErrorKind::Unavailable, operation, text)
-}
-
 fn opened(answer: Answer) -> Opened {
     let Answer::Opened(opened) = answer else { unreachable!("an open is answered as one") };
     opened
@@ -268,8 +286,8 @@ impl Store for SqliteStore {
     async fn open(&self, draft: &Draft) -> Result<Opened> {
         let (ticket, waiting) = self.enqueue(Step::Open(draft.clone()))?;
         match self.open_or_look(&draft.key, ticket, waiting).await {
-            // Another process keeps the lock. What is there can be read all the same.
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
+            // Another process keeps the lock, or the disk is full. What is there can be read all the same.
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Capacity) => {
                 match self.look(&draft.key, "open").await {
                     Ok(Some(Peeked { record, now })) => {
                         Ok(Opened::Existing { record: Box::new(record), now })
@@ -304,6 +322,7 @@ impl Store for SqliteStore {
             total.removed += swept.removed;
             total.suspended += swept.suspended;
             total.more = swept.more;
+            total.clock_suspect = swept.clock_suspect;
             if !swept.more || slice == left {
                 return Ok(total);
             }
@@ -322,10 +341,16 @@ impl Store for SqliteStore {
             findings.extend(schema::set_up(connection, &self.0.settings).await?);
             Ok(findings)
         };
-        match checked.await {
-            Ok(findings) => Ok(findings),
-            Err(error) => Err(reader.failed("check", error)),
-        }
+        let mut findings = match checked.await {
+            Ok(findings) => findings,
+            Err(error) => return Err(reader.failed("check", error)),
+        };
+        findings.extend(self.probe().await.err().map(schema::unwritable));
+        Ok(findings)
+    }
+
+    async fn writable(&self) -> Result<()> {
+        if self.0.shared.full.load(Ordering::Relaxed) { self.probe().await } else { Ok(()) }
     }
 
     fn guarantee(&self) -> Guarantee {
@@ -346,6 +371,7 @@ impl Renewer for SqliteRenewer {
             | Answer::Opened(_)
             | Answer::Swapped(_)
             | Answer::Swept(_)
+            | Answer::Probed
             | Answer::Outbox(_) => unreachable!("a renewal is answered as one"),
         }
     }
@@ -358,7 +384,7 @@ impl TransactionalStore for SqliteStore {
     async fn begin(&self) -> Result<SqliteTransaction> {
         let (borrower, lent) = oneshot::channel();
         let refused = self.0.shared.queue.push_borrower(borrower);
-        refused.map_err(|refused| turned_away("begin", refused))?;
+        refused.map_err(|refused| self.turned_away("begin", refused))?;
         let gone = "the writer ended before the transaction's turn came";
         lent.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "begin", gone)))
     }
@@ -367,7 +393,12 @@ impl TransactionalStore for SqliteStore {
         transaction.connection()
     }
 
+    async fn adopt(&self, connection: &mut SqliteConnection) -> Result<()> {
+        transaction::adopt(connection).await
+    }
+
     async fn open_in(&self, connection: &mut SqliteConnection, draft: &Draft) -> Result<Opened> {
+        transaction::adopt(connection).await?;
         self.join(connection, &Step::Open(draft.clone())).await.map(opened)
     }
 

@@ -1,6 +1,6 @@
 //! Transactions as `sqlx` counts them, on a connection that somebody owns.
 //!
-//! `sqlx` begins transactions only on borrowed connections or on a pool's. These three speak to its
+//! `sqlx` begins transactions only on borrowed connections or on a pool's. These two speak to its
 //! transaction manager directly, so that an owned connection can be in a transaction that `sqlx`
 //! knows of: a caller's nested `begin` on it is a savepoint, and its `commit` releases that alone.
 
@@ -13,16 +13,6 @@ pub(crate) async fn begin<DB: Database>(
     statement: Option<SqlStr>,
 ) -> sqlx::Result<()> {
     <DB::TransactionManager>::begin(connection, statement).await
-}
-
-/// Commits the transaction, or releases the innermost savepoint.
-pub(crate) async fn commit<DB: Database>(connection: &mut DB::Connection) -> sqlx::Result<()> {
-    <DB::TransactionManager>::commit(connection).await
-}
-
-/// Rolls back the transaction, or to the innermost savepoint.
-pub(crate) async fn rollback<DB: Database>(connection: &mut DB::Connection) -> sqlx::Result<()> {
-    <DB::TransactionManager>::rollback(connection).await
 }
 
 /// How deep it is: 0 outside, 1 in a transaction, more inside savepoints.

@@ -24,6 +24,9 @@ use semel_testkit::Fixture;
 
 #[path = "sqlite/business.rs"]
 mod business;
+#[cfg(target_os = "linux")]
+#[path = "sqlite/disks.rs"]
+mod disks;
 #[path = "sqlite/effects.rs"]
 mod effects;
 #[path = "sqlite/files.rs"]
@@ -32,6 +35,8 @@ mod files;
 mod idmap;
 #[path = "sqlite/outbox.rs"]
 mod outbox;
+#[path = "sqlite/processes.rs"]
+mod processes;
 #[path = "sqlite/transactions.rs"]
 mod transactions;
 
@@ -75,6 +80,25 @@ impl Place {
         options.create_if_missing(true).connect().await.expect("connects")
     }
 
+    /// Lets time pass, as if somebody had swept meanwhile: the clock is believed.
+    async fn pass(&self, span: Duration) {
+        self.clock.advance(span);
+        // Where there is no ledger yet, nothing is remembered of its clock.
+        if span > Duration::from_secs(30) && self.path().exists() {
+            let by = span.as_micros();
+            let sql = format!(
+                "UPDATE semel_clock SET trusted = trusted + {by}, suspect = suspect + {by}"
+            );
+            let _ = self.stranger().await.execute(AssertSqlSafe(sql)).await;
+        }
+    }
+
+    /// Sets the clock: no time passes.
+    fn set_clock(&self, span: Duration, ahead: bool) {
+        let (now, by) = (self.clock.now().as_micros(), semel::clock::micros(span));
+        self.clock.set(Timestamp::from_micros(if ahead { now + by } else { now - by }));
+    }
+
     async fn run(&self, sql: String) {
         self.stranger().await.execute(AssertSqlSafe(sql)).await.expect("runs");
     }
@@ -94,7 +118,12 @@ impl Fixture for Place {
     }
 
     async fn advance(&self, span: Duration) {
-        self.clock.advance(span);
+        self.pass(span).await;
+    }
+
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        self.set_clock(span, ahead);
+        true
     }
 
     fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {

@@ -44,6 +44,19 @@ CREATE TABLE IF NOT EXISTS semel_record (
         IF(state >= 2 OR (state = 0 AND content_type IS NOT NULL), state, NULL)) STORED,
     PRIMARY KEY (digest),
     KEY semel_record_sweep (sweep_at),
-    KEY semel_record_open (attention),
-    KEY semel_record_reference (reference)
+    KEY semel_record_open (attention, scope, retry_at),
+    KEY semel_record_reference (reference),
+    KEY semel_record_tenant (tenant, digest)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Until when this server's clock was believed by those who remove by it, and since when it is not: one
+-- row.
+CREATE TABLE IF NOT EXISTS semel_clock (
+    id      TINYINT NOT NULL,
+    trusted BIGINT  NOT NULL,
+    suspect BIGINT  NULL,
+    PRIMARY KEY (id)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+INSERT IGNORE INTO semel_clock (id, trusted)
+VALUES (1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));

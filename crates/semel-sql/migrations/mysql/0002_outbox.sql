@@ -8,6 +8,7 @@
 -- since 1970, UTC, by this server's clock.
 -- status is 0 pending, 1 leased, 2 published, 3 failed, 4 dead, 5 discarded. due_at is when the row may
 -- be claimed: the next try, or the end of the lease; token is the lease, the condition of every mark.
+-- rest_us is how long the lease or the backoff is: no row waits for longer, whatever a clock said.
 -- What is null is in nobody's way: due_at is null once nobody is to claim the row (published, dead,
 -- discarded), lane is null once the row keeps no other of its lane waiting. published_at is when the row
 -- was settled, by a broker or by an operator who discarded it: what cleaning goes by. dead is generated,
@@ -27,6 +28,7 @@ CREATE TABLE IF NOT EXISTS semel_outbox (
     status        TINYINT        NOT NULL,
     attempts      BIGINT         NOT NULL,
     due_at        BIGINT         NULL,
+    rest_us       BIGINT         NOT NULL DEFAULT 0,
     lane          BINARY(16)     NULL,
     token         BINARY(16)     NULL,
     error         VARCHAR(1024)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,

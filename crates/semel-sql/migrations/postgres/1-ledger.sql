@@ -46,3 +46,16 @@ create index semel_record_open on semel_record (state, scope, retry_at)
     where state in (2, 3, 4, 5) or (state = 0 and content_type is not null);
 
 create index semel_record_reference on semel_record (reference) where reference is not null;
+
+-- A tenant's records, a page at a time.
+create index semel_record_tenant on semel_record (tenant, digest);
+
+-- Until when this server's clock was believed by those who remove by it, and since when it is not.
+create table semel_clock (
+    id      smallint not null primary key check (id = 1),
+    trusted bigint   not null,
+    suspect bigint
+);
+
+insert into semel_clock (id, trusted)
+values (1, (extract(epoch from clock_timestamp()) * 1000000)::bigint);

@@ -25,6 +25,8 @@ create table semel_outbox (
     attempts      integer  not null,
     -- When it may be claimed: the next try, or the end of the lease.
     due_at        bigint,
+    -- How long the lease or the backoff is: no row waits for longer, whatever a clock said.
+    rest_us       bigint   not null default 0,
     lane          bytea,
     -- The lease: the condition of every mark.
     token         bytea,

@@ -43,3 +43,15 @@ CREATE INDEX semel_record_open ON semel_record (state, scope, retry_at)
 
 -- "Which command made this?"
 CREATE INDEX semel_record_reference ON semel_record (reference) WHERE reference IS NOT NULL;
+
+-- A tenant's records, a page at a time.
+CREATE INDEX semel_record_tenant ON semel_record (tenant, digest);
+
+-- Until when the clock was believed by those who remove by it, and since when it is not: one row. probe is
+-- written, and emptied again, to see whether there is room on the disk.
+CREATE TABLE semel_clock (
+    id      INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+    trusted INTEGER NOT NULL,
+    suspect INTEGER,
+    probe   BLOB
+) STRICT;

@@ -7,6 +7,7 @@
 -- since 1970 by the store's clock.
 -- status is 0 pending, 1 leased, 2 published, 3 failed, 4 dead, 5 discarded. due_at is when the row may
 -- be claimed: the next try, or the end of the lease; token is the lease, the condition of every mark.
+-- rest_us is how long the lease or the backoff is: no row waits for longer, whatever a clock said.
 -- What is NULL is in nobody's way: due_at is NULL once nobody is to claim the row (published, dead,
 -- discarded), lane is NULL once the row keeps no other of its lane waiting. published_at is when the row
 -- was settled, by a broker or by an operator who discarded it: what cleaning goes by.
@@ -24,6 +25,7 @@ CREATE TABLE semel_outbox (
     status        INTEGER NOT NULL,
     attempts      INTEGER NOT NULL,
     due_at        INTEGER,
+    rest_us       INTEGER NOT NULL DEFAULT 0,
     lane          BLOB,
     token         BLOB,
     error         TEXT,

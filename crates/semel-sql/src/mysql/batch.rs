@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::columns::identity;
 use super::ledger::{Ledger, PAUSES, existing, failed, select, silent, take};
 use super::many::{groups, parcelled};
-use super::session::{deadlock, held, number};
+use super::session::{Idle, deadlock, held, is_lost, number};
 use crate::error::{Stage, again, timed_out};
 use crate::lanes::{Dialect, Settlement};
 
@@ -40,16 +40,18 @@ impl Ledger {
     /// The lane's connection, which is put back after a clean use only.
     async fn taken(
         &self,
-        slot: &mut Option<MySqlConnection>,
+        slot: &mut Option<Idle>,
         operation: &'static str,
         deadline: Instant,
     ) -> Result<MySqlConnection> {
-        match slot.take() {
-            Some(connection) => Ok(connection),
-            None => timeout_at(deadline, self.session())
-                .await
-                .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, operation, self.limit))),
+        if let Some(idle) = slot.take()
+            && let Some(connection) = idle.wake(deadline - Instant::now()).await
+        {
+            return Ok(connection);
         }
+        timeout_at(deadline, self.session())
+            .await
+            .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, operation, self.limit)))
     }
 }
 
@@ -66,10 +68,10 @@ async fn in_time<T>(
 
 impl Dialect for Ledger {
     /// `None` once a statement on it did not end cleanly: the next batch opens another.
-    type Connection = Option<MySqlConnection>;
+    type Connection = Option<Idle>;
 
     async fn connect(&self) -> Result<Self::Connection> {
-        self.session().await.map(Some)
+        self.session().await.map(|connection| Some(Idle::new(connection)))
     }
 
     async fn open(
@@ -95,9 +97,9 @@ impl Dialect for Ledger {
                         Ok(found) => found,
                         Err(error) => {
                             // The insert was refused and a read changes nothing.
-                            let error = failed("open", error);
-                            let lost = error.kind() == ErrorKind::Ambiguous;
-                            answers.fail(&group, error.with_kind(ErrorKind::Unavailable));
+                            let lost = is_lost(&error);
+                            let error = failed("open", error).with_kind(ErrorKind::Unavailable);
+                            answers.fail(&group, &error);
                             if lost {
                                 return answers.cut_short();
                             }
@@ -117,13 +119,15 @@ impl Dialect for Ledger {
                     split(rest, &mut todo);
                 }
                 Err(error) => {
-                    if answers.fail(&group, failed("open", error)) {
+                    let lost = is_lost(&error);
+                    answers.fail(&group, &failed("open", error));
+                    if lost {
                         return answers.cut_short();
                     }
                 }
             }
         }
-        *slot = Some(connection);
+        *slot = Some(Idle::new(connection));
         answers.done()
     }
 
@@ -143,10 +147,7 @@ impl Dialect for Ledger {
             while let Some(group) = todo.pop() {
                 let some: Vec<&Settlement> = group.iter().map(|i| &settlements[*i]).collect();
                 match in_time(deadline, self.try_settle(&mut connection, &some)).await {
-                    Ok(done) => {
-                        let settled = |done| Ok(if done { Settled::Done } else { Settled::Lost });
-                        answers.put(&group, done.into_iter().map(settled));
-                    }
+                    Ok(settled) => answers.put(&group, settled),
                     Err(error) if deadlock(&error) && deadlocks < DEADLOCKS => {
                         deadlocks += 1;
                         todo.push(group);
@@ -160,7 +161,9 @@ impl Dialect for Ledger {
                         _ => split(group, &mut todo),
                     },
                     Err(error) => {
-                        if answers.fail(&group, failed("settle", error)) {
+                        let lost = is_lost(&error);
+                        answers.fail(&group, &failed("settle", error));
+                        if lost {
                             return answers.cut_short();
                         }
                     }
@@ -177,7 +180,7 @@ impl Dialect for Ledger {
         for (i, error) in locked {
             answers.put(&[i], [Err(error)]);
         }
-        *slot = Some(connection);
+        *slot = Some(Idle::new(connection));
         answers.done()
     }
 
@@ -191,7 +194,7 @@ impl Dialect for Ledger {
         let mut found = select(&mut connection, self.texts.peek(digests.len()), &digests)
             .await
             .map_err(|error| failed("peek", error))?;
-        *slot = Some(connection);
+        *slot = Some(Idle::new(connection));
         let answer = |digest| match take(&mut found, digest) {
             None => Ok(None),
             Some(row) => row?.peeked("peek").map(Some),
@@ -212,7 +215,7 @@ impl Dialect for Ledger {
             Err(error) if error.kind() == ErrorKind::RetryTransaction => Swapped::Lost,
             swapped => swapped?,
         };
-        *slot = Some(connection);
+        *slot = Some(Idle::new(connection));
         Ok(swapped)
     }
 }
@@ -236,12 +239,11 @@ impl<T> Answers<T> {
         }
     }
 
-    /// The statement of these steps failed. Says whether its connection is to be given up.
-    fn fail(&mut self, places: &[usize], error: Error) -> bool {
+    /// The statement of these steps failed.
+    fn fail(&mut self, places: &[usize], error: &Error) {
         for place in places {
-            self.each[*place] = Some(Err(again(&error, self.operation)));
+            self.each[*place] = Some(Err(again(error, self.operation)));
         }
-        error.kind() == ErrorKind::Ambiguous
     }
 
     fn done(self) -> Result<Vec<Result<T>>> {

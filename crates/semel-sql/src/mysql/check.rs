@@ -2,18 +2,22 @@
 //!
 //! Reads settings; changes none. Whether the schema is ours is `schema`'s business.
 
-use semel::store::{Finding, Result, Severity};
+use semel::event::{MAX_PACKED_ATTRIBUTES, MAX_PAYLOAD};
+use semel::store::{Finding, Replication, Result, Severity};
 use sqlx::{MySqlConnection, Row};
 
 use super::ledger::failed;
-use super::session::{Flavour, Server};
+use super::replication::Observed;
+use super::session::{Flavour, OVERHEAD, Server};
 
 /// All findings about the server, and about the columns that hold identity.
 pub(crate) async fn check(
     connection: &mut MySqlConnection,
     server: &Server,
+    declared: Option<Replication>,
+    observed: &Observed,
 ) -> Result<Vec<Finding>> {
-    let mut findings = Vec::new();
+    let mut findings = observed.findings(declared);
     about_the_server(server, &mut findings);
     about_durability(connection, server, &mut findings).await?;
     about_identity(connection, &mut findings).await?;
@@ -21,12 +25,12 @@ pub(crate) async fn check(
 }
 
 fn about_the_server(server: &Server, findings: &mut Vec<Finding>) {
-    if server.flavour == Flavour::MySql {
+    if server.flavour == Flavour::MySql && !server.version.starts_with("9.") {
         findings.push(finding(
             Severity::Warning,
             "mysql-not-run",
             format!(
-                "the server is MySQL {}; this release was tested on MariaDB only",
+                "the server is MySQL {}; this release was tested on MySQL 9.7 and on MariaDB",
                 server.version
             ),
             "run the conformance suite of semel-testkit against your server before relying on it",
@@ -41,15 +45,18 @@ fn about_the_server(server: &Server, findings: &mut Vec<Finding>) {
             "turn it off, or expect `RetryTransaction` instead of `InProgress`",
         ));
     }
-    if server.packet < 4 << 20 {
+    let largest = MAX_PAYLOAD + MAX_PACKED_ATTRIBUTES + OVERHEAD;
+    if server.packet < largest {
         findings.push(finding(
             Severity::Warning,
             "mysql-packet",
             format!(
-                "max_allowed_packet is {} bytes; outcomes near 1 MiB may not fit",
-                server.packet
+                "max_allowed_packet is {} bytes: events that take more are refused when they are \
+                 appended and given up when they are received{}",
+                server.packet,
+                if server.packet < 4 << 20 { ", and outcomes near 1 MiB may not fit" } else { "" }
             ),
-            "set max_allowed_packet to at least 4 MiB",
+            "set max_allowed_packet to at least 16 MiB",
         ));
     }
 }
@@ -64,12 +71,12 @@ async fn about_durability(
             "SELECT CAST(@@global.read_only AS CHAR), CAST(@@innodb_read_only AS CHAR), \
              CAST(@@global.innodb_flush_log_at_trx_commit AS CHAR), CAST(@@log_bin AS CHAR), \
              CAST(@@global.sync_binlog AS CHAR), CAST(@@global.tx_isolation AS CHAR), \
-             CAST(@@global.wsrep_on AS CHAR), CAST(@@global.binlog_format AS CHAR)"
+             CAST(@@global.binlog_format AS CHAR)"
         }
         Flavour::MySql => {
             "SELECT CAST(@@global.read_only AS CHAR), CAST(@@innodb_read_only AS CHAR), \
              CAST(@@global.innodb_flush_log_at_trx_commit AS CHAR), CAST(@@log_bin AS CHAR), \
-             CAST(@@global.sync_binlog AS CHAR), CAST(@@global.transaction_isolation AS CHAR), '0', \
+             CAST(@@global.sync_binlog AS CHAR), CAST(@@global.transaction_isolation AS CHAR), \
              CAST(@@global.binlog_format AS CHAR)"
         }
     };
@@ -82,13 +89,12 @@ async fn about_durability(
         log_bin: is_on(&read(3)?),
         sync_binlog: read(4)?,
         isolation: read(5)?,
-        galera: is_on(&read(6)?),
-        binlog_format: read(7)?,
+        binlog_format: read(6)?,
     }));
     Ok(())
 }
 
-fn is_on(value: &str) -> bool {
+pub(super) fn is_on(value: &str) -> bool {
     !matches!(value, "0" | "OFF" | "")
 }
 
@@ -98,7 +104,6 @@ struct Settings {
     log_bin: bool,
     sync_binlog: String,
     isolation: String,
-    galera: bool,
     binlog_format: String,
 }
 
@@ -110,14 +115,6 @@ fn judge(settings: &Settings) -> Vec<Finding> {
     if settings.read_only {
         let found = "the server is read-only, so nothing can be claimed on it".into();
         add(Severity::Error, "mysql-read-only", found, "connect to the primary");
-    }
-    if settings.galera {
-        let found =
-            "the server is a Galera node (wsrep_on): two nodes can grant the same key, and \
-                     committed writes can be lost"
-                .into();
-        let fix = "use a single server, or send every claim to one node and accept Best effort";
-        add(Severity::Error, "mysql-galera", found, fix);
     }
     if settings.flush != "1" {
         let found = format!(
@@ -191,7 +188,7 @@ async fn about_identity(
     Ok(())
 }
 
-fn finding(severity: Severity, code: &'static str, found: String, fix: &str) -> Finding {
+pub(super) fn finding(severity: Severity, code: &'static str, found: String, fix: &str) -> Finding {
     Finding { severity, code, found, fix: fix.into() }
 }
 
@@ -207,14 +204,12 @@ mod tests {
             log_bin: true,
             sync_binlog: "1".into(),
             isolation: "REPEATABLE-READ".into(),
-            galera: false,
             binlog_format: "MIXED".into(),
         };
         assert_eq!(judge(&good()), []);
         let codes =
             |settings: Settings| judge(&settings).into_iter().map(|f| f.code).collect::<Vec<_>>();
         assert_eq!(codes(Settings { read_only: true, ..good() }), ["mysql-read-only"]);
-        assert_eq!(codes(Settings { galera: true, ..good() }), ["mysql-galera"]);
         assert_eq!(codes(Settings { flush: "2".into(), ..good() }), ["mysql-flush-log"]);
         assert_eq!(codes(Settings { sync_binlog: "0".into(), ..good() }), ["mysql-sync-binlog"]);
         let statement = Settings { binlog_format: "STATEMENT".into(), ..good() };

@@ -1,11 +1,14 @@
 //! Listing for operators: filtered by the server, in the order of the digests.
 //!
-//! Reads only, without locks. What did not succeed and is not running, what is due, and references have an
-//! index; other filters walk the table a page at a time.
+//! Reads only, without locks. What did not succeed and is not running, what is due, references and
+//! tenants have an index; other filters walk the table a page at a time.
 
-use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result};
-use sqlx::mysql::MySqlRow;
-use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
+use semel::clock::micros;
+use semel::record::Record;
+use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result, Tally};
+use sqlx::mysql::{MySqlArguments, MySqlRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};
 
 use super::MySqlStore;
 use super::columns::{read_digest, read_entry, read_outline};
@@ -32,6 +35,25 @@ impl Inspect for MySqlStore {
         let (rows, beyond) = self.rows(&outline(), filter, after, limit).await?;
         Ok(page(&rows, limit, beyond, read_digest, |row| read_outline(row, "list")))
     }
+
+    async fn tally(&self, filter: &Filter) -> Result<Tally> {
+        let (mut tally, mut after) = (Tally::default(), None);
+        // One statement where an index narrows the search; else a window each, so that none is long.
+        loop {
+            let mut turn = self.aside.take("tally").await?;
+            let part = part(&mut turn.connection, filter, after.as_ref());
+            let part = self.aside.bounded("tally", part).await;
+            if part.is_ok() {
+                turn.end();
+            }
+            let (counted, until) = part?;
+            tally = tally.and(counted);
+            after = until.map(Cursor);
+            if after.is_none() {
+                return Ok(tally);
+            }
+        }
+    }
 }
 
 /// Rows, and where a page goes on behind them.
@@ -45,10 +67,12 @@ impl MySqlStore {
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Rows> {
-        let (mut slot, mut connection) = self.aside.take("list").await?;
-        let work = rows(&mut connection, columns, filter, after, limit);
+        let mut turn = self.aside.take("list").await?;
+        let work = rows(&mut turn.connection, columns, filter, after, limit);
         let rows = self.aside.bounded("list", work).await;
-        *slot = Some(connection).filter(|_| rows.is_ok());
+        if rows.is_ok() {
+            turn.end();
+        }
         rows
     }
 }
@@ -60,15 +84,54 @@ async fn rows(
     after: Option<&Cursor>,
     limit: u32,
 ) -> Result<Rows> {
-    let indexed = index(filter).is_some() || filter.digest.is_some();
-    let until = if indexed { None } else { window(connection, after).await? };
+    let until = beyond(connection, filter, after).await?;
+    let mut text = text(columns, filter, after.is_some(), until.is_some());
+    text.push_str(" ORDER BY digest LIMIT ?");
+    let query = bound(text, filter, after, until.as_deref()).bind(u64::from(limit) + 1);
+    let rows = query.fetch_all(connection).await.map_err(|error| failed("list", error))?;
+    Ok((rows, until))
+}
+
+/// How many match in one window, or of all where an index finds them; and where to go on.
+async fn part(
+    connection: &mut MySqlConnection,
+    filter: &Filter,
+    after: Option<&Cursor>,
+) -> Result<(Tally, Option<Vec<u8>>)> {
+    let until = beyond(connection, filter, after).await?;
+    let columns = "COUNT(*), COALESCE(MAX(attempt), 0)";
     let text = text(columns, filter, after.is_some(), until.is_some());
+    let query = bound(text, filter, after, until.as_deref());
+    let row = query.fetch_one(connection).await.map_err(|error| failed("tally", error))?;
+    let count = |column| row.try_get(column).map_err(|error| undecodable("tally", error));
+    let (records, attempts): (i64, i64) = (count(0)?, count(1)?);
+    let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+    Ok((Tally { records: records.cast_unsigned(), attempts }, until))
+}
+
+/// The end of the window that is looked at; nothing where an index finds the records.
+async fn beyond(
+    connection: &mut MySqlConnection,
+    filter: &Filter,
+    after: Option<&Cursor>,
+) -> Result<Option<Vec<u8>>> {
+    let indexed = index(filter).is_some() || filter.digest.is_some();
+    if indexed { Ok(None) } else { window(connection, after).await }
+}
+
+/// The statement `text` with the values of its conditions.
+fn bound(
+    text: String,
+    filter: &Filter,
+    after: Option<&Cursor>,
+    until: Option<&[u8]>,
+) -> Query<'static, MySql, MySqlArguments> {
     let mut query = sqlx::query(AssertSqlSafe(text)).persistent(false);
     if let Some(Cursor(last)) = after {
         query = query.bind(last.clone());
     }
-    if let Some(until) = &until {
-        query = query.bind(until.clone());
+    if let Some(until) = until {
+        query = query.bind(until.to_vec());
     }
     if let Some(kind) = filter.kind {
         query = query.bind(i16::from(kind.code()));
@@ -88,9 +151,7 @@ async fn rows(
     if let Some(state) = filter.state {
         query = query.bind(i16::from(state.code()));
     }
-    let query = query.bind(u64::from(limit) + 1);
-    let rows = query.fetch_all(connection).await.map_err(|error| failed("list", error))?;
-    Ok((rows, until))
+    query
 }
 
 /// The last digest of the window that begins after this one; nothing if it reaches the end.
@@ -120,10 +181,14 @@ fn needs_some(filter: &Filter) -> bool {
 /// The index by which the records are found. Named, because a server that is asked for a page in
 /// order walks the primary key to the end if it hopes to fill the page soon.
 fn index(filter: &Filter) -> Option<&'static str> {
-    match (&filter.reference, needs_some(filter) || filter.due) {
-        (Some(_), _) => Some("semel_record_reference"),
-        (None, true) => Some("semel_record_open"),
-        (None, false) => None,
+    if filter.reference.is_some() {
+        Some("semel_record_reference")
+    } else if needs_some(filter) || filter.due {
+        Some("semel_record_open")
+    } else if filter.tenant.is_some() {
+        Some("semel_record_tenant")
+    } else {
+        None
     }
 }
 
@@ -150,11 +215,13 @@ fn text(columns: &str, filter: &Filter, after: bool, until: bool) -> String {
     and(filter.state.is_some() && needs_some, "attention = ?");
     and(filter.state.is_some() && !needs_some, "state = ?");
     // The first condition is what the index is searched by.
+    // A clock that was ahead wrote what lies beyond it: whoever runs it counts it anew.
+    let ahead = format!("updated_at > {CLOCK} + {}", micros(Record::AHEAD));
     let due = format!(
-        "attention IN (0, 2) AND ((attention = 2 AND retry_at <= {CLOCK} AND expires_at > {CLOCK}) \
-         OR (attention = 0 AND lease_until <= {CLOCK}))"
+        "attention IN (0, 2) AND ((attention = 2 AND retry_at IS NOT NULL \
+         AND (retry_at <= {CLOCK} OR {ahead}) AND expires_at > {CLOCK}) \
+         OR (attention = 0 AND (lease_until <= {CLOCK} OR {ahead})))"
     );
     and(filter.due, &due);
-    text.push_str(" ORDER BY digest LIMIT ?");
     text
 }

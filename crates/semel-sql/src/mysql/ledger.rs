@@ -5,19 +5,20 @@
 //! that a driver's flag can change.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use semel::claim::{Fence, Lease};
 use semel::key::Key;
 use semel::record::Version;
 use semel::store::{
-    Change, Draft, Ending, Error, ErrorKind, Opened, Peeked, Result, Settled, Swapped,
+    Change, Draft, Ending, Error, ErrorKind, Opened, Peeked, ReplicationState, Result, Settled,
+    Swapped,
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::columns::{Bound, Found, bind_draft, identity};
+use super::replication::{self, Observed};
 use super::session::{self, Flavour, Role, Server, codes, held};
 use super::statement::{Answer, Inside, Texts};
 use crate::error::{Stage, classify};
@@ -39,14 +40,25 @@ pub(crate) struct Ledger {
     pub(crate) server: Server,
     pub(crate) limit: Duration,
     pub(super) texts: Texts,
-    /// Numbers the statements on many rows, so that a session never mixes two of them up.
-    pub(super) batches: AtomicI64,
+    pub(super) replication: ReplicationState,
 }
 
 impl Ledger {
-    pub(crate) fn new(options: MySqlConnectOptions, server: Server, limit: Duration) -> Self {
+    pub(crate) fn new(
+        options: MySqlConnectOptions,
+        server: Server,
+        limit: Duration,
+        replication: ReplicationState,
+    ) -> Self {
         let texts = Texts::new(server.flavour);
-        Self { options, server, limit, texts, batches: AtomicI64::new(1) }
+        Self { options, server, limit, texts, replication }
+    }
+
+    /// Looks which servers could take over; replicas come and go.
+    pub(super) async fn observe(&self, connection: &mut MySqlConnection) -> Result<Observed> {
+        let observed = replication::observe(connection, self.server.flavour).await?;
+        self.replication.observe(observed.replication());
+        Ok(observed)
     }
 
     /// A connection for our own statements.
@@ -213,6 +225,7 @@ impl Ledger {
                 bind_ending(sqlx::query(AssertSqlSafe(text)), ending)
             }
             Change::Redrive => sqlx::query(AssertSqlSafe(self.texts.redrive())),
+            Change::Redate => sqlx::query(AssertSqlSafe(self.texts.redate())),
         };
         let query = query.bind(digest.to_vec()).bind(number).bind(attempt_id.to_vec());
         let done = query.execute(connection).await?;

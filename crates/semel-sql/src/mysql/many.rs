@@ -3,22 +3,20 @@
 //!
 //! Which steps come together is the lanes' business; what a single step is, `ledger`'s.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel::Outcome;
 use semel::claim::Lease;
 use semel::store::{Draft, Ending, Renewed, Result, Settled};
-use sqlx::{AssertSqlSafe, MySqlConnection, Row};
+use sqlx::{AssertSqlSafe, MySql, MySqlConnection};
 
 use super::batch::split;
-use super::columns::Bound;
-use super::ledger::{Ledger, failed, select, unread};
+use super::columns::{Bound, Found};
+use super::ledger::{Ledger, failed, select, silent, take, unread};
 use super::session::{Flavour, deadlock, held};
 use super::statement::Inside;
 use crate::lanes::{BATCH, Settlement};
-use crate::row::{EndingRow, span};
+use crate::row::{EndingRow, Raw, span};
 
 impl Ledger {
     /// Ends several claims in one statement; says of each whether it was done.
@@ -26,25 +24,36 @@ impl Ledger {
         &self,
         connection: &mut MySqlConnection,
         group: &[&Settlement],
-    ) -> sqlx::Result<Vec<bool>> {
+    ) -> sqlx::Result<Vec<Result<Settled>>> {
         let leases: Vec<Lease> = group.iter().map(|settlement| settlement.lease).collect();
         self.none_held(connection, &leases).await?;
         if let [one] = group {
             let settled = self.settle_one(connection, &one.lease, &one.ending, Inside::Own).await?;
-            return Ok(vec![settled == Settled::Done]);
+            return Ok(vec![Ok(settled)]);
         }
         let rows: Vec<EndingRow<'_>> = group.iter().map(|s| EndingRow::of(&s.ending)).collect();
         let bytes = |text: Option<&str>| text.map(|text| text.as_bytes().to_vec());
-        let mut query = self.bind_places(self.texts.settle(group.len()), &leases);
-        query = rows.iter().fold(query, |query, row| query.bind(row.state));
-        query = rows.iter().fold(query, |query, row| query.bind(row.retry_us));
-        query = rows.iter().fold(query, |query, row| query.bind(row.body.map(<[u8]>::to_vec)));
-        query = rows.iter().fold(query, |query, row| query.bind(bytes(row.content_type)));
-        query = rows.iter().fold(query, |query, row| query.bind(bytes(row.reference)));
-        query = rows.iter().fold(query, |query, row| query.bind(row.omitted_bytes));
-        query = rows.iter().fold(query, |query, row| query.bind(bytes(row.error)));
-        query = rows.iter().fold(query, |query, row| query.bind(row.keep_us));
-        self.write_many(connection, bind_leases(query, &leases), group.len()).await
+        let mut query = sqlx::query(AssertSqlSafe(self.texts.settle(group.len())));
+        query = bind_pick(query, &leases, rows.iter().map(|row| row.state));
+        query = bind_pick(query, &leases, rows.iter().map(|row| row.retry_us));
+        query = bind_pick(query, &leases, rows.iter().map(|row| row.body.map(<[u8]>::to_vec)));
+        query = bind_pick(query, &leases, rows.iter().map(|row| bytes(row.content_type)));
+        query = bind_pick(query, &leases, rows.iter().map(|row| bytes(row.reference)));
+        query = bind_pick(query, &leases, rows.iter().map(|row| row.omitted_bytes));
+        query = bind_pick(query, &leases, rows.iter().map(|row| bytes(row.error)));
+        query = bind_pick(query, &leases, rows.iter().map(|row| row.keep_us));
+        let done = bind_leases(query, &leases).execute(&mut *connection).await?;
+        if let Some(settled) = uniform(done.rows_affected(), group.len()) {
+            let settled = if settled { Settled::Done } else { Settled::Lost };
+            return Ok(group.iter().map(|_| Ok(settled)).collect());
+        }
+        let written_at = done.last_insert_id().cast_signed();
+        let mut found = self.written(connection, &leases).await?;
+        let told = |lease: &Lease| match take(&mut found, lease.digest.as_bytes()) {
+            Some(row) => settled_by(lease, &row?.raw, written_at),
+            None => Ok(Settled::Lost),
+        };
+        Ok(leases.iter().map(told).collect())
     }
 
     /// Extends leases, at most [`BATCH`].
@@ -55,35 +64,30 @@ impl Ledger {
     ) -> sqlx::Result<Vec<bool>> {
         let leases: Vec<Lease> = group.iter().map(|(lease, _)| *lease).collect();
         self.none_held(connection, &leases).await?;
-        let query = self.bind_places(self.texts.renew(group.len()), &leases);
-        let query = group.iter().fold(query, |query, (_, length)| query.bind(span(*length)));
-        self.write_many(connection, bind_leases(query, &leases), group.len()).await
+        let query = sqlx::query(AssertSqlSafe(self.texts.renew(group.len())));
+        let query = bind_pick(query, &leases, group.iter().map(|(_, length)| span(*length)));
+        let done = bind_leases(query, &leases).execute(&mut *connection).await?;
+        if let Some(extended) = uniform(done.rows_affected(), group.len()) {
+            return Ok(vec![extended; group.len()]);
+        }
+        // A claim that runs under its lease now was met by the statement, for it ran then as well.
+        let mut found = self.written(connection, &leases).await?;
+        let extended = |lease: &Lease| match take(&mut found, lease.digest.as_bytes()) {
+            Some(Ok(row)) => row.raw.state == RUNNING && is_of(lease, &row.raw),
+            Some(Err(_)) | None => false,
+        };
+        Ok(leases.iter().map(extended).collect())
     }
 
-    /// A statement of [`Texts::settle`] or [`Texts::renew`] with its first parameters: the list in
-    /// which each row finds its place, and the number of the batch.
-    fn bind_places<'q>(&self, text: Arc<str>, leases: &[Lease]) -> Bound<'q> {
-        let batch = self.batches.fetch_add(1, Ordering::Relaxed);
-        let query = sqlx::query(AssertSqlSafe(text));
-        let bind = |query: Bound<'q>, lease: &Lease| query.bind(lease.digest.as_bytes().to_vec());
-        leases.iter().fold(query, bind).bind(batch).bind(batch)
-    }
-
-    /// Runs such a statement. Which rows matched is asked only if some did and some did not.
-    async fn write_many(
+    /// The records of these leases after a statement that met some of them and some not: there is no
+    /// UPDATE … RETURNING.
+    async fn written(
         &self,
         connection: &mut MySqlConnection,
-        query: Bound<'_>,
-        count: usize,
-    ) -> sqlx::Result<Vec<bool>> {
-        let affected = query.execute(&mut *connection).await?.rows_affected();
-        if affected == count as u64 || affected == 0 {
-            return Ok(vec![affected > 0; count]);
-        }
-        let text = "SELECT CAST(@semel_wrote AS UNSIGNED)";
-        let read = sqlx::query(text).fetch_one(connection).await;
-        let bits: u64 = read.and_then(|row| row.try_get(0)).map_err(unread)?;
-        Ok((0..count).map(|i| bits >> i & 1 == 1).collect())
+        leases: &[Lease],
+    ) -> sqlx::Result<Vec<(Vec<u8>, Result<Found>)>> {
+        let digests: Vec<_> = leases.iter().map(|lease| *lease.digest.as_bytes()).collect();
+        select(connection, self.texts.peek(digests.len()), &digests).await.map_err(unread)
     }
 
     /// Renews any number of leases, and notes each answer as soon as it is known: whatever becomes
@@ -130,6 +134,49 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+/// [`State::Running`](semel::State::Running) as it is stored.
+const RUNNING: i16 = 0;
+
+/// What became of all rows of a statement, where that is the same for all of them.
+fn uniform(affected: u64, count: usize) -> Option<bool> {
+    match affected {
+        0 => Some(false),
+        all if all == count as u64 => Some(true),
+        _ => None,
+    }
+}
+
+fn is_of(lease: &Lease, raw: &Raw) -> bool {
+    raw.fence == lease.fence.as_i64() && raw.attempt_id == lease.attempt_id.to_bytes()
+}
+
+/// Whether a statement that wrote at `written_at` ended the claim, by what its record is now. Ended
+/// at another moment, the claim was ended by an earlier statement. Granted anew since, it cannot be
+/// told whether it was still this lease's: asked alone, it can.
+fn settled_by(lease: &Lease, raw: &Raw, written_at: i64) -> Result<Settled> {
+    match (is_of(lease, raw), raw.state) {
+        (true, RUNNING) => Err(silent("settle")),
+        (true, _) if raw.updated_at == written_at => Ok(Settled::Done),
+        (true, _) => Ok(Settled::Lost),
+        (false, _) if raw.fence < written_at => Ok(Settled::Lost),
+        (false, _) => Err(silent("settle")),
+    }
+}
+
+/// Binds what [`Texts::settle`](super::statement::Texts::settle) picks one value of for each row.
+fn bind_pick<'q, T>(
+    query: Bound<'q>,
+    leases: &[Lease],
+    values: impl Iterator<Item = T>,
+) -> Bound<'q>
+where
+    T: sqlx::Encode<'q, MySql> + sqlx::Type<MySql> + 'q,
+{
+    let query =
+        leases.iter().fold(query, |query, lease| query.bind(lease.digest.as_bytes().to_vec()));
+    values.fold(query, |query, value| query.bind(value))
 }
 
 /// The last parameters of a statement on many rows: which they are, and under which leases.

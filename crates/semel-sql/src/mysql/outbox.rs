@@ -15,7 +15,8 @@ use std::time::Duration;
 use semel::claim::AttemptId;
 use semel::event::Envelope;
 use semel::outbox::{
-    Applied, Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Ticket,
+    Verb,
 };
 use semel::store::{Error, ErrorKind, Result};
 use sqlx::mysql::MySqlRow;
@@ -26,6 +27,7 @@ use super::MySqlStore;
 use super::columns::Bound;
 use super::ledger::failed;
 use super::seat::Seat;
+use super::session::{Idle, OVERHEAD, Server};
 use super::statement::{CLOCK, repeat};
 use crate::error::{Stage, timed_out};
 use crate::outbox::{Cursor, EventRow, Looked, Marks, Search, Seats, Stored, chunks};
@@ -35,13 +37,10 @@ use crate::outbox::{Cursor, EventRow, Looked, Marks, Search, Seats, Stored, chun
 const CHUNK: usize = 32;
 /// Bytes in one such statement, where a server takes as many.
 const BYTES: usize = 4 << 20;
-/// What a statement has beside its rows, generously.
-const OVERHEAD: usize = 16 << 10;
-
 /// What the outbox has of its own.
 #[derive(Debug)]
 pub(super) struct Hatch {
-    seats: Seats<MySqlConnection>,
+    seats: Seats<Idle>,
     bell: Bell,
     cursor: Cursor,
 }
@@ -53,12 +52,15 @@ impl Default for Hatch {
 }
 
 impl MySqlStore {
-    /// Whether the server takes an event at all; an answer beforehand, because its own is to hang up.
-    fn takes(&self, row: &EventRow<'_>) -> Result<()> {
-        let (size, packet) = (row.size() + OVERHEAD, self.ledger.server.packet);
-        if size <= packet {
+    /// Whether the server takes an event, here and as the retry payload of an inbox; an answer
+    /// beforehand, because its own is to hang up.
+    fn takes(&self, event: &Envelope, row: &EventRow<'_>) -> Result<()> {
+        let Server { packet, .. } = self.ledger.server;
+        let most = packet.saturating_sub(OVERHEAD);
+        if row.size() <= most && event.fits(most) {
             return Ok(());
         }
+        let size = row.size().max(event.packed_size()) + OVERHEAD;
         let text = format!(
             "the event {} takes about {size} bytes, but the server's max_allowed_packet is {packet}; \
              raise it, or store the payload elsewhere and send where",
@@ -74,7 +76,7 @@ impl Outbox for MySqlStore {
     async fn append(&self, connection: &mut MySqlConnection, events: &[Envelope]) -> Result<()> {
         let limit = self.ledger.limit;
         let rows: Vec<EventRow<'_>> = events.iter().map(EventRow::of).collect();
-        rows.iter().try_for_each(|row| self.takes(row))?;
+        events.iter().zip(&rows).try_for_each(|(event, row)| self.takes(event, row))?;
         let bytes = BYTES.min(self.ledger.server.packet / 2);
         for mut chunk in chunks(&rows, CHUNK, bytes) {
             while !chunk.is_empty() {
@@ -142,7 +144,7 @@ impl Outbox for MySqlStore {
     async fn backlog(&self) -> Result<Backlog> {
         let mut seat = self.seat(&self.hatch.seats, "backlog").await?;
         let backlog = loop {
-            if let Some(backlog) = seat.settled(operators::backlog).await? {
+            if let Some(backlog) = seat.read(operators::backlog).await? {
                 break backlog;
             }
         };
@@ -155,18 +157,18 @@ impl Outbox for MySqlStore {
         after: Option<u64>,
         limit: u32,
     ) -> Result<Vec<Row>> {
-        let (mut slot, mut connection) = self.aside.take("list").await?;
-        let work = operators::list(&mut connection, selection, after, limit);
+        let mut turn = self.aside.take("list").await?;
+        let work = operators::list(&mut turn.connection, selection, after, limit);
         let rows = self.aside.bounded("list", work).await?;
-        *slot = Some(connection);
+        turn.end();
         rows.into_iter().map(crate::outbox::Listed::row).collect()
     }
 
     async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
-        let (mut slot, mut connection) = self.aside.take("count").await?;
-        let work = operators::count(&mut connection, selection, verb);
+        let mut turn = self.aside.take("count").await?;
+        let work = operators::count(&mut turn.connection, selection, verb);
         let count = self.aside.bounded("count", work).await?;
-        *slot = Some(connection);
+        turn.end();
         Ok(count)
     }
 
@@ -190,7 +192,7 @@ impl Outbox for MySqlStore {
         Ok(applied)
     }
 
-    async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
+    async fn clean(&self, keep: Duration, limit: u32) -> Result<Cleaned> {
         let mut seat = self.seat(&self.hatch.seats, "clean").await?;
         let cleaned = loop {
             let cleaning = async |connection: &mut MySqlConnection| {
@@ -227,7 +229,7 @@ fn append<'q>(rows: &'q [EventRow<'q>]) -> Bound<'q> {
     let text = format!(
         "INSERT INTO semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, \
          content_type, headers, occurred_at, status, attempts, due_at, lane, created_at) VALUES {} \
-         ON DUPLICATE KEY UPDATE sequence = sequence",
+         ON DUPLICATE KEY UPDATE created_at = created_at",
         repeat(&row, rows.len(), ", ")
     );
     // As bytes, so that no character set of the caller's session touches them.

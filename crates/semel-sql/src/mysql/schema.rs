@@ -38,8 +38,8 @@ const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (
 ) ENGINE = InnoDB";
 
 /// The name is of this database: two databases on one server do not wait for each other.
-const LOCK: &str = "SELECT GET_LOCK(CONCAT('semel:', LEFT(SHA1(DATABASE()), 16)), 60)";
-const UNLOCK: &str = "SELECT RELEASE_LOCK(CONCAT('semel:', LEFT(SHA1(DATABASE()), 16)))";
+const LOCK: &str = "SELECT GET_LOCK(CONCAT('semel:', LEFT(SHA2(DATABASE(), 256), 16)), 60)";
+const UNLOCK: &str = "SELECT RELEASE_LOCK(CONCAT('semel:', LEFT(SHA2(DATABASE(), 256), 16)))";
 
 /// The whole schema as a script.
 pub(crate) fn print() -> String {
@@ -175,6 +175,7 @@ async fn ledger_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> 
         };
         findings.push(wrong("mysql-primary-key", found));
     }
+    findings.extend(shape(connection, &migrate::CLOCK).await?);
     let generated = "SELECT CAST(column_name AS BINARY) FROM information_schema.columns \
                      WHERE table_schema = DATABASE() AND table_name = ? \
                      AND COALESCE(generation_expression, '') <> ''";

@@ -12,14 +12,14 @@ use tokio::time::timeout;
 
 use super::MySqlStore;
 use super::ledger::{Ledger, failed};
-use super::session::{deadlock, number};
+use super::session::{Idle, deadlock, is_lost, number};
 use crate::error::{Stage, timed_out};
 use crate::idmap::RIVALS;
 use crate::outbox::Seats;
 
 /// A turn. Dropping it in the middle of a statement closes the connection, which rolls back.
 pub(super) struct Seat<'s> {
-    seats: &'s Seats<MySqlConnection>,
+    seats: &'s Seats<Idle>,
     ledger: &'s Ledger,
     operation: &'static str,
     connection: Option<MySqlConnection>,
@@ -33,11 +33,15 @@ impl MySqlStore {
     /// Waits for a turn.
     pub(super) async fn seat<'s>(
         &'s self,
-        seats: &'s Seats<MySqlConnection>,
+        seats: &'s Seats<Idle>,
         operation: &'static str,
     ) -> Result<Seat<'s>> {
         let ledger = &*self.ledger;
-        let (permit, connection) = seats.take(operation, ledger.limit).await?;
+        let (permit, idle) = seats.take(operation, ledger.limit).await?;
+        let connection = match idle {
+            Some(idle) => idle.wake(ledger.limit).await,
+            None => None,
+        };
         let rested = connection.is_some();
         Ok(Seat { seats, ledger, operation, connection, rested, rivals: 0, _permit: permit })
     }
@@ -79,9 +83,26 @@ impl Seat<'_> {
         }
     }
 
+    /// Waits for a single statement outside a transaction, and gives the server's own refusal: after
+    /// one the connection is as good as before.
+    pub(super) async fn ask<T>(
+        &mut self,
+        sent: impl AsyncFnOnce(&mut MySqlConnection) -> sqlx::Result<T>,
+    ) -> Result<sqlx::Result<T>> {
+        self.run_keeping(sent, |error| !is_lost(error)).await
+    }
+
     async fn run<T>(
         &mut self,
         sent: impl AsyncFnOnce(&mut MySqlConnection) -> sqlx::Result<T>,
+    ) -> Result<sqlx::Result<T>> {
+        self.run_keeping(sent, deadlock).await
+    }
+
+    async fn run_keeping<T>(
+        &mut self,
+        sent: impl AsyncFnOnce(&mut MySqlConnection) -> sqlx::Result<T>,
+        keeps: impl FnOnce(&sqlx::Error) -> bool,
     ) -> Result<sqlx::Result<T>> {
         let limit: Duration = self.ledger.limit;
         // Taken out while in use: after a failure it is not used again, unless the server says that it
@@ -92,7 +113,7 @@ impl Seat<'_> {
         };
         let done = timeout(limit, sent(&mut connection)).await;
         let done = done.map_err(|_| timed_out(Stage::Running, self.operation, limit))?;
-        if done.as_ref().map_or_else(deadlock, |_| true) {
+        if done.as_ref().map_or_else(keeps, |_| true) {
             self.connection = Some(connection);
         }
         Ok(done)
@@ -110,7 +131,7 @@ impl Seat<'_> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
-            self.seats.rest(connection);
+            self.seats.rest(Idle::new(connection));
         }
     }
 }

@@ -8,12 +8,16 @@ use std::time::Duration;
 use semel::store::{Error, ErrorKind, Result};
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError};
-use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, MySqlConnection, Row};
+use tokio::time::{Instant, timeout};
 
 use crate::error::{Stage, classify};
 
 /// Prepared statements kept per connection: one per verb and batch size, with room for the work's.
 const STATEMENTS: usize = 512;
+
+/// What a statement has beside its bodies, generously.
+pub(crate) const OVERHEAD: usize = 16 << 10;
 
 /// The two servers that speak this protocol, and where their SQL parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +46,34 @@ pub(crate) enum Role {
     Ledger,
     /// A transaction in which the caller's statements run as well.
     Transaction,
+    /// The schema, whose statements take as long as they take.
+    Migration,
+}
+
+/// Half the shortest time after which a server can be told to hang up on an idle connection.
+const SHORTEST_WAIT: Duration = Duration::from_millis(500);
+
+/// A connection between two uses.
+pub(crate) struct Idle {
+    connection: MySqlConnection,
+    since: Instant,
+}
+
+impl Idle {
+    pub(crate) fn new(connection: MySqlConnection) -> Self {
+        Self { connection, since: Instant::now() }
+    }
+
+    /// Returns the connection, or `None` if the server has hung up on it (`wait_timeout`): a write
+    /// that is sent into a closed connection would have to be reported as ambiguous. Costs a trip if
+    /// it was idle for long enough.
+    pub(crate) async fn wake(mut self, limit: Duration) -> Option<MySqlConnection> {
+        if self.since.elapsed() < SHORTEST_WAIT {
+            return Some(self.connection);
+        }
+        let answered = timeout(limit, self.connection.ping()).await;
+        matches!(answered, Ok(Ok(()))).then_some(self.connection)
+    }
 }
 
 /// Opens a connection and sets its session.
@@ -60,13 +92,25 @@ pub(crate) async fn connect(
 }
 
 /// READ COMMITTED takes no gap locks, so strangers' keys never wait for each other. Strict mode
-/// makes the server refuse what it would otherwise cut. Lock waits are short on connections that
+/// makes the server refuse what it would otherwise cut, and without simultaneous assignment SET goes
+/// from left to right, as our statements expect. Lock waits are short on connections that
 /// run our statements alone; in a caller's transaction their own setting stands.
+///
+/// Where work runs there is no autocommit. A deadlock, and with `innodb_rollback_on_timeout` a lock
+/// wait, rolls the whole transaction back; with autocommit, work that goes on after such an error
+/// would commit every later statement by itself. Without it they are in a new transaction, which has
+/// not our savepoint and is therefore never committed.
 fn settings(flavour: Flavour, role: Role, limit: Duration) -> String {
-    let mut text = String::from(
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1, \
-         sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')",
+    let autocommit = u8::from(role != Role::Transaction);
+    let mut text = format!(
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+         SET SESSION autocommit = {autocommit}, sql_mode = CONCAT(REPLACE(@@sql_mode, \
+         'SIMULTANEOUS_ASSIGNMENT', ''), ',STRICT_TRANS_TABLES')",
     );
+    if role == Role::Transaction {
+        // By which a statement in anybody's transaction can tell that it is one of ours.
+        text.push_str(", @semel_work = 1");
+    }
     if role == Role::Ledger {
         text.push_str(", innodb_lock_wait_timeout = 1");
         if flavour == Flavour::MariaDb {
@@ -130,6 +174,42 @@ pub(crate) fn deadlock(error: &sqlx::Error) -> bool {
     number(error) == Some(1213)
 }
 
+/// Whether the connection is not to be used again: it is gone, or the server behind it refuses by
+/// what it is at present (read-only after a switchover, shutting down, cut off from its cluster) and
+/// another connection may lead to another server.
+pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
+    if error.as_database_error().is_none() {
+        return !matches!(
+            error,
+            sqlx::Error::RowNotFound
+                | sqlx::Error::ColumnDecode { .. }
+                | sqlx::Error::Decode(_)
+                | sqlx::Error::Encode(_)
+        );
+    }
+    matches!(
+        number(error),
+        // Unknown to a node outside its cluster, shutting down, killed, packets out of order or too
+        // large (the server hangs up), read-only in three ways, hung up after idling.
+        Some(
+            1047 | 1053 | 1152
+                ..=1161
+                    | 1184
+                    | 1290
+                    | 1317
+                    | 1792
+                    | 1836
+                    | 1927
+                    | 1969
+                    | 3024
+                    | 3100
+                    | 3168
+                    | 3169
+                    | 4031
+        )
+    )
+}
+
 /// What the server's refusals mean to a caller.
 pub(crate) fn codes(refusal: &dyn DatabaseError) -> Option<ErrorKind> {
     let refusal = refusal.try_downcast_ref::<MySqlDatabaseError>()?;
@@ -138,6 +218,8 @@ pub(crate) fn codes(refusal: &dyn DatabaseError) -> Option<ErrorKind> {
         1205 | 1213 | 1020 | 3572 => ErrorKind::RetryTransaction,
         // Killed, interrupted, out of time, shutting down: the server does not say how far it came.
         1053 | 1317 | 1927 | 1969 | 3024 => ErrorKind::Ambiguous,
+        // Not in its cluster's majority, or the group rolled the transaction back before it ended.
+        1047 | 3100 => ErrorKind::Unavailable,
         // Disk full, table full.
         1021 | 1114 => ErrorKind::Capacity,
         // No such database, table or column; no rights; read-only; too large; too long.

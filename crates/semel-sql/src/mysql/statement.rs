@@ -153,16 +153,17 @@ impl Texts {
         self.probe.get(count, || format!("{} FOR SHARE NOWAIT", select(count)))
     }
 
-    /// Ends `count` claims, at least two; an error at once if a rival holds one of them.
-    /// `@semel_wrote` says which were met.
+    /// Ends `count` claims, at least two; an error at once if a rival holds one of them. The clock
+    /// that it wrote comes back as the insert id.
     pub(crate) fn settle(&self, count: usize) -> Arc<str> {
         self.settle.get(count, || {
             let number = format!("CAST({} AS SIGNED)", pick(count));
             let bytes = pick(count);
             // A claim that runs has no answer: what does not succeed keeps what is there, a parcel.
-            let answer = |column: &str| format!("IF(@semel_state = 1, {bytes}, {column})");
+            // By then `state` is the new one: a server evaluates SET from left to right.
+            let answer = |column: &str| format!("IF(state = 1, {bytes}, {column})");
             let set = ending(&Ending {
-                state: &format!("(@semel_state := {number})"),
+                state: &number,
                 retry_us: &number,
                 body: &answer("body"),
                 content_type: &answer("content_type"),
@@ -175,8 +176,7 @@ impl Texts {
         })
     }
 
-    /// Extends `count` leases; an error at once if a rival holds one of them. `@semel_wrote` says
-    /// which were met.
+    /// Extends `count` leases; an error at once if a rival holds one of them.
     pub(crate) fn renew(&self, count: usize) -> Arc<str> {
         self.renew.get(count, || {
             let until = after(&format!("CAST({} AS SIGNED)", pick(count)));
@@ -184,14 +184,12 @@ impl Texts {
         })
     }
 
-    /// One UPDATE of many rows, each with values of its own.
+    /// One UPDATE of many rows, each with values of its own, which [`pick`] finds by the digest.
     ///
     /// The rows are met in the order of the primary key, so that two such statements never wait for
-    /// each other in a circle. `@semel_at` is the row's place in the lists; it is set first, for a
-    /// server evaluates SET from left to right. (A join with a derived table would do without it,
-    /// but writes every batch to a temporary table on disk.) There is no UPDATE … RETURNING: bits in
-    /// `@semel_wrote` note the rows that matched, for when not all of them did, and `@semel_batch`
-    /// tells them from those of an earlier statement.
+    /// each other in a circle. The digests are sent once for each column: a user variable that holds
+    /// the row's place would be shorter, but MySQL folds its assignment away, and a join with a
+    /// derived table writes every batch to a temporary table on disk.
     fn many(&self, count: usize, set: &str) -> String {
         let list = repeat("?", count, ",");
         let guard = if self.guards.fence {
@@ -202,11 +200,8 @@ impl Texts {
             format!("AND COALESCE({leases}, 1) IS NOT NULL")
         };
         self.at_once(&format!(
-            "UPDATE semel_record FORCE INDEX (PRIMARY) SET number = number + IF( \
-             (@semel_at := FIELD(digest, {list})) IS NULL \
-             OR (@semel_wrote := IF(@semel_batch <=> ?, @semel_wrote, 0) \
-             | (1 << (@semel_at - 1))) IS NULL \
-             OR (@semel_batch := ?) IS NULL, 1, 1), {set} WHERE digest IN ({list}) {guard}"
+            "UPDATE semel_record FORCE INDEX (PRIMARY) SET number = number + 1, {set} \
+             WHERE digest IN ({list}) {guard}"
         ))
     }
 
@@ -275,6 +270,19 @@ impl Texts {
              {PARCEL_STAYS}, state = 2, attempt = 0, lease_until = NULL, retry_at = {CLOCK}, \
              updated_at = {CLOCK}, completed_at = {CLOCK}, expires_at = {} WHERE digest = ?{}",
             after("keep_us"),
+            self.version_guard()
+        ))
+    }
+
+    /// Counts the times of the judged version from now, where a clock wrote them that was ahead. From left
+    /// to right: `updated_at` goes last.
+    pub(crate) fn redate(&self) -> String {
+        let ahead = format!("GREATEST(updated_at - {CLOCK}, 0)");
+        self.at_once(&format!(
+            "UPDATE semel_record SET number = number + 1, fence = LAST_INSERT_ID(fence), \
+             lease_until = lease_until - {ahead}, retry_at = retry_at - {ahead}, \
+             expires_at = expires_at - {ahead}, completed_at = LEAST(completed_at, {CLOCK}), \
+             updated_at = LEAST(updated_at, {CLOCK}) WHERE digest = ?{}",
             self.version_guard()
         ))
     }
@@ -371,16 +379,17 @@ fn ending(values: &Ending<'_>) -> String {
     format!(
         "state = {state}, lease_until = NULL, retry_at = {}, body = {body}, \
          content_type = {content_type}, reference = {reference}, omitted_bytes = {omitted_bytes}, \
-         error = {error}, updated_at = {CLOCK}, completed_at = {CLOCK}, \
+         error = {error}, updated_at = LAST_INSERT_ID({CLOCK}), completed_at = {CLOCK}, \
          expires_at = {}",
         after(retry_us),
         after(keep_us)
     )
 }
 
-/// The value at the row's place in a list.
+/// The value at the row's place: first the digests are bound, then the values in the same order.
 fn pick(count: usize) -> String {
-    format!("ELT(@semel_at, {})", repeat("?", count, ","))
+    let list = repeat("?", count, ",");
+    format!("ELT(FIELD(digest, {list}), {list})")
 }
 
 fn select(count: usize) -> String {

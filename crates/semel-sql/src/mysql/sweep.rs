@@ -2,7 +2,7 @@
 //!
 //! Candidates are read without locks from the index on `sweep_at`. Those that somebody holds are
 //! passed over, the others are written by primary key with the condition asked again, so a record
-//! that was claimed anew in between stays. `sweep_at` is null for Dead, Uncertain and Discarded records and
+//! that was claimed anew in between stays. All go by one moment at which the server's clock was believed. `sweep_at` is null for Dead, Uncertain and Discarded records and
 //! lies after the end of every live lease.
 
 use semel::store::{Result, Swept};
@@ -12,6 +12,7 @@ use super::columns::Bound;
 use super::ledger::failed;
 use super::session::{Flavour, deadlock, held};
 use super::statement::{CLOCK, at_once, repeat};
+use super::watermark;
 use crate::row::SWEPT;
 
 /// Rows per statement: a claim that meets one of them is contended for no longer than this takes.
@@ -26,14 +27,18 @@ pub(crate) async fn sweep(
     flavour: Flavour,
     limit: u32,
 ) -> Result<Swept> {
+    let fail = |error| failed("sweep", error);
+    let Some(now) = watermark::believed(connection).await.map_err(fail)? else {
+        return Ok(Swept { clock_suspect: true, ..Swept::default() });
+    };
     let mut swept = Swept::default();
-    let (suspect, gone) = candidates(connection, limit).await?;
+    let (suspect, gone) = candidates(connection, limit, now).await?;
     let found = suspect.len() + gone.len();
     for chunk in gone.chunks(CHUNK) {
-        swept.removed += write(connection, &at_once(flavour, &remove()), chunk).await?;
+        swept.removed += write(connection, &at_once(flavour, &remove()), chunk, now).await?;
     }
     for chunk in suspect.chunks(CHUNK) {
-        swept.suspended += write(connection, &at_once(flavour, &suspend()), chunk).await?;
+        swept.suspended += write(connection, &at_once(flavour, &suspend()), chunk, now).await?;
     }
     // Where everything found is locked, asking again at once would find the same.
     swept.more = found >= limit as usize && swept.removed + swept.suspended > 0;
@@ -43,12 +48,16 @@ pub(crate) async fn sweep(
 type Digests = Vec<Vec<u8>>;
 
 /// Due records by the index: those to suspend and those to remove.
-async fn candidates(connection: &mut MySqlConnection, limit: u32) -> Result<(Digests, Digests)> {
+async fn candidates(
+    connection: &mut MySqlConnection,
+    limit: u32,
+    now: i64,
+) -> Result<(Digests, Digests)> {
     let text = format!(
         "SELECT digest, {SUSPECT} FROM semel_record \
-         FORCE INDEX (semel_record_sweep) WHERE sweep_at <= {CLOCK} ORDER BY sweep_at LIMIT ?"
+         FORCE INDEX (semel_record_sweep) WHERE sweep_at <= ? ORDER BY sweep_at LIMIT ?"
     );
-    let query = sqlx::query(AssertSqlSafe(text)).bind(limit);
+    let query = sqlx::query(AssertSqlSafe(text)).bind(now).bind(limit);
     let rows = query.fetch_all(connection).await.map_err(|error| failed("sweep", error))?;
     let (mut suspect, mut gone) = (Digests::new(), Digests::new());
     for row in rows {
@@ -74,7 +83,7 @@ fn free() -> String {
 fn remove() -> String {
     format!(
         "DELETE r FROM semel_record r FORCE INDEX (PRIMARY) WHERE r.digest IN ({}) \
-         AND r.sweep_at <= {CLOCK} AND NOT ({SUSPECT})",
+         AND r.sweep_at <= ? AND NOT ({SUSPECT})",
         repeat("?", CHUNK, ",")
     )
 }
@@ -83,14 +92,19 @@ fn suspend() -> String {
     format!(
         "UPDATE semel_record FORCE INDEX (PRIMARY) SET number = number + 1, state = 4, \
          lease_until = NULL, retry_at = NULL, error = '{SWEPT}', updated_at = {CLOCK}, \
-         completed_at = {CLOCK}, expires_at = NULL WHERE digest IN ({}) AND sweep_at <= {CLOCK} AND {SUSPECT}",
+         completed_at = {CLOCK}, expires_at = NULL WHERE digest IN ({}) AND sweep_at <= ? AND {SUSPECT}",
         repeat("?", CHUNK, ",")
     )
 }
 
 /// Runs a statement on those rows of a chunk that are free. What is locked, or becomes so in
 /// between, is left for next time.
-async fn write(connection: &mut MySqlConnection, text: &str, chunk: &[Vec<u8>]) -> Result<u32> {
+async fn write(
+    connection: &mut MySqlConnection,
+    text: &str,
+    chunk: &[Vec<u8>],
+    now: i64,
+) -> Result<u32> {
     let fail = |error| failed("sweep", error);
     let asked = bind_all(&free(), chunk).fetch_all(&mut *connection).await;
     let rows = match asked {
@@ -103,7 +117,7 @@ async fn write(connection: &mut MySqlConnection, text: &str, chunk: &[Vec<u8>]) 
     if free.is_empty() {
         return Ok(0);
     }
-    match bind_all(text, &free).execute(connection).await {
+    match bind_all(text, &free).bind(now).execute(connection).await {
         Ok(done) => Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX)),
         Err(error) if held(&error) || deadlock(&error) => Ok(0),
         Err(error) => Err(fail(error)),

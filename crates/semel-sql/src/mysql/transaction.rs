@@ -2,95 +2,145 @@
 //!
 //! Nothing here waits for a rival: a key that another open transaction holds is answered at once.
 //! Our transactions carry a savepoint from their first statement to their last. It vanishes with
-//! any COMMIT, ROLLBACK or DDL statement of the work, so releasing it is the proof that what we
-//! commit is still the transaction in which the claim was made.
+//! any COMMIT, ROLLBACK or DDL statement of the work, and with a transaction that the server rolled
+//! back by itself, so releasing it is the proof that what we commit is still the transaction in which
+//! the claim was made.
+//!
+//! A connection that work has had is used again only if its session is as it was (see [`Lent`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use semel::claim::Lease;
 use semel::key::Key;
 use semel::record::Version;
 use semel::store::{
-    Change, Draft, Ending, Error, ErrorKind, Opened, Result, Settled, Swapped, TransactionalStore,
+    Change, Draft, Ending, Error, ErrorKind, Held, Opened, Result, Settled, Swapped,
+    TransactionalStore,
 };
-use sqlx::{MySql, MySqlConnection, Row, SqlSafeStr};
+use sqlx::mysql::MySqlRow;
+use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row, SqlSafeStr};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::MySqlStore;
 use super::ledger::{Ledger, PAUSES, failed, silent};
 use super::session::{self, Flavour, Role, codes, held, number};
-use super::statement::Inside;
+use super::statement::{Inside, at_once};
 use crate::error::{Stage, classify, timed_out};
 use crate::unit;
 
 const BEGIN: &str = "START TRANSACTION; SAVEPOINT semel_work";
-const COMMIT: &str = "RELEASE SAVEPOINT semel_work; COMMIT";
+/// Locks of `GET_LOCK` outlive a transaction: strangers must not wait for them while nobody works.
+const COMMIT: &str = "RELEASE SAVEPOINT semel_work; COMMIT; DO RELEASE_ALL_LOCKS()";
+const ROLLBACK: &str = "ROLLBACK; DO RELEASE_ALL_LOCKS()";
+/// Fails outside the transaction that [`BEGIN`] began, and changes nothing inside.
+const STILL_OURS: &str = "RELEASE SAVEPOINT semel_work; SAVEPOINT semel_work";
+
+/// How many statements of its life changed the session: SET, USE, temporary tables, prepared
+/// statements, open handlers; and whether the server has become read-only.
+const CHANGES: &str = "SHOW SESSION STATUS WHERE Variable_name IN ('Com_change_db', \
+     'Com_create_sequence', 'Com_create_table', 'Com_create_temporary_table', 'Com_ha_open', \
+     'Com_prepare_sql', 'Com_set_option', 'Com_set_role'); \
+     SELECT 'read_only', CAST(@@global.read_only AS CHAR)";
+
+/// A connection that work has or had.
+///
+/// The driver cannot send `COM_RESET_CONNECTION`, so what work leaves in the session (`USE`, session
+/// variables, temporary tables, an isolation level) cannot be taken back, but it can be noticed: the
+/// server counts such statements per session. Where the count differs from that of a fresh connection,
+/// this one is closed.
+struct Lent {
+    connection: MySqlConnection,
+    born: Instant,
+    changes: u64,
+}
+
+impl Lent {
+    async fn open(ledger: &Ledger) -> Result<Self> {
+        let failed = |error| classify(codes, Stage::Connecting, "begin", error);
+        let Ledger { options, limit, .. } = ledger;
+        let (mut connection, _) = session::connect(options, Role::Transaction, *limit).await?;
+        let rows = sqlx::raw_sql(CHANGES).fetch_all(&mut connection).await.map_err(failed)?;
+        let (changes, _) = changes(&rows).map_err(failed)?;
+        // sqlx counts how deep a connection is in transactions. That count is raised once and then
+        // stays for as long as the connection is in our set, so that a `begin` of the work is always
+        // a savepoint, and so that beginning and ending are one trip each.
+        let begun = unit::begin::<MySql>(&mut connection, Some(BEGIN.into_sql_str())).await;
+        begun.map_err(failed)?;
+        Ok(Self { connection, born: Instant::now(), changes })
+    }
+
+    /// Begins anew, in one trip. Whether nothing of the session has changed since it was opened.
+    async fn begin(&mut self) -> sqlx::Result<bool> {
+        let text = AssertSqlSafe(format!("{CHANGES}; {BEGIN}"));
+        let rows = sqlx::raw_sql(text).fetch_all(&mut self.connection).await?;
+        let (changes, read_only) = changes(&rows)?;
+        Ok(changes == self.changes && !read_only)
+    }
+}
+
+/// How often the session was changed, and whether the server takes no writes.
+fn changes(rows: &[MySqlRow]) -> sqlx::Result<(u64, bool)> {
+    let (mut changes, mut read_only) = (0, false);
+    for row in rows {
+        let (name, value): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        match name.as_str() {
+            // Shown as a word or as a number, and with more than two values by some servers.
+            "read_only" => read_only = !matches!(value.as_str(), "OFF" | "0"),
+            _ => changes += value.parse::<u64>().unwrap_or(1),
+        }
+    }
+    Ok((changes, read_only))
+}
 
 /// The connections of our transactions: a fixed number, opened when first needed.
 pub(crate) struct Bays {
     ledger: Arc<Ledger>,
     seats: Arc<Semaphore>,
-    idle: Mutex<Vec<MySqlConnection>>,
+    lifetime: Duration,
+    idle: Mutex<Vec<Lent>>,
 }
 
 impl Bays {
-    pub(crate) fn new(ledger: Arc<Ledger>, count: usize) -> Self {
+    pub(crate) fn new(ledger: Arc<Ledger>, count: usize, lifetime: Duration) -> Self {
         let seats = Arc::new(Semaphore::new(count.max(1)));
-        Self { ledger, seats, idle: Mutex::new(Vec::new()) }
+        Self { ledger, seats, lifetime, idle: Mutex::new(Vec::new()) }
     }
 
     async fn begin(self: &Arc<Self>) -> Result<MySqlTransaction> {
         let seat = Arc::clone(&self.seats).acquire_owned().await;
         let closed = |_| Error::new(ErrorKind::Unavailable, "begin", "the store is shut down");
         let seat = seat.map_err(closed)?;
-        // A connection at rest may have died since. Nothing was begun on it, so another may try.
-        while let Some(mut connection) = self.rested() {
-            if start(&mut connection).await.is_ok() {
-                return Ok(self.occupied(connection, seat));
+        // A connection at rest may have died or been changed. Nothing was begun on it, so another
+        // may try.
+        while let Some(mut lent) = self.rested() {
+            if lent.born.elapsed() < self.lifetime && matches!(lent.begin().await, Ok(true)) {
+                return Ok(self.occupied(lent, seat));
             }
         }
-        let Ledger { options, limit, .. } = &*self.ledger;
-        let (mut connection, _) = session::connect(options, Role::Transaction, *limit).await?;
-        start(&mut connection)
-            .await
-            .map_err(|error| classify(codes, Stage::Connecting, "begin", error))?;
-        Ok(self.occupied(connection, seat))
+        Ok(self.occupied(Lent::open(&self.ledger).await?, seat))
     }
 
-    fn rested(&self) -> Option<MySqlConnection> {
+    fn rested(&self) -> Option<Lent> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    fn rest(&self, connection: MySqlConnection) {
+    fn rest(&self, lent: Lent) {
         // Any other depth means that the work left a savepoint open, which we could not end.
-        if unit::depth::<MySql>(&connection) == 1 {
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        if unit::depth::<MySql>(&lent.connection) == 1 {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lent);
         }
     }
 
-    fn occupied(
-        self: &Arc<Self>,
-        connection: MySqlConnection,
-        seat: OwnedSemaphorePermit,
-    ) -> MySqlTransaction {
-        MySqlTransaction { connection: Box::new(connection), bays: Arc::clone(self), _seat: seat }
-    }
-}
-
-/// Begins. sqlx counts how deep a connection is in transactions. That count is raised once and then
-/// stays for as long as the connection is in our set, so that a `begin` of the work is always a
-/// savepoint, and so that beginning and ending are one trip each.
-async fn start(connection: &mut MySqlConnection) -> sqlx::Result<()> {
-    match unit::depth::<MySql>(connection) {
-        0 => unit::begin::<MySql>(connection, Some(BEGIN.into_sql_str())).await,
-        _ => sqlx::raw_sql(BEGIN).execute(connection).await.map(|_| ()),
+    fn occupied(self: &Arc<Self>, lent: Lent, seat: OwnedSemaphorePermit) -> MySqlTransaction {
+        MySqlTransaction { lent: Box::new(lent), bays: Arc::clone(self), _seat: seat }
     }
 }
 
 /// An open transaction of ours. Dropping it closes its connection, and the server rolls back.
 pub struct MySqlTransaction {
-    connection: Box<MySqlConnection>,
+    lent: Box<Lent>,
     bays: Arc<Bays>,
     _seat: OwnedSemaphorePermit,
 }
@@ -113,7 +163,7 @@ impl TransactionalStore for MySqlStore {
     }
 
     fn connection(transaction: &mut MySqlTransaction) -> &mut MySqlConnection {
-        &mut transaction.connection
+        &mut transaction.lent.connection
     }
 
     /// On MariaDB a record that is there stays locked until the caller's transaction ends, because
@@ -142,6 +192,33 @@ impl TransactionalStore for MySqlStore {
         self.within("swap", self.ledger.swap_one(connection, key, judged, change)).await
     }
 
+    /// Our own transactions are READ COMMITTED. A caller's may have one snapshot for all its reads, and
+    /// with `innodb_snapshot_isolation` it could not write a record that was renewed after that.
+    async fn hold_in(&self, connection: &mut MySqlConnection, lease: &Lease) -> Result<Held> {
+        self.within("hold", async {
+            let flavour = self.ledger.server.flavour;
+            let level = match flavour {
+                Flavour::MariaDb => "SELECT @@session.tx_isolation",
+                Flavour::MySql => "SELECT @@session.transaction_isolation",
+            };
+            let row = sqlx::query(level).fetch_one(&mut *connection).await;
+            let level: String =
+                row.and_then(|row| row.try_get(0)).map_err(|error| failed("hold", error))?;
+            if matches!(level.as_str(), "READ-COMMITTED" | "READ-UNCOMMITTED") {
+                return Ok(Held::Renewable);
+            }
+            let locked = sqlx::query(AssertSqlSafe(hold(flavour)))
+                .bind(lease.digest.as_bytes().to_vec())
+                .bind(lease.fence.as_i64())
+                .bind(lease.attempt_id.to_bytes().to_vec())
+                .fetch_optional(connection)
+                .await
+                .map_err(|error| failed("hold", error))?;
+            Ok(locked.map_or(Held::Lost, |_| Held::Locked))
+        })
+        .await
+    }
+
     async fn settle_in(
         &self,
         connection: &mut MySqlConnection,
@@ -154,8 +231,8 @@ impl TransactionalStore for MySqlStore {
             }
             let settled = self.settle_unheld(connection, lease, ending).await?;
             // Zero rows: the claim was lost, or there was no transaction to settle it in.
-            if settled == Settled::Lost && self.ledger.server.flavour == Flavour::MariaDb {
-                still_open_mariadb(connection).await?;
+            if settled == Settled::Lost {
+                self.still_open(connection).await?;
             }
             Ok(settled)
         })
@@ -164,24 +241,24 @@ impl TransactionalStore for MySqlStore {
 
     async fn commit(&self, mut transaction: MySqlTransaction) -> Result<()> {
         let limit = self.ledger.limit;
-        let sent = sqlx::raw_sql(COMMIT).execute(&mut *transaction.connection);
+        let sent = sqlx::raw_sql(COMMIT).execute(&mut transaction.lent.connection);
         match timeout(limit, sent).await {
             Ok(Ok(_)) => {
-                let MySqlTransaction { connection, bays, .. } = transaction;
-                bays.rest(*connection);
+                let MySqlTransaction { lent, bays, .. } = transaction;
+                bays.rest(*lent);
                 Ok(())
             }
-            Ok(Err(error)) if number(&error) == Some(1305) => Err(ended_early("commit")),
+            Ok(Err(error)) if number(&error) == Some(NO_SAVEPOINT) => Err(ended_early("commit")),
             Ok(Err(error)) => Err(failed("commit", error)),
             Err(_) => Err(timed_out(Stage::Running, "commit", limit)),
         }
     }
 
     async fn rollback(&self, mut transaction: MySqlTransaction) {
-        let sent = sqlx::raw_sql("ROLLBACK").execute(&mut *transaction.connection);
+        let sent = sqlx::raw_sql(ROLLBACK).execute(&mut transaction.lent.connection);
         if let Ok(Ok(_)) = timeout(self.ledger.limit, sent).await {
-            let MySqlTransaction { connection, bays, .. } = transaction;
-            bays.rest(*connection);
+            let MySqlTransaction { lent, bays, .. } = transaction;
+            bays.rest(*lent);
         }
     }
 }
@@ -228,6 +305,25 @@ impl MySqlStore {
         }
     }
 
+    /// Whether the connection is still in the transaction that the claim was made in: ours by its
+    /// savepoint, a caller's by the server's word.
+    async fn still_open(&self, connection: &mut MySqlConnection) -> Result<()> {
+        let fail = |error| failed("settle", error);
+        match sqlx::raw_sql(STILL_OURS).execute(&mut *connection).await {
+            Ok(_) => return Ok(()),
+            Err(error) if number(&error) == Some(NO_SAVEPOINT) => {}
+            Err(error) => return Err(fail(error)),
+        }
+        // MySQL was asked before it settled.
+        let text = match self.ledger.server.flavour {
+            Flavour::MariaDb => "SELECT @semel_work IS NULL AND @@in_transaction = 1",
+            Flavour::MySql => "SELECT @semel_work IS NULL",
+        };
+        let row = sqlx::query(text).fetch_one(connection).await;
+        let open: i64 = row.and_then(|row| row.try_get(0)).map_err(fail)?;
+        if open == 0 { Err(ended_early("settle")) } else { Ok(()) }
+    }
+
     /// A rival holds the key: what was last committed under it, if anything.
     async fn open_held(&self, draft: &Draft) -> Result<Opened> {
         Ok(match self.lanes.step(&draft.key.digest()).await? {
@@ -237,16 +333,17 @@ impl MySqlStore {
     }
 
     /// Looks on a connection of ours, whose isolation leaves no gap lock in the caller's
-    /// transaction, then inserts in theirs. Not run: there was no MySQL server to run it on.
+    /// transaction, then inserts in theirs.
     async fn open_in_mysql(
         &self,
         connection: &mut MySqlConnection,
         draft: &Draft,
     ) -> Result<Opened> {
-        let (mut slot, mut aside) = self.aside.take("open").await?;
-        let probed = self.ledger.probe(&mut aside, draft).await;
-        *slot = Some(aside);
-        drop(slot);
+        let mut seat = self.seat(&self.desk, "open").await?;
+        let looking =
+            async |connection: &mut MySqlConnection| self.ledger.probe(connection, draft).await;
+        let probed = seat.ask(looking).await?;
+        drop(seat);
         match probed {
             Ok(Some(opened)) => return Ok(opened),
             Ok(None) => {}
@@ -267,25 +364,35 @@ impl MySqlStore {
     }
 }
 
-async fn still_open_mariadb(connection: &mut MySqlConnection) -> Result<()> {
-    let text = "SELECT CAST(@@in_transaction AS SIGNED)";
-    let row = sqlx::query(text).fetch_one(connection).await;
-    let open: i64 = row.and_then(|row| row.try_get(0)).map_err(|error| failed("settle", error))?;
-    if open == 0 { Err(ended_early("settle")) } else { Ok(()) }
+/// The server's number for a savepoint that is not there.
+const NO_SAVEPOINT: u16 = 1305;
+
+/// Locks the record of a claim, if it is still its grant's, and does not wait for a rival who has it.
+fn hold(flavour: Flavour) -> String {
+    let found = "SELECT 1 FROM semel_record \
+                 WHERE digest = ? AND fence = ? AND attempt_id = ? AND state = 0 FOR UPDATE";
+    match flavour {
+        Flavour::MariaDb => at_once(flavour, found),
+        Flavour::MySql => format!("{found} NOWAIT"),
+    }
 }
 
-/// Outside a transaction a savepoint is gone as soon as it is set.
+/// Outside a transaction a savepoint is gone as soon as it is set. On our own connections, which have
+/// no autocommit, it never is: there the commit finds out.
 async fn still_open_mysql(connection: &mut MySqlConnection) -> Result<()> {
     let text = "SAVEPOINT semel_probe; RELEASE SAVEPOINT semel_probe";
     match sqlx::raw_sql(text).execute(connection).await {
         Ok(_) => Ok(()),
-        Err(error) if number(&error) == Some(1305) => Err(ended_early("settle")),
+        Err(error) if number(&error) == Some(NO_SAVEPOINT) => Err(ended_early("settle")),
         Err(error) => Err(failed("settle", error)),
     }
 }
 
 fn ended_early(operation: &'static str) -> Error {
-    let text = "the work ended the claim's transaction itself: take COMMIT, ROLLBACK and statements \
-                that commit by themselves (CREATE, ALTER, DROP, TRUNCATE, LOCK TABLES) out of it";
+    let text = "the claim's transaction ended before it was completed, so nothing of it is committed: \
+                either the work passed over a deadlock (1213) or a lock wait timeout (1205), with \
+                which the server rolled the whole transaction back, and has to hand such an error on; \
+                or the work ended it itself, and has to do without COMMIT, ROLLBACK and statements \
+                that commit (CREATE, ALTER, DROP, TRUNCATE, LOCK TABLES, SET autocommit)";
     Error::new(ErrorKind::Misconfigured, operation, text)
 }

@@ -22,6 +22,11 @@ pub(crate) const SHORT: RangeInclusive<i64> = 100_000..=5_000_000;
 /// row before them out of the lane wakes them; this is for when nobody does. A minute to ten.
 pub(crate) const LONG: RangeInclusive<i64> = 60_000_000..=600_000_000;
 
+/// How much longer than that, or than its lease or its backoff, a row may wait, in microseconds; and how
+/// many of those that wait for longer, because a clock that was ahead said so, are mended in one go.
+pub(crate) const GRACE: i64 = 1_000_000;
+pub(crate) const REDATED: i64 = 1_000;
+
 /// What a step came to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Looked {

@@ -18,7 +18,8 @@ use tokio::time::timeout;
 
 pub(super) use self::desk::Desk;
 use super::PgStore;
-use super::statement::{failed, failed_in, text};
+use super::session::Naming;
+use super::statement::{failed, failed_in};
 use crate::error::{Stage, timed_out};
 use crate::idmap::{RIVALS, Raw, Rounds, Standing, Twins, Window, judged};
 
@@ -29,14 +30,11 @@ const REVOKE: &str = include_str!("queries/idmap_revoke.sql");
 const EVICT: &str = include_str!("queries/idmap_evict.sql");
 const OVERWRITE: &str = include_str!("queries/idmap_overwrite.sql");
 
-/// In a transaction of its own.
-const BEGIN: &str = "begin isolation level read committed";
-
 impl IdMap for PgStore {
     type Connection = PgConnection;
 
     async fn insert(&self, connection: &mut PgConnection, binding: &Binding) -> Result<Inserted> {
-        let inserted = timeout(self.0.limit, put(connection, &[binding])).await;
+        let inserted = timeout(self.0.limit, put(self.0.naming, connection, &[binding])).await;
         let inserted = inserted.map_err(|_| {
             // Whatever failed, the caller's transaction did not commit.
             let late = timed_out(Stage::Running, "insert", self.0.limit);
@@ -50,9 +48,11 @@ impl IdMap for PgStore {
 
     async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
         let rounds = Rounds::of(bindings, Twins::Follow);
+        let naming = self.0.naming;
         let mut seat = self.0.desk.seat("insert").await?;
         let told = loop {
-            let writing = async |connection: &mut PgConnection| put_all(connection, &rounds).await;
+            let writing =
+                async |connection: &mut PgConnection| put_all(naming, connection, &rounds).await;
             if let Some(told) = seat.write(writing).await? {
                 break told;
             }
@@ -74,10 +74,11 @@ impl IdMap for PgStore {
         let mut publics: Vec<&str> = publics.iter().map(PublicId::as_str).collect();
         publics.sort_unstable();
         publics.dedup();
+        let naming = self.0.naming;
         let mut seat = self.0.desk.seat("find").await?;
         let rows = loop {
             let reading = async |connection: &mut PgConnection| {
-                let query = sqlx::query(text(FIND)).bind(kind.name()).bind(tenant).bind(&publics);
+                let query = naming.query(FIND).bind(kind.name()).bind(tenant).bind(&publics);
                 query.fetch_all(connection).await
             };
             if let Some(rows) = seat.read(reading).await? {
@@ -102,7 +103,7 @@ impl IdMap for PgStore {
         if tenant.contains('\0') {
             return Ok(false);
         }
-        let query = sqlx::query(text(REVOKE)).bind(kind.name());
+        let query = self.0.naming.query(REVOKE).bind(kind.name());
         let query = query.bind([tenant]).bind([public.as_str()]);
         let done = timeout(self.0.limit, query.execute(connection)).await;
         let done = done.map_err(|_| {
@@ -115,10 +116,11 @@ impl IdMap for PgStore {
 
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         let rounds = Rounds::of(bindings, Twins::Repeat);
+        let naming = self.0.naming;
         let mut seat = self.0.desk.seat("overwrite").await?;
         loop {
             let writing =
-                async |connection: &mut PgConnection| overwrite(connection, &rounds).await;
+                async |connection: &mut PgConnection| overwrite(naming, connection, &rounds).await;
             if let Some(()) = seat.write(writing).await? {
                 return Ok(());
             }
@@ -135,10 +137,11 @@ impl IdMap for PgStore {
         rows.sort_unstable_by_key(|row| (&row.tenant, &row.public));
         let tenants: Vec<&str> = rows.iter().map(|row| row.tenant.as_str()).collect();
         let publics: Vec<&str> = rows.iter().map(|row| row.public.as_str()).collect();
+        let naming = self.0.naming;
         let mut seat = self.0.desk.seat("revoke").await?;
         loop {
             let writing = async |connection: &mut PgConnection| {
-                let query = sqlx::query(text(REVOKE)).bind(kind.name());
+                let query = naming.query(REVOKE).bind(kind.name());
                 query.bind(&tenants).bind(&publics).execute(connection).await
             };
             if let Some(done) = seat.write(writing).await? {
@@ -160,7 +163,7 @@ impl IdMap for PgStore {
         let mut seat = self.0.desk.seat("list").await?;
         let rows = loop {
             let reading = async |connection: &mut PgConnection| {
-                list(kind, window, limit).build().fetch_all(connection).await
+                list(kind, window, limit).build().persistent(false).fetch_all(connection).await
             };
             if let Some(rows) = seat.read(reading).await? {
                 break rows;
@@ -171,26 +174,27 @@ impl IdMap for PgStore {
 }
 
 async fn put_all(
+    naming: Naming,
     connection: &mut PgConnection,
     rounds: &Rounds<'_>,
 ) -> sqlx::Result<Vec<Vec<Option<Inserted>>>> {
     let mut told = Vec::new();
-    sqlx::raw_sql(BEGIN).execute(&mut *connection).await?;
     for round in rounds.each() {
-        told.push(put(connection, &round).await?);
+        told.push(put(naming, connection, &round).await?);
     }
-    sqlx::raw_sql("commit").execute(connection).await?;
     Ok(told)
 }
 
-async fn overwrite(connection: &mut PgConnection, rounds: &Rounds<'_>) -> sqlx::Result<()> {
-    sqlx::raw_sql(BEGIN).execute(&mut *connection).await?;
+async fn overwrite(
+    naming: Naming,
+    connection: &mut PgConnection,
+    rounds: &Rounds<'_>,
+) -> sqlx::Result<()> {
     for round in rounds.each() {
         for sql in [EVICT, OVERWRITE] {
-            bound(sqlx::query(text(sql)), &round).execute(&mut *connection).await?;
+            bound(naming.query(sql), &round).execute(&mut *connection).await?;
         }
     }
-    sqlx::raw_sql("commit").execute(connection).await?;
     Ok(())
 }
 
@@ -199,6 +203,7 @@ const VANISHED: &str = "a row that was in the way is gone whenever it is looked 
 /// Writes bindings that have nothing in common; one answer each, `None` where whoever was in the way
 /// is gone by the time that they are looked for.
 async fn put(
+    naming: Naming,
     connection: &mut PgConnection,
     bindings: &[&Binding],
 ) -> sqlx::Result<Vec<Option<Inserted>>> {
@@ -209,7 +214,7 @@ async fn put(
             break;
         }
         let asked: Vec<&Binding> = open.iter().map(|at| bindings[*at]).collect();
-        let written = bound(sqlx::query(text(PUT)), &asked).fetch_all(&mut *connection).await?;
+        let written = bound(naming.query(PUT), &asked).fetch_all(&mut *connection).await?;
         let name = |row: &PgRow| -> sqlx::Result<(String, String, String)> {
             Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
         };
@@ -227,7 +232,7 @@ async fn put(
             break;
         }
         let asked: Vec<&Binding> = old.iter().map(|at| bindings[*at]).collect();
-        let rows = bound(sqlx::query(text(LOOK)), &asked).fetch_all(&mut *connection).await?;
+        let rows = bound(naming.query(LOOK), &asked).fetch_all(&mut *connection).await?;
         let standing = rows.iter().map(standing).collect::<sqlx::Result<Vec<_>>>()?;
         for (at, answer) in old.iter().zip(judged(old.len(), &standing)) {
             answers[*at] = answer;

@@ -1,7 +1,8 @@
 //! Listing for operators, in order of the digest.
 
-use semel::record::{Entry, State};
-use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result};
+use semel::clock::micros;
+use semel::record::{Entry, Record, State};
+use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result, Tally};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, Row};
 
@@ -31,6 +32,25 @@ impl Inspect for PgStore {
         let (rows, limit, beyond) = self.rows(OUTLINE, filter, after, limit).await?;
         Ok(page(&rows, limit, beyond, digest, listed))
     }
+
+    async fn tally(&self, filter: &Filter) -> Result<Tally> {
+        let (mut tally, mut after) = (Tally::default(), None);
+        if holds_nul(filter) {
+            return Ok(tally);
+        }
+        // One statement where an index narrows the search; else a window each, so that none is long.
+        loop {
+            let (filter, begin) = (filter.clone(), after.take());
+            let part =
+                self.aside("tally", move |connection| Box::pin(part(connection, filter, begin)));
+            let (counted, until) = part.await?;
+            tally = tally.and(counted);
+            after = until;
+            if after.is_none() {
+                return Ok(tally);
+            }
+        }
+    }
 }
 
 /// Rows, how many of them a page shows, and where it goes on behind them.
@@ -47,9 +67,7 @@ impl PgStore {
         // As it is, whatever its length: it may be the digest of a row that is damaged in this, too.
         let after = after.map(|Cursor(last)| last.clone());
         let limit = limit.clamp(1, MOST);
-        let texts = [&filter.tenant, &filter.scope, &filter.id, &filter.reference];
-        if texts.into_iter().flatten().any(|text| text.contains('\0')) {
-            // No stored text holds one, and the server would refuse to look.
+        if holds_nul(filter) {
             return Ok((Vec::new(), limit, None));
         }
         let filter = filter.clone();
@@ -62,6 +80,44 @@ impl PgStore {
     }
 }
 
+/// No stored text holds one, and the server would refuse to look.
+fn holds_nul(filter: &Filter) -> bool {
+    let texts = [&filter.tenant, &filter.scope, &filter.id, &filter.reference];
+    texts.into_iter().flatten().any(|text| text.contains('\0'))
+}
+
+/// An index answers these by itself; everything else walks the primary key, a window at a time.
+fn is_indexed(filter: &Filter) -> bool {
+    filter.due
+        || filter.digest.is_some()
+        || filter.reference.is_some()
+        || filter.tenant.is_some()
+        || filter.state.is_some_and(is_open)
+}
+
+/// How many match in one window, or of all where an index finds them; and where to go on.
+async fn part(
+    connection: &mut PgConnection,
+    filter: Filter,
+    after: Option<Vec<u8>>,
+) -> Result<(Tally, Option<Vec<u8>>)> {
+    let until = match is_indexed(&filter) {
+        true => None,
+        false => window(connection, after.as_deref()).await?,
+    };
+    let mut query = QueryBuilder::<Postgres>::new("select count(*), coalesce(max(r.attempt), 0) ");
+    query.push("from semel_record r where ");
+    push_matches(&mut query, &filter);
+    push_after(&mut query, " and ", after.as_deref());
+    if let Some(until) = &until {
+        query.push(" and r.digest <= ").push_bind(until.clone());
+    }
+    let counted = query.build_query_as().persistent(false).fetch_one(connection).await;
+    let (records, attempts): (i64, i32) = counted.map_err(failed("tally"))?;
+    let (records, attempts) = (records.cast_unsigned(), attempts.cast_unsigned());
+    Ok((Tally { records, attempts }, until))
+}
+
 async fn rows(
     connection: &mut PgConnection,
     columns: &'static str,
@@ -69,12 +125,10 @@ async fn rows(
     after: Option<Vec<u8>>,
     limit: u32,
 ) -> Result<(Vec<PgRow>, Option<Vec<u8>>)> {
-    // An index answers these by itself; everything else walks the primary key, a window at a time.
-    let indexed = filter.due
-        || filter.digest.is_some()
-        || filter.reference.is_some()
-        || filter.state.is_some_and(is_open);
-    let until = if indexed { None } else { window(connection, after.as_deref()).await? };
+    let until = match is_indexed(&filter) {
+        true => None,
+        false => window(connection, after.as_deref()).await?,
+    };
     let mut query = QueryBuilder::<Postgres>::new("select ");
     query.push(columns).push(", r.digest, r.kind, r.tenant, r.scope, r.principal, r.id, ");
     query.push("octet_length(r.body)::bigint from semel_record r where ");
@@ -160,18 +214,24 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
         query.push(" and r.reference = ").push_bind(reference.clone());
     }
     if filter.due {
+        // A clock that was ahead wrote what lies beyond this: whoever runs it counts it anew.
+        let ahead = micros(Record::AHEAD);
         query
             .push(" and (r.state = ")
             .push(State::Failed.code())
-            .push(" and r.retry_at <= (select ")
+            .push(" and r.retry_at is not null and (r.retry_at <= (select ")
             .push(CLOCK)
-            .push(") and coalesce(r.expires_at > (select ")
+            .push(") or r.updated_at > (select ")
+            .push(CLOCK)
+            .push(format_args!(") + {ahead}) and coalesce(r.expires_at > (select "))
             .push(CLOCK)
             .push("), true) or r.state = ")
             .push(State::Running.code())
-            .push(" and r.content_type is not null and r.lease_until <= (select ")
+            .push(" and r.content_type is not null and (r.lease_until <= (select ")
             .push(CLOCK)
-            .push("))");
+            .push(") or r.updated_at > (select ")
+            .push(CLOCK)
+            .push(format_args!(") + {ahead}))"));
     }
     query.push(")");
 }

@@ -8,14 +8,15 @@ use semel::clock::Timestamp;
 use semel::key::{Digest, Key};
 use semel::record::Version;
 use semel::store::{
-    Change, Draft, Ending, Error, ErrorKind, Opened, Peeked, Result, Settled, Swapped,
+    Change, Draft, Ending, Error, ErrorKind, Held, Opened, Peeked, Result, Settled, Swapped,
 };
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{ConnectOptions, PgConnection, Postgres, Row};
+use sqlx::{PgConnection, Postgres, Row};
 
 use super::busy::busy;
-use super::statement::{self, failed, rivalled, text, unconnected};
+use super::session::{Naming, Session, unopened};
+use super::statement::{self, failed, rivalled};
 use crate::lanes::{Dialect, Settlement};
 use crate::row::{DraftRow, EndingRow, Raw};
 
@@ -24,22 +25,24 @@ type Statement<'q> = Query<'q, Postgres, PgArguments>;
 /// Opens connections for lanes and runs their batches.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    pub(super) options: PgConnectOptions,
+    pub(super) session: Session,
 }
 
 impl Dialect for Ledger {
     type Connection = PgConnection;
 
     async fn connect(&self) -> Result<PgConnection> {
-        self.options.connect().await.map_err(unconnected("connect"))
+        self.session.connect().await.map_err(unopened("connect"))
     }
 
     async fn open(&self, lane: &mut PgConnection, drafts: &[Draft]) -> Result<Vec<Result<Opened>>> {
+        let naming = self.session.naming();
+        self.session.enter(lane).await.map_err(failed("open"))?;
         let opened = match drafts {
-            [draft] => open(lane, draft).await.map(|opened| vec![opened]),
-            many => open_many(lane, many).await,
+            [draft] => open(naming, lane, draft, Inside::Itself).await.map(|opened| vec![opened]),
+            many => open_many(naming, lane, many).await,
         };
-        match opened {
+        match self.session.leave(lane, opened).await {
             // Somebody's transaction was in the way for longer than we wait for anyone.
             Err(error) if rivalled(&error) => {
                 Ok(drafts.iter().map(|_| Ok(Opened::Contended)).collect())
@@ -53,11 +56,13 @@ impl Dialect for Ledger {
         lane: &mut PgConnection,
         settlements: &[Settlement],
     ) -> Result<Vec<Result<Settled>>> {
+        let naming = self.session.naming();
+        self.session.enter(lane).await.map_err(failed("settle"))?;
         let settled = match settlements {
-            [one] => settle(lane, &one.lease, &one.ending).await.map(|settled| vec![settled]),
-            many => settle_many(lane, many).await,
+            [one] => settle(naming, lane, one).await.map(|settled| vec![settled]),
+            many => settle_many(naming, lane, many).await,
         };
-        match settled {
+        match self.session.leave(lane, settled).await {
             Err(error) if rivalled(&error) => {
                 Ok(settlements.iter().map(|_| Err(busy("settle"))).collect())
             }
@@ -70,11 +75,13 @@ impl Dialect for Ledger {
         lane: &mut PgConnection,
         digests: &[Digest],
     ) -> Result<Vec<Result<Option<Peeked>>>> {
+        let naming = self.session.naming();
+        self.session.enter(lane).await.map_err(failed("peek"))?;
         let peeked = match digests {
-            [digest] => peek(lane, digest).await.map(|peeked| vec![peeked]),
-            many => peek_many(lane, many).await,
+            [digest] => peek(naming, lane, digest).await.map(|peeked| vec![peeked]),
+            many => peek_many(naming, lane, many).await,
         };
-        peeked.map_err(failed("peek"))
+        self.session.leave(lane, peeked).await.map_err(failed("peek"))
     }
 
     async fn swap(
@@ -84,20 +91,34 @@ impl Dialect for Ledger {
         judged: Version,
         change: &Change,
     ) -> Result<Swapped> {
-        match swap(lane, key, judged, change).await {
+        self.session.enter(lane).await.map_err(failed("swap"))?;
+        let swapped = swap(self.session.naming(), lane, key, judged, change).await;
+        match self.session.leave(lane, swapped).await {
             Err(error) if rivalled(&error) => Ok(Swapped::Lost),
             other => other.map_err(failed("swap")),
         }
     }
 }
 
+/// Whose transaction a statement runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inside {
+    /// One of its own.
+    Itself,
+    /// A caller's, which is marked as the claim's.
+    Caller,
+}
+
 /// Inserts or reads one key.
 pub(super) async fn open(
+    naming: Naming,
     connection: &mut PgConnection,
     draft: &Draft,
+    inside: Inside,
 ) -> sqlx::Result<Result<Opened>> {
     let row = DraftRow::of(draft);
-    let found = sqlx::query(text(statement::OPEN))
+    let found = naming
+        .query(statement::OPEN)
         .bind(row.digest.as_slice())
         .bind(row.kind)
         .bind(row.tenant)
@@ -117,17 +138,20 @@ pub(super) async fn open(
         .bind(row.body)
         .bind(row.content_type)
         .bind(row.reference)
+        .bind(inside == Inside::Caller)
         .fetch_optional(connection)
         .await?;
     found.map_or(Ok(Ok(Opened::Contended)), |row| opened(&row))
 }
 
 async fn open_many(
+    naming: Naming,
     connection: &mut PgConnection,
     drafts: &[Draft],
 ) -> sqlx::Result<Vec<Result<Opened>>> {
     let rows: Vec<DraftRow<'_>> = drafts.iter().map(DraftRow::of).collect();
-    let found = sqlx::query(text(statement::OPEN_MANY))
+    let found = naming
+        .query(statement::OPEN_MANY)
         .bind(column(&rows, |row| row.digest.as_slice()))
         .bind(column(&rows, |row| row.kind))
         .bind(column(&rows, |row| row.tenant))
@@ -174,13 +198,13 @@ fn opened(row: &PgRow) -> sqlx::Result<Result<Opened>> {
 
 /// Ends one claim.
 async fn settle(
+    naming: Naming,
     connection: &mut PgConnection,
-    lease: &Lease,
-    ending: &Ending,
+    Settlement { lease, ending }: &Settlement,
 ) -> sqlx::Result<Result<Settled>> {
-    let (update, delete) = (statement::SETTLE, statement::RELEASE);
-    let row =
-        settlement(update, delete, lease, &EndingRow::of(ending)).fetch_one(connection).await?;
+    let texts = (statement::SETTLE, statement::RELEASE);
+    let query = settlement(naming, texts, lease, &EndingRow::of(ending));
+    let row = query.fetch_one(connection).await?;
     Ok(settled(row.try_get(0)?))
 }
 
@@ -195,25 +219,48 @@ fn settled(done: Option<bool>) -> Result<Settled> {
 
 /// Ends one claim inside a caller's transaction; `None` if that transaction is over.
 pub(super) async fn settle_in(
+    naming: Naming,
     connection: &mut PgConnection,
     lease: &Lease,
     ending: &Ending,
 ) -> sqlx::Result<Option<Result<Settled>>> {
-    let (update, delete) = (statement::SETTLE_IN, statement::RELEASE_IN);
-    let row =
-        settlement(update, delete, lease, &EndingRow::of(ending)).fetch_one(connection).await?;
+    let texts = (statement::SETTLE_IN, statement::RELEASE_IN);
+    let query = settlement(naming, texts, lease, &EndingRow::of(ending));
+    let row = query.fetch_one(connection).await?;
     let (open, done): (bool, Option<bool>) = (row.try_get(0)?, row.try_get(1)?);
     Ok(open.then(|| settled(done)))
 }
 
+/// Locks one claim's record where the transaction needs that; `None` if somebody else has it locked.
+pub(super) async fn hold_in(
+    naming: Naming,
+    connection: &mut PgConnection,
+    lease: &Lease,
+) -> sqlx::Result<Option<Held>> {
+    let row = naming
+        .query(statement::HOLD)
+        .bind(lease.digest.as_bytes().to_vec())
+        .bind(lease.fence.as_i64())
+        .bind(lease.attempt_id.to_bytes().to_vec())
+        .fetch_one(connection)
+        .await?;
+    Ok(match row.try_get::<Option<i32>, _>(0)? {
+        Some(0) => Some(Held::Renewable),
+        Some(1) => Some(Held::Locked),
+        Some(_) => None,
+        None => Some(Held::Lost),
+    })
+}
+
 fn settlement<'q>(
-    update: &'static str,
-    delete: &'static str,
+    naming: Naming,
+    (update, delete): (&'static str, &'static str),
     lease: &Lease,
     row: &EndingRow<'q>,
 ) -> Statement<'q> {
     let guarded = |sql| {
-        sqlx::query(text(sql))
+        naming
+            .query(sql)
             .bind(lease.digest.as_bytes().to_vec())
             .bind(lease.fence.as_i64())
             .bind(lease.attempt_id.to_bytes().to_vec())
@@ -238,13 +285,15 @@ fn ended<'q>(query: Statement<'q>, state: i16, row: &EndingRow<'q>) -> Statement
 }
 
 async fn settle_many(
+    naming: Naming,
     connection: &mut PgConnection,
     settlements: &[Settlement],
 ) -> sqlx::Result<Vec<Result<Settled>>> {
     let attempts: Vec<[u8; 16]> =
         settlements.iter().map(|s| s.lease.attempt_id.to_bytes()).collect();
     let rows: Vec<EndingRow<'_>> = settlements.iter().map(|s| EndingRow::of(&s.ending)).collect();
-    let found = sqlx::query(text(statement::SETTLE_MANY))
+    let found = naming
+        .query(statement::SETTLE_MANY)
         .bind(column(settlements, |s| s.lease.digest.as_bytes().as_slice()))
         .bind(column(settlements, |s| s.lease.fence.as_i64()))
         .bind(column(&attempts, |attempt| attempt.as_slice()))
@@ -275,10 +324,12 @@ async fn settle_many(
 }
 
 async fn peek(
+    naming: Naming,
     connection: &mut PgConnection,
     digest: &Digest,
 ) -> sqlx::Result<Result<Option<Peeked>>> {
-    let row = sqlx::query(text(statement::PEEK))
+    let row = naming
+        .query(statement::PEEK)
         .bind(digest.as_bytes().as_slice())
         .fetch_optional(connection)
         .await?;
@@ -286,10 +337,12 @@ async fn peek(
 }
 
 async fn peek_many(
+    naming: Naming,
     connection: &mut PgConnection,
     digests: &[Digest],
 ) -> sqlx::Result<Vec<Result<Option<Peeked>>>> {
-    let found = sqlx::query(text(statement::PEEK_MANY))
+    let found = naming
+        .query(statement::PEEK_MANY)
         .bind(column(digests, |digest| digest.as_bytes().as_slice()))
         .fetch_all(connection)
         .await?;
@@ -310,13 +363,15 @@ fn peeked(row: &PgRow) -> sqlx::Result<Result<Option<Peeked>>> {
 
 /// Writes over a judged version.
 pub(super) async fn swap(
+    naming: Naming,
     connection: &mut PgConnection,
     key: &Key,
     judged: Version,
     change: &Change,
 ) -> sqlx::Result<Swapped> {
     let judging = |sql| {
-        sqlx::query(text(sql))
+        naming
+            .query(sql)
             .bind(key.digest().as_bytes().to_vec())
             .bind(judged.attempt_id.to_bytes().to_vec())
             .bind(i64::try_from(judged.number).unwrap_or(i64::MAX))
@@ -325,6 +380,7 @@ pub(super) async fn swap(
         Change::Regrant(draft) => regranted(judging(statement::REGRANT), draft, false),
         Change::Replace(draft) => regranted(judging(statement::REGRANT), draft, true),
         Change::Redrive => judging(statement::REDRIVE),
+        Change::Redate => judging(statement::REDATE),
         Change::End(ending) => {
             let row = EndingRow::of(ending);
             match row.state {

@@ -3,12 +3,12 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use semel::store::{Error, ErrorKind, Result};
+use semel::store::{Error, ErrorKind, Replication, Result};
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 
 use super::PgStore;
-use super::statement::ledger_session;
+use super::session::Pooling;
 
 /// How to reach PostgreSQL, and with how many connections.
 ///
@@ -16,12 +16,10 @@ use super::statement::ledger_session;
 /// sweeping, sending wake-ups and, where somebody listens, receiving them. Where a relay claims from
 /// it there are up to four for that.
 ///
-/// Statements stay prepared on their connections. A pooler that hands out connections per
-/// transaction is supported only if it tracks prepared statements, as pgbouncer does from 1.21 on
-/// with `max_prepared_statements` above zero, and lets the startup parameter `options` pass; wake-ups
-/// do not cross it, and waiters poll. Behind any other such pooler a statement could run with
-/// somebody else's parameters: give the store a direct connection there, which the ledger's sessions
-/// and `LISTEN` want anyway.
+/// Best given the server's own address: statements stay prepared on their connections, a step is one
+/// trip, and `LISTEN` wakes waiters in other processes. A pooler that hands out the server's sessions
+/// per transaction is recognised when the store connects, and then nothing of a session is relied on:
+/// see [`Pooling`]. Wake-ups do not cross it, and waiters poll.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PgOptions {
@@ -29,7 +27,10 @@ pub struct PgOptions {
     pub(super) lanes: usize,
     pub(super) transactions: usize,
     pub(super) transaction_wait: Duration,
+    pub(super) transaction_life: Duration,
     pub(super) statement_timeout: Duration,
+    pub(super) pooling: Option<Pooling>,
+    pub(super) replication: Option<Replication>,
 }
 
 #[derive(Clone)]
@@ -62,7 +63,10 @@ impl PgOptions {
             lanes: 2,
             transactions: 16,
             transaction_wait: Duration::from_secs(5),
+            transaction_life: Duration::from_secs(30 * 60),
             statement_timeout: Duration::from_secs(5),
+            pooling: None,
+            replication: None,
         }
     }
 
@@ -84,10 +88,34 @@ impl PgOptions {
         self
     }
 
+    /// How long a connection for transactions is used before it is replaced by a new one. Default 30
+    /// minutes. What the work sets in its session never lasts that long: the session is reset when
+    /// its transaction ends.
+    pub fn transaction_life(mut self, life: Duration) -> Self {
+        self.transaction_life = life;
+        self
+    }
+
     /// How long one statement of ours may take. Default 5 s. It bounds what a connection that died
     /// without a word can cost; a caller's own statements are not limited by it.
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = timeout;
+        self
+    }
+
+    /// What stands between the store and the server. By default the store looks whether two of its
+    /// connections share a session, and takes it for [`Pooling::Unprepared`] if they do.
+    pub fn pooling(mut self, pooling: Pooling) -> Self {
+        self.pooling = Some(pooling);
+        self
+    }
+
+    /// How acknowledged commits reach the servers that can be promoted, for whoever knows better than
+    /// the store can see: that only synchronous standbys are ever promoted, or that copies are made
+    /// from archived log. By default the store looks for standbys, when it connects and whenever it
+    /// is checked or swept. See [`guarantee`](semel::store::Store::guarantee).
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.replication = Some(replication);
         self
     }
 
@@ -109,10 +137,7 @@ impl PgOptions {
             Some(_) => options,
             None => options.application_name("semel"),
         };
-        Ok(options.disable_statement_logging())
-    }
-
-    pub(super) fn ledger_session(&self, plain: &PgConnectOptions) -> PgConnectOptions {
-        ledger_session(plain.clone(), self.statement_timeout.as_millis())
+        // A start-up parameter that poolers refuse, and that has been of no use since PostgreSQL 12.
+        Ok(options.extra_float_digits(None).disable_statement_logging())
     }
 }

@@ -12,15 +12,17 @@ use semel::claim::AttemptId;
 use semel::clock::micros;
 use semel::event::Envelope;
 use semel::outbox::{
-    Applied, Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Ticket,
+    Verb,
 };
 use semel::store::Result;
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Postgres, Row as _, SqlSafeStr, SqlStr};
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, SqlSafeStr, SqlStr};
 use tokio::time::timeout;
 
-use super::statement::{failed, failed_in, text, unconnected};
+use super::session::{Naming, Session, unopened};
+use super::statement::{failed, failed_in, text};
 use super::{Aside, PgStore};
 use crate::error::{Stage, timed_out};
 use crate::outbox::{
@@ -40,7 +42,7 @@ const CHUNK: (usize, usize) = (500, 4 << 20);
 #[derive(Debug)]
 pub(super) struct Hatch {
     seats: Seats<PgConnection>,
-    options: PgConnectOptions,
+    session: Session,
     bell: Bell,
     cursor: Cursor,
 }
@@ -49,13 +51,12 @@ impl Hatch {
     /// `ours` are the ledger's sessions. Claims want the order of their index as well, whatever the
     /// planner believes of a table that is empty at one moment and full at the next. A mark may have to
     /// wait while rows behind its own are put off, longer than the ledger waits for anybody.
-    pub(super) fn new(ours: PgConnectOptions) -> Self {
-        let options = ours.options([
-            ("enable_bitmapscan", "off"),
-            ("enable_sort", "off"),
-            ("lock_timeout", "5000"),
-        ]);
-        Self { seats: Seats::new(), options, bell: Bell::default(), cursor: Cursor::default() }
+    pub(super) fn new(ours: Session) -> Self {
+        let session = ours
+            .set("enable_bitmapscan", "off")
+            .set("enable_sort", "off")
+            .set("lock_timeout", "5000");
+        Self { seats: Seats::new(), session, bell: Bell::default(), cursor: Cursor::default() }
     }
 }
 
@@ -70,12 +71,17 @@ impl PgStore {
         let (_permit, rested) = hatch.seats.take(operation, limit).await?;
         let mut connection = match rested {
             Some(connection) => connection,
-            None => timeout(limit, hatch.options.connect())
+            None => timeout(limit, hatch.session.connect())
                 .await
                 .map_err(|_| timed_out(Stage::Connecting, operation, limit))?
-                .map_err(unconnected(operation))?,
+                .map_err(unopened(operation))?,
         };
-        let answer = timeout(limit, statement(&mut connection))
+        let sent = async {
+            hatch.session.enter(&mut connection).await.map_err(failed(operation))?;
+            let answer = statement(&mut connection).await;
+            hatch.session.commit(&mut connection, operation, answer).await
+        };
+        let answer = timeout(limit, sent)
             .await
             .map_err(|_| timed_out(Stage::Running, operation, limit))??;
         hatch.seats.rest(connection);
@@ -84,9 +90,10 @@ impl PgStore {
 
     /// Puts off what waits behind others of its lane, in what is due first.
     async fn put_off(&self, search: &Search) -> Result<Looked> {
-        let (step, window) = (search.step(), search.window());
-        let putting = self
-            .at_the_hatch("claim", move |connection| Box::pin(put_off(connection, step, window)));
+        let (naming, step, window) = (self.0.naming, search.step(), search.window());
+        let putting = self.at_the_hatch("claim", move |connection| {
+            Box::pin(put_off(naming, connection, step, window))
+        });
         putting.await
     }
 }
@@ -97,7 +104,9 @@ impl Outbox for PgStore {
     async fn append(&self, connection: &mut PgConnection, events: &[Envelope]) -> Result<()> {
         let rows: Vec<EventRow<'_>> = events.iter().map(EventRow::of).collect();
         for chunk in chunks(&rows, CHUNK.0, CHUNK.1) {
-            let query = if let [row] = chunk { append_one(row) } else { append(chunk) };
+            let naming = self.0.naming;
+            let query =
+                if let [row] = chunk { append_one(naming, row) } else { append(naming, chunk) };
             let sent = query.execute(&mut *connection);
             timeout(self.0.limit, sent)
                 .await
@@ -116,8 +125,9 @@ impl Outbox for PgStore {
         loop {
             let token = AttemptId::generate();
             let (sql, window) = (claim_text(&hatch.cursor), search.window());
+            let query = self.0.naming.text(sql);
             let claiming = self.at_the_hatch("claim", move |connection| {
-                Box::pin(claim(connection, sql, ask, token, window))
+                Box::pin(claim(connection, query, ask, token, window))
             });
             let (leased, more) = claiming.await?;
             if leased.is_empty() {
@@ -144,7 +154,10 @@ impl Outbox for PgStore {
         let tokens: Vec<Vec<u8>> = marks.rows.iter().map(|row| row.token.to_vec()).collect();
         let errors: Vec<Option<String>> =
             marks.rows.iter().map(|row| row.error.map(Into::into)).collect();
-        let query = sqlx::query(text(MARK))
+        let query = self
+            .0
+            .naming
+            .query(MARK)
             .bind(marks.rows.iter().map(|row| row.sequence).collect::<Vec<_>>())
             .bind(tokens)
             .bind(marks.rows.iter().map(|row| row.fate).collect::<Vec<_>>())
@@ -156,7 +169,11 @@ impl Outbox for PgStore {
     }
 
     async fn backlog(&self) -> Result<Backlog> {
-        self.at_the_hatch("backlog", |connection| Box::pin(operators::backlog(connection))).await
+        let naming = self.0.naming;
+        self.at_the_hatch("backlog", move |connection| {
+            Box::pin(operators::backlog(naming, connection))
+        })
+        .await
     }
 
     async fn list(
@@ -197,18 +214,20 @@ impl Outbox for PgStore {
             return Ok(Applied::default());
         }
         let (selection, verb) = (selection.clone(), verb.clone());
+        let naming = self.0.naming;
         let applied = self
-            .aside("apply", move |connection| {
-                Box::pin(operators::apply(connection, selection, verb, after, limit))
+            .aside_transaction("apply", move |connection| {
+                Box::pin(operators::apply(naming, connection, selection, verb, after, limit))
             })
             .await?;
         self.0.hatch.bell.ring();
         Ok(applied)
     }
 
-    async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
+    async fn clean(&self, keep: Duration, limit: u32) -> Result<Cleaned> {
+        let naming = self.0.naming;
         self.at_the_hatch("clean", move |connection| {
-            Box::pin(operators::clean(connection, keep, limit))
+            Box::pin(operators::clean(naming, connection, keep, limit))
         })
         .await
     }
@@ -218,8 +237,9 @@ impl Outbox for PgStore {
     }
 }
 
-fn append_one<'q>(row: &'q EventRow<'q>) -> Query<'q, Postgres, PgArguments> {
-    sqlx::query(text(APPEND_ONE))
+fn append_one<'q>(naming: Naming, row: &'q EventRow<'q>) -> Query<'q, Postgres, PgArguments> {
+    naming
+        .query(APPEND_ONE)
         .bind(&*row.id)
         .bind(row.tenant)
         .bind(row.aggregatetype)
@@ -233,11 +253,12 @@ fn append_one<'q>(row: &'q EventRow<'q>) -> Query<'q, Postgres, PgArguments> {
         .bind(row.lane.as_ref().map(|lane| lane.as_slice()))
 }
 
-fn append<'q>(rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, PgArguments> {
+fn append<'q>(naming: Naming, rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, PgArguments> {
     fn column<'q, C>(rows: &'q [EventRow<'q>], cell: impl Fn(&'q EventRow<'q>) -> C) -> Vec<C> {
         rows.iter().map(cell).collect()
     }
-    sqlx::query(text(APPEND))
+    naming
+        .query(APPEND)
         .bind(column(rows, |row| &*row.id))
         .bind(column(rows, |row| row.tenant))
         .bind(column(rows, |row| row.aggregatetype))
@@ -264,12 +285,12 @@ fn claim_text(cursor: &Cursor) -> SqlStr {
 
 async fn claim(
     connection: &mut PgConnection,
-    sql: SqlStr,
+    query: Query<'_, Postgres, PgArguments>,
     ask: Ask,
     token: AttemptId,
     window: i64,
 ) -> Result<(Vec<Leased>, bool)> {
-    let rows = sqlx::query(sql)
+    let rows = query
         .bind(i64::from(ask.limit))
         .bind(micros(ask.lease))
         .bind(token.to_bytes().to_vec())
@@ -295,8 +316,14 @@ async fn claim(
     read().map_err(failed("claim"))
 }
 
-async fn put_off(connection: &mut PgConnection, step: i64, window: i64) -> Result<Looked> {
-    let query = sqlx::query(text(PUT_OFF))
+async fn put_off(
+    naming: Naming,
+    connection: &mut PgConnection,
+    step: i64,
+    window: i64,
+) -> Result<Looked> {
+    let query = naming
+        .query(PUT_OFF)
         .bind(step)
         .bind(window)
         .bind(*SHORT.start())

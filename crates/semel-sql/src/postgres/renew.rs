@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use semel::claim::Lease;
 use semel::store::{Renewed, Renewer, Result};
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection, Row};
+use sqlx::{PgConnection, Row};
 use tokio::time::timeout;
 
-use super::statement::{self, failed, text, unconnected};
+use super::session::{Session, unopened};
+use super::statement::{self, failed};
 use crate::error::{Stage, timed_out};
 use crate::row::span;
 
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Extends leases in PostgreSQL.
 pub struct PgRenewer {
-    options: PgConnectOptions,
+    session: Session,
     connection: Option<PgConnection>,
     limit: Duration,
 }
@@ -41,8 +41,8 @@ enum Answer {
 }
 
 impl PgRenewer {
-    pub(super) async fn connect(options: PgConnectOptions, limit: Duration) -> Result<Self> {
-        let mut renewer = Self { options, connection: None, limit };
+    pub(super) async fn connect(session: Session, limit: Duration) -> Result<Self> {
+        let mut renewer = Self { session, connection: None, limit };
         let connection = renewer.connection().await?;
         renewer.connection = Some(connection);
         Ok(renewer)
@@ -52,16 +52,16 @@ impl PgRenewer {
         if let Some(connection) = self.connection.take() {
             return Ok(connection);
         }
-        timeout(self.limit, self.options.connect())
+        timeout(self.limit, self.session.connect())
             .await
             .map_err(|_| timed_out(Stage::Connecting, "renew", self.limit))?
-            .map_err(unconnected("renew"))
+            .map_err(unopened("renew"))
     }
 
     async fn extend(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Answer>> {
         // Taken out while in use: after an error or a dropped future a new one is opened.
         let mut connection = self.connection().await?;
-        let answers = timeout(self.limit, extend(&mut connection, leases))
+        let answers = timeout(self.limit, extend(&self.session, &mut connection, leases))
             .await
             .map_err(|_| timed_out(Stage::Running, "renew", self.limit))?
             .map_err(failed("renew"))?;
@@ -108,6 +108,7 @@ impl Renewer for PgRenewer {
 }
 
 async fn extend(
+    session: &Session,
     connection: &mut PgConnection,
     leases: &[(Lease, Duration)],
 ) -> sqlx::Result<Vec<Answer>> {
@@ -116,13 +117,11 @@ async fn extend(
     let attempts: Vec<Vec<u8>> =
         leases.iter().map(|(lease, _)| lease.attempt_id.to_bytes().to_vec()).collect();
     let lengths: Vec<i64> = leases.iter().map(|(_, length)| span(*length)).collect();
-    let rows = sqlx::query(text(statement::RENEW))
-        .bind(digests)
-        .bind(fences)
-        .bind(attempts)
-        .bind(lengths)
-        .fetch_all(connection)
-        .await?;
+    let query = session.naming().query(statement::RENEW);
+    let query = query.bind(digests).bind(fences).bind(attempts).bind(lengths);
+    session.enter(connection).await?;
+    let rows = query.fetch_all(&mut *connection).await;
+    let rows = session.leave(connection, rows).await?;
     let mut answers = vec![Answer::Gone; leases.len()];
     for row in rows {
         let (ord, done): (i64, bool) = (row.try_get(0)?, row.try_get(1)?);

@@ -1,13 +1,18 @@
 //! The schema in PostgreSQL, and what is checked of it and of the server.
 
-use semel::store::{Error, ErrorKind, Finding, Result, Severity};
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{Acquire, ConnectOptions, PgConnection, Row};
+use std::time::Duration;
 
-use super::PgStore;
+use semel::store::{Error, ErrorKind, Finding, Result, Severity};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+use tokio::time::timeout;
+
+use super::session::{Naming, Session};
 use super::statement::{failed, unconnected};
+use super::{ASIDE_PATIENCE, PgStore};
+use crate::error::{Stage, timed_out};
 use crate::idmap::{ID_MAP, IDENTITY};
-use crate::migrate::{self, Applied, Ground, Migration, RECORD, Shape};
+use crate::migrate::{self, Applied, CLOCK, Ground, Migration, RECORD, Shape};
 use crate::outbox::OUTBOX;
 
 /// The migrations, in order.
@@ -30,7 +35,7 @@ pub const MIGRATIONS: &[Migration] = &[
 ];
 
 /// Every table that our statements need.
-const SHAPES: &[Shape] = &[RECORD, OUTBOX, ID_MAP];
+const SHAPES: &[Shape] = &[RECORD, CLOCK, OUTBOX, ID_MAP];
 
 /// Any number will do, as long as every version of this crate uses the same: the advisory lock
 /// under which one instance migrates. These are the letters `semel`.
@@ -70,7 +75,9 @@ impl PgStore {
     pub async fn migrate(&self) -> Result<Vec<i32>> {
         // A connection of its own, without our time limits: an index on a large table takes long.
         let mut connection = self.0.plain.connect().await.map_err(unconnected("migrate"))?;
-        migrate::apply(&mut PgGround { connection: &mut connection }, MIGRATIONS).await
+        let (naming, limit) = (self.0.naming, self.0.limit * ASIDE_PATIENCE);
+        let mut ground = PgGround { connection: &mut connection, naming, limit };
+        migrate::apply(&mut ground, MIGRATIONS).await
     }
 
     /// What the schema lacks, in words. An empty list is good news.
@@ -78,12 +85,18 @@ impl PgStore {
     /// # Errors
     /// If the catalogue cannot be read.
     pub async fn verify(&self) -> Result<Vec<Finding>> {
-        self.aside("verify", |connection| Box::pin(verify(connection))).await
+        let naming = self.0.naming;
+        self.aside_transaction("verify", move |connection| Box::pin(verify(naming, connection)))
+            .await
     }
 }
 
 struct PgGround<'c> {
     connection: &'c mut PgConnection,
+    naming: Naming,
+    /// How long the commit may take, which no limit of the server's ends while it waits for a
+    /// standby. The statements may take as long as they need.
+    limit: Duration,
 }
 
 impl Ground for PgGround<'_> {
@@ -92,17 +105,14 @@ impl Ground for PgGround<'_> {
         // Whatever is usual in this database: who waited for the lock must see what was applied.
         let begin = sqlx::raw_sql("begin isolation level read committed");
         begin.execute(&mut *self.connection).await.map_err(&fail)?;
-        sqlx::query("select pg_advisory_xact_lock($1)")
-            .bind(LOCK)
-            .execute(&mut *self.connection)
-            .await
-            .map_err(&fail)?;
+        let lock = self.naming.query("select pg_advisory_xact_lock($1)").bind(LOCK);
+        lock.execute(&mut *self.connection).await.map_err(&fail)?;
         sqlx::raw_sql(HISTORY).execute(&mut *self.connection).await.map_err(&fail)?;
         Ok(())
     }
 
     async fn applied(&mut self) -> Result<Vec<Applied>> {
-        applied(self.connection).await.map_err(failed("migrate"))
+        applied(self.naming, self.connection).await.map_err(failed("migrate"))
     }
 
     async fn run(&mut self, migration: &Migration) -> Result<()> {
@@ -111,7 +121,9 @@ impl Ground for PgGround<'_> {
     }
 
     async fn note(&mut self, migration: &Migration, checksum: &str) -> Result<()> {
-        let noted = sqlx::query(NOTE)
+        let noted = self
+            .naming
+            .query(NOTE)
             .bind(migration.version)
             .bind(migration.name)
             .bind(checksum)
@@ -122,78 +134,80 @@ impl Ground for PgGround<'_> {
 
     async fn leave(&mut self) -> Result<()> {
         // After a failed statement the server turns this into a rollback.
-        sqlx::raw_sql("commit").execute(&mut *self.connection).await.map_err(failed("migrate"))?;
-        Ok(())
+        let commit = async { sqlx::raw_sql("commit").execute(&mut *self.connection).await };
+        let done = timeout(self.limit, commit).await;
+        let done = done.map_err(|_| timed_out(Stage::Running, "migrate", self.limit))?;
+        done.map(drop).map_err(failed("migrate"))
     }
 }
 
-async fn applied(connection: &mut PgConnection) -> sqlx::Result<Vec<Applied>> {
-    let rows = sqlx::query("select version, checksum from semel_migration order by version")
-        .fetch_all(connection)
-        .await?;
+async fn applied(naming: Naming, connection: &mut PgConnection) -> sqlx::Result<Vec<Applied>> {
+    let query = naming.query("select version, checksum from semel_migration order by version");
+    let rows = query.fetch_all(connection).await?;
     let read = |row: &sqlx::postgres::PgRow| {
         Ok(Applied { version: row.try_get(0)?, checksum: row.try_get(1)? })
     };
     rows.iter().map(read).collect()
 }
 
-async fn verify(connection: &mut PgConnection) -> Result<Vec<Finding>> {
+/// In a transaction of its own.
+async fn verify(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Finding>> {
     let fail = failed("verify");
     let mut findings = Vec::new();
-    // One snapshot, so that a migration under way is seen before or after, never in the middle.
-    let mut transaction = connection.begin().await.map_err(&fail)?;
-    let kept: bool = sqlx::query_scalar("select to_regclass('semel_migration') is not null")
-        .fetch_one(&mut *transaction)
-        .await
-        .map_err(&fail)?;
-    let history = if kept { applied(&mut transaction).await.map_err(&fail)? } else { Vec::new() };
+    let kept = naming.query("select to_regclass('semel_migration') is not null");
+    let kept = kept.fetch_one(&mut *connection).await.and_then(|row| row.try_get(0));
+    let history = match kept.map_err(&fail)? {
+        true => applied(naming, connection).await.map_err(&fail)?,
+        false => Vec::new(),
+    };
     findings.extend(migrate::history(MIGRATIONS, &history));
     for shape in SHAPES {
-        let columns: Vec<String> = sqlx::query_scalar(
-            "select attname::text from pg_attribute
-            where attrelid = to_regclass($1) and attnum > 0 and not attisdropped",
-        )
-        .bind(shape.table)
-        .fetch_all(&mut *transaction)
-        .await
-        .map_err(&fail)?;
-        let indexes: Vec<String> = sqlx::query_scalar(
-            "select c.relname::text from pg_index i join pg_class c on c.oid = i.indexrelid
-            where i.indrelid = to_regclass($1) and i.indisvalid",
-        )
-        .bind(shape.table)
-        .fetch_all(&mut *transaction)
-        .await
-        .map_err(&fail)?;
+        let columns = naming.query(COLUMNS).bind(shape.table);
+        let columns = texts(columns.fetch_all(&mut *connection).await).map_err(&fail)?;
+        let indexes = naming.query(INDEXES).bind(shape.table);
+        let indexes = texts(indexes.fetch_all(&mut *connection).await).map_err(&fail)?;
         findings.extend(migrate::shape(shape, &columns, &indexes));
-        findings.extend(keys(&mut transaction, shape).await?);
+        findings.extend(keys(naming, connection, shape).await?);
     }
-    findings.extend(collations(&mut transaction).await?);
-    transaction.commit().await.map_err(&fail)?;
+    findings.extend(collations(naming, connection).await?);
     migrate::unmended(&mut findings);
     Ok(findings)
 }
 
+const COLUMNS: &str = "select attname::text from pg_attribute
+    where attrelid = to_regclass($1) and attnum > 0 and not attisdropped";
+const INDEXES: &str = "select c.relname::text
+    from pg_index i join pg_class c on c.oid = i.indexrelid
+    where i.indrelid = to_regclass($1) and i.indisvalid";
+
+/// The first column of each row.
+fn texts(rows: sqlx::Result<Vec<PgRow>>) -> sqlx::Result<Vec<String>> {
+    rows?.iter().map(|row| row.try_get(0)).collect()
+}
+
+const UNIQUE: &str = "select exists (
+        select from pg_index i
+        where i.indrelid = to_regclass($1) and i.indisunique and i.indisvalid
+            and i.indpred is null and i.indnatts = cardinality($2::text[])
+            and $2::text[] @> array(
+                select a.attname::text from pg_attribute a
+                where a.attrelid = i.indrelid and a.attnum = any (i.indkey)))
+    where to_regclass($1) is not null";
+
 /// Everything rests on what is unique, so a table that somebody copied without its keys is not ours.
-async fn keys(connection: &mut PgConnection, shape: &Shape) -> Result<Vec<Finding>> {
+async fn keys(
+    naming: Naming,
+    connection: &mut PgConnection,
+    shape: &Shape,
+) -> Result<Vec<Finding>> {
     let Shape { table, keys, .. } = shape;
     let mut findings = Vec::new();
     for key in *keys {
-        let unique: Option<bool> = sqlx::query_scalar(
-            "select exists (
-                select from pg_index i
-                where i.indrelid = to_regclass($1) and i.indisunique and i.indisvalid
-                    and i.indpred is null and i.indnatts = cardinality($2::text[])
-                    and $2::text[] @> array(
-                        select a.attname::text from pg_attribute a
-                        where a.attrelid = i.indrelid and a.attnum = any (i.indkey)))
-            where to_regclass($1) is not null",
-        )
-        .bind(table)
-        .bind(key.to_vec())
-        .fetch_optional(&mut *connection)
-        .await
-        .map_err(failed("verify"))?;
+        let unique = naming.query(UNIQUE).bind(table).bind(key.to_vec());
+        let unique = unique.fetch_optional(&mut *connection).await;
+        let unique: Option<bool> = unique
+            .and_then(|row| row.map(|row| row.try_get(0)).transpose())
+            .map_err(failed("verify"))?;
         if unique == Some(false) {
             let key = key.join(", ");
             findings.push(Finding {
@@ -208,19 +222,18 @@ async fn keys(connection: &mut PgConnection, shape: &Shape) -> Result<Vec<Findin
 }
 
 /// Where text is identity, it is compared and ordered byte by byte.
-async fn collations(connection: &mut PgConnection) -> Result<Vec<Finding>> {
-    let others: Vec<(String, String)> = sqlx::query_as(
+async fn collations(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Finding>> {
+    let query = naming.query(
         "select a.attname::text, c.collname::text
         from pg_attribute a join pg_collation c on c.oid = a.attcollation
         where a.attrelid = to_regclass($1) and a.attname = any ($2) and not a.attisdropped
             and c.collname not in ('C', 'POSIX', 'ucs_basic')
         order by a.attnum",
-    )
-    .bind(ID_MAP.table)
-    .bind(IDENTITY.to_vec())
-    .fetch_all(connection)
-    .await
-    .map_err(failed("verify"))?;
+    );
+    let query = query.bind(ID_MAP.table).bind(IDENTITY.to_vec());
+    let rows = query.fetch_all(connection).await.map_err(failed("verify"))?;
+    let names = |row: &PgRow| Ok((row.try_get(0)?, row.try_get(1)?));
+    let others: sqlx::Result<Vec<(String, String)>> = rows.iter().map(names).collect();
     let finding = |(column, collation): (String, String)| Finding {
         severity: Severity::Error,
         code: "postgres-collation",
@@ -229,22 +242,20 @@ async fn collations(connection: &mut PgConnection) -> Result<Vec<Finding>> {
             "alter it to `{column} text collate \"C\"`, as in the script of `semel migrate print`"
         ),
     };
-    Ok(others.into_iter().map(finding).collect())
+    Ok(others.map_err(failed("verify"))?.into_iter().map(finding).collect())
 }
 
-const SETTINGS: &str = "select current_setting('fsync'), current_setting('full_page_writes'),
-    current_setting('synchronous_commit'), current_setting('default_transaction_isolation'),
+const SETTINGS: &str = "select current_setting('default_transaction_isolation'),
     pg_is_in_recovery(), current_setting('server_version_num')::integer,
     current_setting('transaction_read_only'), current_setting('server_encoding')";
 
 /// Connects, and refuses a database that cannot hold every key: one that it could not would fail a
 /// whole batch of strangers' steps.
-pub(super) async fn greet(options: &PgConnectOptions) -> Result<PgConnection> {
-    let mut connection = options.connect().await.map_err(unconnected("connect"))?;
-    let encoding: String = sqlx::query_scalar("select current_setting('server_encoding')")
-        .fetch_one(&mut connection)
-        .await
-        .map_err(unconnected("connect"))?;
+pub(super) async fn greet(session: &Session) -> Result<PgConnection> {
+    let mut connection = session.connect().await.map_err(unconnected("connect"))?;
+    let encoding = sqlx::raw_sql("show server_encoding").fetch_one(&mut connection).await;
+    let encoding: String =
+        encoding.and_then(|row| row.try_get(0)).map_err(unconnected("connect"))?;
     match misencoded(&encoding) {
         None => Ok(connection),
         Some(Finding { found, fix, .. }) => {
@@ -262,43 +273,34 @@ fn misencoded(encoding: &str) -> Option<Finding> {
     })
 }
 
-/// What is wrong with the server's set-up and the schema.
-pub(super) async fn check(connection: &mut PgConnection) -> Result<Vec<Finding>> {
+/// What is wrong with the server's set-up and the schema. In a transaction of its own.
+pub(super) async fn check(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Finding>> {
     let fail = failed("check");
-    let row = sqlx::query(SETTINGS).fetch_one(&mut *connection).await.map_err(&fail)?;
+    let row = naming.query(SETTINGS).fetch_one(&mut *connection).await.map_err(&fail)?;
     let text = |at: usize| row.try_get::<String, _>(at).map_err(&fail);
-    let standby: bool = row.try_get(4).map_err(&fail)?;
-    let version: i32 = row.try_get(5).map_err(&fail)?;
+    let standby: bool = row.try_get(1).map_err(&fail)?;
+    let version: i32 = row.try_get(2).map_err(&fail)?;
     let mut findings = Vec::new();
     let mut find = |bad: bool, severity, code, found: String, fix: &str| {
         if bad {
             findings.push(Finding { severity, code, found, fix: fix.into() });
         }
     };
-    for (at, code) in [(0, "postgres-fsync"), (1, "postgres-full-page-writes")] {
-        let name = code.trim_start_matches("postgres-").replace('-', "_");
-        let found = format!("{name} is off: a crash of the server can lose what it acknowledged");
-        find(text(at)? == "off", Severity::Error, code, found, "turn it on and restart the server");
-    }
-    let synchronous = text(2)?;
-    let found = format!("synchronous_commit is {synchronous}: a crash can lose the last commits");
-    let fix = "set it to on for this role or database";
-    find(synchronous == "off", Severity::Error, "postgres-synchronous-commit", found, fix);
-    let isolation = text(3)?;
+    let isolation = text(0)?;
     let found = format!("transactions run at {isolation} unless told otherwise");
     let fix = "expect RetryTransaction, or set default_transaction_isolation to read committed";
     let unusual = isolation != "read committed";
     find(unusual, Severity::Warning, "postgres-isolation", found, fix);
     let found = "the server is a standby and takes no writes".to_owned();
     find(standby, Severity::Error, "postgres-standby", found, "connect to the primary");
-    let read_only = !standby && text(6)? == "on";
+    let read_only = !standby && text(3)? == "on";
     let found = "sessions of this role are read-only".to_owned();
     let fix = "unset default_transaction_read_only";
     find(read_only, Severity::Error, "postgres-read-only", found, fix);
     let found = format!("the server's version number is {version}");
     let fix = "use PostgreSQL 13 or later";
     find(version < 130_000, Severity::Error, "postgres-version", found, fix);
-    findings.extend(misencoded(&text(7)?));
-    findings.extend(verify(connection).await?);
+    findings.extend(misencoded(&text(4)?));
+    findings.extend(verify(naming, connection).await?);
     Ok(findings)
 }

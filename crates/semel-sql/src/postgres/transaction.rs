@@ -2,120 +2,38 @@
 //!
 //! They run on a bounded set of connections of our own: a pool would ping each connection on its
 //! way back, and four trips are all that a protected transaction may cost. What the work does on
-//! the connection is its own business, as long as it leaves the transaction open.
+//! the connection is its own business, as long as it leaves the transaction open: its session is
+//! reset in the trip that ends the transaction, before another caller's work can see it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+mod sessions;
+
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use semel::claim::Lease;
 use semel::key::Key;
 use semel::record::Version;
 use semel::store::{
-    Change, Draft, Ending, Error, ErrorKind, Opened, Result, Settled, Swapped, TransactionalStore,
+    Change, Draft, Ending, Error, ErrorKind, Held, Opened, Result, Settled, Swapped,
+    TransactionalStore,
 };
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection, Postgres, SqlSafeStr};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use sqlx::error::DatabaseError;
+use sqlx::{PgConnection, Postgres};
+use tokio::time::{Instant, timeout};
 
+pub(super) use self::sessions::Home;
+use self::sessions::Lent;
 use super::busy::{Patience, is_busy};
-use super::ledger;
-use super::statement::{BEGIN, codes, failed_in, unconnected};
-use super::{PgOptions, PgStore, storable_change, storable_draft, storable_ending};
+use super::ledger::{self, Inside};
+use super::statement::{ADOPT, COMMIT, ROLLBACK, codes, ends_session, failed_in};
+use super::{PgStore, storable_change, storable_draft, storable_ending};
 use crate::error::{Stage, classify, timed_out};
 use crate::unit;
-
-/// Where transactions' connections live between two transactions.
-pub(super) struct Home {
-    options: PgConnectOptions,
-    limit: Duration,
-    most: usize,
-    wait: Duration,
-    permits: Arc<Semaphore>,
-    idle: Mutex<Vec<PgConnection>>,
-}
-
-impl Home {
-    pub(super) fn new(options: PgConnectOptions, settings: &PgOptions) -> Arc<Self> {
-        Arc::new(Self {
-            options,
-            limit: settings.statement_timeout,
-            most: settings.transactions,
-            wait: settings.transaction_wait,
-            permits: Arc::new(Semaphore::new(settings.transactions)),
-            idle: Mutex::default(),
-        })
-    }
-
-    async fn begin(self: &Arc<Self>) -> Result<PgTransaction> {
-        let permit = timeout(self.wait, Arc::clone(&self.permits).acquire_owned())
-            .await
-            .ok()
-            .and_then(std::result::Result::ok)
-            .ok_or_else(|| self.crowded())?;
-        let rested = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // A connection that rested may have died since. Nothing was sent but BEGIN, so a new one
-        // may simply be tried; a second failure is an answer.
-        let begun = match rested {
-            Some(mut connection) => self.start(&mut connection).await.ok().map(|()| connection),
-            None => None,
-        };
-        let connection = match begun {
-            Some(connection) => connection,
-            None => {
-                let mut connection = self.connect().await?;
-                self.start(&mut connection).await?;
-                connection
-            }
-        };
-        Ok(PgTransaction { connection: Some(connection), home: Arc::clone(self), _permit: permit })
-    }
-
-    async fn connect(&self) -> Result<PgConnection> {
-        let mut connection = timeout(self.limit, self.options.connect())
-            .await
-            .map_err(|_| timed_out(Stage::Connecting, "begin", self.limit))?
-            .map_err(unconnected("begin"))?;
-        if connection.server_version_num().is_some_and(|version| version >= 140_000) {
-            // A transaction that is dropped in the middle of a long statement keeps its locks until
-            // the server looks whether anybody is still there.
-            timeout(self.limit, sqlx::query(LOOK_FOR_US).execute(&mut connection))
-                .await
-                .map_err(|_| timed_out(Stage::Connecting, "begin", self.limit))?
-                .map_err(unconnected("begin"))?;
-        }
-        Ok(connection)
-    }
-
-    async fn start(&self, connection: &mut PgConnection) -> Result<()> {
-        let begin = unit::begin::<Postgres>(connection, Some(BEGIN.into_sql_str()));
-        timeout(self.limit, begin)
-            .await
-            .map_err(|_| timed_out(Stage::Connecting, "begin", self.limit))?
-            .map_err(unconnected("begin"))
-    }
-
-    fn crowded(&self) -> Error {
-        let text = format!(
-            "all {} transactions were in use for {:?}; shorten the work or allow more of them",
-            self.most, self.wait
-        );
-        Error::new(ErrorKind::Unavailable, "begin", text)
-    }
-
-    fn rest(&self, connection: PgConnection) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
-    }
-}
-
-const LOOK_FOR_US: &str = "set client_connection_check_interval = 1000";
 
 /// An open transaction that owns its connection. Dropping it closes the connection, which rolls
 /// back.
 pub struct PgTransaction {
-    connection: Option<PgConnection>,
-    home: Arc<Home>,
-    _permit: OwnedSemaphorePermit,
+    lent: Lent,
 }
 
 impl std::fmt::Debug for PgTransaction {
@@ -124,48 +42,67 @@ impl std::fmt::Debug for PgTransaction {
     }
 }
 
-impl PgTransaction {
-    fn connection(&mut self) -> &mut PgConnection {
-        self.connection.as_mut().expect("the connection leaves only with the transaction")
-    }
+/// What came of the trip that ends a transaction and resets its session.
+enum Ended {
+    /// Both.
+    Clean,
+    /// The transaction ended; the session was not reset, and is closed.
+    Unclean,
+    /// Not even that is known.
+    Failed(sqlx::Error),
+    Late,
+}
 
-    async fn commit(mut self) -> Result<()> {
-        let limit = self.home.limit;
-        let connection = self.connection();
-        if unit::depth::<Postgres>(connection) != 1 {
-            // COMMIT would only release a savepoint that the work forgot to end.
+impl PgTransaction {
+    async fn commit(mut self, limit: Duration) -> Result<()> {
+        if unit::depth::<Postgres>(self.lent.connection()) != 1 {
+            // The work forgot to end a savepoint, and with it what it had in mind.
             return Err(Error::new(
                 ErrorKind::Misconfigured,
                 "commit",
                 "the work left a savepoint open",
             ));
         }
-        timeout(limit, unit::commit::<Postgres>(connection))
-            .await
-            .map_err(|_| timed_out(Stage::Running, "commit", limit))?
-            // Unlike everything else in this room a commit can have happened without our knowing.
-            .map_err(|error| classify(codes, Stage::Running, "commit", error))?;
-        self.rest();
-        Ok(())
-    }
-
-    async fn rollback(mut self) {
-        let limit = self.home.limit;
-        let connection = self.connection();
-        while unit::depth::<Postgres>(connection) > 0 {
-            match timeout(limit, unit::rollback::<Postgres>(connection)).await {
-                Ok(Ok(())) => {}
-                // Closing the connection rolls back as well.
-                Ok(Err(_)) | Err(_) => return,
+        match end(self.lent.connection(), COMMIT, limit).await {
+            Ended::Clean => {
+                self.lent.rest();
+                Ok(())
             }
+            Ended::Unclean => Ok(()),
+            // Unlike everything else in this room a commit can have happened without our knowing.
+            Ended::Failed(error) => {
+                self.lent.judge(&error);
+                Err(classify(codes, Stage::Running, "commit", error))
+            }
+            Ended::Late => Err(timed_out(Stage::Running, "commit", limit)),
         }
-        self.rest();
     }
 
-    fn rest(mut self) {
-        if let Some(connection) = self.connection.take() {
-            self.home.rest(connection);
+    async fn rollback(mut self, limit: Duration) {
+        if let Ended::Clean = end(self.lent.connection(), ROLLBACK, limit).await
+            && unit::depth::<Postgres>(self.lent.connection()) == 1
+        {
+            self.lent.rest();
         }
+        // Else it is closed, which rolls back as well.
+    }
+}
+
+/// Sends `text`, whose first statement ends the transaction and whose others reset the session.
+async fn end(connection: &mut PgConnection, text: &'static str, limit: Duration) -> Ended {
+    let mut ended = false;
+    let sent = async {
+        let mut answers = sqlx::raw_sql(text).fetch_many(connection);
+        while answers.try_next().await?.is_some() {
+            ended = true;
+        }
+        Ok(())
+    };
+    match timeout(limit, sent).await {
+        Ok(Ok(())) => Ended::Clean,
+        Ok(Err(_)) | Err(_) if ended => Ended::Unclean,
+        Ok(Err(error)) => Ended::Failed(error),
+        Err(_) => Ended::Late,
     }
 }
 
@@ -174,16 +111,32 @@ impl TransactionalStore for PgStore {
     type Transaction = PgTransaction;
 
     async fn begin(&self) -> Result<PgTransaction> {
-        self.0.transactions.begin().await
+        Ok(PgTransaction { lent: self.0.transactions.begin().await? })
     }
 
     fn connection(transaction: &mut PgTransaction) -> &mut PgConnection {
-        transaction.connection()
+        transaction.lent.connection()
+    }
+
+    async fn adopt(&self, connection: &mut PgConnection) -> Result<()> {
+        let adopting = async { sqlx::raw_sql(ADOPT).execute(connection).await.map(drop) };
+        match timeout(self.0.limit, adopting).await {
+            Ok(Err(error)) if outside(&error) => Err(outside_transaction("settle")),
+            Ok(done) => done.map_err(failed_in("settle")),
+            Err(_) => Err(self.late("settle")),
+        }
     }
 
     async fn open_in(&self, connection: &mut PgConnection, draft: &Draft) -> Result<Opened> {
         storable_draft("open", draft)?;
-        self.within("open", ledger::open(connection, draft)).await?
+        let naming = self.0.naming;
+        let opened =
+            self.within("open", ledger::open(naming, connection, draft, Inside::Caller)).await??;
+        // What is there may be on this server alone, and must not be told as done.
+        if matches!(opened, Opened::Existing { .. }) && self.0.durability.in_doubt() {
+            self.confirm("open").await?;
+        }
+        Ok(opened)
     }
 
     async fn swap_in(
@@ -194,7 +147,16 @@ impl TransactionalStore for PgStore {
         change: &Change,
     ) -> Result<Swapped> {
         storable_change(change)?;
-        self.within("swap", ledger::swap(connection, key, judged, change)).await
+        let naming = self.0.naming;
+        self.within("swap", ledger::swap(naming, connection, key, judged, change)).await
+    }
+
+    async fn hold_in(&self, connection: &mut PgConnection, lease: &Lease) -> Result<Held> {
+        let held = self.within("hold", ledger::hold_in(self.0.naming, connection, lease)).await?;
+        held.ok_or_else(|| {
+            let text = "the claim's record is being written by another transaction";
+            Error::new(ErrorKind::RetryTransaction, "hold", text)
+        })
     }
 
     async fn settle_in(
@@ -208,8 +170,9 @@ impl TransactionalStore for PgStore {
         // yet; but it may also take as long as its work, so it is not waited for.
         let patience = Patience::new();
         loop {
-            let settling = ledger::settle_in(connection, lease, ending);
-            let settled = self.within("settle", settling).await?.ok_or_else(ended_by_work)?;
+            let settling = ledger::settle_in(self.0.naming, connection, lease, ending);
+            let settled = self.within("settle", settling).await?;
+            let settled = settled.ok_or_else(|| outside_transaction("settle"))?;
             if !patience.again(settled.as_ref().is_err_and(is_busy)).await {
                 return settled;
             }
@@ -217,18 +180,26 @@ impl TransactionalStore for PgStore {
     }
 
     async fn commit(&self, transaction: PgTransaction) -> Result<()> {
-        transaction.commit().await
+        let began = Instant::now();
+        let committed = transaction.commit(self.0.limit).await;
+        self.confirmed("commit", began, committed).await
     }
 
     async fn rollback(&self, transaction: PgTransaction) {
-        transaction.rollback().await;
+        transaction.rollback(self.0.limit).await;
     }
 }
 
-fn ended_by_work() -> Error {
-    let text = "the work ended its transaction itself; leave COMMIT and ROLLBACK to the executor, \
-                which commits the claim and the work together";
-    Error::new(ErrorKind::Misconfigured, "settle", text)
+/// Whether a statement was refused because it was sent outside a transaction block.
+fn outside(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(DatabaseError::code).is_some_and(|code| code == "25P01")
+}
+
+fn outside_transaction(operation: &'static str) -> Error {
+    let text = "the connection is not in the claim's transaction (any more): the work ended it, or \
+                none was begun; leave COMMIT and ROLLBACK to the executor, or settle before the \
+                COMMIT of your own transaction";
+    Error::new(ErrorKind::Misconfigured, operation, text)
 }
 
 impl PgStore {
@@ -238,12 +209,18 @@ impl PgStore {
         operation: &'static str,
         statement: impl Future<Output = sqlx::Result<T>> + Send,
     ) -> Result<T> {
-        timeout(self.0.limit, statement)
-            .await
-            .map_err(|_| {
-                let late = timed_out(Stage::Running, operation, self.0.limit);
-                late.with_kind(ErrorKind::Unavailable)
-            })?
-            .map_err(failed_in(operation))
+        let done = timeout(self.0.limit, statement).await.map_err(|_| self.late(operation))?;
+        done.map_err(|error| {
+            if ends_session(&error) {
+                // It may be a connection of ours. Those that rest lead to the same server.
+                self.0.transactions.distrust();
+            }
+            failed_in(operation)(error)
+        })
+    }
+
+    fn late(&self, operation: &'static str) -> Error {
+        let late = timed_out(Stage::Running, operation, self.0.limit);
+        late.with_kind(ErrorKind::Unavailable)
     }
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 use semel::key::Hint;
 use semel::store::{BoxFuture, Error, ErrorKind, Listen, Result};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{ConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::session::Session;
 use super::statement::{failed, unconnected};
 use crate::error::{Stage, timed_out};
 
@@ -26,13 +27,13 @@ const PER_MESSAGE: usize = 400;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Starts the task that sends hints. It ends when the sender is dropped.
-pub(super) fn announcer(options: PgConnectOptions, limit: Duration) -> mpsc::Sender<Hint> {
+pub(super) fn announcer(session: Session, limit: Duration) -> mpsc::Sender<Hint> {
     let (sender, hints) = mpsc::channel(WAITING);
-    tokio::spawn(announce(options, limit, hints));
+    tokio::spawn(announce(session, limit, hints));
     sender
 }
 
-async fn announce(options: PgConnectOptions, limit: Duration, mut hints: mpsc::Receiver<Hint>) {
+async fn announce(session: Session, limit: Duration, mut hints: mpsc::Receiver<Hint>) {
     let mut connection = None;
     let mut waiting = Vec::with_capacity(PER_MESSAGE);
     // The first hint after a quiet time goes out at once; those that come during the pause after it
@@ -41,26 +42,24 @@ async fn announce(options: PgConnectOptions, limit: Duration, mut hints: mpsc::R
         waiting.sort_unstable_by_key(|hint| hint.0);
         waiting.dedup();
         let message: String = waiting.drain(..).map(digits).collect();
-        let sent = timeout(limit, send(&options, connection.take(), &message)).await;
+        let sent = timeout(limit, send(&session, connection.take(), &message)).await;
         connection = sent.ok().and_then(std::result::Result::ok);
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 async fn send(
-    options: &PgConnectOptions,
+    session: &Session,
     connection: Option<PgConnection>,
     message: &str,
 ) -> sqlx::Result<PgConnection> {
     let mut connection = match connection {
         Some(connection) => connection,
-        None => options.connect().await?,
+        None => session.connect().await?,
     };
-    sqlx::query("select pg_notify($1, $2)")
-        .bind(CHANNEL)
-        .bind(message)
-        .execute(&mut connection)
-        .await?;
+    // Digits only. Sent as it is, since behind a pooler there is nothing to prepare.
+    let notify = format!("select pg_notify('{CHANNEL}', '{message}')");
+    sqlx::raw_sql(AssertSqlSafe(notify)).execute(&mut connection).await?;
     Ok(connection)
 }
 
@@ -77,7 +76,8 @@ fn hints(message: &str) -> Vec<Hint> {
     message.as_bytes().rchunks_exact(16).filter_map(parse).collect()
 }
 
-/// Subscribes, on a connection of its own.
+/// Subscribes, on a connection of its own. Only on a session of the server's own: through a pooler
+/// nothing would ever come.
 pub(super) async fn listen(options: PgConnectOptions, limit: Duration) -> Result<Box<dyn Listen>> {
     let subscribed = timeout(limit, subscribe(options)).await;
     let listener = subscribed

@@ -14,6 +14,7 @@ pub(super) const ERROR: i32 = 1;
 const BUSY: i32 = 5;
 const LOCKED: i32 = 6;
 const READONLY: i32 = 8;
+const IOERR: i32 = 10;
 const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
 const CANTOPEN: i32 = 14;
@@ -27,9 +28,25 @@ pub(super) fn primary(error: &sqlx::Error) -> Option<i32> {
     Some(code & 0xff)
 }
 
+/// Whether a file, or one beside it, could not be written or made.
+pub(super) fn is_unwritable(error: &sqlx::Error) -> bool {
+    matches!(primary(error), Some(READONLY | CANTOPEN))
+}
+
 /// Whether another connection held the lock for longer than the busy timeout.
 pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     matches!(primary(error), Some(BUSY | LOCKED))
+}
+
+/// The shared memory beside the log could not be made longer (`SQLITE_IOERR_SHMSIZE`).
+const SHMSIZE: &str = "4874";
+
+const DISK_FULL: &str = "the disk is full, so nothing was written; make room";
+
+/// Whether there was no room on the disk.
+pub(super) fn is_full(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    primary(error) == Some(FULL) || code.as_deref() == Some(SHMSIZE)
 }
 
 /// A failure in our own words, with SQLite's behind them.
@@ -73,7 +90,8 @@ pub(super) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Err
             ErrorKind::Misconfigured,
             "the database is read-only; make the file and its directory writable for this process",
         ),
-        Some(FULL) => (ErrorKind::Capacity, "the disk is full; make room"),
+        Some(FULL) => (ErrorKind::Capacity, DISK_FULL),
+        Some(IOERR) if is_full(&error) => (ErrorKind::Capacity, DISK_FULL),
         Some(ERROR) => (
             ErrorKind::Misconfigured,
             "the schema is not the one this version needs; `check`, or `semel doctor`, lists what is \
@@ -99,6 +117,9 @@ pub(super) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Err
 pub(super) fn at_commit(operation: &'static str, error: sqlx::Error) -> Error {
     let (kind, text) = match primary(&error) {
         Some(BUSY | LOCKED) => return in_transaction(operation, error),
+        // The log could not be made longer, so its last frame, which says that this is committed, is
+        // not in it.
+        Some(_) if is_full(&error) => (ErrorKind::Capacity, DISK_FULL),
         // The transaction is still open then, and whoever ends it rolls it back.
         Some(CONSTRAINT) => (
             ErrorKind::Unavailable,

@@ -6,14 +6,14 @@
 use futures_util::TryStreamExt;
 use semel::claim::Fence;
 use semel::clock::Timestamp;
-use semel::store::{Change, Ending, Opened, Renewed, Result, Settled, Swapped, Swept};
+use semel::store::{Change, ClockTrust, Ending, Opened, Renewed, Result, Settled, Swapped, Swept};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Either, Executor};
 
 use super::queue::{Answer, Step};
 use super::statements::{self, BEGIN, Bindings, Texts, Verb};
 use super::tick::Tick;
-use super::{failure, outbox};
+use super::{failure, outbox, watermark};
 
 /// The largest block of one verb. Sixteen steps an errand make the errand's cost vanish; a larger
 /// block would only keep more statements prepared.
@@ -83,13 +83,24 @@ async fn run(
     let now = tick.now();
     let mut told = Vec::with_capacity(steps.len());
     for step in steps {
-        told.push(if let Step::Outbox(task) = step {
-            Some(outbox::run(connection, task, now).await.map_err(Broken::Statement)?)
-        } else {
-            None
+        told.push(match step {
+            Step::Outbox(task) => {
+                let done = outbox::run(connection, task, now).await;
+                Some(Answer::Outbox(done.map_err(Broken::Statement)?))
+            }
+            Step::Sweep(_) => {
+                let trust = watermark::observe(connection, now).await.map_err(Broken::Statement)?;
+                let nothing = Swept { clock_suspect: true, ..Swept::default() };
+                (trust == ClockTrust::Suspect).then_some(Answer::Swept(nothing))
+            }
+            Step::Probe { write } => {
+                watermark::probe(connection, *write).await.map_err(Broken::Statement)?;
+                Some(Answer::Probed)
+            }
+            Step::Renew(_) | Step::Settle(..) | Step::Open(_) | Step::Swap(..) => None,
         });
     }
-    let errands = errands(steps);
+    let errands = errands(steps, &told);
     let mut fences = vec![Fence(0); steps.len()];
     let mut answers: Vec<Vec<Done>> = steps.iter().map(|_| Vec::new()).collect();
     let mut rest = &errands[..];
@@ -116,7 +127,7 @@ async fn run(
     }
     let answered = steps.iter().zip(answers).zip(fences).zip(told);
     let answered = answered.map(|(((step, done), fence), told)| match told {
-        Some(told) => Ok(Answer::Outbox(told)),
+        Some(told) => Ok(told),
         None => answer(step, &done, fence, tick, now),
     });
     Ok(answered.collect())
@@ -154,9 +165,12 @@ async fn execute(
 }
 
 /// The statements that the steps come to, alike ones side by side.
-fn errands(steps: &[&Step]) -> Vec<Errand> {
+fn errands(steps: &[&Step], told: &[Option<Answer>]) -> Vec<Errand> {
     let mut errands = Vec::with_capacity(steps.len());
     for (step, asked) in steps.iter().enumerate() {
+        if told[step].is_some() {
+            continue;
+        }
         let verb = match asked {
             Step::Renew(leases) => {
                 let parts = 0..leases.len();
@@ -172,9 +186,9 @@ fn errands(steps: &[&Step]) -> Vec<Errand> {
             Step::Swap(_, _, Change::End(ending)) if statements::succeeds(ending) => Verb::Resolve,
             Step::Swap(_, _, Change::End(_)) => Verb::End,
             Step::Swap(_, _, Change::Redrive) => Verb::Redrive,
+            Step::Swap(_, _, Change::Redate) => Verb::Redate,
             Step::Sweep(_) => Verb::Sweep,
-            // Done before the errands.
-            Step::Outbox(_) => continue,
+            Step::Outbox(_) | Step::Probe { .. } => unreachable!("it is answered before"),
         };
         errands.push(Errand { verb, step, part: 0 });
     }
@@ -206,9 +220,10 @@ fn bind(bindings: &mut Bindings, step: &Step, part: usize, tick: &Tick, now: Tim
             Change::End(Ending::Removed) => bindings.discard(key, *judged),
             Change::End(ending) => bindings.end(key, *judged, ending, now),
             Change::Redrive => bindings.redrive(key, *judged, now),
+            Change::Redate => bindings.redate(key, *judged, now),
         },
         Step::Sweep(limit) => bindings.sweep(*limit, now),
-        Step::Outbox(_) => unreachable!("a task is no errand"),
+        Step::Outbox(_) | Step::Probe { .. } => unreachable!("it is no errand"),
     }
     fence
 }
@@ -240,11 +255,12 @@ fn answer(step: &Step, done: &[Done], fence: Fence, tick: &Tick, now: Timestamp)
             }
             None => Swapped::Lost,
         }),
-        Step::Outbox(_) => unreachable!("a task is answered by itself"),
+        Step::Outbox(_) | Step::Probe { .. } => unreachable!("it is answered by itself"),
         Step::Sweep(limit) => {
             let count = |changes: u64| u32::try_from(changes).unwrap_or(u32::MAX);
             let (suspended, removed) = (count(changes(0)), count(changes(1)));
-            Answer::Swept(Swept { removed, suspended, more: removed + suspended >= *limit })
+            let more = removed + suspended >= *limit;
+            Answer::Swept(Swept { removed, suspended, more, clock_suspect: false })
         }
     })
 }

@@ -3,13 +3,14 @@
 //! Reads only, on a reader's connection. What failed, is due or waits for a decision and what made a
 //! reference has an index; other filters walk the primary key.
 
-use semel::record::State;
-use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result};
+use semel::clock::micros;
+use semel::record::{Record, State};
+use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result, Tally};
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Executor, QueryBuilder, Sqlite};
+use sqlx::{Executor, QueryBuilder, Row as _, Sqlite};
 
 use super::{SqliteStore, statements};
-use crate::row::{is_open, page};
+use crate::row::{is_open, page, undecodable};
 
 /// The condition of the index `semel_record_open`, word for word: SQLite takes a partial index only
 /// where it finds the index's own condition among those of the query, and proves none by arithmetic.
@@ -31,6 +32,23 @@ impl Inspect for SqliteStore {
         let rows = self.rows(statements::SURVEY, filter, after, limit).await?;
         let listed = |row: &SqliteRow| statements::listed(row, "list");
         Ok(page(&rows, limit, None, statements::digest, listed))
+    }
+
+    async fn tally(&self, filter: &Filter) -> Result<Tally> {
+        let now = self.0.shared.tick.now().as_micros();
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT COUNT(*), COALESCE(MAX(attempt), 0) FROM semel_record WHERE TRUE",
+        );
+        push_matches(&mut query, filter, now);
+        let mut reader = self.0.readers.reader("tally").await?;
+        let row = match reader.connection().fetch_one(query.build()).await {
+            Ok(row) => row,
+            Err(error) => return Err(reader.failed("tally", error)),
+        };
+        let count = |column| row.try_get(column).map_err(|error| undecodable("tally", error));
+        let (records, attempts): (i64, i64) = (count(0)?, count(1)?);
+        let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+        Ok(Tally { records: records.cast_unsigned(), attempts })
     }
 }
 
@@ -54,8 +72,7 @@ impl SqliteStore {
     }
 }
 
-/// What follows [`statements::LIST`] and [`statements::SURVEY`]. Conditions are written only where they are asked for, and
-/// states as numbers.
+/// What follows [`statements::LIST`] and [`statements::SURVEY`].
 fn ask(
     query: &mut QueryBuilder<Sqlite>,
     filter: &Filter,
@@ -63,8 +80,14 @@ fn ask(
     limit: u32,
     now: i64,
 ) {
-    let Filter { kind, tenant, scope, below, id, state, reference, due, .. } = filter;
     query.push_bind(after.map_or_else(Vec::new, |cursor| cursor.0.clone()));
+    push_matches(query, filter, now);
+    query.push(" ORDER BY digest LIMIT ").push_bind(i64::from(limit) + 1);
+}
+
+/// Conditions are written only where they are asked for, and states as numbers.
+fn push_matches(query: &mut QueryBuilder<Sqlite>, filter: &Filter, now: i64) {
+    let Filter { kind, tenant, scope, below, id, state, reference, due, .. } = filter;
     if let Some(kind) = kind {
         query.push(" AND kind = ").push_bind(i64::from(kind.code()));
     }
@@ -103,11 +126,15 @@ fn ask(
         let (failed, running) = (State::Failed.code(), State::Running.code());
         // The first condition is what the index is searched by.
         query.push(format_args!(" AND state IN ({running}, {failed}) AND ((state = {failed}"));
-        query.push(" AND retry_at <= ").push_bind(now).push(" AND expires_at > ").push_bind(now);
+        // A clock that was ahead wrote what lies beyond this: whoever runs it counts it anew.
+        let ahead = now.saturating_add(micros(Record::AHEAD));
+        query.push(" AND retry_at IS NOT NULL AND (retry_at <= ").push_bind(now);
+        query.push(" OR updated_at > ").push_bind(ahead);
+        query.push(") AND expires_at > ").push_bind(now);
         query.push(format_args!(") OR (state = {running} AND content_type IS NOT NULL"));
-        query.push(" AND lease_until <= ").push_bind(now).push("))");
+        query.push(" AND (lease_until <= ").push_bind(now);
+        query.push(" OR updated_at > ").push_bind(ahead).push(")))");
     }
-    query.push(" ORDER BY digest LIMIT ").push_bind(i64::from(limit) + 1);
 }
 
 #[cfg(test)]
@@ -154,6 +181,12 @@ mod tests {
     async fn a_digest_is_found_by_the_primary_key() {
         let plan = plan(Filter { digest: Some(vec![7; 4]), ..Filter::default() }).await;
         assert!(plan.contains("(digest>? AND digest<?)"), "{plan}");
+    }
+
+    #[tokio::test]
+    async fn a_tenant_is_found_by_its_index() {
+        let plan = plan(Filter { tenant: Some("t".into()), ..Filter::default() }).await;
+        assert!(plan.contains("USING INDEX semel_record_tenant (tenant=? AND digest>?)"), "{plan}");
     }
 
     #[tokio::test]

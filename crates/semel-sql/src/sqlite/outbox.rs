@@ -10,20 +10,21 @@ mod texts;
 use std::time::Duration;
 
 use semel::claim::AttemptId;
-use semel::clock::Timestamp;
+use semel::clock::{Timestamp, micros};
 use semel::event::Envelope;
 use semel::outbox::{
-    Applied, Ask, Backlog, Bell, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Status,
+    Ticket, Verb,
 };
-use semel::store::Result;
+use semel::store::{ClockTrust, Result};
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Executor, QueryBuilder, Row as _, SqlSafeStr, Sqlite};
 
 use super::queue::{Answer, Step};
-use super::{SLICE, SqliteStore, failure};
+use super::{SLICE, SqliteStore, failure, watermark};
 use crate::outbox::{
-    Claimed, Cursor, EventRow, LATER, LONG, Looked, Marks, PUBLISHED, RETRY, SHORT, Search, Stored,
-    UNTRIED, chunks, discarded, lane, statuses,
+    Claimed, Cursor, EventRow, GRACE, LATER, LONG, Looked, Marks, PUBLISHED, REDATED, RETRY, SHORT,
+    Search, Stored, UNTRIED, chunks, discarded, lane, statuses,
 };
 use crate::row::undecodable;
 
@@ -77,8 +78,8 @@ pub(super) enum Told {
     Marked(Vec<Marked>),
     /// Which rows a verb changed.
     Applied(Applied),
-    /// How many rows were cleaned away.
-    Cleaned(u32),
+    /// What was cleaned away.
+    Cleaned(Cleaned),
 }
 
 /// Does a task in the transaction that `connection` is in.
@@ -102,12 +103,28 @@ pub(super) async fn run(
             apply(connection, selection, verb, *after, *limit, now).await.map(Told::Applied)
         }
         Task::Clean { keep, limit } => {
-            let before = now.as_micros().saturating_sub(semel::clock::micros(*keep));
-            let query = sqlx::query(texts::CLEAN).bind(before).bind(i64::from(*limit));
-            let done = connection.execute(query).await?;
-            Ok(Told::Cleaned(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX)))
+            clean(connection, *keep, *limit, now).await.map(Told::Cleaned)
         }
     }
+}
+
+async fn clean(
+    connection: &mut SqliteConnection,
+    keep: Duration,
+    limit: u32,
+    now: Timestamp,
+) -> sqlx::Result<Cleaned> {
+    let redating = sqlx::query(texts::REDATE).bind(now.as_micros());
+    let redating = redating.bind(*LONG.end() + GRACE).bind(GRACE).bind(REDATED);
+    connection.execute(redating).await?;
+    if watermark::observe(connection, now).await? == ClockTrust::Suspect {
+        return Ok(Cleaned { removed: 0, clock_suspect: true });
+    }
+    let before = now.as_micros().saturating_sub(micros(keep));
+    let query = sqlx::query(texts::CLEAN).bind(before).bind(i64::from(limit));
+    let done = connection.execute(query).await?;
+    let removed = u32::try_from(done.rows_affected()).unwrap_or(u32::MAX);
+    Ok(Cleaned { removed, clock_suspect: false })
 }
 
 async fn claim(
@@ -133,7 +150,8 @@ async fn claim(
         .bind(now.after(ask.lease).as_micros())
         .bind(token.to_bytes().to_vec())
         .bind(window)
-        .bind(i64::try_from(ask.bytes).unwrap_or(i64::MAX));
+        .bind(i64::try_from(ask.bytes).unwrap_or(i64::MAX))
+        .bind(micros(ask.lease));
     let rows = connection.fetch_all(query).await?;
     let claimed = |row: &SqliteRow| -> sqlx::Result<Leased> {
         let claimed = Claimed {
@@ -200,7 +218,8 @@ async fn mark(
             _ => None,
         };
         let published = (row.fate == PUBLISHED).then(|| now.as_micros());
-        (row.sequence, hex(&row.token), row.fate, due, row.error, published)
+        let rest = matches!(row.fate, RETRY | LATER).then_some(row.after_us);
+        (row.sequence, hex(&row.token), row.fate, due, row.error, published, rest)
     });
     let told = serde_json::to_string(&told.collect::<Vec<_>>()).expect("numbers and texts");
     let query = sqlx::query(texts::HELD).bind(told.clone()).bind(now.as_micros());
@@ -423,16 +442,17 @@ impl Outbox for SqliteStore {
         Ok(all)
     }
 
-    async fn clean(&self, keep: Duration, limit: u32) -> Result<u32> {
-        let mut total = 0;
+    async fn clean(&self, keep: Duration, limit: u32) -> Result<Cleaned> {
+        let mut total = Cleaned::default();
         loop {
-            let slice = (limit - total).min(SLICE);
+            let slice = (limit - total.removed).min(SLICE);
             let Told::Cleaned(cleaned) = self.task(Task::Clean { keep, limit: slice }).await?
             else {
                 unreachable!("a cleaning is answered as one")
             };
-            total += cleaned;
-            if cleaned < slice || total >= limit {
+            total.removed += cleaned.removed;
+            total.clock_suspect = cleaned.clock_suspect;
+            if cleaned.removed < slice || total.removed >= limit {
                 return Ok(total);
             }
         }

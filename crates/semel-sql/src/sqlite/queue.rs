@@ -33,6 +33,10 @@ pub(super) enum Step {
     Swap(Key, Version, Change),
     Sweep(u32),
     Outbox(Task),
+    /// Writes something, to see whether that can be done, or takes it away.
+    Probe {
+        write: bool,
+    },
 }
 
 impl Step {
@@ -45,6 +49,7 @@ impl Step {
             Step::Swap(..) => "swap",
             Step::Sweep(_) => "sweep",
             Step::Outbox(task) => task.operation(),
+            Step::Probe { .. } => "check",
         }
     }
 
@@ -55,6 +60,7 @@ impl Step {
             Step::Open(_) | Step::Swap(..) => Lane::Begin,
             Step::Sweep(_) => Lane::Sweep,
             Step::Outbox(_) => Lane::Outbox,
+            Step::Probe { .. } => Lane::Begin,
         }
     }
 
@@ -74,6 +80,7 @@ pub(super) enum Answer {
     Swapped(Swapped),
     Swept(Swept),
     Outbox(Told),
+    Probed,
 }
 
 /// A step with its place in the line and the caller who waits for it.

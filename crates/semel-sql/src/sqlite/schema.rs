@@ -7,11 +7,11 @@ use semel::store::{Error, ErrorKind, Finding, Result, Severity};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection as _, Executor, Row};
 
-use super::failure;
 use super::settings::{Builder, Synchronous};
 use super::statements::BEGIN;
+use super::{failure, watermark};
 use crate::idmap::ID_MAP;
-use crate::migrate::{self, Applied, Ground, Migration, RECORD, Shape};
+use crate::migrate::{self, Applied, CLOCK, Ground, Migration, RECORD, Shape};
 use crate::outbox::OUTBOX;
 
 /// The migrations, in order.
@@ -50,6 +50,10 @@ pub fn print() -> String {
     })
 }
 
+/// How long the write-ahead log may be, in bytes: SQLite folds it into the file after 4 MB, unless somebody
+/// reads what was there before.
+const LOG: u64 = 64 << 20;
+
 /// How long to wait before asking again for a lock that no busy timeout covers.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -57,19 +61,80 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) async fn open(settings: &Builder) -> Result<SqliteConnection> {
     let Builder { path, busy_timeout, .. } = settings;
     let named = |error| failure::opening(path, *busy_timeout, error);
+    if settings.migrate {
+        make_private(path);
+    }
     let mut connection = patient(&settings.writing(), *busy_timeout).await.map_err(named)?;
     if settings.migrate {
         bring_up(&mut connection, settings).await?;
     }
-    // What the history says is not proof: the tables themselves are looked at.
-    let wrong = findings(&mut connection).await.map_err(named)?;
+    usable(&mut connection, settings).await?;
+    if settings.migrate {
+        let now = settings.clock.now();
+        watermark::begin(&mut connection, now).await.map_err(named)?;
+    }
+    Ok(connection)
+}
+
+/// What the history says is not proof: the tables themselves are looked at.
+async fn usable(connection: &mut SqliteConnection, settings: &Builder) -> Result<()> {
+    let Builder { path, busy_timeout, .. } = settings;
+    let named = |error| failure::opening(path, *busy_timeout, error);
+    let wrong = findings(connection).await.map_err(named)?;
     match wrong.into_iter().find(|finding| finding.severity == Severity::Error) {
-        None => Ok(connection),
+        None => Ok(()),
         Some(Finding { found, fix, .. }) => {
             let text = format!("{} is no ledger of this version: {found}; {fix}", path.display());
             Err(Error::new(ErrorKind::Misconfigured, "connect", text))
         }
     }
+}
+
+/// Makes a file that is not there for its owner alone: it holds what callers were answered. SQLite gives
+/// the files beside it the same rights. What goes wrong is said by SQLite, which opens it next.
+fn make_private(path: &Path) {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    // Only ever a new file: closing one that is open elsewhere in this process would drop its locks.
+    drop(options.open(path));
+}
+
+/// How a file is opened that is only read, and makes sure of its schema.
+pub(super) async fn open_to_read(settings: &Builder) -> Result<SqliteConnectOptions> {
+    let named = |error| failure::opening(&settings.path, settings.busy_timeout, error);
+    let (options, mut connection) = to_read(settings).await.map_err(named)?;
+    usable(&mut connection, settings).await?;
+    connection.close().await.map_err(named)?;
+    Ok(options)
+}
+
+/// Connects to read. A file that was closed has no log, and where none can be made beside it SQLite
+/// refuses to open it, unless it is told that nobody writes.
+async fn to_read(settings: &Builder) -> sqlx::Result<(SqliteConnectOptions, SqliteConnection)> {
+    let connect = async |options: SqliteConnectOptions| -> sqlx::Result<_> {
+        let mut connection = options.connect().await?;
+        connection.execute("SELECT count(*) FROM sqlite_schema").await?;
+        Ok((options, connection))
+    };
+    match connect(settings.reading()).await {
+        Err(error) if failure::is_unwritable(&error) && settings.path.exists() => {
+            connect(settings.reading().immutable(true)).await
+        }
+        connected => connected,
+    }
+}
+
+/// What is wrong with a file that takes no writes.
+pub(super) fn unwritable(error: Error) -> Finding {
+    let (code, fix) = if error.kind() == ErrorKind::Capacity {
+        ("sqlite-full", "make room on the disk")
+    } else {
+        ("sqlite-unwritable", "make the file and its directory writable for this process")
+    };
+    let found = format!("nothing can be written: {error}");
+    Finding { severity: Severity::Error, code, found, fix: fix.into() }
 }
 
 /// Applies what is missing; gives the versions that it applied.
@@ -88,6 +153,7 @@ async fn bring_up(connection: &mut SqliteConnection, settings: &Builder) -> Resu
 /// Brings a file that nobody has opened as a store up to date, making it if need be.
 pub(super) async fn migrate(settings: &Builder) -> Result<Vec<i32>> {
     let named = |error| failure::opening(&settings.path, settings.busy_timeout, error);
+    make_private(&settings.path);
     let mut connection =
         patient(&settings.writing(), settings.busy_timeout).await.map_err(named)?;
     let versions = bring_up(&mut connection, settings).await?;
@@ -120,14 +186,14 @@ async fn patient(
 /// What is wrong with the schema of a file that nobody has opened as a store.
 pub(super) async fn verify(settings: &Builder) -> Result<Vec<Finding>> {
     let named = |error| failure::opening(&settings.path, settings.busy_timeout, error);
-    let mut connection = settings.reading().connect().await.map_err(named)?;
+    let (_, mut connection) = to_read(settings).await.map_err(named)?;
     findings(&mut connection).await.map_err(named)
 }
 
 /// What is wrong with the schema, in words.
 pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    for shape in [RECORD, OUTBOX, ID_MAP] {
+    for shape in [RECORD, CLOCK, OUTBOX, ID_MAP] {
         let columns = "SELECT name FROM pragma_table_info(?)";
         let columns = names(connection, columns, shape.table).await?;
         let indexes = "SELECT name FROM pragma_index_list(?)";
@@ -216,7 +282,22 @@ pub(super) async fn set_up(
             fix: "use Synchronous::Full; with many callers its cost is shared".into(),
         });
     }
-    if let Some(kind) = network(&settings.path) {
+    let mut log = settings.path.as_os_str().to_owned();
+    log.push("-wal");
+    if let Some(bytes) = std::fs::metadata(log).map(|log| log.len()).ok().filter(|len| *len > LOG) {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            code: "sqlite-log",
+            found: format!(
+                "the write-ahead log has {} MiB: it is not folded into the file",
+                bytes >> 20
+            ),
+            fix: "end the transaction that has been reading for long, in whichever program it is"
+                .into(),
+        });
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    if let Some(kind) = network(&settings.path, &mounts) {
         findings.push(Finding {
             severity: Severity::Error,
             code: "sqlite-network-filesystem",
@@ -227,8 +308,8 @@ pub(super) async fn set_up(
     Ok(findings)
 }
 
-/// The file system of `path`, if it is one that a network is behind. Known on Linux alone.
-fn network(path: &Path) -> Option<String> {
+/// The file system of `path` among `mounts`, if it is one that a network is behind. Known on Linux alone.
+fn network(path: &Path, mounts: &str) -> Option<String> {
     const REMOTE: [&str; 11] = [
         "nfs",
         "nfs4",
@@ -243,7 +324,6 @@ fn network(path: &Path) -> Option<String> {
         "fuse.glusterfs",
     ];
     let path = path.canonicalize().ok()?;
-    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
     let mounted = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
         Some((fields.next()?, fields.next()?))
@@ -313,5 +393,25 @@ impl Ground for Site<'_> {
         let end = if self.spoilt { "ROLLBACK" } else { "COMMIT" };
         let done = self.connection.execute(end).await;
         self.named(done).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_behind_a_network_is_recognised_by_where_it_is_mounted() {
+        let directory = std::env::temp_dir().canonicalize().expect("there");
+        let at = directory.display();
+        let local = format!("/dev/sda1 / ext4 rw 0 0\ntmpfs {at} tmpfs rw 0 0\n");
+        assert_eq!(network(&directory, &local), None);
+        for kind in ["nfs4", "cifs", "9p", "fuse.sshfs"] {
+            let remote = format!("/dev/sda1 / ext4 rw 0 0\nhost:/share {at} {kind} rw 0 0\n");
+            assert_eq!(network(&directory, &remote).as_deref(), Some(kind));
+            let elsewhere =
+                format!("/dev/sda1 / ext4 rw 0 0\nhost:/share {at}/other {kind} rw 0 0\n");
+            assert_eq!(network(&directory, &elsewhere), None);
+        }
     }
 }

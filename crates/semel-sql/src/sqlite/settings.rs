@@ -34,6 +34,7 @@ pub struct Builder {
     pub(super) work_limit: Option<Duration>,
     pub(super) readers: usize,
     pub(super) migrate: bool,
+    pub(super) read_only: bool,
 }
 
 impl Builder {
@@ -46,6 +47,7 @@ impl Builder {
             work_limit: None,
             readers: 2,
             migrate: true,
+            read_only: false,
         }
     }
 
@@ -91,7 +93,14 @@ impl Builder {
         self
     }
 
-    /// Opens the store, creating the file if it is not there.
+    /// Whether the file is only read: listing and looking work, on a file and in a directory that this
+    /// process may not write, and everything that writes is refused as `Misconfigured`. Default no.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Opens the store, creating the file if it is not there, for its owner alone (0600).
     ///
     /// # Errors
     /// `Misconfigured` if the path cannot be a ledger (in memory, no such directory, read-only, not

@@ -123,6 +123,13 @@ const RENEWED: &str = concat!(
     " END"
 );
 
+/// Every time that a clock wrote which was ahead, counted from now (bound six times): SQLite computes all
+/// new values from the old row.
+const REDATED: &str = "UPDATE semel_record SET number = number + 1, \
+    lease_until = lease_until - MAX(updated_at - ?, 0), retry_at = retry_at - MAX(updated_at - ?, 0), \
+    expires_at = expires_at - MAX(updated_at - ?, 0), sweep_at = sweep_at - MAX(updated_at - ?, 0), \
+    completed_at = MIN(completed_at, ?), updated_at = MIN(updated_at, ?)";
+
 const REMOVED: &str = "DELETE FROM semel_record";
 
 /// Of the `limit` rows that are due first, whatever their kind: the lapsed claims that must not be
@@ -160,6 +167,8 @@ pub(super) enum Verb {
     Discard,
     /// Sends a record round again over a judged version.
     Redrive,
+    /// Counts the times of a judged version from now.
+    Redate,
     /// Suspends and purges.
     Sweep,
 }
@@ -177,7 +186,8 @@ impl Verb {
             | Verb::Grant
             | Verb::End
             | Verb::Discard
-            | Verb::Redrive => 1,
+            | Verb::Redrive
+            | Verb::Redate => 1,
         }
     }
 
@@ -194,6 +204,7 @@ impl Verb {
             Verb::End => format!("{UNFINISHED} WHERE {judged} RETURNING fence"),
             Verb::Discard => format!("{REMOVED} WHERE {judged} RETURNING fence"),
             Verb::Redrive => format!("{REDRIVEN} WHERE {judged} RETURNING fence"),
+            Verb::Redate => format!("{REDATED} WHERE {judged} RETURNING fence"),
             Verb::Sweep => format!("{SUSPENDED}; {PURGED}"),
         }
     }
@@ -316,6 +327,13 @@ impl Bindings {
 
     pub(super) fn redrive(&mut self, key: &Key, version: Version, now: Timestamp) {
         for _ in 0..7 {
+            self.add(now.as_micros());
+        }
+        self.judged(key, version);
+    }
+
+    pub(super) fn redate(&mut self, key: &Key, version: Version, now: Timestamp) {
+        for _ in 0..6 {
             self.add(now.as_micros());
         }
         self.judged(key, version);

@@ -139,6 +139,19 @@ async fn commit(mut lent: Lent) -> Result<()> {
     })
 }
 
+/// Makes the transaction that a plain client began one that [`still_open`] knows. Harmless in ours.
+pub(super) async fn adopt(connection: &mut SqliteConnection) -> Result<()> {
+    // The only way to ask whether a transaction is open: another one cannot begin inside it.
+    if connection.execute("BEGIN").await.is_ok() {
+        let _ = connection.execute("ROLLBACK").await;
+        let text =
+            "the connection is in no transaction; begin one before you claim or settle in it";
+        return Err(Error::new(ErrorKind::Misconfigured, "open", text));
+    }
+    let set = connection.execute("SAVEPOINT semel_claim").await;
+    set.map(drop).map_err(|error| failure::in_transaction("open", error))
+}
+
 /// Fails with `Misconfigured` unless `connection` is still in the transaction that we began.
 pub(super) async fn still_open(
     connection: &mut SqliteConnection,

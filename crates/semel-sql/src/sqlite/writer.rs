@@ -5,8 +5,9 @@
 //! this process never meet "database is locked"; another process's writer can still be met, and is
 //! called Busy.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use semel::store::{Error, ErrorKind, Result};
@@ -20,6 +21,7 @@ use super::settings::Builder;
 use super::statements::Texts;
 use super::tick::Tick;
 use super::transaction::{self, SqliteTransaction};
+use super::turnstile::Turnstile;
 use super::{failure, schema};
 use crate::error::again;
 
@@ -33,10 +35,13 @@ pub(super) struct Shared {
     pub(super) lent: watch::Sender<bool>,
     pub(super) commits: AtomicU64,
     pub(super) steps: AtomicU64,
+    /// Whether the last write found no room on the disk.
+    pub(super) full: AtomicBool,
+    path: PathBuf,
 }
 
 impl Shared {
-    pub(super) fn new(tick: Tick) -> Self {
+    pub(super) fn new(tick: Tick, path: &Path) -> Self {
         Self {
             queue: Queue::default(),
             texts: Texts::default(),
@@ -44,6 +49,23 @@ impl Shared {
             lent: watch::Sender::new(false),
             commits: AtomicU64::new(0),
             steps: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            path: path.to_owned(),
+        }
+    }
+
+    /// Takes note of whether there was room on the disk; tells it when that changes.
+    fn is_full(&self, full: bool) {
+        if self.full.load(Ordering::Relaxed) == full
+            || self.full.swap(full, Ordering::Relaxed) == full
+        {
+            return;
+        }
+        let path = self.path.display();
+        if full {
+            tracing::error!(%path, "the disk is full: nothing can be written; make room");
+        } else {
+            tracing::info!(%path, "there is room on the disk again");
         }
     }
 }
@@ -55,6 +77,8 @@ struct Writer {
     connection: Option<SqliteConnection>,
     /// Where the callers' transactions run.
     bench: Pool<Sqlite>,
+    /// Where the writers of all processes take turns.
+    turnstile: Turnstile,
 }
 
 /// Ends the line even if the writer panics: nobody may wait for a thread that is gone.
@@ -90,7 +114,8 @@ pub(super) async fn start(shared: Arc<Shared>, settings: Builder) -> Result<ones
                         let options = settings.writing();
                         let bench = transaction::workbench(options.clone());
                         let connection = Some(connection);
-                        Writer { shared, options, connection, bench }.serve().await;
+                        let turnstile = Turnstile::open(&settings.path, settings.busy_timeout);
+                        Writer { shared, options, connection, bench, turnstile }.serve().await;
                     }
                 }
                 Err(error) => {
@@ -144,8 +169,9 @@ impl Writer {
             Err(broken) => broken,
         };
         let error = match broken {
-            // One bad step must not fail its neighbours: nothing was committed, so each goes alone.
-            Broken::Statement(_) if steps.len() > 1 => {
+            // One bad step must not fail its neighbours: nothing was committed, so each goes alone. On a
+            // full disk none of them would fare better.
+            Broken::Statement(error) if steps.len() > 1 && !failure::is_full(&error) => {
                 let mut answers = Vec::with_capacity(steps.len());
                 for step in steps {
                     let answer = match self.attempt(&[*step]).await {
@@ -169,16 +195,25 @@ impl Writer {
         steps: &[&Step],
     ) -> std::result::Result<Vec<Result<Answer>>, Broken> {
         let shared = Arc::clone(&self.shared);
+        let _turn = self.turnstile.pass().await;
         let connection = self.connection().await.map_err(Broken::Begin)?;
         match group::commit(connection, &shared.texts, &shared.tick, steps).await {
             Ok(answers) => {
+                // A commit of little, or of nothing, says nothing.
+                if steps.iter().any(|step| matches!(step, Step::Probe { write: true })) {
+                    shared.is_full(false);
+                }
                 shared.commits.fetch_add(1, Ordering::Relaxed);
                 shared.steps.fetch_add(steps.len() as u64, Ordering::Relaxed);
                 Ok(answers)
             }
             Err(broken) => {
-                let busy = matches!(&broken, Broken::Begin(error) if failure::is_busy(error));
-                let undone = matches!(broken, Broken::Statement(_))
+                let (Broken::Begin(error) | Broken::Statement(error) | Broken::Commit(error)) =
+                    &broken;
+                let (full, busy) = (failure::is_full(error), failure::is_busy(error));
+                let busy = busy && matches!(broken, Broken::Begin(_));
+                shared.is_full(full);
+                let undone = (full || matches!(broken, Broken::Statement(_)))
                     && connection.execute("ROLLBACK").await.is_ok();
                 if !busy && !undone {
                     self.connection = None;
@@ -199,6 +234,7 @@ impl Writer {
     async fn lend(&mut self, borrower: Borrower) {
         // Told before the wait for the lock begins: whoever only wants to read need not wait with us.
         self.shared.lent.send_replace(true);
+        let _turn = self.turnstile.pass().await;
         let (home, back) = oneshot::channel();
         match SqliteTransaction::begin(&self.bench, home).await {
             Ok(transaction) => {

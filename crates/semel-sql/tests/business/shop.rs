@@ -7,7 +7,7 @@ use semel::store::{ErrorKind, Result, Severity};
 use semel_ids::map::{Binding, IdMap, Inserted};
 use semel_ids::migration::{BusinessRow, BusinessTable, Field, Migration, Reason, TableFallback};
 use semel_ids::resource::{Order, Resource};
-use semel_ids::{Fallback, TypedId};
+use semel_ids::{Fallback, Resolver, Settings, TypedId};
 use semel_sql::business::{Inspection, Layout};
 use ulid::Ulid;
 
@@ -310,6 +310,42 @@ pub(crate) async fn a_table_may_be_one_tenants<S: Shop>(shop: S) {
     assert_eq!(found, [(asked[0], id)]);
 }
 
+/// A resolver on the database's map and its business table: what the map does not know is found in the
+/// table while the fallback is on, and is not written to the map. A row of the map that is wrong or
+/// revoked is not given out, and is not looked for elsewhere.
+pub(crate) async fn a_resolver_falls_back_to_the_table<S: Shop>(shop: S) {
+    use semel_ids::Reason::{HitDb, HitFallback, NotFound};
+    shop.create("orders", "BIGINT").await;
+    shop.fill("orders", numbers(6)).await;
+    let (map, table) = (shop.map().await, shop.table(Layout::new("orders")).await.expect("open"));
+    let _ = Migration::of::<Order>(&map, &table).backfill(&(), |_| {}).await.expect("filled");
+    let at = |n: u64| format!("WHERE public_id = '{}'", order(n).0);
+    let wrong = S::literal(&[9; 16]);
+    shop.run(&format!("UPDATE semel_id_map SET internal_id = {wrong} {}", at(2))).await;
+    shop.run(&format!("UPDATE semel_id_map SET status = 0 {}", at(4))).await;
+    shop.run(&format!("DELETE FROM semel_id_map {}", at(5))).await;
+    for (on, expected) in [
+        (true, [HitDb, NotFound, NotFound, HitFallback]),
+        // A reader does not decide what is true: with the fallback off it is not there.
+        (false, [HitDb, NotFound, NotFound, NotFound]),
+    ] {
+        let settings = Settings { fallback_to_biz_table: on, ..Settings::default() };
+        let table = shop.table(Layout::new("orders")).await.expect("open");
+        let builder = Resolver::builder(shop.map().await).settings(settings);
+        let resolver = builder.fallback(TableFallback::of::<Order>(table)).build();
+        for (n, reason) in [1, 2, 4, 5].into_iter().zip(expected) {
+            let (text, id) = order(n);
+            let answer = resolver.resolve::<Order>("acme", &text).await.expect("answered");
+            assert_eq!(answer.reason, reason, "{n}, fallback {on}: {answer:?}");
+            let found = matches!(reason, HitDb | HitFallback).then_some(id);
+            assert_eq!(answer.internal_id, found, "{n}, fallback {on}");
+        }
+        let (text, _) = order(5);
+        let answer = resolver.resolve::<Order>("other", &text).await.expect("answered");
+        assert_eq!(answer.reason, NotFound, "it is another tenant's");
+    }
+}
+
 pub(crate) async fn an_id_is_found_byte_for_byte<S: Shop>(shop: S) {
     shop.create("orders", "BIGINT").await;
     let (public, id) = order(1);
@@ -405,6 +441,7 @@ macro_rules! shop_behaviours {
             rows_that_say_nothing_stop_nothing
             tenants_may_be_numbers_and_ids_texts
             a_table_may_be_one_tenants
+            a_resolver_falls_back_to_the_table
             an_id_is_found_byte_for_byte
             what_a_table_lacks_is_told_with_its_remedy
             the_order_of_an_indexs_columns_counts

@@ -146,7 +146,7 @@ fn settles_that_share_a_statement_learn_each_their_own_fate() {
 /// Settles as an executor does: told that somebody has the row just now, it asks again. Who has it is
 /// done at once, unless a busy machine has put it off.
 async fn settle(store: &MySqlStore, lease: &Lease, ending: &Ending) -> Settled {
-    for _ in 0..2_000 {
+    for _ in 0..120_000 {
         match store.settle(lease, ending).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,16 +1,22 @@
 //! Whole operations in one commit, by the suite that every transactional store passes.
 
-use semel_sql::sqlx::{self, MySqlConnection};
+use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection, Row as _};
 use semel_testkit::conformance::transacting::TransactionFixture;
 
 use crate::fixture::Ground;
 
 impl Ground {
     /// A database with a table for effects, without any unique constraint.
-    async fn with_effects() -> Self {
-        let ground = Self::new().await;
-        ground.run("CREATE TABLE effect (name VARBINARY(64) NOT NULL)").await;
-        ground
+    pub(crate) async fn with_effects() -> Self {
+        Self::new().await.and_effects().await
+    }
+
+    pub(crate) async fn and_effects(self) -> Self {
+        // With a key of its own, which a Galera cluster wants.
+        let text = "CREATE TABLE effect (n BIGINT AUTO_INCREMENT PRIMARY KEY, \
+                    name VARBINARY(64) NOT NULL)";
+        self.run(text).await;
+        self
     }
 }
 
@@ -32,11 +38,17 @@ impl TransactionFixture for Ground {
         u64::try_from(count).expect("not negative")
     }
 
-    async fn commit_inside(connection: &mut MySqlConnection) {
-        sqlx::raw_sql("COMMIT")
-            .execute(connection)
-            .await
-            .expect("a commit that work must not send");
+    async fn plain(&self) -> MySqlConnection {
+        Self::plain(self).await
+    }
+
+    async fn tell(connection: &mut MySqlConnection, sql: &str) {
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.expect("a statement");
+    }
+
+    async fn ask(connection: &mut MySqlConnection, sql: &str) -> Option<String> {
+        let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(connection).await.expect("a row");
+        row.get(0)
     }
 }
 

@@ -1,16 +1,24 @@
-//! The ledger on MariaDB: every behaviour of the conformance suite, and what only this server can
-//! get wrong.
+//! The ledger on MariaDB and MySQL: every behaviour of the conformance suite, and what only these
+//! servers can get wrong.
 #![cfg(feature = "mysql")]
 
 mod business;
 mod claims;
+mod deadlocks;
 mod effects;
 mod fixture;
 mod healing;
+mod idle;
 mod idmap;
+mod indexes;
+mod isolation;
+mod large;
+mod mysql9;
 mod outbox;
 mod partial;
+mod replicas;
 mod schema;
+mod sessions;
 mod transactions;
 mod trips;
 

@@ -38,20 +38,31 @@ impl OutboxFixture for Ground {
     }
 
     async fn advance(&self, span: Duration) {
-        let by = span.as_micros();
-        // At READ COMMITTED and in the order of the numbers, as our own statements.
-        self.run(&format!(
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-             UPDATE semel_outbox FORCE INDEX (PRIMARY) SET created_at = created_at - {by}, \
-             due_at = due_at - {by}, published_at = published_at - {by} ORDER BY sequence"
-        ))
-        .await;
+        shift(self, semel::clock::micros(span)).await;
+    }
+
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        let by = semel::clock::micros(span);
+        shift(self, if ahead { by } else { -by }).await;
+        self.forget_clock(if ahead { by } else { -by }).await;
+        true
     }
 
     async fn damage(&self, sequence: u64) {
         let text = format!("UPDATE semel_outbox SET headers = '{{' WHERE sequence = {sequence}");
         self.run(&text).await;
     }
+}
+
+async fn shift(ground: &Ground, by: i64) {
+    // At READ COMMITTED and in the order of the numbers, as our own statements.
+    ground
+        .run(&format!(
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+             UPDATE semel_outbox FORCE INDEX (PRIMARY) SET created_at = created_at - ({by}), \
+             due_at = due_at - ({by}), published_at = published_at - ({by}) ORDER BY sequence"
+        ))
+        .await;
 }
 
 mod conformance {
@@ -81,5 +92,24 @@ fn claimers_share_what_is_put_off() {
 fn what_lies_beyond_the_window_is_found() {
     semel_testkit::fixture::run(async {
         crowd::what_lies_beyond_the_window_is_found(Ground::new().await).await;
+    });
+}
+
+/// By the defaults that the router documents: `table.field.event.id` is id, `table.field.event.key`
+/// aggregateid, `route.by.field` aggregatetype, `table.field.event.payload` payload; type stands beside
+/// them.
+#[test]
+fn a_row_has_what_debeziums_outbox_router_reads_by_default() {
+    semel_testkit::fixture::run(async {
+        let ground = Ground::new().await;
+        let (store, mut connection) = (ground.connect().await, ground.plain().await);
+        let event = semel::event::Envelope::builder("acme", "order.placed", "/orders");
+        let event = event.about("order", "ord_1").json(&7).build().expect("valid");
+        store.append(&mut connection, std::slice::from_ref(&event)).await.expect("written");
+        let read = "SELECT id, aggregatetype, aggregateid, type, payload FROM semel_outbox";
+        let row: (String, String, String, String, Vec<u8>) =
+            sqlx::query_as(read).fetch_one(&mut connection).await.expect("read");
+        let texts = (&*row.0, &*row.1, &*row.2, &*row.3, &*row.4);
+        assert_eq!(texts, (&*event.id().to_string(), "order", "ord_1", "order.placed", &b"7"[..]));
     });
 }

@@ -148,22 +148,31 @@ fn a_regrant_inside_a_transaction_is_undone_with_it() {
 fn work_that_ends_its_transaction_is_refused_in_words() {
     run(async {
         let (_ground, store) = with_orders().await;
-        for (i, sabotage) in
-            ["COMMIT", "ROLLBACK", "CREATE TABLE t0 (x INT)", "TRUNCATE TABLE orders"]
-                .into_iter()
-                .enumerate()
-        {
-            let draft = draft(&key(&format!("a-{i}")));
+        let endings = [
+            "COMMIT",
+            "ROLLBACK",
+            "CREATE TABLE t0 (x INT)",
+            "TRUNCATE TABLE orders",
+            "SET SESSION autocommit = 1",
+        ];
+        for (i, sabotage) in endings.into_iter().enumerate() {
+            let key = key(&format!("a-{i}"));
+            let draft = draft(&key);
             let mut transaction = store.begin().await.expect("begin");
             let connection = MySqlStore::connection(&mut transaction);
             let opened = store.open_in(connection, &draft).await.expect("open");
             let Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
             sqlx::raw_sql(sabotage).execute(&mut *connection).await.expect("runs");
             let settled = store.settle_in(connection, &lease(&draft, fence), &success("ok")).await;
-            let error = settled.expect_err(sabotage);
+            let error = match settled {
+                // The claim is gone, or is there in another transaction: then at the commit.
+                Err(error) => error,
+                Ok(_) => store.commit(transaction).await.expect_err(sabotage),
+            };
             assert_eq!(error.kind(), ErrorKind::Misconfigured, "{sabotage}: {error}");
-            assert!(error.to_string().contains("out of it"), "{error}");
-            store.rollback(transaction).await;
+            assert!(error.to_string().contains("do without COMMIT"), "{error}");
+            let left = store.peek(&key).await.expect("peek").map(|found| found.record.state);
+            assert_ne!(left, Some(semel::State::Succeeded), "{sabotage}");
         }
     });
 }
@@ -294,5 +303,32 @@ fn a_connection_lost_inside_a_transaction_leaves_no_doubt() {
         let settled = store.settle_in(connection, &lease(&draft, semel::Fence(1)), &ending).await;
         let error = settled.expect_err("there is no connection");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    });
+}
+
+#[test]
+fn a_callers_time_zone_moves_no_clock() {
+    run(async {
+        for ground in [Ground::new().await, Ground::mysql9().await] {
+            let store = ground.connect().await;
+            for zone in ["+13:00", "-12:00", "+05:30"] {
+                let mut caller = ground.plain().await;
+                let set = format!("SET time_zone = '{zone}'; START TRANSACTION");
+                sqlx::raw_sql(sqlx::AssertSqlSafe(set)).execute(&mut caller).await.expect("set");
+                let draft = draft(&key(zone));
+                let opened = store.open_in(&mut caller, &draft).await.expect("open");
+                let Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
+                sqlx::raw_sql("COMMIT").execute(&mut caller).await.expect("commit");
+                // By the clock of a session without a zone of its own.
+                let peeked = store.peek(&key(zone)).await.expect("peek").expect("there");
+                let left = peeked.record.lease_until.and_then(|end| end.remaining(peeked.now));
+                let left = left.expect("the lease runs");
+                assert!(left <= draft.lease && left + LONG > draft.lease, "{zone}: {left:?}");
+                assert_eq!(peeked.record.fence, fence);
+                let now = u64::try_from(peeked.now.as_micros()).expect("after 1970");
+                assert!(fence.0 <= now && fence.0 + 60_000_000 > now, "{zone}: {fence:?}");
+                assert!(peeked.record.created_at <= peeked.now, "{zone}");
+            }
+        }
     });
 }

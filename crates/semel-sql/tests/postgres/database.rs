@@ -9,9 +9,10 @@ use semel::store::{BoxFuture, Draft, Ending, Opened};
 use semel::{
     AttemptId, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded,
 };
-use semel_sql::postgres::{PgOptions, PgStore};
+use semel_sql::postgres::{PgOptions, PgStore, Pooling};
 use semel_testkit::Fixture;
-use sqlx::postgres::PgConnectOptions;
+use semel_testkit::servers::Server;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 
 const URL: &str = "SEMEL_TEST_POSTGRES_URL";
@@ -21,8 +22,17 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A fresh database, dropped with this value.
 pub(crate) struct Database {
+    /// The server's own address.
     pub(crate) options: PgConnectOptions,
     name: String,
+    /// What stands in front, for the stores.
+    pub(crate) pooler: Option<Pooler>,
+}
+
+/// A pooler of a test's own, and what its stores are told of it.
+pub(crate) struct Pooler {
+    pub(crate) server: Server,
+    pub(crate) pooling: Option<Pooling>,
 }
 
 /// The server that the tests use.
@@ -39,7 +49,7 @@ impl Database {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::SeqCst);
         let name = format!("semel_{}_{count}", std::process::id());
-        let database = Self { options: server().database(&name), name };
+        let database = Self { options: server().database(&name), name, pooler: None };
         database.remake("").await;
         database
     }
@@ -67,7 +77,24 @@ impl Database {
 
     /// Settings of a store in it, which a busy machine does not make impatient.
     pub(crate) fn settings(&self) -> PgOptions {
-        PgOptions::with(self.options.clone()).statement_timeout(LONG).transaction_wait(LONG)
+        let settings = PgOptions::with(self.address());
+        let settings = settings.statement_timeout(LONG).transaction_wait(LONG);
+        match self.pooler.as_ref().and_then(|pooler| pooler.pooling) {
+            Some(pooling) => settings.pooling(pooling),
+            None => settings,
+        }
+    }
+
+    /// Where applications connect to.
+    pub(crate) fn address(&self) -> PgConnectOptions {
+        let options = self.options.clone();
+        match &self.pooler {
+            Some(Pooler { server, .. }) => {
+                let options = options.port(server.port()).ssl_mode(PgSslMode::Disable);
+                options.extra_float_digits(None)
+            }
+            None => options,
+        }
     }
 
     /// A connection that is not the store's.
@@ -106,14 +133,14 @@ impl Fixture for Database {
     }
 
     async fn advance(&self, span: Duration) {
-        let span = micros(span);
-        let moved = ["created_at", "updated_at", "lease_until", "retry_at", "completed_at"]
-            .into_iter()
-            .chain(["expires_at", "sweep_at"])
-            .map(|column| format!("{column} = {column} - {span}"))
-            .collect::<Vec<_>>()
-            .join(", ");
-        self.run(&format!("update semel_record set {moved}")).await;
+        self.shift(micros(span)).await;
+    }
+
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        let span = if ahead { micros(span) } else { -micros(span) };
+        self.shift(span).await;
+        self.forget_clock(span).await;
+        true
     }
 
     fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {
@@ -125,6 +152,24 @@ impl Fixture for Database {
                 .await
                 .expect("damaged");
         }))
+    }
+}
+
+impl Database {
+    /// What is remembered of the server's clock lies so much further back.
+    pub(crate) async fn forget_clock(&self, span: i64) {
+        let moved = format!("trusted = trusted - ({span}), suspect = suspect - ({span})");
+        self.run(&format!("update semel_clock set {moved}")).await;
+    }
+
+    async fn shift(&self, span: i64) {
+        let moved = ["created_at", "updated_at", "lease_until", "retry_at", "completed_at"]
+            .into_iter()
+            .chain(["expires_at", "sweep_at"])
+            .map(|column| format!("{column} = {column} - ({span})"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        self.run(&format!("update semel_record set {moved}")).await;
     }
 }
 

@@ -1,23 +1,27 @@
 //! Whole operations in one commit, by the suite that every transactional store passes.
 
-use semel_testkit::conformance::transacting::TransactionFixture;
-use sqlx::PgConnection;
+use semel_testkit::conformance::transacting::{Leak, TransactionFixture};
+use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use crate::database::Database;
 
 impl Database {
     /// A database with a table for effects, without any unique constraint.
-    async fn with_effects() -> Self {
+    pub(crate) async fn with_effects() -> Self {
         let database = Self::new().await;
         database.run("create table effect (name text not null)").await;
+        // A role that work may change to and still settle its claim.
+        database.run("grant all on all tables in schema public to pg_monitor").await;
         database
     }
 }
 
 impl TransactionFixture for Database {
     async fn effect(connection: &mut PgConnection, name: &str) {
+        // Unnamed, as work must be behind a pooler that knows no prepared statements.
         sqlx::query("insert into effect (name) values ($1)")
             .bind(name)
+            .persistent(false)
             .execute(connection)
             .await
             .expect("an effect");
@@ -32,13 +36,50 @@ impl TransactionFixture for Database {
         u64::try_from(count).expect("not negative")
     }
 
-    async fn commit_inside(connection: &mut PgConnection) {
-        sqlx::raw_sql("commit")
-            .execute(connection)
-            .await
-            .expect("a commit that work must not send");
+    async fn plain(&self) -> PgConnection {
+        self.address().connect().await.expect("connected")
+    }
+
+    async fn tell(connection: &mut PgConnection, sql: &str) {
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.expect("a statement");
+    }
+
+    async fn ask(connection: &mut PgConnection, sql: &str) -> Option<String> {
+        let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(connection).await.expect("a row");
+        row.get(0)
+    }
+
+    fn leaks() -> &'static [Leak] {
+        LEAKS
     }
 }
+
+const LEAKS: &[Leak] = &[
+    Leak { leave: "set search_path = pg_catalog, public", look: "show search_path" },
+    Leak {
+        leave: "set session characteristics as transaction read only",
+        look: "show default_transaction_read_only",
+    },
+    Leak { leave: "set role pg_monitor", look: "select current_user::text" },
+    Leak { leave: "set statement_timeout = 12345", look: "show statement_timeout" },
+    Leak {
+        leave: "set app.tenant = 'acme'",
+        look: "select coalesce(current_setting('app.tenant', true), '')",
+    },
+    Leak {
+        leave: "create temp table leaked (i int)",
+        look: "select to_regclass('pg_temp.leaked')::text",
+    },
+    Leak {
+        leave: "select pg_advisory_lock(4711)",
+        look: "select count(*)::text from pg_locks l join pg_database d on d.oid = l.database
+            where l.locktype = 'advisory' and l.objid = 4711 and d.datname = current_database()",
+    },
+    Leak {
+        leave: "declare leaked cursor with hold for select 1",
+        look: "select count(*)::text from pg_cursors where name = 'leaked'",
+    },
+];
 
 semel_testkit::transactions!(Database::with_effects());
 semel_testkit::model_test!(Database::new());

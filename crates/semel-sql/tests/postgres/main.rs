@@ -2,14 +2,19 @@
 #![cfg(feature = "postgres")]
 
 mod business;
+mod crowds;
 mod database;
 mod effects;
+mod failover;
 mod faults;
 mod idmap;
+mod isolation;
 mod outbox;
+mod pooled;
 mod proxy;
 mod rivals;
 mod schema;
+mod sessions;
 mod transactions;
 mod trips;
 mod wake;

@@ -39,21 +39,32 @@ impl OutboxFixture for Database {
     }
 
     async fn advance(&self, span: Duration) {
-        let span = micros(span);
-        // Rows are met in the order of their numbers, as marks do.
-        self.run(&format!(
-            "with all_rows as (select sequence from semel_outbox order by sequence for update)
-            update semel_outbox o set created_at = created_at - {span}, due_at = due_at - {span},
-                published_at = published_at - {span}
-            from all_rows a where a.sequence = o.sequence"
-        ))
-        .await;
+        shift(self, micros(span)).await;
+    }
+
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        let span = if ahead { micros(span) } else { -micros(span) };
+        shift(self, span).await;
+        self.forget_clock(span).await;
+        true
     }
 
     async fn damage(&self, sequence: u64) {
         let sql = format!("update semel_outbox set headers = '{{' where sequence = {sequence}");
         self.run(&sql).await;
     }
+}
+
+async fn shift(database: &Database, span: i64) {
+    // Rows are met in the order of their numbers, as marks do.
+    database
+        .run(&format!(
+            "with all_rows as (select sequence from semel_outbox order by sequence for update)
+            update semel_outbox o set created_at = created_at - ({span}),
+                due_at = due_at - ({span}), published_at = published_at - ({span})
+            from all_rows a where a.sequence = o.sequence"
+        ))
+        .await;
 }
 
 mod conformance {
@@ -183,4 +194,21 @@ async fn an_append_in_a_transaction_that_failed_is_refused_and_leaves_nothing() 
     assert_eq!(error.kind(), semel::store::ErrorKind::Unavailable, "{error}");
     OutboxFixture::rollback(&database, &store, transaction).await;
     assert_eq!(store.backlog().await.expect("a backlog").waiting, 0);
+}
+
+/// By the defaults that the router documents: `table.field.event.id` is id, `table.field.event.key`
+/// aggregateid, `route.by.field` aggregatetype, `table.field.event.payload` payload; type stands beside
+/// them.
+#[tokio::test]
+async fn a_row_has_what_debeziums_outbox_router_reads_by_default() {
+    let database = Database::new().await;
+    let (store, mut connection) = (database.store().await, database.connection().await);
+    let event = semel::event::Envelope::builder("acme", "order.placed", "/orders");
+    let event = event.about("order", "ord_1").json(&7).build().expect("valid");
+    store.append(&mut connection, std::slice::from_ref(&event)).await.expect("written");
+    let read = "select id, aggregatetype, aggregateid, type, payload from semel_outbox";
+    let row: (String, String, String, String, Vec<u8>) =
+        sqlx::query_as(read).fetch_one(&mut connection).await.expect("read");
+    let texts = (&*row.0, &*row.1, &*row.2, &*row.3, &*row.4);
+    assert_eq!(texts, (&*event.id().to_string(), "order", "ord_1", "order.placed", &b"7"[..]));
 }

@@ -3,7 +3,7 @@
 //! A trip is a `Query` or a `Sync` of the client: each makes the server answer "ready" once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 pub(crate) struct Proxy {
     port: u16,
+    target: Arc<AtomicU16>,
     trips: Arc<AtomicU64>,
     silent: Arc<AtomicBool>,
 }
@@ -27,14 +28,17 @@ impl Proxy {
     async fn to(host: &str, port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let (trips, silent) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let target = Arc::new(AtomicU16::new(port));
         let proxy = Self {
             port: listener.local_addr().expect("bound").port(),
+            target: Arc::clone(&target),
             trips: Arc::clone(&trips),
             silent: Arc::clone(&silent),
         };
         let host = host.to_owned();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                let port = target.load(Ordering::SeqCst);
                 let Ok(server) = TcpStream::connect((host.as_str(), port)).await else { continue };
                 let (mut from_client, mut to_client) = client.into_split();
                 let (mut from_server, mut to_server) = server.into_split();
@@ -61,6 +65,11 @@ impl Proxy {
     /// From now on no reply comes through, or they do again.
     pub(crate) fn silence(&self, silent: bool) {
         self.silent.store(silent, Ordering::SeqCst);
+    }
+
+    /// New connections lead to another server, as after a switchover; those that are open stay.
+    pub(crate) fn turn_to(&self, port: u16) {
+        self.target.store(port, Ordering::SeqCst);
     }
 
     /// Trips since the last call.

@@ -382,3 +382,32 @@ async fn a_claim_that_is_renewed_while_the_sweeper_looks_is_not_swept() {
     assert_eq!(store.sweep(10).await.expect("swept"), Swept::default());
     assert_eq!(store.settle(&claim, &failure("no")).await.expect("settled"), Settled::Done);
 }
+
+/// Two keys whose digests begin alike share the number of their advisory lock: here a stranger has it.
+#[tokio::test]
+async fn a_strangers_lock_of_the_same_number_only_delays() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let (locked, free) = (draft(&key("locked")), draft(&key("free")));
+    let [a, b, c, d, e, f, g, h, ..] = *locked.key.digest().as_bytes();
+    let number = i64::from_be_bytes([a, b, c, d, e, f, g, h]);
+    let mut stranger = database.connection().await;
+    let mut transaction = stranger.begin().await.expect("begun");
+    let lock = sqlx::query("select pg_advisory_xact_lock($1)").bind(number);
+    lock.execute(&mut *transaction).await.expect("locked");
+    assert!(matches!(store.open(&locked).await.expect("asked"), Opened::Contended));
+    assert!(matches!(store.open(&free).await.expect("asked"), Opened::Inserted { .. }));
+    transaction.commit().await.expect("let go");
+    assert!(matches!(store.open(&locked).await.expect("asked"), Opened::Inserted { .. }));
+    // Who has it in the same transaction is not in its own way.
+    let mut transaction = store.begin().await.expect("begun");
+    let connection = PgStore::connection(&mut transaction);
+    let other = draft(&key("another"));
+    let [a, b, c, d, e, f, g, h, ..] = *other.key.digest().as_bytes();
+    let lock = sqlx::query("select pg_advisory_xact_lock($1)");
+    let lock = lock.bind(i64::from_be_bytes([a, b, c, d, e, f, g, h]));
+    lock.execute(&mut *connection).await.expect("locked");
+    let opened = store.open_in(connection, &other).await.expect("asked");
+    assert!(matches!(opened, Opened::Inserted { .. }), "{opened:?}");
+    store.rollback(transaction).await;
+}

@@ -2,7 +2,7 @@
 
 use semel_sql::sqlite::SqliteStore;
 use semel_sql::sqlx::sqlite::SqliteConnection;
-use semel_sql::sqlx::{Executor as _, Row as _, query};
+use semel_sql::sqlx::{AssertSqlSafe, Executor as _, Row as _, query};
 use semel_testkit::Fixture as _;
 use semel_testkit::conformance::transacting::TransactionFixture;
 
@@ -38,8 +38,16 @@ impl TransactionFixture for Place {
         u64::try_from(counted.get::<i64, _>(0)).expect("not negative")
     }
 
-    async fn commit_inside(connection: &mut SqliteConnection) {
-        connection.execute("COMMIT").await.expect("a commit that work must not send");
+    async fn plain(&self) -> SqliteConnection {
+        self.stranger().await
+    }
+
+    async fn tell(connection: &mut SqliteConnection, sql: &str) {
+        connection.execute(AssertSqlSafe(sql)).await.expect("a statement");
+    }
+
+    async fn ask(connection: &mut SqliteConnection, sql: &str) -> Option<String> {
+        connection.fetch_one(AssertSqlSafe(sql)).await.expect("a row").get(0)
     }
 }
 

@@ -216,3 +216,43 @@ async fn what_was_answered_survives_a_kill_and_what_was_not_committed_does_not()
     assert_eq!(state("uncommitted").await, None);
     claim(&store, &draft("uncommitted")).await;
 }
+
+#[tokio::test]
+async fn a_log_that_is_not_folded_is_found() {
+    let place = Place::new();
+    let store = place.open().await;
+    claim(&store, &draft("a")).await;
+    let found = async || {
+        let found = store.check().await.expect("checks");
+        found.iter().any(|finding| finding.code == "sqlite-log")
+    };
+    assert!(!found().await);
+    // As long as one that grew behind somebody who reads; SQLite does not read past its last frame.
+    let log = place.directory.join("ledger.db-wal");
+    let log = std::fs::OpenOptions::new().write(true).open(log).expect("a log");
+    log.set_len(65 << 20).expect("made longer");
+    assert!(found().await);
+}
+
+#[tokio::test]
+async fn what_is_missing_or_of_another_type_is_not_stored() {
+    let place = Place::new();
+    let store = place.open().await;
+    claim(&store, &draft("a")).await;
+    let mut stranger = place.stranger().await;
+    let wrong = [
+        "UPDATE semel_record SET digest = NULL",
+        "UPDATE semel_record SET digest = x'00'",
+        "UPDATE semel_record SET fence = NULL",
+        "UPDATE semel_record SET fence = 'soon'",
+        "UPDATE semel_record SET lease_until = 'soon'",
+        "UPDATE semel_record SET operation_id = 'text'",
+        "UPDATE semel_record SET owner = NULL",
+        "INSERT INTO semel_record SELECT * FROM semel_record",
+        "INSERT INTO semel_clock (id, trusted) VALUES (2, 0)",
+    ];
+    for sql in wrong {
+        assert!(stranger.execute(sql).await.is_err(), "{sql} was done");
+    }
+    assert!(store.peek(&key("a")).await.expect("can be read").is_some());
+}

@@ -33,7 +33,12 @@ impl OutboxFixture for Place {
     }
 
     async fn advance(&self, span: Duration) {
-        self.clock.advance(span);
+        self.pass(span).await;
+    }
+
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        self.set_clock(span, ahead);
+        true
     }
 
     async fn damage(&self, sequence: u64) {

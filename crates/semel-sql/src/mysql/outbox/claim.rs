@@ -105,7 +105,8 @@ fn horizon(window: i64) -> String {
 }
 
 /// The first of a lane is looked up, and compared: asked whether any comes before a row, the server
-/// would go through the whole lane to say no.
+/// would go through the whole lane to say no. Ordered by both columns of the index: by the second
+/// alone, MySQL sorts the lane for every row.
 fn heads_within(limit: u32, window: Option<(i64, i64)>, cursor: Option<u64>) -> String {
     let within = window.map_or_else(String::new, |(due, last)| {
         format!(" AND o.due_at <= {due} AND (o.due_at < {due} OR o.sequence <= {last})")
@@ -116,7 +117,7 @@ fn heads_within(limit: u32, window: Option<(i64, i64)>, cursor: Option<u64>) -> 
         "SELECT o.sequence, o.lane, CAST(o.status AS SIGNED), CAST(LENGTH(o.payload) AS SIGNED) \
          FROM semel_outbox o FORCE INDEX (semel_outbox_due) WHERE o.due_at <= {CLOCK}{within}{beyond} \
          AND (o.lane IS NULL OR o.sequence = (SELECT p.sequence FROM semel_outbox p \
-         FORCE INDEX (semel_outbox_lane) WHERE p.lane = o.lane ORDER BY p.sequence LIMIT 1)) \
+         FORCE INDEX (semel_outbox_lane) WHERE p.lane = o.lane ORDER BY p.lane, p.sequence LIMIT 1)) \
          ORDER BY o.due_at, o.sequence LIMIT {limit} FOR UPDATE SKIP LOCKED"
     )
 }
@@ -190,13 +191,14 @@ fn trail(fit: &[Head], room: usize) -> String {
 
 fn take(chosen: &[i64], ask: Ask, token: AttemptId) -> String {
     let list = numbers(chosen.iter().copied());
+    let lease = micros(ask.lease);
     format!(
         "UPDATE semel_outbox FORCE INDEX (PRIMARY) SET status = 1, attempts = attempts + 1, \
-         token = {}, due_at = {} WHERE sequence IN ({list}); \
+         token = {}, due_at = {}, rest_us = {lease} WHERE sequence IN ({list}); \
          SELECT {CLOCK}, sequence, attempts, created_at, {COLUMNS} \
          FROM semel_outbox FORCE INDEX (PRIMARY) WHERE sequence IN ({list}) ORDER BY sequence; \
          COMMIT",
         hex(&token.to_bytes()),
-        after(&micros(ask.lease).to_string())
+        after(&lease.to_string())
     )
 }

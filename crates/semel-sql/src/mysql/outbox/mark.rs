@@ -74,11 +74,14 @@ fn failed(row: &MarkRow<'_>) -> String {
     let error = row.error.map_or_else(|| "error".to_owned(), |error| hex(error.as_bytes()));
     match row.fate {
         RETRY => {
-            format!("status = 3, due_at = {}, error = {error}", after(&row.after_us.to_string()))
+            let (after, rest) = (after(&row.after_us.to_string()), row.after_us);
+            format!("status = 3, due_at = {after}, rest_us = {rest}, error = {error}")
         }
         LATER => format!(
-            "status = 3, attempts = GREATEST(attempts - 1, 0), due_at = {}, error = {error}",
-            after(&row.after_us.to_string())
+            "status = 3, attempts = GREATEST(attempts - 1, 0), due_at = {}, rest_us = {}, \
+             error = {error}",
+            after(&row.after_us.to_string()),
+            row.after_us
         ),
         DEAD => format!("status = 4, due_at = NULL, lane = NULL, error = {error}"),
         _ => format!("status = 4, due_at = NULL, error = {error}"),

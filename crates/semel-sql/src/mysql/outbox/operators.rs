@@ -7,16 +7,17 @@
 use std::time::Duration;
 
 use semel::clock::micros;
-use semel::outbox::{Applied, Backlog, Selection, Status, Verb};
+use semel::outbox::{Applied, Backlog, Cleaned, Selection, Status, Verb};
 use semel::store::Result;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
 use super::super::seat::alone;
 use super::super::statement::CLOCK;
+use super::super::watermark;
 use super::put_off::wake;
 use super::{OUTLINE, failed, hex, numbers, stored};
-use crate::outbox::{Listed, are_due, discarded, lane, statuses};
+use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, lane, statuses};
 
 /// Rows that one statement removes.
 const CHUNK: usize = 200;
@@ -172,8 +173,18 @@ pub(super) async fn clean(
     connection: &mut MySqlConnection,
     keep: Duration,
     limit: u32,
-) -> sqlx::Result<u32> {
-    let old = format!("published_at <= {CLOCK} - {}", micros(keep));
+) -> sqlx::Result<Cleaned> {
+    let longest = *LONG.end() + GRACE;
+    let text = format!(
+        "UPDATE semel_outbox FORCE INDEX (semel_outbox_due) SET due_at = {CLOCK} + rest_us \
+         WHERE due_at > {CLOCK} + {longest} AND due_at - {CLOCK} - {GRACE} > rest_us \
+         ORDER BY due_at, sequence LIMIT {REDATED}"
+    );
+    sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *connection).await?;
+    let Some(now) = watermark::believed(connection).await? else {
+        return Ok(Cleaned { removed: 0, clock_suspect: true });
+    };
+    let old = format!("published_at <= {}", now.saturating_sub(micros(keep)));
     let text = format!(
         "SELECT sequence FROM semel_outbox FORCE INDEX (semel_outbox_published) WHERE {old} \
          ORDER BY published_at LIMIT {limit}"
@@ -188,7 +199,7 @@ pub(super) async fn clean(
         let done = sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *connection).await?;
         removed += u32::try_from(done.rows_affected()).unwrap_or(u32::MAX);
     }
-    Ok(removed)
+    Ok(Cleaned { removed, clock_suspect: false })
 }
 
 /// The index that narrows a search.

@@ -123,7 +123,7 @@ pub(super) fn wake(leaving: &[i64]) -> String {
         "SELECT JSON_ARRAYAGG(t.next) INTO @semel_wake FROM (SELECT (SELECT \
          IF(b.status = 0 AND b.due_at > {CLOCK}, b.sequence, NULL) FROM semel_outbox b \
          FORCE INDEX (semel_outbox_lane) WHERE b.lane = h.lane AND b.sequence > h.sequence \
-         ORDER BY b.sequence LIMIT 1) AS next FROM semel_outbox h FORCE INDEX (PRIMARY) \
+         ORDER BY b.lane, b.sequence LIMIT 1) AS next FROM semel_outbox h FORCE INDEX (PRIMARY) \
          WHERE h.sequence IN ({}) AND h.lane IS NOT NULL) t WHERE t.next IS NOT NULL; \
          UPDATE JSON_TABLE(@semel_wake, '$[*]' COLUMNS (sequence BIGINT PATH '$')) t \
          STRAIGHT_JOIN semel_outbox n FORCE INDEX (PRIMARY) ON n.sequence = t.sequence \

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use semel::store::{Error, ErrorKind, Result};
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection};
+use sqlx::PgConnection;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
-use super::super::statement::{failed, rivalled, unconnected};
+use super::super::session::{Session, unopened};
+use super::super::statement::{failed, rivalled};
 use crate::error::{Stage, timed_out};
 use crate::idmap::RIVALS;
 use crate::outbox::Seats;
@@ -19,15 +19,15 @@ use crate::outbox::Seats;
 #[derive(Debug)]
 pub(in crate::postgres) struct Desk {
     seats: Seats<PgConnection>,
-    options: PgConnectOptions,
+    session: Session,
     limit: Duration,
 }
 
 impl Desk {
     /// `ours` are the ledger's sessions; but here whoever holds an id is waited for, since nobody else
     /// waits behind us.
-    pub(in crate::postgres) fn new(ours: PgConnectOptions, limit: Duration) -> Self {
-        Self { seats: Seats::new(), options: ours.options([("lock_timeout", "0")]), limit }
+    pub(in crate::postgres) fn new(ours: Session, limit: Duration) -> Self {
+        Self { seats: Seats::new(), session: ours.set("lock_timeout", "0"), limit }
     }
 
     /// Waits for a turn.
@@ -62,7 +62,7 @@ impl Seat<'_> {
             if lost { error.with_kind(ErrorKind::Unavailable) } else { error }
         };
         let rested = !self.fresh;
-        match self.run(sent).await.map_err(harmless)? {
+        match self.run(sent, false).await.map_err(harmless)? {
             Ok(read) => Ok(Some(read)),
             Err(error) => {
                 let error = failed(self.operation)(error);
@@ -79,7 +79,7 @@ impl Seat<'_> {
         &mut self,
         sent: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
     ) -> Result<Option<T>> {
-        match self.run(sent).await? {
+        match self.run(sent, true).await? {
             Ok(written) => Ok(Some(written)),
             Err(error) if rival(&error) && self.rivals < RIVALS => {
                 self.rivals += 1;
@@ -92,14 +92,28 @@ impl Seat<'_> {
     async fn run<T>(
         &mut self,
         sent: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
+        writes: bool,
     ) -> Result<sqlx::Result<T>> {
-        let limit = self.desk.limit;
+        let (limit, session) = (self.desk.limit, &self.desk.session);
         // Taken out while in use: after a failure it is not used again.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.connect().await?,
         };
-        let done = timeout(limit, sent(&mut connection)).await;
+        let sent = async {
+            if writes {
+                session.begin(&mut connection).await?;
+            } else {
+                session.enter(&mut connection).await?;
+            }
+            let answer = sent(&mut connection).await?;
+            if writes {
+                sqlx::raw_sql("commit").execute(&mut connection).await?;
+                return Ok(answer);
+            }
+            session.leave(&mut connection, Ok(answer)).await
+        };
+        let done = timeout(limit, sent).await;
         let done = done.map_err(|_| timed_out(Stage::Running, self.operation, limit))?;
         if done.is_ok() {
             self.connection = Some(connection);
@@ -110,10 +124,10 @@ impl Seat<'_> {
     async fn connect(&mut self) -> Result<PgConnection> {
         self.fresh = true;
         let limit = self.desk.limit;
-        timeout(limit, self.desk.options.connect())
+        timeout(limit, self.desk.session.connect())
             .await
             .map_err(|_| timed_out(Stage::Connecting, self.operation, limit))?
-            .map_err(unconnected(self.operation))
+            .map_err(unopened(self.operation))
     }
 }
 

@@ -6,17 +6,20 @@
 use std::time::Duration;
 
 use semel::clock::micros;
-use semel::outbox::{Applied, Backlog, Row, Selection, Status, Verb};
+use semel::outbox::{Applied, Backlog, Cleaned, Row, Selection, Status, Verb};
 use semel::store::Result;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
 
-use super::super::statement::{failed, text};
+use super::super::session::Naming;
+use super::super::statement::failed;
+use super::super::watermark;
 use super::{OUTLINE, stored};
-use crate::outbox::{Listed, are_due, discarded, lane, statuses};
+use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, lane, statuses};
 
 const BACKLOG: &str = include_str!("../queries/outbox_backlog.sql");
 const CLEAN: &str = include_str!("../queries/outbox_clean.sql");
+const REDATE: &str = include_str!("../queries/outbox_redate.sql");
 const APPLY: &str = include_str!("../queries/outbox_apply.sql");
 const WAKE: &str = include_str!("../queries/outbox_wake.sql");
 
@@ -25,10 +28,10 @@ pub(super) fn holds_nul(selection: &Selection) -> bool {
     [&selection.tenant, &selection.kind].into_iter().flatten().any(|text| text.contains('\0'))
 }
 
-pub(super) async fn backlog(connection: &mut PgConnection) -> Result<Backlog> {
+pub(super) async fn backlog(naming: Naming, connection: &mut PgConnection) -> Result<Backlog> {
     let fail = failed("backlog");
     let most = i64::try_from(Backlog::MOST).unwrap_or(i64::MAX);
-    let row = sqlx::query(text(BACKLOG)).bind(most).fetch_one(connection).await.map_err(&fail)?;
+    let row = naming.query(BACKLOG).bind(most).fetch_one(connection).await.map_err(&fail)?;
     let count = |at: usize| -> Result<u64> {
         let count: i64 = row.try_get(at).map_err(&fail)?;
         Ok(count.unsigned_abs())
@@ -92,6 +95,7 @@ pub(super) async fn count(
 /// In a transaction of its own: the rows are chosen and locked, then written. Whatever fails, the
 /// connection is not used again, and its end rolls back.
 pub(super) async fn apply(
+    naming: Naming,
     connection: &mut PgConnection,
     selection: Selection,
     verb: Verb,
@@ -103,8 +107,6 @@ pub(super) async fn apply(
     if wanted.is_empty() || limit == 0 {
         return Ok(Applied::default());
     }
-    let begin = sqlx::raw_sql("begin isolation level read committed");
-    begin.execute(&mut *connection).await.map_err(&fail)?;
     let mut query = QueryBuilder::<Postgres>::new(
         "select o.sequence, o.tenant, o.aggregatetype, o.aggregateid, o.lane from semel_outbox o \
          where o.sequence > ",
@@ -119,7 +121,8 @@ pub(super) async fn apply(
     let reason = discarded(&verb);
     let sequences: Vec<i64> = chosen.iter().map(|row| row.sequence).collect();
     let lanes: Vec<Option<Vec<u8>>> = chosen.iter().map(|row| row.lane.map(Vec::from)).collect();
-    let changed = sqlx::query(text(APPLY))
+    let changed = naming
+        .query(APPLY)
         .bind(&sequences)
         .bind(lanes)
         .bind(reason.as_ref().map(|reason| reason.as_str().to_owned()))
@@ -128,10 +131,9 @@ pub(super) async fn apply(
         .map_err(&fail)?;
     if reason.is_some() {
         let held: Vec<Option<Vec<u8>>> = chosen.into_iter().map(|row| row.held).collect();
-        let wake = sqlx::query(text(WAKE)).bind(held).bind(&sequences);
+        let wake = naming.query(WAKE).bind(held).bind(&sequences);
         wake.execute(&mut *connection).await.map_err(&fail)?;
     }
-    sqlx::raw_sql("commit").execute(&mut *connection).await.map_err(&fail)?;
     let changed = u32::try_from(changed.rows_affected()).unwrap_or(u32::MAX);
     Ok(Applied { changed, last: sequences.last().map(|last| last.unsigned_abs()) })
 }
@@ -152,13 +154,21 @@ fn chosen(row: &PgRow) -> sqlx::Result<Chosen> {
 }
 
 pub(super) async fn clean(
+    naming: Naming,
     connection: &mut PgConnection,
     keep: Duration,
     limit: u32,
-) -> Result<u32> {
-    let query = sqlx::query(text(CLEAN)).bind(micros(keep)).bind(i64::from(limit));
+) -> Result<Cleaned> {
+    let redating = naming.query(REDATE).bind(*LONG.end() + GRACE).bind(GRACE).bind(REDATED);
+    redating.execute(&mut *connection).await.map_err(failed("clean"))?;
+    let Some(now) = watermark::believed(naming, connection, "clean").await? else {
+        return Ok(Cleaned { removed: 0, clock_suspect: true });
+    };
+    let before = now.saturating_sub(micros(keep));
+    let query = naming.query(CLEAN).bind(before).bind(i64::from(limit));
     let cleaned = query.execute(connection).await.map_err(failed("clean"))?;
-    Ok(u32::try_from(cleaned.rows_affected()).unwrap_or(u32::MAX))
+    let removed = u32::try_from(cleaned.rows_affected()).unwrap_or(u32::MAX);
+    Ok(Cleaned { removed, clock_suspect: false })
 }
 
 /// The selection as conditions, beginning with ` and`; `wanted` are the statuses, all if empty.

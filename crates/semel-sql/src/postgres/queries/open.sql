@@ -3,7 +3,7 @@
 -- rival is contended where it would otherwise wait for that transaction. A grant's clock is read
 -- under the lock (a case goes in order), so its fence is above that of every insert before it, also
 -- of one that came and went since our snapshot. An existing record is read and left alone. Also run
--- inside callers' transactions.
+-- inside callers' transactions ($20), which it marks: see settle_in.sql.
 with seen as materialized (
     select * from semel_record r where r.digest = $1
 ),
@@ -35,7 +35,8 @@ won as (
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us, w.fence,
     r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, r.attempt, r.fence, r.owner,
     r.lease_until, r.retry_at, r.on_crash, r.keep_us, r.body, r.content_type, r.reference,
-    r.omitted_bytes, r.error, r.created_at, r.updated_at, r.completed_at, r.expires_at
+    r.omitted_bytes, r.error, r.created_at, r.updated_at, r.completed_at, r.expires_at,
+    case when $20 then set_config('semel.unit', 'open', true) end as mark
 from (select) one
     left join won w on true
     left join seen r on true

@@ -104,7 +104,7 @@ chosen as materialized (
 ),
 taken as (
     update semel_outbox o set
-        status = 1, attempts = o.attempts + 1, token = $3,
+        status = 1, attempts = o.attempts + 1, token = $3, rest_us = $2,
         due_at = c.us + case when $2 > c.room then c.room else $2 end
     from chosen x cross join clock c
     where o.sequence = x.sequence

@@ -1,11 +1,8 @@
--- Invariant: removes nothing but what was published or discarded longer than $1 ago: what is dead, or is
--- to be published again, has no published_at. $2 rows at most, and none that somebody has locked.
-with clock as materialized (
-    select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
-),
-old as materialized (
+-- Invariant: removes nothing but what was published or discarded at $1 or before: what is dead, or is to
+-- be published again, has no published_at. $2 rows at most, and none that somebody has locked.
+with old as materialized (
     select o.sequence from semel_outbox o
-    where o.published_at <= (select us from clock) - $1
+    where o.published_at <= $1
     order by o.published_at
     limit $2
     for update skip locked

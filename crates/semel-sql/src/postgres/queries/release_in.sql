@@ -1,4 +1,4 @@
--- Invariant: as release.sql, and only inside the transaction that we began; see settle_in.sql.
+-- Invariant: as release.sql, and only inside a marked transaction; see settle_in.sql.
 with unit as materialized (
     select coalesce(current_setting('semel.unit', true), '') = 'open' as open
 ),

@@ -1,4 +1,5 @@
--- Invariant: nothing that anybody can need is removed, and no live lease is touched. sweep_at is
+-- Invariant: nothing that anybody can need is removed, and no live lease is touched. $3 is a moment of
+-- this server's clock that was believed: it may have jumped since. sweep_at is
 -- checked again under the row's lock, so a claim that was renewed or taken over meanwhile escapes;
 -- rows that somebody has locked are left for the next round. A lapsed claim that must not simply be
 -- run again (on_crash is not Rerun, 0) turns Uncertain: what may have happened is not forgotten.
@@ -8,7 +9,7 @@ with clock as materialized (
 due as materialized (
     select r.digest, r.state = 0 and r.on_crash <> 0 as crashed
     from semel_record r
-    where r.sweep_at <= (select us from clock)
+    where r.sweep_at <= $3
     order by r.sweep_at
     limit $1
     for update skip locked

@@ -28,7 +28,7 @@ pub(super) const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)";
 pub(super) const UNLESS_THERE: &str = " ON CONFLICT (id, tenant) DO NOTHING";
 
 /// Leases rows: ?1 now, ?2 how many at most, ?3 until when, ?4 the token, ?5 how many due rows to look
-/// through, ?6 how many bytes of payload at most (one row, whatever its size).
+/// through, ?6 how many bytes of payload at most (one row, whatever its size), ?7 how long the lease is.
 ///
 /// `heads` are due rows that nothing of their lane comes before, the longest due first. If the first
 /// of them is a lease that ran out, it is taken alone (it may be what kills relays), else those that
@@ -68,7 +68,7 @@ pub(super) const CLAIM: &str = concat!(
         SELECT c.sequence, row_number() OVER turns AS turn, sum(length(s.payload)) OVER turns AS bytes \
         FROM chosen AS c CROSS JOIN semel_outbox AS s ON s.sequence = c.sequence \
         WINDOW turns AS (ORDER BY c.place, c.turn, c.sequence ROWS UNBOUNDED PRECEDING)\
-    ) UPDATE semel_outbox SET status = 1, attempts = attempts + 1, due_at = ?3, token = ?4 \
+    ) UPDATE semel_outbox SET status = 1, attempts = attempts + 1, due_at = ?3, token = ?4, rest_us = ?7 \
     WHERE sequence IN (SELECT sequence FROM weighed WHERE turn = 1 OR bytes <= ?6) \
     RETURNING sequence, attempts, created_at, ",
     columns!("payload")
@@ -96,12 +96,13 @@ pub(super) const PUT_OFF: &str = "UPDATE semel_outbox SET due_at = ?1 + CASE sta
 pub(super) const WAKE: &str =
     "UPDATE semel_outbox SET due_at = ?2 WHERE sequence IN (SELECT value FROM json_each(?1))";
 
-/// A list of marks as rows: ?1 is JSON of number, token, fate, when due, error, when published.
+/// A list of marks as rows: ?1 is JSON of number, token, fate, when due, error, when published, and
+/// for how long it is put off.
 macro_rules! marks {
     () => {
         "(SELECT m.key AS place, m.value ->> 0 AS sequence, unhex(m.value ->> 1) AS token, \
          m.value ->> 2 AS fate, m.value ->> 3 AS due_at, m.value ->> 4 AS error, \
-         m.value ->> 5 AS published_at FROM json_each(?1) AS m)"
+         m.value ->> 5 AS published_at, m.value ->> 6 AS rest_us FROM json_each(?1) AS m)"
     };
 }
 
@@ -125,7 +126,7 @@ pub(super) const MARK: &str = concat!(
         status = CASE m.fate WHEN 0 THEN 2 WHEN 1 THEN 3 WHEN 5 THEN 3 \
             WHEN 4 THEN CASE WHEN o.attempts > 1 THEN 3 ELSE 0 END ELSE 4 END, \
         attempts = CASE WHEN m.fate IN (4, 5) THEN max(o.attempts - 1, 0) ELSE o.attempts END, \
-        token = NULL, due_at = m.due_at, \
+        token = NULL, due_at = m.due_at, rest_us = coalesce(m.rest_us, o.rest_us), \
         lane = CASE WHEN m.fate IN (0, 2) THEN NULL ELSE o.lane END, \
         error = coalesce(m.error, o.error), \
         published_at = coalesce(m.published_at, o.published_at) \
@@ -173,6 +174,13 @@ pub(super) const REVIVE: &str = concat!(
 pub(super) const CLEAN: &str = "DELETE FROM semel_outbox WHERE sequence IN (\
     SELECT sequence FROM semel_outbox INDEXED BY semel_outbox_published \
     WHERE published_at <= ?1 ORDER BY published_at LIMIT ?2)";
+
+/// Makes at most ?4 rows wait for their lease or their backoff from now (?1) on, which would wait for
+/// longer, and for longer than rows are put off (?2, with a moment's grace ?3): a clock that was ahead
+/// said so.
+pub(super) const REDATE: &str = "UPDATE semel_outbox SET due_at = ?1 + rest_us WHERE sequence IN (\
+    SELECT sequence FROM semel_outbox INDEXED BY semel_outbox_due \
+    WHERE due_at > ?1 + ?2 AND due_at - ?1 - ?3 > rest_us ORDER BY due_at, sequence LIMIT ?4)";
 
 /// How many wait and how many are dead, ?1 of each at most, and when the oldest that waits was
 /// appended.

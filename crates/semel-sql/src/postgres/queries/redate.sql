@@ -1,0 +1,21 @@
+-- Invariant: no version is written over that was not judged. A row that somebody has locked is
+-- lost, not waited for: its transaction may take as long as its work.
+-- Times that a clock wrote which was ahead are counted from now: what is left of a lease or a backoff is
+-- its own length. The claim, its fence and its parcel stay.
+with clock as materialized (
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
+),
+held as materialized (
+    select r.digest, greatest(r.updated_at - c.us, 0) as ahead
+    from semel_record r cross join clock c
+    where r.digest = $1
+        and r.attempt_id = $2 and r.number = $3 -- guard: version
+    for update of r skip locked
+)
+update semel_record r set
+    number = r.number + 1, lease_until = r.lease_until - h.ahead, retry_at = r.retry_at - h.ahead,
+    expires_at = r.expires_at - h.ahead, sweep_at = r.sweep_at - h.ahead,
+    updated_at = least(r.updated_at, c.us), completed_at = least(r.completed_at, c.us)
+from held h cross join clock c
+where r.digest = h.digest
+returning r.fence

@@ -1,0 +1,371 @@
+//! What a failover can lose of acknowledged commits: who follows this server, and what a commit of
+//! our sessions waits for.
+//!
+//! Looked at when the store connects, at every check and at every sweep, since standbys come and go.
+//! A role that is not a member of `pg_monitor` sees that somebody follows, but not how: then it
+//! counts as asynchronous, and the check says so.
+//!
+//! A commit that waits for a synchronous standby is special in two ways. `statement_timeout` does
+//! not end the wait, so our own clock does, and nothing is known then. And somebody may cancel the
+//! wait: the server then reports success with a mere warning, although the standby has nothing. So a
+//! step that took unusually long, and whatever is read while a step is in doubt, counts only after a
+//! later commit was acknowledged in time: the log is sequential, so a standby that has the later one
+//! has them all.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use semel::store::{
+    Error, ErrorKind, Finding, Guarantee, Replication, ReplicationState, Result, Severity,
+};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::session::Session;
+use super::statement::{failed, unconnected};
+use crate::error::{Stage, timed_out};
+
+/// A commit that took longer may have waited for a standby until somebody cancelled the wait.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// A commit that changes no table. It goes into the log, so it waits for whom a commit waits for.
+const BARRIER: &str = "select pg_logical_emit_message(true, 'semel', '')";
+
+/// Walsenders that are not a logical slot's or a base backup's, physical slots that nobody uses now
+/// (their standbys are away, and come back), and the settings of this session.
+const LOOK: &str = "with follower as (
+    select w.application_name, w.state, w.sync_state
+    from pg_stat_replication w
+    where w.state is distinct from 'backup'
+        and not exists (
+            select from pg_replication_slots s
+            where s.slot_type = 'logical' and s.active_pid = w.pid)
+)
+select current_setting('fsync'), current_setting('full_page_writes'),
+    current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
+    (select count(*) from follower),
+    (select count(*) from follower where sync_state is null),
+    (select count(*) from follower where sync_state = 'sync'),
+    (select count(*) from follower where sync_state = 'quorum'),
+    (select count(*) from pg_replication_slots
+        where slot_type = 'physical' and not temporary and not active),
+    (select string_agg(application_name, ', ' order by application_name) from follower
+        where sync_state not in ('sync', 'quorum'))";
+
+/// What was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    fsync: bool,
+    full_page_writes: bool,
+    /// `synchronous_commit` of our sessions.
+    commit: String,
+    /// `synchronous_standby_names`.
+    names: String,
+    followers: i64,
+    /// Followers of which this role may not see more than that they are there.
+    hidden: i64,
+    synchronous: i64,
+    quorum: i64,
+    /// Standbys that have a slot and are away.
+    away: i64,
+    /// The names of followers that no commit waits for.
+    lagging: Option<String>,
+}
+
+impl Seen {
+    async fn look(connection: &mut PgConnection) -> sqlx::Result<Self> {
+        let row = sqlx::raw_sql(LOOK).fetch_one(connection).await?;
+        Self::of(&row)
+    }
+
+    fn of(row: &PgRow) -> sqlx::Result<Self> {
+        let on = |at: usize| row.try_get::<String, _>(at).map(|value| value == "on");
+        Ok(Self {
+            fsync: on(0)?,
+            full_page_writes: on(1)?,
+            commit: row.try_get(2)?,
+            names: row.try_get(3)?,
+            followers: row.try_get(4)?,
+            hidden: row.try_get(5)?,
+            synchronous: row.try_get(6)?,
+            quorum: row.try_get(7)?,
+            away: row.try_get(8)?,
+            lagging: row.try_get(9)?,
+        })
+    }
+
+    /// Whether a crash of the server alone can lose what it acknowledged.
+    fn is_volatile(&self) -> bool {
+        !self.fsync || self.commit == "off"
+    }
+
+    /// Whether commits of ours wait for a standby.
+    fn waits(&self) -> bool {
+        !self.names.trim().is_empty() && !matches!(self.commit.as_str(), "off" | "local")
+    }
+
+    /// How many of a quorum a commit waits for; all but one of them may lack it otherwise.
+    fn wanted(&self) -> i64 {
+        let words: Vec<&str> = self.names.split([' ', '(', ')', ',']).collect();
+        let any = words.iter().position(|word| word.eq_ignore_ascii_case("any"));
+        let count = any.and_then(|at| words[at + 1..].iter().find(|word| !word.is_empty()));
+        count.and_then(|count| count.parse().ok()).unwrap_or(1)
+    }
+
+    /// What a failover may lose: nothing, only where every server that follows has every commit.
+    fn replication(&self) -> Replication {
+        if self.followers + self.away == 0 && !self.waits() {
+            return Replication::None;
+        }
+        let enough = self.synchronous + if self.quorum <= self.wanted() { self.quorum } else { 0 };
+        if self.waits() && self.away == 0 && enough == self.followers {
+            return Replication::Synchronous;
+        }
+        Replication::Asynchronous
+    }
+
+    fn findings(&self, declared: Option<Replication>) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut find = |severity, code, found: String, fix: &str| {
+            findings.push(Finding { severity, code, found, fix: fix.into() });
+        };
+        for (on, code, name) in [
+            (self.fsync, "postgres-fsync", "fsync"),
+            (self.full_page_writes, "postgres-full-page-writes", "full_page_writes"),
+        ] {
+            if !on {
+                let found =
+                    format!("{name} is off: a crash of the server can lose what it acknowledged");
+                find(Severity::Error, code, found, "turn it on and restart the server");
+            }
+        }
+        let (commit, code) = (&self.commit, "postgres-synchronous-commit");
+        match commit.as_str() {
+            "off" => {
+                let found = format!("synchronous_commit is {commit}: a crash can lose commits");
+                find(Severity::Error, code, found, "set it to on for this role or database");
+            }
+            "local" if !self.names.is_empty() => {
+                let found = format!(
+                    "synchronous_commit is {commit}: no commit waits for {}, and a failover can \
+                     lose the last ones",
+                    self.names
+                );
+                find(Severity::Error, code, found, "set it to on for this role or database");
+            }
+            "remote_write" if !self.names.is_empty() => {
+                let found = format!(
+                    "synchronous_commit is {commit}: a commit can be lost if the standby's machine \
+                     fails together with this one"
+                );
+                find(Severity::Warning, code, found, "set it to on for this role or database");
+            }
+            _ => {}
+        }
+        findings.extend(self.followed(declared));
+        findings
+    }
+
+    fn followed(&self, declared: Option<Replication>) -> Option<Finding> {
+        let observed = self.replication();
+        let severity = Severity::Warning;
+        if let Some(declared) = declared {
+            // What the operator knows better, such as who can be promoted, is not repeated.
+            let better = declared != Replication::Asynchronous;
+            return (better && observed == Replication::Asynchronous).then(|| Finding {
+                severity,
+                code: "postgres-replication-declared",
+                found: format!(
+                    "replication is declared {declared:?}, and {}: acknowledged claims can be lost \
+                     if one of them is promoted",
+                    self.words()
+                ),
+                fix: "see that only a server that has every commit is ever promoted".into(),
+            });
+        }
+        (observed == Replication::Asynchronous).then(|| Finding {
+            severity,
+            code: "postgres-replication",
+            found: format!(
+                "{}: what this server acknowledged is lost if one of them is promoted, and an \
+                 operation can run again; the guarantee is best effort",
+                self.words()
+            ),
+            fix: "list every standby that may be promoted in synchronous_standby_names (with \
+                  synchronous_commit = on), or declare the replication if only such a one is ever \
+                  promoted"
+                .into(),
+        })
+    }
+
+    fn words(&self) -> String {
+        if self.hidden > 0 {
+            return format!(
+                "{} servers follow this one, and this role may not see how (grant it pg_monitor)",
+                self.followers
+            );
+        }
+        if self.away > 0 {
+            return format!("{} replication slots wait for standbys that are away", self.away);
+        }
+        match &self.lagging {
+            Some(names) => format!("commits do not wait for the standby {names}"),
+            None => format!("commits wait for some of {} standbys, not for all", self.followers),
+        }
+    }
+}
+
+/// What is known of how safe acknowledged commits are.
+#[derive(Debug, Default)]
+pub(super) struct Durability {
+    replication: ReplicationState,
+    volatile: AtomicBool,
+    waits: AtomicBool,
+    /// Steps of which it is not known whether they happened, and how many of them are confirmed by a
+    /// later commit.
+    doubts: AtomicU64,
+    confirmed: AtomicU64,
+    confirming: Mutex<()>,
+}
+
+/// Between two commits that are to confirm what is in doubt.
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl Durability {
+    pub(super) fn new(declared: Option<Replication>) -> Self {
+        Self { replication: ReplicationState::new(declared), ..Self::default() }
+    }
+
+    /// Looks, remembers what it saw and says what is wrong with it.
+    pub(super) async fn observe(
+        &self,
+        connection: &mut PgConnection,
+    ) -> sqlx::Result<Vec<Finding>> {
+        let seen = Seen::look(connection).await?;
+        self.replication.observe(seen.replication());
+        self.volatile.store(seen.is_volatile(), Ordering::Relaxed);
+        self.waits.store(seen.waits(), Ordering::Relaxed);
+        Ok(seen.findings(self.replication.declared()))
+    }
+
+    /// The guarantee that remains of `full`.
+    pub(super) fn limit(&self, full: Guarantee) -> Guarantee {
+        match self.volatile.load(Ordering::Relaxed) {
+            true => Guarantee::BestEffort,
+            false => self.replication.effective().limit(full),
+        }
+    }
+
+    /// Whether the answer of a step that wrote, or perhaps did not, must be confirmed; remembers a
+    /// doubt.
+    pub(super) fn doubts<T>(&self, began: Instant, answer: &Result<T>) -> bool {
+        if !self.waits.load(Ordering::Relaxed) {
+            return false;
+        }
+        let late = began.elapsed() > SLOW;
+        if late || answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Ambiguous) {
+            self.doubts.fetch_add(1, Ordering::SeqCst);
+        }
+        late && answer.is_ok()
+    }
+
+    /// Whether something was left in doubt, so that what is read may exist on this server alone.
+    pub(super) fn in_doubt(&self) -> bool {
+        self.confirmed.load(Ordering::SeqCst) < self.doubts.load(Ordering::SeqCst)
+    }
+
+    /// Waits until a commit was acknowledged that is later than every doubt of now.
+    pub(super) async fn confirm(
+        &self,
+        session: &Session,
+        operation: &'static str,
+        limit: Duration,
+    ) -> Result<()> {
+        let until = Instant::now() + limit;
+        let late = |_| timed_out(Stage::Running, operation, limit);
+        let _turn = timeout_at(until, self.confirming.lock()).await.map_err(late)?;
+        while self.in_doubt() {
+            let doubts = self.doubts.load(Ordering::SeqCst);
+            let began = Instant::now();
+            let made = timeout_at(until, commit(session, operation)).await;
+            let made = made.unwrap_or_else(|elapsed| Err(late(elapsed)));
+            // One that took long may have been cancelled as well.
+            if made.is_ok() && began.elapsed() <= SLOW {
+                self.confirmed.fetch_max(doubts, Ordering::SeqCst);
+            } else if Instant::now() >= until {
+                let text = "no commit is acknowledged by the synchronous standby, so what this \
+                            server shows may be on it alone";
+                return Err(made.err().map_or_else(
+                    || Error::new(ErrorKind::Ambiguous, operation, text),
+                    |error| error.with_kind(ErrorKind::Ambiguous),
+                ));
+            } else {
+                // A server that refuses at once is not asked without a pause.
+                sleep(PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a commit that changes nothing, on a connection of its own.
+async fn commit(session: &Session, operation: &'static str) -> Result<()> {
+    let mut connection = session.connect().await.map_err(unconnected(operation))?;
+    let sent = sqlx::raw_sql(BARRIER).execute(&mut connection).await;
+    sent.map(drop).map_err(failed(operation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen() -> Seen {
+        Seen { fsync: true, full_page_writes: true, commit: "on".into(), ..Seen::default() }
+    }
+
+    fn codes(seen: &Seen) -> Vec<&'static str> {
+        seen.findings(None).iter().map(|finding| finding.code).collect()
+    }
+
+    #[test]
+    fn every_set_up_has_its_label() {
+        use Replication::{Asynchronous, None, Synchronous};
+        let one = Seen { followers: 1, ..seen() };
+        let listed = Seen { names: "s1".into(), synchronous: 1, ..one.clone() };
+        let two = Seen { followers: 2, names: "ANY 1 (s1, s2)".into(), quorum: 2, ..seen() };
+        for (seen, replication) in [
+            (seen(), None),
+            (one.clone(), Asynchronous),
+            (Seen { hidden: 1, ..one.clone() }, Asynchronous),
+            (Seen { away: 1, ..seen() }, Asynchronous),
+            (listed.clone(), Synchronous),
+            (Seen { commit: "local".into(), ..listed.clone() }, Asynchronous),
+            (Seen { followers: 2, ..listed.clone() }, Asynchronous),
+            // Every commit waits, for a standby that is not there.
+            (Seen { names: "s1".into(), ..seen() }, Synchronous),
+            (two.clone(), Asynchronous),
+            (Seen { names: "any 2(s1,s2)".into(), ..two }, Synchronous),
+        ] {
+            assert_eq!(seen.replication(), replication, "{seen:?}");
+            let found = codes(&seen).contains(&"postgres-replication");
+            assert_eq!(found, replication == Asynchronous, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_crash_alone_can_lose_is_best_effort_whatever_was_declared() {
+        for (seen, code) in [
+            (Seen { fsync: false, ..seen() }, "postgres-fsync"),
+            (Seen { commit: "off".into(), ..seen() }, "postgres-synchronous-commit"),
+        ] {
+            assert!(seen.is_volatile());
+            assert_eq!(codes(&seen), [code]);
+        }
+        let torn = Seen { full_page_writes: false, ..seen() };
+        assert_eq!(codes(&torn), ["postgres-full-page-writes"]);
+        let written = Seen { commit: "remote_write".into(), names: "s1".into(), ..seen() };
+        assert_eq!(codes(&written), ["postgres-synchronous-commit"]);
+    }
+}

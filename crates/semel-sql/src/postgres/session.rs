@@ -1,0 +1,215 @@
+//! How our statements are sent, and with which settings: on sessions of our own, or through a pooler
+//! that hands out the server's sessions per transaction.
+//!
+//! On a session of our own the settings are start-up parameters, statements are prepared once, and a
+//! step is one statement and one trip. Behind a pooler nothing of a session is relied on: a step is a
+//! transaction, whose `begin` carries the settings as `set local` in the same message.
+
+use std::fmt::Write as _;
+
+use semel::store::{Error, Finding, Result, Severity};
+use sqlx::postgres::{PgArguments, PgConnectOptions};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Postgres, Row, SqlStr};
+
+use super::statement::{failed, text, unconnected};
+
+/// What stands between the store and the server's sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// Nothing: every connection is a session of the server's own.
+    Direct,
+    /// A pooler in transaction mode that tracks prepared statements, as PgBouncer does from 1.21 on
+    /// with `max_prepared_statements` above zero. A step costs three trips.
+    Prepared,
+    /// Any other pooler in transaction mode. Statements have no names, and a step costs four trips.
+    /// Work in a transaction must leave its statements unnamed as well (`persistent(false)` in
+    /// `sqlx`), or a statement could meet another's.
+    Unprepared,
+}
+
+/// A kind of session, with its settings.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    options: PgConnectOptions,
+    pooling: Pooling,
+    settings: Vec<(&'static str, String)>,
+}
+
+impl Session {
+    /// Sessions without settings of ours.
+    pub(super) fn plain(options: PgConnectOptions, pooling: Pooling) -> Self {
+        Self { options, pooling, settings: Vec::new() }
+    }
+
+    /// The ledger's own. Their statements touch single rows by primary key, so the plan must not
+    /// depend on what the planner believes of a table that was empty a minute ago; and they must
+    /// never wait long for anybody's transaction.
+    pub(super) fn ledger(options: PgConnectOptions, pooling: Pooling, limit_ms: u128) -> Self {
+        Self::plain(options, pooling)
+            .set("plan_cache_mode", "force_generic_plan")
+            .set("enable_seqscan", "off")
+            .set("enable_hashjoin", "off")
+            .set("enable_mergejoin", "off")
+            .set("jit", "off")
+            .set("lock_timeout", "100")
+            .set("statement_timeout", &limit_ms.to_string())
+    }
+
+    /// The same with another setting.
+    pub(super) fn set(mut self, name: &'static str, value: &str) -> Self {
+        self.settings.retain(|(set, _)| *set != name);
+        self.settings.push((name, value.to_owned()));
+        self
+    }
+
+    pub(super) fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
+    /// Opens one.
+    pub(super) async fn connect(&self) -> sqlx::Result<PgConnection> {
+        match self.pooling {
+            Pooling::Direct if !self.settings.is_empty() => {
+                let isolation = ("default_transaction_isolation", "read committed");
+                let settings = self.settings.iter().map(|(name, value)| (*name, value.as_str()));
+                self.options.clone().options(settings.chain([isolation])).connect().await
+            }
+            Pooling::Direct | Pooling::Prepared | Pooling::Unprepared => {
+                self.options.connect().await
+            }
+        }
+    }
+
+    /// Begins a step, where a step is a transaction.
+    pub(super) async fn enter(&self, connection: &mut PgConnection) -> sqlx::Result<()> {
+        match self.pooling {
+            Pooling::Direct => Ok(()),
+            Pooling::Prepared | Pooling::Unprepared => self.begin(connection).await,
+        }
+    }
+
+    /// Ends a step; the error is its answer's, or that of the commit.
+    pub(super) async fn leave<T>(
+        &self,
+        connection: &mut PgConnection,
+        answer: sqlx::Result<T>,
+    ) -> sqlx::Result<T> {
+        match (self.pooling, answer) {
+            (Pooling::Direct, answer) => answer,
+            (_, Ok(answer)) => {
+                sqlx::raw_sql("commit").execute(connection).await?;
+                Ok(answer)
+            }
+            (_, Err(error)) => {
+                // Whoever goes on after such an error needs the connection outside a transaction.
+                let _ = sqlx::raw_sql("rollback").execute(connection).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// As [`leave`](Self::leave), for an answer whose error is named already: its connection is not
+    /// used again.
+    pub(super) async fn commit<T>(
+        &self,
+        connection: &mut PgConnection,
+        operation: &'static str,
+        answer: Result<T>,
+    ) -> Result<T> {
+        let answer = answer?;
+        self.leave(connection, Ok(answer)).await.map_err(failed(operation))
+    }
+
+    /// Begins a transaction with our settings, whatever a step is.
+    pub(super) async fn begin(&self, connection: &mut PgConnection) -> sqlx::Result<()> {
+        let mut begin = String::from("begin isolation level read committed");
+        if self.pooling != Pooling::Direct {
+            for (name, value) in &self.settings {
+                // Names and values are ours, and writing to a string never fails.
+                let _ = write!(begin, "; set local {name} = '{value}'");
+            }
+        }
+        sqlx::raw_sql(AssertSqlSafe(begin)).execute(connection).await.map(drop)
+    }
+
+    pub(super) fn naming(&self) -> Naming {
+        Naming { names: self.pooling != Pooling::Unprepared }
+    }
+}
+
+/// Whether statements are prepared under a name, which outlives their transaction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Naming {
+    names: bool,
+}
+
+impl Naming {
+    /// One of our statements.
+    pub(super) fn query<'q>(self, sql: &'static str) -> Query<'q, Postgres, PgArguments> {
+        self.text(text(sql))
+    }
+
+    /// A statement that was put together.
+    pub(super) fn text<'q>(self, sql: SqlStr) -> Query<'q, Postgres, PgArguments> {
+        sqlx::query(sql).persistent(self.names)
+    }
+}
+
+/// Looks whether two connections share the server's sessions: a pooler in transaction mode stands in
+/// front. A busy one may be missed.
+pub(super) async fn is_pooled(
+    one: &mut PgConnection,
+    other: &mut PgConnection,
+) -> sqlx::Result<bool> {
+    let (mut ones, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        ones.push(backend(one).await?);
+        others.push(backend(other).await?);
+    }
+    let moved = |pids: &[i32]| pids.iter().any(|pid| *pid != pids[0]);
+    Ok(moved(&ones) || moved(&others) || ones.iter().any(|pid| others.contains(pid)))
+}
+
+async fn backend(connection: &mut PgConnection) -> sqlx::Result<i32> {
+    sqlx::raw_sql("select pg_backend_pid()").fetch_one(connection).await?.try_get(0)
+}
+
+/// What a pooler in front means, given how the store was told to send statements.
+pub(super) fn pooled(pooling: Pooling, found: bool) -> Option<Finding> {
+    let code = "postgres-pooler";
+    match (pooling, found) {
+        (Pooling::Direct, true) => Some(Finding {
+            severity: Severity::Error,
+            code,
+            found: "a pooler hands out the server's sessions per transaction, and the store was \
+                    told that there is none: statements can meet others' parameters"
+                .into(),
+            fix: "leave the setting `pooling` out, or set it to what stands in front".into(),
+        }),
+        (Pooling::Prepared | Pooling::Unprepared, _) => Some(Finding {
+            severity: Severity::Warning,
+            code,
+            found: format!(
+                "a pooler hands out the server's sessions per transaction: a step costs {} trips, \
+                 and wake-ups do not cross it, so waiters poll",
+                if pooling == Pooling::Prepared { "three" } else { "four" },
+            ),
+            fix: "give the store the server's own address; or, where the pooler tracks prepared \
+                  statements, set `pooling` to prepared"
+                .into(),
+        }),
+        (Pooling::Direct, false) => None,
+    }
+}
+
+/// Names the failure to open a connection with start-up parameters, which poolers refuse.
+pub(super) fn unopened(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
+    move |error| {
+        let refused = error
+            .as_database_error()
+            .is_some_and(|refusal| refusal.message().contains("startup parameter"));
+        let error = unconnected(operation)(error);
+        if refused { error.with_kind(semel::store::ErrorKind::Misconfigured) } else { error }
+    }
+}

@@ -1,0 +1,87 @@
+//! MySQL 9, on which the same suites run as on MariaDB.
+
+mod conforms {
+    use crate::fixture::Ground;
+
+    semel_testkit::conformance!(Ground::mysql9());
+}
+
+mod transacts {
+    use crate::fixture::Ground;
+
+    async fn ground() -> Ground {
+        Ground::mysql9().await.and_effects().await
+    }
+
+    semel_testkit::transactions!(ground());
+    semel_testkit::model_test!(Ground::mysql9());
+}
+
+mod outbox {
+    use crate::fixture::Ground;
+
+    semel_testkit::outbox_conformance!(Ground::mysql9(); rollback, writers, damage, executor);
+}
+
+mod idmap {
+    use crate::fixture::Ground;
+
+    semel_testkit::idmap_conformance!(Ground::mysql9(); rollback, writers, foreign, executor);
+}
+
+use std::time::Duration;
+
+use semel::store::{Renewed, Renewer as _, Settled, Store as _};
+use semel_testkit::fixture::run;
+
+use crate::fixture::{Ground, claim, draft, failure, key, keys, lease, success};
+
+#[test]
+fn many_claims_are_renewed_and_ended_in_one_statement_each() {
+    run(async {
+        for ground in [Ground::new().await, Ground::mysql9().await] {
+            let store = ground.one_lane().await;
+            let mut leases = Vec::new();
+            for key in keys(8) {
+                leases.push((claim(&store, &key).await, Duration::from_secs(3_600)));
+            }
+            // One was settled before, one was taken over: those alone are lost.
+            assert_eq!(
+                store.settle(&leases[2].0, &success("early")).await.expect("ok"),
+                Settled::Done
+            );
+            let stranger = draft(&keys(8)[5]);
+            leases[5].0 = lease(&stranger, semel::Fence(1));
+            let mut renewer = store.renewer().await.expect("renewer");
+            let renewed = renewer.renew(&leases).await.expect("renewed");
+            for (i, renewed) in renewed.into_iter().enumerate() {
+                let expected = if [2, 5].contains(&i) { Renewed::Lost } else { Renewed::Extended };
+                assert_eq!(renewed, expected, "{i}");
+            }
+            let unleased = "SELECT COUNT(*) FROM semel_record WHERE state = 0 \
+                            AND (lease_until IS NULL OR lease_until < updated_at + 3599000000)";
+            assert_eq!(ground.number(unleased).await, 1, "that of the stranger");
+            // The first goes alone, the others share a statement.
+            let first = claim(&store, &key("first")).await;
+            let ending = |i: usize| if i.is_multiple_of(2) { success("done") } else { failure() };
+            let endings: Vec<_> = (0..8).map(ending).collect();
+            let settles = leases.iter().zip(&endings).map(|((lease, _), e)| store.settle(lease, e));
+            let all = futures_util::future::join_all(settles);
+            let (alone, all) = tokio::join!(store.settle(&first, &endings[0]), all);
+            assert_eq!(alone.expect("settled"), Settled::Done);
+            for (i, settled) in all.into_iter().enumerate() {
+                let expected = if [2, 5].contains(&i) { Settled::Lost } else { Settled::Done };
+                assert_eq!(settled.expect("an answer"), expected, "{i}");
+            }
+            for (i, key) in keys(8).iter().enumerate() {
+                let record = store.peek(key).await.expect("readable").expect("there").record;
+                let expected = match i {
+                    5 => semel::State::Running,
+                    i if i % 2 == 0 => semel::State::Succeeded,
+                    _ => semel::State::Failed,
+                };
+                assert_eq!(record.state, expected, "{i}");
+            }
+        }
+    });
+}

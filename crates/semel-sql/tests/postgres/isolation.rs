@@ -1,0 +1,165 @@
+//! Work under a claim that came first, whose transaction has one snapshot for all its statements.
+//!
+//! A renewal moves the claim's record, and such a transaction could not write it any more. So it holds
+//! the record itself, nobody renews it, and its lease may lapse while the work goes on.
+
+use std::time::Duration;
+
+use semel::executor::{LocalReplay, Unit};
+use semel::{Command, Error, Execution, Executor, State};
+use semel_sql::postgres::{PgOptions, PgStore};
+use semel_testkit::conformance::transacting::TransactionFixture;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::database::{Database, LONG, key};
+
+/// Lapses while the test looks on; the work waits for a word, not for a time.
+const LEASE: Duration = Duration::from_millis(300);
+/// Renewed while the test looks on, also on a busy machine.
+const RENEWED: Duration = Duration::from_secs(9);
+
+type Answer = Result<Execution<String>, Error<String>>;
+
+async fn database() -> Database {
+    let database = Database::new().await;
+    database.run("create table effect (name text not null)").await;
+    database
+}
+
+/// An executor of its own, whose transactions have this isolation unless they say otherwise.
+async fn executor(database: &Database, level: &str) -> Executor<PgStore> {
+    let options = database.options.clone().options([("default_transaction_isolation", level)]);
+    let settings = PgOptions::with(options).statement_timeout(LONG).transaction_wait(LONG);
+    Executor::builder(settings.connect().await.expect("connected"))
+        .local_replay(LocalReplay::OFF)
+        .build()
+        .expect("the default policy is valid")
+}
+
+fn command() -> Command {
+    Command::new(key("a")).claim_first()
+}
+
+async fn place(executor: &Executor<PgStore>, answer: &'static str) -> Answer {
+    let work = move |mut unit: Unit<PgStore>| async move {
+        Database::effect(unit.conn(), "order").await;
+        Ok(answer.to_owned())
+    };
+    executor.transact(command(), work).await
+}
+
+/// Work that has had its effect, and so has its snapshot, and waits to be let go.
+struct Held {
+    answer: tokio::task::JoinHandle<Answer>,
+    release: oneshot::Sender<()>,
+}
+
+impl Held {
+    async fn start(executor: &Executor<PgStore>, lease: Duration) -> Self {
+        let (release, released) = oneshot::channel();
+        let (running, started) = oneshot::channel();
+        let executor = executor.clone();
+        let work = move |mut unit: Unit<PgStore>| async move {
+            Database::effect(unit.conn(), "order").await;
+            let _ = running.send(());
+            released.await.map(|()| "held".to_owned()).map_err(|error| error.to_string())
+        };
+        let answer =
+            tokio::spawn(async move { executor.transact(command().lease(lease), work).await });
+        timeout(LONG, started).await.expect("it starts").expect("it starts");
+        Self { answer, release }
+    }
+
+    async fn finish(self) -> Answer {
+        let _ = self.release.send(());
+        timeout(LONG, self.answer).await.expect("an answer in time").expect("no panic")
+    }
+}
+
+/// Waits until the work has outlasted a third of its lease: it was renewed, or it lapsed.
+async fn outlasted(executor: &Executor<PgStore>) {
+    let outlasted = async {
+        loop {
+            let found = executor.peek(&key("a")).await.expect("a store").expect("a record");
+            if found.record.number > 1 || !found.record.held(found.now) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(LONG, outlasted).await.expect("renewed or lapsed");
+}
+
+async fn completes_at(level: &str, lease: Duration) {
+    let database = database().await;
+    let (executor, rival) = (executor(&database, level).await, executor(&database, level).await);
+    let held = Held::start(&executor, lease).await;
+    outlasted(&executor).await;
+    for _ in 0..3 {
+        let told = place(&rival, "rival").await.expect("an answer");
+        assert!(told.in_progress(), "live work is not taken over: {told:?}");
+    }
+    let swept = rival.sweep(10).await.expect("swept");
+    assert_eq!((swept.removed, swept.suspended), (0, 0));
+    let done = held.finish().await.expect("it completes");
+    assert_eq!((done.replayed(), done.value().map(String::as_str)), (false, Some("held")));
+    let again = place(&rival, "rival").await.expect("an answer");
+    assert_eq!((again.replayed(), again.value().map(String::as_str)), (true, Some("held")));
+    assert_eq!(database.effects("order").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_work_of_a_claim_that_came_first_completes_at_read_committed() {
+    completes_at("read committed", RENEWED).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_work_of_a_claim_that_came_first_completes_at_repeatable_read() {
+    completes_at("repeatable read", LEASE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_work_of_a_claim_that_came_first_completes_at_serializable() {
+    completes_at("serializable", LEASE).await;
+}
+
+/// A holder whose session the server has ended is taken over, and can complete nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_session_has_ended_is_taken_over_and_refused() {
+    for level in ["repeatable read", "serializable"] {
+        let database = database().await;
+        let (zombie, heir) = (executor(&database, level).await, executor(&database, level).await);
+        let held = Held::start(&zombie, LEASE).await;
+        outlasted(&zombie).await;
+        let ended = database
+            .run(
+                "select pg_terminate_backend(pid, 60000) from pg_stat_activity
+                where datname = current_database() and state = 'idle in transaction'",
+            )
+            .await;
+        assert_eq!(ended, 1, "the holder's session");
+        let taken = place(&heir, "heir").await.expect("an answer");
+        assert_eq!((taken.attempt(), taken.replayed()), (Some(2), false), "{taken:?}");
+        let late = held.finish().await.expect("the winner's answer");
+        assert_eq!((late.replayed(), late.value().map(String::as_str)), (true, Some("heir")));
+        assert_eq!(database.effects("order").await, 1, "{level}");
+    }
+}
+
+/// After an error the claim fails as any other, though its lease has lapsed meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_work_that_fails_at_repeatable_read_is_recorded() {
+    let database = database().await;
+    let executor = executor(&database, "repeatable read").await;
+    let held = Held::start(&executor, LEASE).await;
+    outlasted(&executor).await;
+    let Held { answer, release } = held;
+    drop(release);
+    let failed = timeout(LONG, answer).await.expect("an answer in time").expect("no panic");
+    assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
+    let found = executor.peek(&key("a")).await.expect("a store").expect("a record").record;
+    assert_eq!((found.state, found.attempt), (State::Failed, 1));
+    assert_eq!(database.effects("order").await, 0);
+    assert_eq!(place(&executor, "again").await.expect("runs").attempt(), Some(2));
+}

@@ -1,0 +1,88 @@
+//! The same store behind a pooler that hands out the server's sessions per transaction: PgBouncer as
+//! Debian ships it (1.18, which tracks no prepared statements), and a newer one that does.
+
+use semel::store::{ErrorKind, Severity, Store};
+use semel_sql::postgres::Pooling;
+use semel_testkit::Fixture;
+use semel_testkit::servers::PgBouncer;
+
+use crate::database::{Database, LONG, Pooler, draft, key};
+
+impl Database {
+    /// Behind the machine's own PgBouncer, which the store has to recognise by itself.
+    async fn pooled() -> Self {
+        let mut database = Self::with_effects().await;
+        let server = PgBouncer::before(database.options.get_port()).start().expect("a PgBouncer");
+        database.pooler = Some(Pooler { server, pooling: None });
+        database
+    }
+
+    /// Behind one that tracks prepared statements, as the store is told.
+    async fn prepared() -> Self {
+        let mut database = Self::with_effects().await;
+        let server = PgBouncer::before(database.options.get_port())
+            .newest()
+            .expect("a newer PgBouncer")
+            .setting("max_prepared_statements", "100")
+            .start()
+            .expect("a PgBouncer");
+        database.pooler = Some(Pooler { server, pooling: Some(Pooling::Prepared) });
+        database
+    }
+}
+
+mod unprepared {
+    use crate::database::Database;
+
+    semel_testkit::conformance!(Database::pooled());
+    semel_testkit::transactions!(Database::pooled());
+    semel_testkit::model_test!(Database::pooled());
+}
+
+mod prepared {
+    use crate::database::Database;
+
+    semel_testkit::conformance!(Database::prepared());
+    semel_testkit::transactions!(Database::prepared());
+    semel_testkit::model_test!(Database::prepared());
+}
+
+#[tokio::test]
+async fn a_pooler_is_recognised_and_said() {
+    let mut database = Database::pooled().await;
+    let found = database.store().await.check().await.expect("checked");
+    let finding = found.iter().find(|finding| finding.code == "postgres-pooler").expect("found");
+    assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
+    let direct = database.settings().pooling(Pooling::Direct).connect().await.expect("connected");
+    let found = direct.check().await.expect("checked");
+    let finding = found.iter().find(|finding| finding.code == "postgres-pooler").expect("found");
+    assert_eq!(finding.severity, Severity::Error, "{finding:?}");
+    // What it says of itself must not be found where there is none.
+    database.pooler = None;
+    let found = database.store().await.check().await.expect("checked");
+    assert!(found.iter().all(|finding| finding.code != "postgres-pooler"), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_was_told_of_no_pooler_is_refused_by_it() {
+    let database = Database::pooled().await;
+    let direct = database.settings().pooling(Pooling::Direct).connect().await.expect("connected");
+    let error = direct.open(&draft(&key("k"))).await.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+}
+
+#[tokio::test]
+async fn waiters_behind_a_pooler_poll() {
+    let mut database = Database::pooled().await;
+    let behind = database.store().await;
+    assert!(behind.listen().await.expect("asked").is_none());
+    // Who has a session of the server's own is woken all the same.
+    let pooler = database.pooler.take();
+    let direct = database.store().await;
+    let mut direct = direct.listen().await.expect("asked").expect("listening");
+    let hint = key("k").digest().hint();
+    behind.announce(hint);
+    let heard = tokio::time::timeout(LONG, direct.next()).await.expect("in time").expect("heard");
+    assert_eq!(heard, hint);
+    drop(pooler);
+}

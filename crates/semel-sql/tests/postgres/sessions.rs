@@ -1,0 +1,71 @@
+//! The sessions of callers' transactions: used again while they are good, and only then.
+
+use std::time::Duration;
+
+use semel::store::TransactionalStore;
+use semel_sql::postgres::PgStore;
+use semel_testkit::Fixture;
+use sqlx::{Acquire, Row};
+
+use crate::database::Database;
+
+/// The server's process behind a transaction of the store's, which is then committed.
+async fn backend(store: &PgStore) -> i32 {
+    let mut transaction = store.begin().await.expect("begun");
+    let connection = PgStore::connection(&mut transaction);
+    let row = sqlx::raw_sql("select pg_backend_pid()").fetch_one(connection).await;
+    store.commit(transaction).await.expect("committed");
+    row.expect("asked").get(0)
+}
+
+#[tokio::test]
+async fn a_session_is_used_again_until_its_life_is_over() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let first = backend(&store).await;
+    for _ in 0..5 {
+        assert_eq!(backend(&store).await, first, "reset, not reopened");
+    }
+    let brief = database.settings().transaction_life(Duration::ZERO);
+    let brief = brief.connect().await.expect("connected");
+    assert_ne!(backend(&brief).await, backend(&brief).await);
+}
+
+#[tokio::test]
+async fn a_session_whose_savepoint_was_left_open_is_not_used_again() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let first = backend(&store).await;
+    let mut transaction = store.begin().await.expect("begun");
+    let nested = PgStore::connection(&mut transaction).begin().await.expect("a savepoint");
+    std::mem::forget(nested);
+    store.rollback(transaction).await;
+    assert_ne!(backend(&store).await, first);
+}
+
+#[tokio::test]
+async fn nested_transactions_of_the_work_are_savepoints_on_a_session_that_rested() {
+    let database = Database::new().await;
+    database.run("create table kept (name text)").await;
+    let store = database.store().await;
+    let first = backend(&store).await;
+    let mut transaction = store.begin().await.expect("begun");
+    let connection = PgStore::connection(&mut transaction);
+    for (name, keep) in [("kept", true), ("dropped", false)] {
+        let mut nested = connection.begin().await.expect("a savepoint");
+        let insert = sqlx::query("insert into kept values ($1)").bind(name);
+        insert.execute(&mut *nested).await.expect("inserted");
+        match keep {
+            true => nested.commit().await.expect("released"),
+            false => nested.rollback().await.expect("rolled back"),
+        }
+    }
+    let count = async || -> i64 {
+        let count = sqlx::query_scalar("select count(*) from kept");
+        count.fetch_one(&mut database.connection().await).await.expect("counted")
+    };
+    assert_eq!(count().await, 0, "nothing is committed before the transaction is");
+    store.commit(transaction).await.expect("committed");
+    assert_eq!(count().await, 1);
+    assert_eq!(backend(&store).await, first);
+}
