@@ -6,14 +6,16 @@
 use std::collections::HashMap;
 
 use redis::{Pipeline, Value};
-use semel::store::{Finding, Result, Severity};
+use semel::store::{Finding, Severity};
 
-use crate::error::Effect;
+use crate::error::Failure;
 use crate::reply;
 use crate::transport::{Node, Transport};
 
 /// Oldest server with everything the scripts use (`SET … NX GET`).
 const OLDEST: u32 = 7;
+/// The finding that a declared replication answers.
+const FAILOVER: &str = "redis-failover";
 
 /// What a server says about itself, from `INFO` and `CONFIG GET`.
 #[derive(Debug, Default)]
@@ -35,10 +37,22 @@ impl Facts {
         self.0.get(name).map(String::as_str)
     }
 
+    /// Whether the server has replicas, or had some within `repl-backlog-ttl` (an hour by default): one
+    /// that is away for a moment can still be promoted.
+    fn has_replicas(&self) -> bool {
+        let connected = self.get("connected_slaves").is_some_and(|count| count != "0");
+        connected || self.get("repl_backlog_active") == Some("1")
+    }
+
     /// Whether there is another copy of the data, which a failover can put in its place.
     pub(crate) fn is_replicated(&self) -> bool {
-        let replicas = self.get("connected_slaves").is_some_and(|count| count != "0");
-        replicas || self.get("role").is_some_and(|role| role != "master")
+        self.has_replicas() || self.get("role").is_some_and(|role| role != "master")
+    }
+
+    /// Whether what the server acknowledges is on its disk. One that does not tell counts as one that
+    /// forgets.
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.get("aof_enabled") == Some("1") && self.get("appendfsync") == Some("always")
     }
 
     /// The version, if it is known to be too old.
@@ -49,29 +63,38 @@ impl Facts {
     }
 }
 
-/// Asks every server.
-pub(crate) async fn check(transport: &Transport) -> Result<Vec<Finding>> {
-    let cluster = transport.is_cluster();
-    let read = |failure: crate::error::Failure| failure.during("check", Effect::Reads);
-    let mut findings = Vec::new();
-    for node in transport.nodes().await.map_err(read)? {
+/// Asks every server about itself.
+pub(crate) async fn facts(transport: &Transport) -> Result<Vec<(Node, Facts)>, Failure> {
+    let mut found = Vec::new();
+    for node in transport.nodes().await? {
         let mut commands = Pipeline::new();
-        for section in ["server", "replication", "persistence", "memory"] {
+        for section in ["server", "cluster", "replication", "persistence", "memory"] {
             commands.cmd("INFO").arg(section);
         }
         commands.cmd("CONFIG").arg("GET").arg("appendfsync");
-        let answers = transport.send_all(&node, commands).await.map_err(read)?;
-        let place = match &node {
-            Node::Only => String::new(),
-            Node::Master { .. } => format!("{}: ", node.address()),
+        let answers = transport.send_all(&node, commands).await?;
+        found.push((node, Facts::read(&answers)));
+    }
+    Ok(found)
+}
+
+/// What about the servers weakens a promise. Where somebody has declared that no failover loses
+/// anything, replicas do not.
+pub(crate) fn findings(servers: &[(Node, Facts)], declared_safe: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (node, facts) in servers {
+        let (place, cluster) = match node {
+            Node::Only => (String::new(), false),
+            Node::Master { .. } => (format!("{}: ", node.address()), true),
         };
         findings.extend(
-            judge(&Facts::read(&answers), cluster)
+            judge(facts, cluster)
                 .into_iter()
+                .filter(|finding| !(declared_safe && finding.code == FAILOVER))
                 .map(|finding| Finding { found: format!("{place}{}", finding.found), ..finding }),
         );
     }
-    Ok(findings)
+    findings
 }
 
 fn judge(facts: &Facts, cluster: bool) -> Vec<Finding> {
@@ -117,11 +140,11 @@ fn judge(facts: &Facts, cluster: bool) -> Vec<Finding> {
         }
         _ => {}
     }
-    let replicas = facts.get("connected_slaves").is_some_and(|count| count != "0");
-    if cluster || replicas {
+    if cluster || facts.has_replicas() {
         let found = "a failover can forget a claim that was acknowledged: best effort";
-        let fix = "use PostgreSQL or MySQL where that must not happen; wait_replicas narrows it";
-        add(Severity::Warning, "redis-failover", found.to_owned(), fix);
+        let fix = "use PostgreSQL or MySQL where that must not happen; wait_replicas narrows it. \
+                   If no replica is ever promoted, declare it: ?replication=none in the URL";
+        add(Severity::Warning, FAILOVER, found.to_owned(), fix);
     }
     let needed = ["redis_version", "role", "maxmemory_policy", "aof_enabled", "appendfsync"];
     let unknown: Vec<_> = needed.into_iter().filter(|name| facts.get(name).is_none()).collect();
@@ -161,6 +184,7 @@ mod tests {
             ("fsync:always", "fsync:everysec", "redis-fsync", Warning),
             ("fsync:always", "fsync:no", "redis-fsync", Warning),
             ("slaves:0", "slaves:2", "redis-failover", Warning),
+            ("slaves:0", "slaves:0\nrepl_backlog_active:1", "redis-failover", Warning),
             ("\nappendfsync:always", "", "redis-unchecked", Warning),
         ];
         for (from, to, code, severity) in cases {

@@ -23,11 +23,16 @@
 //!
 //! # What it promises
 //!
-//! One server with an append-only file is **Fenced**: one live holder per lease, at most one
-//! outcome, late holders refused. Replicas and clusters are **best effort**: Redis acknowledges a
-//! write before it is replicated, so a failover can forget a claim. `guarantee` says so by what was
-//! seen at connect, `check` by what is there now, and
-//! [`Builder::wait_replicas`] narrows the window without closing it. There is no Redlock here.
+//! One server with an append-only file under `appendfsync always` is **Fenced**: one live holder per
+//! lease, at most one outcome, late holders refused. Without that, and with replicas or a cluster, it
+//! is **best effort**: Redis acknowledges a write before it is replicated, so a failover can forget a
+//! claim. `guarantee` says so by what was seen at connect and by the last check or sweep; operators
+//! may declare it ([`Builder::replication`]). [`Builder::wait_replicas`] narrows the window without
+//! closing it. There is no Redlock here.
+//!
+//! A server at its `maxmemory` begins nothing: new keys, retries and takeovers are refused with
+//! `Capacity`. What runs goes on: leases are renewed, outcomes are recorded (at most one per running
+//! claim beyond the limit) and settled keys are answered.
 //!
 //! # What an error means
 //!
@@ -40,6 +45,7 @@ pub mod cache;
 mod check;
 mod cluster;
 mod error;
+mod guarantee;
 mod keys;
 mod layout;
 mod link;

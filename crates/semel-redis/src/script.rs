@@ -31,6 +31,7 @@ scripts! {
     END = "end.lua",
     GRANT = "grant.lua",
     REDRIVE = "redrive.lua",
+    REDATE = "redate.lua",
     RENEW = "renew.lua",
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ConnectionInfo;
-use semel::store::{Error, ErrorKind, Result};
+use semel::store::{Error, ErrorKind, Replication, Result};
 
-use crate::check::Facts;
+use crate::check::{self, Facts};
 use crate::cluster::Cluster;
 use crate::error::{Effect, Failure};
 use crate::keys::Keys;
@@ -25,6 +25,7 @@ pub(crate) struct Settings {
     pub(crate) replicas: Option<Replicas>,
     pub(crate) nodes: Vec<ConnectionInfo>,
     pub(crate) cluster: bool,
+    pub(crate) declared: Option<Replication>,
 }
 
 impl Settings {
@@ -62,6 +63,7 @@ pub struct Builder {
     group: String,
     limits: Limits,
     replicas: Option<Replicas>,
+    replication: Option<Replication>,
 }
 
 impl Default for Builder {
@@ -81,6 +83,7 @@ impl Builder {
             group: "all".to_owned(),
             limits: Limits { connect: Duration::from_secs(2), response: Duration::from_secs(3) },
             replicas: None,
+            replication: None,
         }
     }
 
@@ -125,14 +128,26 @@ impl Builder {
         self
     }
 
+    /// Declares what a failover may lose, which overrules what the store observes. Default: observed
+    /// at connect and by every check and sweep; replicas, a cluster and `wait_replicas` count as
+    /// [`Replication::Asynchronous`].
+    ///
+    /// A URL says the same with `?replication=none`, `synchronous` or `asynchronous`. Without an AOF
+    /// under `appendfsync always` a store stays best effort whatever is declared.
+    pub fn replication(mut self, declared: Replication) -> Self {
+        self.replication = Some(declared);
+        self
+    }
+
     /// Connects to the server at `url`: `redis://…`, `unix://…`, or a cluster as
     /// `redis+cluster://host:port,host:port`.
     ///
     /// # Errors
     /// `Misconfigured` for a URL, a password, a version before 7 or a cluster node that was opened
     /// as a single server; `Unavailable` if nobody answers.
-    pub async fn connect(self, url: &str) -> Result<RedisStore> {
+    pub async fn connect(mut self, url: &str) -> Result<RedisStore> {
         let (nodes, cluster) = nodes(url)?;
+        self.replication = declared(url)?.or(self.replication);
         self.open(nodes, cluster).await
     }
 
@@ -170,6 +185,7 @@ impl Builder {
             replicas: self.replicas,
             nodes,
             cluster,
+            declared: self.replication,
         });
         let failed = |failure: Failure| failure.during("connect", Effect::Reads);
         let transport = match settings.dial().await {
@@ -182,16 +198,13 @@ impl Builder {
             }
             Err(failure) => return Err(failed(failure)),
         };
-        let mut replicated = false;
-        for node in transport.nodes().await.map_err(failed)? {
-            let mut info = redis::Pipeline::new();
-            info.cmd("INFO").arg("server").cmd("INFO").arg("cluster");
-            info.cmd("INFO").arg("replication");
-            let facts = Facts::read(&transport.send_all(&node, info).await.map_err(failed)?);
-            admit(&facts, cluster)?;
-            replicated |= facts.is_replicated();
+        let servers = check::facts(&transport).await.map_err(failed)?;
+        for (_, facts) in &servers {
+            admit(facts, cluster)?;
         }
-        Ok(RedisStore::new(transport, settings, replicated))
+        let store = RedisStore::new(transport, settings);
+        store.guarantee.observe(servers.iter().map(|(_, facts)| facts));
+        Ok(store)
     }
 }
 
@@ -208,6 +221,21 @@ fn admit(facts: &Facts, cluster: bool) -> Result<()> {
         )),
         (Some("0"), true) => Err(not_a_cluster()),
         _ => Ok(()),
+    }
+}
+
+/// The replication that a URL declares.
+fn declared(url: &str) -> Result<Option<Replication>> {
+    let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
+    let named = parameters.split('&').find_map(|one| one.strip_prefix("replication="));
+    match named {
+        None => Ok(None),
+        Some("none") => Ok(Some(Replication::None)),
+        Some("synchronous") => Ok(Some(Replication::Synchronous)),
+        Some("asynchronous") => Ok(Some(Replication::Asynchronous)),
+        Some(_) => {
+            Err(misconfigured("replication in the URL is one of none, synchronous, asynchronous"))
+        }
     }
 }
 

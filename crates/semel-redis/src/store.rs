@@ -12,11 +12,12 @@ use redis::Value;
 use semel::clock::Timestamp;
 use semel::store::{
     Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listed,
-    Listen, Opened, Page, Peeked, Result, Settled, Store, Swapped, Swept,
+    Listen, Opened, Page, Peeked, Replication, Result, Settled, Store, Swapped, Swept, Tally,
 };
 use semel::{Digest, ErrorText, Fence, Key, Lease, OnCrash, Record, State, Version};
 
 use crate::error::{Effect, Failure, unexpected};
+use crate::guarantee::GuaranteeState;
 use crate::keys::Keys;
 use crate::layout::{self, Guard};
 use crate::renewer::RedisRenewer;
@@ -33,8 +34,7 @@ pub struct RedisStore {
     pub(crate) settings: Arc<Settings>,
     /// Where the last sweep stopped. Shared by clones, so that together they get round.
     pub(crate) swept: Arc<tokio::sync::Mutex<Option<Position>>>,
-    /// Whether a failover can forget what was acknowledged, as far as could be seen at connect.
-    fails_over: bool,
+    pub(crate) guarantee: Arc<GuaranteeState>,
 }
 
 impl fmt::Debug for RedisStore {
@@ -70,9 +70,9 @@ impl RedisStore {
         Self::builder().connect_cluster(urls).await
     }
 
-    pub(crate) fn new(transport: Transport, settings: Arc<Settings>, replicated: bool) -> Self {
-        let fails_over = replicated || settings.replicas.is_some() || settings.cluster;
-        Self { transport, settings, swept: Arc::default(), fails_over }
+    pub(crate) fn new(transport: Transport, settings: Arc<Settings>) -> Self {
+        let guarantee = Arc::new(GuaranteeState::new(&settings));
+        Self { transport, settings, swept: Arc::default(), guarantee }
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -180,6 +180,11 @@ impl RedisStore {
             &hint.0,
         ];
         self.write("swap", &script::REDRIVE, digest, &args).await
+    }
+
+    async fn redate(&self, guard: &Guard, digest: &Digest) -> Result<Value> {
+        let args = [guard.first.as_bytes(), guard.last.as_bytes(), &guard.expected[..]];
+        self.write("swap", &script::REDATE, digest, &args).await
     }
 
     /// Takes a claim back that too few replicas have confirmed, so that a failover cannot give it
@@ -404,6 +409,7 @@ impl Store for RedisStore {
             Change::Replace(draft) => self.grant(&guard, &digest, draft, false).await?,
             Change::End(ending) => self.end("swap", &digest, &guard, ending).await?,
             Change::Redrive => self.redrive(&guard, &digest).await?,
+            Change::Redate => self.redate(&guard, &digest).await?,
         };
         Ok(match fence_of("swap", &value)? {
             Some(fence) => Swapped::Done { fence },
@@ -432,6 +438,10 @@ impl Store for RedisStore {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
+        // Which replicas there are is known as of the last look; a sweep goes on without.
+        if let Ok(servers) = check::facts(&self.transport).await {
+            self.guarantee.observe(servers.iter().map(|(_, facts)| facts));
+        }
         walk::sweep(self, limit).await
     }
 
@@ -444,11 +454,15 @@ impl Store for RedisStore {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        check::check(&self.transport).await
+        let servers = check::facts(&self.transport).await;
+        let servers = servers.map_err(|failure| failure.during("check", Effect::Reads))?;
+        self.guarantee.observe(servers.iter().map(|(_, facts)| facts));
+        let declared_safe = self.guarantee.replication() != Replication::Asynchronous;
+        Ok(check::findings(&servers, declared_safe))
     }
 
     fn guarantee(&self) -> Guarantee {
-        if self.fails_over { Guarantee::BestEffort } else { Guarantee::Fenced }
+        self.guarantee.current()
     }
 }
 
@@ -464,5 +478,9 @@ impl Inspect for RedisStore {
         limit: u32,
     ) -> Result<Page<Listed>> {
         walk::survey(self, filter, after, limit).await
+    }
+
+    async fn tally(&self, filter: &Filter) -> Result<Tally> {
+        walk::tally(self, filter).await
     }
 }

@@ -124,7 +124,9 @@ impl Streams {
     /// # Errors
     /// `Unavailable` if it cannot be asked.
     pub async fn check(&self) -> Result<Vec<Finding>> {
-        check::check(&self.0.transport).await
+        let servers = check::facts(&self.0.transport).await;
+        let servers = servers.map_err(|failure| failure.during("check", Effect::Reads))?;
+        Ok(check::findings(&servers, false))
     }
 
     /// Removes what every group has acked and what was published longer than `keep` ago; gives how

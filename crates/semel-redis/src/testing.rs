@@ -17,7 +17,19 @@ impl RedisStore {
     /// # Errors
     /// As the store's own verbs.
     pub async fn rewind(&self, span: Duration) -> Result<u32> {
-        let span = micros(span).to_string();
+        self.shift(micros(span)).await
+    }
+
+    /// Moves every stored time of this prefix ahead by `span`, as if the server's clock had been set back.
+    ///
+    /// # Errors
+    /// As the store's own verbs.
+    pub async fn set_back(&self, span: Duration) -> Result<u32> {
+        self.shift(-micros(span)).await
+    }
+
+    async fn shift(&self, span: i64) -> Result<u32> {
+        let span = span.to_string();
         let mut count = 0;
         for key in crate::walk::names(self).await? {
             let call = Call { script: &script::REWIND, key: &key, args: &[span.as_bytes()] };

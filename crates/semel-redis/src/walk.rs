@@ -3,11 +3,13 @@
 //! Redis has no order to walk in, only `SCAN`: it shows every key that stays at least once, and some
 //! of them twice. Every call does a bounded number of steps and remembers where it stopped.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value};
 use semel::store::{
-    Cursor, Ending, Error, ErrorKind, Filter, ForeignCursor, Listed, Page, Result, Swept,
+    Cursor, Ending, Error, ErrorKind, Filter, ForeignCursor, Listed, Page, Result, Swept, Tally,
     Unreadable,
 };
 use semel::{Digest, Entry, ErrorText, OnCrash, State, Timestamp};
@@ -281,6 +283,45 @@ async fn page(
     Ok(page)
 }
 
+/// Counts the records that match. Of those in another state only the header is read; the server is
+/// asked for a bounded number of keys at a time.
+pub(crate) async fn tally(store: &RedisStore, filter: &Filter) -> Result<Tally> {
+    let mut walk = Walk::resume(store, "tally", None).await?;
+    if let Some(digest) = filter.digest.as_deref().and_then(Digest::from_bytes) {
+        walk.only(digest);
+    }
+    // A walk may come across a record twice.
+    let (mut tally, mut seen, mut first) = (Tally::default(), HashSet::new(), true);
+    while std::mem::take(&mut first) || !walk.is_done() {
+        walk.step(STEP).await?;
+        while !walk.position.pending.is_empty() {
+            let headers = walk.take(BATCH, get_header).await?;
+            let fitting = headers.into_iter().filter_map(|(digest, bytes)| {
+                let header = Header::read(&bytes).ok()?;
+                let fits = filter.state.is_none_or(|state| header.state == state);
+                (fits && !seen.contains(&digest)).then_some(digest)
+            });
+            let fitting: Vec<Digest> = fitting.collect();
+            if fitting.is_empty() {
+                continue;
+            }
+            let names: Vec<_> = fitting.iter().map(|digest| store.keys().name(digest)).collect();
+            let answers = store.transport.read_keys(&names, get_outline).await;
+            let answers = answers.map_err(|failure| read(failure, "tally"))?;
+            for (digest, value) in fitting.into_iter().zip(answers) {
+                let Value::BulkString(bytes) = value else { continue };
+                if let Some(Ok((entry, _))) = walk.read(&digest, bytes, true).await?
+                    && filter.matches(&entry, walk.now)
+                    && seen.insert(digest)
+                {
+                    tally.add(entry.record.attempt);
+                }
+            }
+        }
+    }
+    Ok(tally)
+}
+
 fn get_outline(key: &[u8]) -> Cmd {
     let mut command = redis::cmd("GETRANGE");
     command.arg(key).arg(0).arg(OUTLINE - 1);
@@ -374,7 +415,7 @@ fn due(header: &Header, now: Timestamp) -> Option<Ending> {
 #[cfg(feature = "testing")]
 pub(crate) async fn names(store: &RedisStore) -> Result<Vec<Vec<u8>>> {
     let mut walk = Walk::resume(store, "rewind", None).await?;
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let mut first = true;
     while std::mem::take(&mut first) || !walk.is_done() {
         walk.step(STEP).await?;

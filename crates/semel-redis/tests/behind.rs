@@ -91,7 +91,8 @@ async fn redis_expires_only_what_nobody_can_need() {
     let store = place.open().await;
     let ttl =
         async |id: &str| -> i64 { place.raw(redis::cmd("PTTL").arg(place.name(&key(id)))).await };
-    let about = |millis: i64| millis + 5_000..=millis + 10_000;
+    // Ten seconds more than anybody can need it, some of which may have passed.
+    let about = |millis: i64| millis..=millis + 10_000;
 
     let lease = claim(&store, &draft(&key("rerun"))).await;
     assert!(about(3_630_000).contains(&ttl("rerun").await));
@@ -208,15 +209,16 @@ async fn a_sweep_that_fails_goes_on_where_it_stopped() {
         let lapsed = draft(&key(&n.to_string()));
         claim(&store, &Draft { lease: Duration::ZERO, on_crash: OnCrash::Hold, ..lapsed }).await;
     }
-    let limit = async |bytes: u32| {
-        let _: () = place.raw(redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes)).await;
+    let need_replicas = async |count: u32| {
+        let mut set = redis::cmd("CONFIG");
+        let _: () = place.raw(set.arg("SET").arg("min-replicas-to-write").arg(count)).await;
     };
     let scans = async || calls(&place).await.remove("scan").unwrap_or(0);
     scans().await;
-    limit(1).await;
+    need_replicas(1).await;
     let error = store.sweep(100_000).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Capacity, "{error}");
-    limit(0).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    need_replicas(0).await;
     let swept = store.sweep(100_000).await.unwrap();
     assert!(swept.suspended > 0 && !swept.more, "{swept:?}");
     let both = scans().await;
@@ -224,25 +226,6 @@ async fn a_sweep_that_fails_goes_on_where_it_stopped() {
     let whole = scans().await;
     assert!(whole > 2, "one step is no walk");
     assert_eq!(both, whole, "the second went on where the first stopped");
-}
-
-#[tokio::test]
-async fn a_full_server_takes_nothing_and_says_so() {
-    let (_server, place) = start(&[]);
-    let store = place.open().await;
-    let held = draft(&key("held"));
-    let lease = claim(&store, &held).await;
-    let _: () = place.raw(redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1)).await;
-
-    let error = store.open(&draft(&key("new"))).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Capacity, "{error}");
-    let error = store.settle(&lease, &success()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Capacity, "{error}");
-    assert!(error.to_string().contains("maxmemory"), "{error}");
-    let size: i64 = place.raw(&mut redis::cmd("DBSIZE")).await;
-    assert_eq!(size, 1);
-    assert_eq!(store.peek(&held.key).await.unwrap().unwrap().record.state, State::Running);
-    assert_eq!(store.settle(&lease, &Ending::Removed).await.unwrap(), Settled::Done);
 }
 
 #[tokio::test]

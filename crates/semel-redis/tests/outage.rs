@@ -14,7 +14,7 @@ use semel_testkit::servers::{Options, Redis, RedisCluster};
 use support::{LONG, Place, client, draft, key};
 
 /// Waited for where a server is silent; longer than a busy machine makes a sound one.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(4);
 
 fn success() -> Ending {
     Ending::Succeeded { outcome: Recorded::Whole(Outcome::empty()), keep: Duration::from_secs(60) }

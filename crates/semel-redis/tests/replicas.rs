@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel::store::{
-    Change, Draft, Ending, ErrorKind, Guarantee, Opened, Renewed, Renewer, Settled, Store,
+    Change, Draft, Ending, ErrorKind, Guarantee, Opened, Renewed, Renewer, Replication, Settled,
+    Store,
 };
 use semel::{AttemptId, ErrorText, Key, OnCrash, Outcome, Record, Recorded, State, Version};
 use semel_redis::RedisStore;
@@ -85,15 +86,94 @@ async fn a_replica_confirms_for_its_master_and_takes_nothing_itself() {
     assert!(misled.check().await.unwrap().iter().any(|found| found.code == "redis-replica"));
 }
 
+/// A server that keeps what it acknowledges.
+fn durable() -> (Server, Place) {
+    let server = Redis::start(Options::new().flags(["--appendfsync", "always"])).unwrap();
+    let place = Place::at(server.url().to_owned());
+    (server, place)
+}
+
+async fn configure(place: &Place, name: &str, value: &str) {
+    let _: () = place.raw(redis::cmd("CONFIG").arg("SET").arg(name).arg(value)).await;
+}
+
 #[tokio::test]
 async fn who_can_fail_over_promises_best_effort() {
-    let (_server, place) = start();
+    let (_server, place) = durable();
     assert_eq!(place.open().await.guarantee(), Guarantee::Fenced);
     assert_eq!(strict(&place).await.guarantee(), Guarantee::BestEffort);
     let replica = replica(&place).await;
     assert_eq!(place.open().await.guarantee(), Guarantee::BestEffort);
     let misled = place.builder().connect(replica.url()).await.unwrap();
     assert_eq!(misled.guarantee(), Guarantee::BestEffort);
+}
+
+#[tokio::test]
+async fn a_replica_that_is_attached_later_changes_the_label() {
+    let (_server, place) = durable();
+    let (checked, swept) = (place.open().await, place.open().await);
+    let clone = checked.clone();
+    assert_eq!(checked.check().await.unwrap(), []);
+    assert_eq!((checked.guarantee(), swept.guarantee()), (Guarantee::Fenced, Guarantee::Fenced));
+
+    let replica = replica(&place).await;
+    let codes: Vec<_> = checked.check().await.unwrap().iter().map(|found| found.code).collect();
+    assert_eq!(codes, ["redis-failover"]);
+    assert_eq!(checked.guarantee(), Guarantee::BestEffort);
+    assert_eq!(clone.guarantee(), Guarantee::BestEffort, "clones share what was seen");
+    swept.sweep(10).await.unwrap();
+    assert_eq!(swept.guarantee(), Guarantee::BestEffort);
+
+    // One that is away for a moment can still be promoted.
+    drop(replica);
+    let connected = async || {
+        let info: String = place.raw(redis::cmd("INFO").arg("replication")).await;
+        !info.contains("connected_slaves:0")
+    };
+    while connected().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    checked.check().await.unwrap();
+    assert_eq!(checked.guarantee(), Guarantee::BestEffort);
+}
+
+#[tokio::test]
+async fn a_declared_replication_overrules_what_is_seen() {
+    let (_server, place) = durable();
+    let _replica = replica(&place).await;
+    let declared = place.builder().replication(Replication::Synchronous);
+    let declared = declared.connect(&place.url).await.unwrap();
+    assert_eq!(declared.check().await.unwrap(), []);
+    assert_eq!(declared.guarantee(), Guarantee::Fenced);
+    let by_url = async |word: &str| {
+        let url = format!("{}/?replication={word}", place.url);
+        place.builder().connect(&url).await.map(|store| store.guarantee())
+    };
+    assert_eq!(by_url("none").await.unwrap(), Guarantee::Fenced);
+    assert_eq!(by_url("synchronous").await.unwrap(), Guarantee::Fenced);
+    assert_eq!(by_url("asynchronous").await.unwrap(), Guarantee::BestEffort);
+    assert_eq!(by_url("some").await.unwrap_err().kind(), ErrorKind::Misconfigured);
+}
+
+#[tokio::test]
+async fn a_server_that_forgets_what_it_acknowledged_promises_best_effort() {
+    let (_server, place) = durable();
+    let store = place.open().await;
+    assert_eq!(store.guarantee(), Guarantee::Fenced);
+    configure(&place, "appendfsync", "everysec").await;
+    store.sweep(10).await.unwrap();
+    assert_eq!(store.guarantee(), Guarantee::BestEffort);
+    configure(&place, "appendfsync", "always").await;
+    assert_eq!(store.check().await.unwrap(), []);
+    assert_eq!(store.guarantee(), Guarantee::Fenced);
+    configure(&place, "appendonly", "no").await;
+    assert!(store.check().await.unwrap().iter().any(|found| found.code == "redis-aof"));
+    assert_eq!(store.guarantee(), Guarantee::BestEffort);
+    assert_eq!(place.open().await.guarantee(), Guarantee::BestEffort);
+    // What is declared about replicas says nothing about the disk.
+    let declared = place.builder().replication(Replication::Synchronous);
+    let declared = declared.connect(&place.url).await.unwrap();
+    assert_eq!(declared.guarantee(), Guarantee::BestEffort);
 }
 
 /// A claim of `first` that failed, and its version.

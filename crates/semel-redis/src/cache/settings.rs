@@ -89,7 +89,7 @@ impl CacheBuilder {
         let keys = Keys::new(&self.prefix, "cache");
         Ok(RedisCache(Arc::new(Inner {
             channel: format!("{}news", self.prefix),
-            settings: Settings { keys, limits, replicas: None, nodes, cluster },
+            settings: Settings { keys, limits, replicas: None, nodes, cluster, declared: None },
             prefix: self.prefix,
             timeout: self.timeout,
             pong_timeout: self.pong_timeout,

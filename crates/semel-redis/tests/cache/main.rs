@@ -4,3 +4,4 @@ mod entries;
 mod fixture;
 mod news;
 mod outage;
+mod refusing;

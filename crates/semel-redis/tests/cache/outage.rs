@@ -12,7 +12,7 @@ use ulid::Ulid;
 use crate::fixture::{GENEROUS, HOUR, Place, keys, note, read, said, wrong};
 
 /// Waited for where a server is silent; longer than a busy machine makes a sound one.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Waits until the cache answers; time-outs leave it alone for a while.
 async fn recovered(cache: &RedisCache, keys: &[String]) -> Vec<Slot> {

@@ -9,7 +9,7 @@ use semel_redis::{StreamPublisher, StreamSource, Streams};
 use semel_testkit::BrokerFixture;
 use semel_testkit::servers::{Options, Redis, Server};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Longer than anything takes that only a busy machine is late with.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 

@@ -96,6 +96,18 @@ impl Fixture for Place {
         self.open().await.rewind(span).await.expect("the server answers");
     }
 
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        let store = self.open().await;
+        let moved = if ahead { store.rewind(span).await } else { store.set_back(span).await };
+        moved.expect("the server answers");
+        true
+    }
+
+    // Redis forgets by the server's clock, whatever we do.
+    fn doubts_its_clock(&self) -> bool {
+        false
+    }
+
     fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {
         Some(Box::pin(async move {
             let mut cut = redis::cmd("SETRANGE");

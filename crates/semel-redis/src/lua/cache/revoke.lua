@@ -1,4 +1,5 @@
--- Keeps: an absence is never made to end sooner. Whatever else is there is written over.
+-- Keeps: an absence is never made to end sooner. Whatever else is there is written over; a server
+-- without room for that takes it away at least, and says that it has no room.
 --
 -- KEYS[1] entry
 -- ARGV[1] the absence
@@ -7,5 +8,9 @@
 if redis.pcall('GET', KEYS[1]) == ARGV[1] and redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then
   return 0
 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+local written = redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+if type(written) == 'table' and written.err then
+  redis.pcall('DEL', KEYS[1])
+  return written
+end
 return 1

@@ -1,0 +1,113 @@
+//! A server that answers reads and refuses writes: full, or without the replicas that it must have.
+//! What was revoked counts no more on any node that hears of it.
+
+use std::time::Duration;
+
+use semel_ids::map::memory::MemoryMap;
+use semel_ids::resource::Order;
+use semel_ids::shared::{Heard, Shared as _, Slot};
+use semel_ids::{Binding, CacheSettings, Generator, Resolver, Settings, TypedId};
+use semel_testkit::servers::{Options, Redis, Server};
+
+use crate::fixture::{GENEROUS, HOUR, Place, keys, note, read, said};
+
+fn start() -> (Server, Place) {
+    let server = Redis::start(Options::new()).expect("a Redis");
+    let place = Place::at(server.url().to_owned());
+    (server, place)
+}
+
+async fn configure(place: &Place, name: &str, value: u32) {
+    let () = place.raw(redis::cmd("CONFIG").arg("SET").arg(name).arg(value)).await;
+}
+
+/// A node whose caches would remember longer than any test takes.
+fn node(map: &MemoryMap, place: &Place) -> Resolver {
+    let cache = CacheSettings { l1_ttl: HOUR, l2_ttl: HOUR, ..CacheSettings::default() };
+    let settings = Settings { cache, ..Settings::default() };
+    Resolver::builder(map.clone()).shared(place.cache()).settings(settings).build()
+}
+
+async fn exists(node: &Resolver, id: TypedId<Order>) -> bool {
+    node.resolve::<Order>("acme", &id.to_string()).await.expect("an answer").exists()
+}
+
+/// Registers an id that both nodes know, and the cache too.
+async fn known(nodes: [&Resolver; 2], map: &MemoryMap, place: &Place) -> TypedId<Order> {
+    let id = TypedId::<Order>::new(Generator::new().generate().expect("an id"));
+    let binding = Binding::of("acme", id).expect("a binding");
+    let registration = nodes[0].register(map, &mut map.clone(), &binding).await.expect("memory");
+    registration.committed();
+    let key = [format!("acme:ORDER:{id}")];
+    let filling = async {
+        while !matches!(read(&place.cache(), &key).await.expect("an answer")[..], [Slot::Known(_)])
+        {
+            assert!(exists(nodes[1], id).await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(GENEROUS, filling).await.expect("the cache is filled");
+    assert!(exists(nodes[0], id).await);
+    id
+}
+
+/// Waits until a node knows that an id counts no more, and sees that it stays so.
+async fn gone(node: &Resolver, id: TypedId<Order>) {
+    let waiting = async {
+        while exists(node, id).await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(GENEROUS, waiting).await.expect("it hears of the revocation");
+    for _ in 0..20 {
+        assert!(!exists(node, id).await, "what was revoked is back");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_id_counts_no_more_on_nodes_whose_cache_refuses_writes() {
+    for setting in ["maxmemory", "min-replicas-to-write"] {
+        let (_server, place) = start();
+        let map = MemoryMap::new();
+        let (here, there) = (node(&map, &place), node(&map, &place));
+        // Both listen when one has heard of the other's.
+        let first = known([&here, &there], &map, &place).await;
+        assert!(here.revoke("acme", first).await.expect("memory").told);
+        gone(&there, first).await;
+
+        let id = known([&here, &there], &map, &place).await;
+        configure(&place, setting, 1).await;
+        let revoked = here.revoke("acme", id).await.expect("memory");
+        assert!(revoked.was_live && !revoked.told, "{setting}: {revoked:?}");
+        gone(&here, id).await;
+        gone(&there, id).await;
+        // One that was not there when it was said hears of it all the same.
+        gone(&node(&map, &place), id).await;
+
+        configure(&place, setting, 0).await;
+        let key = [format!("acme:ORDER:{id}")];
+        let telling = async {
+            while read(&place.cache(), &key).await.expect("an answer") != [Slot::Absent] {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(GENEROUS, telling).await.expect("the cache is told in the end");
+        gone(&there, id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_cache_forgets_what_it_has_no_room_to_revoke() {
+    let (_server, place) = start();
+    let (cache, keys) = (place.cache(), keys(1));
+    cache.fill(&[note(&keys[0], Some(1))]).await.unwrap();
+    let mut news = place.cache().listen().await.unwrap();
+    configure(&place, "maxmemory", 1).await;
+    cache.revoked(&keys, HOUR).await.expect_err("there is no room");
+    assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Empty]);
+    assert_eq!(said(news.as_mut()).await, Heard::Revoked(keys.clone()), "it is said all the same");
+    configure(&place, "maxmemory", 0).await;
+    cache.revoked(&keys, HOUR).await.unwrap();
+    assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Absent]);
+}
