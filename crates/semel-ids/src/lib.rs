@@ -3,7 +3,7 @@
 //! An id is a ULID inside; outside it is a text with the name of its type in front, in exactly one
 //! spelling ([`Codec`], [`TypedId`]). A map says which of them are there, and whose ([`IdMap`],
 //! written in the transaction that makes the thing), and a [`Resolver`] answers from memory what can
-//! be answered from memory without ever hiding what was just made. [`CreateExt`] makes a thing once:
+//! be answered from memory, and never hides what its own node has just made. [`CreateExt`] makes a thing once:
 //! claim, rows, mapping, events and answer are one commit, and a retry has the same ids.
 //!
 //! Databases are in `semel-sql`, the cache between nodes in `semel-redis`, extractors in

@@ -225,8 +225,8 @@ fn counted<T>(operation: &'static str, result: store::Result<T>) -> Option<T> {
 fn take_in(heard: &Heard, near: &Near) {
     let (keys, take): (_, fn(&Near, &Name)) = match heard {
         Heard::Registered(keys) => (keys, Near::appeared),
-        Heard::Revoked(keys) => (keys, Near::revoked),
-        Heard::Corrected(keys) => (keys, Near::corrected),
+        Heard::Revoked(keys) => (keys, Near::revoked_elsewhere),
+        Heard::Corrected(keys) => (keys, Near::corrected_elsewhere),
         Heard::Pulse => return,
     };
     // What was said of an id by another node holds for whatever is asked from now on.

@@ -78,6 +78,9 @@ pub(super) struct Near {
     /// what the shared cache says is believed without a look into its part.
     distrusted: AtomicU64,
     trusted: AtomicU64,
+    /// Until when some id that another node has changed is distrusted, in milliseconds since `began`.
+    heard_until: AtomicU64,
+    began: Instant,
     /// Absences, and fresh ids, in a part at most.
     absences: usize,
     freshes: usize,
@@ -103,6 +106,8 @@ impl Near {
             given_up: AtomicU64::new(0),
             distrusted: AtomicU64::new(0),
             trusted: AtomicU64::new(0),
+            heard_until: AtomicU64::new(0),
+            began: Instant::now(),
             absences: most_in_a_part((size / 10).max(1_000)),
             freshes: most_in_a_part(size.max(10_000)),
         }
@@ -326,10 +331,43 @@ impl Near {
         self.given_up.swap(0, Ordering::Relaxed)
     }
 
+    /// Another node says that it was revoked.
+    pub(super) fn revoked_elsewhere(&self, name: &Name) {
+        self.revoked(name);
+        self.heard(name);
+    }
+
+    /// Another node says that a repair has changed it.
+    pub(super) fn corrected_elsewhere(&self, name: &Name) {
+        self.corrected(name);
+        self.heard(name);
+    }
+
+    /// The word of another node is heard also where the shared cache refused it (full, without its
+    /// replicas or its disk), and an entry from before is still there: it is not believed here either,
+    /// for as long as it may live.
+    fn heard(&self, name: &Name) {
+        let since = Instant::now();
+        let until = since + self.revoked;
+        let mut part = self.part(&name.asked());
+        part.heard.put(name.clone(), Kept { value: (), since, until }, self.freshes);
+        // Rounded up, and after the part has it: whoever sees the time finds the name.
+        let millis = until.duration_since(self.began).as_millis() + 1;
+        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+        self.heard_until.fetch_max(millis, Ordering::SeqCst);
+    }
+
     /// Whether what the shared cache says of this id is not to be believed.
     pub(super) fn distrusts(&self, asked: &Asked<'_>) -> bool {
-        self.distrusted.load(Ordering::SeqCst) != self.trusted.load(Ordering::SeqCst)
-            && self.part(asked).untold.doubts(asked, Instant::now())
+        let now = Instant::now();
+        let untold = self.distrusted.load(Ordering::SeqCst) != self.trusted.load(Ordering::SeqCst);
+        let millis = now.duration_since(self.began).as_millis();
+        let heard = millis < u128::from(self.heard_until.load(Ordering::SeqCst));
+        if !untold && !heard {
+            return false;
+        }
+        let part = self.part(asked);
+        (untold && part.untold.doubts(asked, now)) || (heard && part.heard.doubts(asked, now))
     }
 
     /// A repair has changed what the map says of it: whatever was known is not.

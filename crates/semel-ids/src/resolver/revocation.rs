@@ -39,9 +39,9 @@ pub enum RevokeError {
 
 impl Resolver {
     /// Makes an id count no more: at once on this node; elsewhere as soon as it is told, and within
-    /// ten seconds on nodes that do not hear. If the shared cache cannot be reached
-    /// ([`Revoked::told`]), this node asks the map instead of believing it, and tells it as soon as it
-    /// can be reached: within ten seconds of that the others know. Should this process end before, an
+    /// ten seconds on nodes that do not hear. If the shared cache cannot be reached or refuses writes
+    /// ([`Revoked::told`]), this node and those that hear of it ask the map instead of believing it, and
+    /// this node tells it as soon as it can: within ten seconds of that the others know. Should this process end before, an
     /// entry may stay for [`l2_ttl`](crate::CacheSettings::l2_ttl), and whoever reads it there may keep
     /// it for [`l1_ttl`](crate::CacheSettings::l1_ttl) more.
     ///
