@@ -92,9 +92,13 @@ pub(crate) fn envelope(
     for (name, value) in properties.headers().iter().flatten() {
         let name = name.as_str();
         let ours = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(OTHER_PREFIX));
-        if let (Some(name), Some(value)) = (ours, text(value)) {
-            carried.attributes.insert(Cow::Borrowed(name), value);
-        }
+        match (ours, text(value)) {
+            (Some(name), Some(value)) => carried.attributes.insert(Cow::Borrowed(name), value),
+            (None, Some(value)) if !is_brokers_own(name) => {
+                carried.headers.insert(Cow::Borrowed(name), value)
+            }
+            _ => None,
+        };
     }
     Envelope::from_cloud(carried)
 }

@@ -36,8 +36,10 @@ const IDLE: usize = 8;
 /// | broker | answer |
 /// |---|---|
 /// | confirmed, and a queue has it | `Ok` |
-/// | returned it: no queue is bound for it | [`Refused`](PublishError::Refused) |
-/// | closes the channel: too large, not permitted, no such exchange | [`Refused`](PublishError::Refused) |
+/// | returned it: no queue is bound for it yet | [`Unrouted`](PublishError::Unrouted) |
+/// | closes the channel: not permitted | [`Unrouted`](PublishError::Unrouted) |
+/// | closes the channel: no such exchange | [`Unavailable`](PublishError::Unavailable) |
+/// | closes the channel: too large | [`Refused`](PublishError::Refused) |
 /// | closes the channel for another reason | [`Failed`](PublishError::Failed) |
 /// | nack: a queue could not take it | [`Failed`](PublishError::Failed) |
 /// | gone, silent, or blocked by an alarm | [`Unavailable`](PublishError::Unavailable) |
@@ -135,7 +137,11 @@ impl Close {
     /// What it means for an event that was alone on the channel.
     fn of_one(self) -> PublishError {
         match self.code {
-            ACCESS_REFUSED | NOT_FOUND | PRECONDITION_FAILED => PublishError::Refused(self.reason),
+            // No event is taken until the exchange is made.
+            NOT_FOUND => PublishError::Unavailable(self.reason),
+            // Permissions may be for some routing keys only.
+            ACCESS_REFUSED => PublishError::Unrouted(self.reason),
+            PRECONDITION_FAILED => PublishError::Refused(self.reason),
             _ => PublishError::Failed(self.reason),
         }
     }

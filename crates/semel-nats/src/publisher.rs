@@ -7,13 +7,14 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::publish::PublishAck;
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::{self, ErrorCode};
-use async_nats::{Client, Message, Request};
+use async_nats::{Client, HeaderMap, Message, Request};
 use futures_util::StreamExt as _;
-use semel::event::Envelope;
+use semel::event::{Envelope, EventId};
 use semel::outbox::{PublishError, Publisher};
 use tokio::sync::OnceCell;
 
@@ -25,12 +26,14 @@ use crate::wire;
 /// Publishes to a JetStream stream. Cheap to clone.
 ///
 /// `Ok` means that the server has confirmed the event for the stream, or has recognised it as one
-/// that is there (counted in `semel_nats_duplicate_total`).
+/// that is there (counted in `semel_nats_duplicate_total`). One that it recognises although a purge took
+/// it away is sent anew.
 ///
 /// What is [`Refused`](PublishError::Refused), and so buried: an event larger than the server or the
-/// stream takes, and one whose subject the stream does not have. A stream that is *missing* refuses
-/// everybody, so that is [`Unavailable`](PublishError::Unavailable) with a message that says what to
-/// do: the relay waits for it and loses nothing.
+/// stream takes. One whose subject the stream does not have is [`Unrouted`](PublishError::Unrouted) and
+/// waits until it has. A stream that is *missing* refuses everybody, so that is
+/// [`Unavailable`](PublishError::Unavailable) with a message that says what to do: the relay waits for
+/// it and loses nothing.
 #[derive(Clone)]
 pub struct NatsPublisher {
     client: Client,
@@ -111,12 +114,34 @@ impl NatsPublisher {
         if let Some(reason) = batch.away.get() {
             return Err(PublishError::Unavailable(reason.clone()));
         }
+        let mut headers = wire::headers(event, self.topology.name());
+        let mut sent = self.post(event, headers.clone(), batch).await;
+        // A purge takes the message away and leaves the server's memory of its id.
+        if let Ok(Some(sequence)) = sent
+            && !self.has(sequence).await
+        {
+            let id = headers.get(NATS_MESSAGE_ID).map(ToString::to_string).unwrap_or_default();
+            headers.insert(NATS_MESSAGE_ID, format!("{id}/{}", EventId::generate()));
+            sent = self.post(event, headers, batch).await;
+        }
+        if let Err(PublishError::Unavailable(reason)) = &sent {
+            // Whoever has not been sent yet need not find out for itself.
+            let _ = batch.away.set(reason.clone());
+        }
+        sent.map(drop)
+    }
+
+    /// Sends a message; where the server has recognised it, gives the number under which it has it.
+    async fn post(
+        &self,
+        event: &Envelope,
+        headers: HeaderMap,
+        batch: &Batch,
+    ) -> Result<Option<u64>, PublishError> {
         let subject = self.topology.subject(event);
-        let request = Request::new()
-            .headers(wire::headers(event, self.topology.name()))
-            .payload(event.payload().clone());
+        let request = Request::new().headers(headers).payload(event.payload().clone());
         let asked = link::ask(&self.client, subject.as_str().into(), request, self.timeout).await;
-        let sent = match asked {
+        match asked {
             Ok(answer) => read(&answer, &subject),
             Err(Unanswered::NobodyThere) => Err(self.unrouted(&subject, batch).await),
             Err(Unanswered::TooLarge(sizes)) => Err(PublishError::Refused(format!(
@@ -127,12 +152,14 @@ impl NatsPublisher {
                 Err(PublishError::Refused(format!("{subject}: {reason}")))
             }
             Err(Unanswered::Away(reason)) => Err(PublishError::Unavailable(reason)),
-        };
-        if let Err(PublishError::Unavailable(reason)) = &sent {
-            // Whoever has not been sent yet need not find out for itself.
-            let _ = batch.away.set(reason.clone());
         }
-        sent
+    }
+
+    /// Whether the stream still has the message of this number. One that cannot be asked has.
+    async fn has(&self, sequence: u64) -> bool {
+        let Ok(stream) = self.context.get_stream(self.topology.name()).await else { return true };
+        let state = &stream.cached_info().state;
+        (state.first_sequence..=state.last_sequence).contains(&sequence)
     }
 
     /// Why nobody takes messages to this subject. The server has one word for three causes.
@@ -153,9 +180,9 @@ impl NatsPublisher {
             Ok(subjects) if subjects.iter().any(|pattern| names::takes(pattern, subject)) => {
                 PublishError::Unavailable(format!("the stream {stream} has no leader now"))
             }
-            Ok(subjects) => PublishError::Refused(format!(
+            Ok(subjects) => PublishError::Unrouted(format!(
                 "the stream {stream} takes no messages to {subject}, only to {}; give it the \
-                 subjects of this publisher's topology, and redrive the event",
+                 subjects of this publisher's topology",
                 subjects.join(", ")
             )),
         }
@@ -179,14 +206,14 @@ impl Publisher for NatsPublisher {
     }
 }
 
-/// What the server said to a message.
-fn read(answer: &Message, subject: &str) -> Result<(), PublishError> {
+/// What the server said to a message: that it has it, and under which number if it had it before.
+fn read(answer: &Message, subject: &str) -> Result<Option<u64>, PublishError> {
     match serde_json::from_slice::<Response<PublishAck>>(&answer.payload) {
-        Ok(Response::Ok(PublishAck { duplicate, .. })) => {
+        Ok(Response::Ok(PublishAck { duplicate, sequence, .. })) => {
             if duplicate {
                 metrics::counter!("semel_nats_duplicate_total").increment(1);
             }
-            Ok(())
+            Ok(duplicate.then_some(sequence))
         }
         Ok(Response::Err { error }) => Err(refused(&error)),
         // Confirms are JSON. Somebody else answers requests to this subject.
@@ -226,7 +253,7 @@ fn refused(error: &jetstream::Error) -> PublishError {
 mod tests {
     use super::*;
 
-    fn answered(payload: &'static str) -> Result<(), PublishError> {
+    fn answered(payload: &'static str) -> Result<Option<u64>, PublishError> {
         let message = Message {
             subject: "inbox".into(),
             reply: None,
@@ -241,8 +268,8 @@ mod tests {
 
     #[test]
     fn a_confirm_is_ok_and_so_is_a_recognised_repeat() {
-        assert_eq!(answered(r#"{"stream":"S","seq":1}"#), Ok(()));
-        assert_eq!(answered(r#"{"stream":"S","seq":1,"duplicate":true}"#), Ok(()));
+        assert_eq!(answered(r#"{"stream":"S","seq":1}"#), Ok(None));
+        assert_eq!(answered(r#"{"stream":"S","seq":1,"duplicate":true}"#), Ok(Some(1)));
     }
 
     #[test]

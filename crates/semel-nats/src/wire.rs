@@ -14,6 +14,8 @@ use semel::event::{Carried, Envelope, Unreadable};
 
 const PREFIX: &str = "ce-";
 const CONTENT_TYPE: &str = "content-type";
+/// How headers begin that the server reads or adds.
+const SERVERS_OWN: &str = "nats-";
 /// How the content types of structured mode begin.
 const STRUCTURED: &str = "application/cloudevents";
 
@@ -39,16 +41,18 @@ pub(crate) fn read(
     payload: &Bytes,
     tenant: Option<&str>,
 ) -> Result<Envelope, Unreadable> {
-    let mut attributes = BTreeMap::new();
+    let (mut attributes, mut beside) = (BTreeMap::new(), BTreeMap::new());
     let mut content_type = None;
-    for (name, values) in headers.into_iter().flat_map(HeaderMap::iter) {
-        let (name, Some(value)) = (name.to_string().to_ascii_lowercase(), values.last()) else {
+    for (given, values) in headers.into_iter().flat_map(HeaderMap::iter) {
+        let (name, Some(value)) = (given.to_string().to_ascii_lowercase(), values.last()) else {
             continue;
         };
         if name == CONTENT_TYPE {
             content_type = Some(Cow::Borrowed(value.as_str()));
         } else if let Some(attribute) = name.strip_prefix(PREFIX) {
             attributes.insert(Cow::from(attribute.to_owned()), decoded(value.as_str()));
+        } else if !name.starts_with(SERVERS_OWN) {
+            beside.insert(Cow::from(given.to_string()), Cow::Borrowed(value.as_str()));
         }
     }
     let structured = content_type.as_ref().is_some_and(|kind| {
@@ -58,8 +62,13 @@ pub(crate) fn read(
     if structured || attributes.is_empty() {
         return Envelope::from_json(payload, tenant);
     }
-    let tenant = tenant.map(Cow::Borrowed);
-    Envelope::from_cloud(Carried { attributes, content_type, payload: payload.clone(), tenant })
+    Envelope::from_cloud(Carried {
+        attributes,
+        headers: beside,
+        content_type,
+        payload: payload.clone(),
+        tenant: tenant.map(Cow::Borrowed),
+    })
 }
 
 fn encoded(value: &str) -> String {
@@ -80,6 +89,7 @@ mod tests {
             .about("order", "№ 7 🎉%41\u{a0}")
             .payload("text/plain; charset=\"utf-8\"", "100 %")
             .attribute("note", "  50% off 🎉 ")
+            .header("traceId", "0af7 🎉\r\n\"x\" 50%")
             .build()
             .expect("an event")
             .with_sequence(7)
@@ -118,12 +128,15 @@ mod tests {
             ("ce-type", "100%"),
             ("ce-tenantid", "%FF"),
             ("Content-Type", "text/csv"),
+            ("traceId", "t 1%41"),
+            ("Nats-Msg-Id", "17"),
         ] {
             headers.insert(name, value);
         }
         let event = read(Some(&headers), &Bytes::from_static(b"a;b"), None).expect("an event");
         assert_eq!((event.source(), event.kind()), ("/störe", "100%"));
         assert_eq!((event.tenant(), event.content_type()), ("%FF", "text/csv"));
+        assert_eq!(event.headers_json(), Some(r#"{"traceId":"t 1%41"}"#));
     }
 
     #[test]

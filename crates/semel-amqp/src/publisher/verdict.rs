@@ -36,7 +36,7 @@ pub(super) fn of(
     let complete = !heard.iter().any(|one| matches!(one, Heard::Lost(_)));
     let answer = |(at, one): (usize, &Heard)| match one {
         Heard::Refused(why) => Err(PublishError::Refused(why.clone())),
-        _ if returned.contains(&marks[at]) => Err(PublishError::Refused(unrouted(at))),
+        _ if returned.contains(&marks[at]) => Err(PublishError::Unrouted(unrouted(at))),
         Heard::Lost(why) => Err(PublishError::Unavailable(why.clone())),
         Heard::Confirmed { taken: false, .. } => {
             Err(PublishError::Failed("a queue could not take it (nack)".to_owned()))
@@ -73,7 +73,7 @@ mod tests {
         Heard::Lost("channel closed".to_owned())
     }
 
-    /// One letter per event: o(k), u(navailable), f(ailed), r(efused).
+    /// One letter per event: o(k), u(navailable), f(ailed), n(o route), r(efused).
     fn answers(heard: &[Heard]) -> String {
         let marks: Vec<_> = (0..heard.len()).map(mark).collect();
         let letter = |answer| match answer {
@@ -81,6 +81,7 @@ mod tests {
             Err(PublishError::Unavailable(_)) => 'u',
             Err(PublishError::Failed(_)) => 'f',
             Err(PublishError::Later { .. }) => 'l',
+            Err(PublishError::Unrouted(_)) => 'n',
             Err(PublishError::Refused(_)) => 'r',
         };
         of(&marks, heard, |at| format!("no route for {at}")).into_iter().map(letter).collect()
@@ -88,8 +89,8 @@ mod tests {
 
     #[test]
     fn a_returned_message_is_its_own_events_failure_whoever_brought_it() {
-        assert_eq!(answers(&[ack(Some(2)), ack(None), ack(None)]), "oor");
-        assert_eq!(answers(&[ack(Some(1)), ack(Some(0)), ack(None)]), "rro");
+        assert_eq!(answers(&[ack(Some(2)), ack(None), ack(None)]), "oon");
+        assert_eq!(answers(&[ack(Some(1)), ack(Some(0)), ack(None)]), "nno");
     }
 
     #[test]
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn an_ack_with_anothers_message_is_no_proof_once_the_channel_is_lost() {
         // Event 0 was acked with the message of event 2; its own may have come after that.
-        assert_eq!(answers(&[ack(Some(2)), lost(), lost()]), "uur");
+        assert_eq!(answers(&[ack(Some(2)), lost(), lost()]), "uun");
         // With no message at its ack there was none in line.
         assert_eq!(answers(&[ack(None), lost()]), "ou");
     }

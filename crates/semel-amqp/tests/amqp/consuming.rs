@@ -95,7 +95,7 @@ async fn a_source_whose_queue_was_deleted_makes_it_again() {
     let publisher = place.publisher().connect().await.expect("the broker is there");
     let sent = about("ord_1");
     let publishing = async {
-        // Refused until the queue is there again, which asking for a message makes it.
+        // Without a route until the queue is there again, which asking for a message makes it.
         while publisher.publish(std::slice::from_ref(&sent)).await != [Ok(())] {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

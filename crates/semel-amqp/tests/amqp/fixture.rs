@@ -71,7 +71,7 @@ impl Place {
     /// How long the broker may take to confirm something. The one that all share is busy and never
     /// away; a private one dies, and must be given up soon.
     fn timeout(&self) -> Duration {
-        if self.server.is_some() { Duration::from_secs(5) } else { LIMIT / 2 }
+        if self.server.is_some() { Duration::from_secs(15) } else { LIMIT / 2 }
     }
 
     pub(crate) fn source(&self, group: &str, ordered: bool) -> SourceBuilder {

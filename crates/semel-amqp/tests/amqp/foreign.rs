@@ -59,7 +59,7 @@ async fn binary_events_with_either_prefix_and_any_type_of_value_are_read() {
             (named("urgent"), AMQPValue::Boolean(true)),
             (named("count"), AMQPValue::LongInt(-3)),
             (named("odd"), text("☃ 🦀")),
-            ("x-other".to_owned(), text("ignored")),
+            ("traceId".to_owned(), text("t-1")),
         ];
         let all: Vec<_> = all.iter().map(|(name, value)| (&**name, value.clone())).collect();
         let properties = headers(&all).with_content_type("text/plain".into());
@@ -70,6 +70,7 @@ async fn binary_events_with_either_prefix_and_any_type_of_value_are_read() {
         assert_eq!(event.content_type(), "text/plain");
         let kept: Vec<_> = event.attributes().collect();
         assert_eq!(kept, [("count", "-3"), ("odd", "☃ 🦀"), ("urgent", "true")]);
+        assert_eq!(event.headers_json(), Some(r#"{"traceId":"t-1"}"#));
     }
 }
 

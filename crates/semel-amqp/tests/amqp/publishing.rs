@@ -1,12 +1,15 @@
 //! What a publisher says about events that the broker does not take.
 
+use std::collections::BTreeSet;
+
 use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions};
 use lapin::types::FieldTable;
 use semel::event::Envelope;
-use semel::outbox::{PublishError, Publisher as _};
+use semel::outbox::memory::MemoryOutbox;
+use semel::outbox::{Outbox as _, PublishError, Publisher as _, Relay, Selection, Status};
 use semel_testkit::servers::Options;
 
-use crate::fixture::{GROUP, Place, about, take};
+use crate::fixture::{GROUP, Place, about, insist, take};
 
 fn of(kind: &str) -> Envelope {
     Envelope::builder("acme", kind, "/orders").build().expect("a valid event")
@@ -16,13 +19,17 @@ fn is_refused(answer: &Result<(), PublishError>, why: &str) -> bool {
     matches!(answer, Err(PublishError::Refused(reason)) if reason.contains(why))
 }
 
+fn is_unrouted(answer: &Result<(), PublishError>, why: &str) -> bool {
+    matches!(answer, Err(PublishError::Unrouted(reason)) if reason.contains(why))
+}
+
 #[tokio::test]
-async fn an_event_that_no_queue_is_bound_for_is_refused() {
+async fn an_event_that_no_queue_is_bound_for_has_no_route_yet() {
     let place = Place::new().await;
     let publisher = place.publisher().connect().await.expect("the broker is there");
     let event = about("ord_1");
     let answers = publisher.publish(std::slice::from_ref(&event)).await;
-    assert!(is_refused(&answers[0], "no queue is bound"), "{answers:?}");
+    assert!(is_unrouted(&answers[0], "no queue is bound"), "{answers:?}");
 
     // Nothing is wrong with the publisher: with a queue the very same event is taken.
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
@@ -30,9 +37,9 @@ async fn an_event_that_no_queue_is_bound_for_is_refused() {
     assert_eq!(take(&source).await, event);
 }
 
-/// Returned messages may come beside anybody's confirm; which event is refused must not depend on it.
+/// Returned messages may come beside anybody's confirm; which event has no route must not depend on it.
 #[tokio::test]
-async fn in_a_batch_exactly_the_unroutable_events_are_refused() {
+async fn in_a_batch_exactly_the_unroutable_events_have_no_route() {
     let place = Place::new().await;
     let source = place.source(GROUP, false).kinds(["routed"]);
     let source = source.connect().await.expect("the broker is there");
@@ -45,7 +52,7 @@ async fn in_a_batch_exactly_the_unroutable_events_are_refused() {
         for (event, answer) in batch.iter().zip(&answers) {
             match event.kind() {
                 "routed" => assert_eq!(answer, &Ok(()), "round {round}"),
-                _ => assert!(is_refused(answer, "no queue is bound"), "round {round}: {answer:?}"),
+                _ => assert!(is_unrouted(answer, "no queue is bound"), "round {round}: {answer:?}"),
             }
         }
         for event in batch.iter().filter(|event| event.kind() == "routed") {
@@ -77,18 +84,51 @@ async fn an_event_that_the_broker_finds_too_large_is_refused_and_its_neighbours_
     }
 }
 
-/// Nothing that waiting changes: it must not hold up the outbox as a broker that is away does.
+/// It takes nothing from anybody until somebody makes it.
 #[tokio::test]
-async fn events_for_an_exchange_that_is_not_there_are_refused() {
+async fn an_exchange_that_is_not_there_is_an_outage() {
     let place = Place::new().await;
     let publisher = place.publisher().declare(false).connect().await.expect("the broker is there");
     let answers = publisher.publish(&[about("ord_1"), about("ord_2")]).await;
-    assert!(answers.iter().all(|answer| is_refused(answer, "NOT_FOUND")), "{answers:?}");
+    let away = |answer: &Result<(), PublishError>| matches!(answer, Err(PublishError::Unavailable(reason)) if reason.contains("NOT_FOUND"));
+    assert!(answers.iter().all(away), "{answers:?}");
+
+    let source = place.source(GROUP, false).connect().await.expect("it makes the exchange");
+    insist(&publisher, &about("ord_3")).await;
+    take(&source).await;
+}
+
+/// Deploying the producer first is no mistake: what it tells waits in its outbox for the first
+/// consumer, uncounted, and is not buried.
+#[tokio::test]
+async fn a_producer_that_starts_before_any_consumer_loses_nothing() {
+    for declares in [true, false] {
+        let place = Place::new().await;
+        let publisher = place.publisher().declare(declares).connect().await.expect("it is there");
+        let outbox = MemoryOutbox::new();
+        let events: Vec<_> = (0..30).map(|at| about(&format!("ord_{}", at % 7))).collect();
+        outbox.append(&mut outbox.clone(), &events).await.expect("memory");
+        let relay = Relay::builder(outbox.clone(), publisher).max_attempts(1).build();
+        let relay = relay.expect("sound settings");
+        for _ in 0..3 {
+            let pass = relay.drain().await.expect("memory");
+            assert_eq!((pass.published, pass.retried, pass.buried), (0, 0, 0), "{pass:?}");
+        }
+        let relaying = relay.start();
+        let source = place.source(GROUP, false).connect().await.expect("the broker is there");
+        let mut expected: BTreeSet<_> = events.iter().map(Envelope::id).collect();
+        while !expected.is_empty() {
+            expected.remove(&take(&source).await.id());
+        }
+        relaying.stop().await;
+        let rows = outbox.list(&Selection::default(), None, 100).await.expect("memory");
+        assert!(rows.iter().all(|row| row.status == Status::Published), "{rows:?}");
+    }
 }
 
 /// Nobody may publish to an internal exchange, whatever his permissions.
 #[tokio::test]
-async fn events_that_may_not_be_published_are_refused() {
+async fn events_that_may_not_be_published_have_no_route() {
     let place = Place::new().await;
     let internal = ExchangeDeclareOptions {
         durable: true,
@@ -102,7 +142,7 @@ async fn events_that_may_not_be_published_are_refused() {
     declared.await.expect("the broker is there");
     let publisher = place.publisher().declare(false).connect().await.expect("the broker is there");
     let answers = publisher.publish(&[about("ord_1"), about("ord_2")]).await;
-    assert!(answers.iter().all(|answer| is_refused(answer, "ACCESS_REFUSED")), "{answers:?}");
+    assert!(answers.iter().all(|answer| is_unrouted(answer, "ACCESS_REFUSED")), "{answers:?}");
 }
 
 /// The channel that is closed for it was opened before; a new one declares the exchange.
@@ -115,7 +155,7 @@ async fn an_exchange_that_was_deleted_is_made_again() {
     let gone = client.channel.exchange_delete(name, ExchangeDeleteOptions::default());
     gone.await.expect("the broker is there");
     let answers = publisher.publish(&[about("ord_1")]).await;
-    assert!(is_refused(&answers[0], "no queue is bound"), "{answers:?}");
+    assert!(is_unrouted(&answers[0], "no queue is bound"), "{answers:?}");
 }
 
 /// A frame cannot be split: sent all the same, it would end the connection for everybody.

@@ -16,7 +16,7 @@ use semel_testkit::servers::{Fleet, Nats, Options, Server};
 /// So long that only what never happens takes it.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long the server waits for an answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A stream, and the server that it lies on.
 pub(crate) struct Place {
@@ -64,7 +64,7 @@ impl Place {
     /// How long the server may take to confirm something. The one that all share is busy and never
     /// away; a private one dies, and must be given up soon.
     fn timeout(&self) -> Duration {
-        if self.server.is_some() { Duration::from_secs(5) } else { LIMIT / 2 }
+        if self.server.is_some() { Duration::from_secs(15) } else { LIMIT / 2 }
     }
 
     /// The stream as the server has it.

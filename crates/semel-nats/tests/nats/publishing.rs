@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use async_nats::jetstream::{self, stream};
+use async_nats::jetstream::{self, consumer, stream};
 use metrics::{
     Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
+use semel::Executor;
 use semel::event::Envelope;
+use semel::inbox::{Consumer, Inbox};
 use semel::outbox::{PublishError, Publisher as _, partition};
+use semel::store::memory::MemoryStore;
 use semel_nats::{NatsPublisher, async_nats};
 
-use crate::place::{Place, event, events, insist, publish, within};
+use crate::place::{Place, event, events, insist, publish, take, within};
 
 /// Adds up one counter.
 struct Duplicates(Arc<AtomicU64>);
@@ -64,6 +68,76 @@ async fn a_repeat_is_stored_once_told_as_success_and_counted() {
     assert_eq!(place.stored().await, 1);
 }
 
+/// The server remembers ids for two minutes, a purge or not.
+#[tokio::test]
+async fn an_event_that_was_purged_is_published_again() {
+    let place = Place::shared().await;
+    let publisher = place.publisher().await;
+    let events = events(3);
+    for event in &events {
+        assert_eq!(publish(&publisher, event).await, Ok(()));
+    }
+    place.stream().await.purge().await.expect("it is emptied");
+    assert_eq!(place.stored().await, 0);
+    for round in 0..2 {
+        // The second time it is there, under another id of the server's.
+        let answers = within("answers", publisher.publish(&events)).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        assert!(place.stored().await >= 3, "round {round}");
+    }
+    let source = place.source("g").await.build().expect("sound settings");
+    let mut expected: Vec<_> = events.iter().map(Envelope::id).collect();
+    while !expected.is_empty() {
+        let id = take(&source).await.id();
+        expected.retain(|wanted| *wanted != id);
+    }
+}
+
+/// A repeat that comes after the server's time to recognise it is stored twice, and handled once.
+#[tokio::test]
+async fn a_repeat_that_the_server_has_forgotten_is_handled_once() {
+    let mut place = Place::shared().await;
+    place.topology = crate::place::topology().duplicate_window(Duration::from_millis(100));
+    place.topology.ensure(&place.client().await).await.expect("the stream is made");
+    let (publisher, event) = (place.publisher().await, event());
+    assert_eq!(publish(&publisher, &event).await, Ok(()));
+    let repeating = async {
+        while place.stored().await < 2 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(publish(&publisher, &event).await, Ok(()));
+        }
+    };
+    within("it is stored twice", repeating).await;
+    let handled = Arc::new(AtomicU64::new(0));
+    let inbox = Inbox::new(Executor::new(MemoryStore::new()));
+    let group = inbox.group("g").on("order.placed", {
+        let handled = Arc::clone(&handled);
+        move |_, _| {
+            handled.fetch_add(1, Ordering::Relaxed);
+            async { Ok::<_, String>(()) }
+        }
+    });
+    let source = place.source("g").await.build().expect("sound settings");
+    let consuming = Consumer::new(group, source).expect("a sound group").start();
+    let stored = place.stored().await;
+    let acked = async {
+        loop {
+            let found = place.stream().await.get_consumer("g").await;
+            if let Ok(mut found) = found {
+                let found: &mut consumer::PullConsumer = &mut found;
+                let info = found.info().await.expect("the server answers");
+                if info.ack_floor.stream_sequence >= stored {
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within("all are acked", acked).await;
+    consuming.stop().await;
+    assert_eq!(handled.load(Ordering::Relaxed), 1);
+}
+
 #[tokio::test]
 async fn the_same_id_of_another_tenant_is_another_event() {
     let place = Place::shared().await;
@@ -105,7 +179,7 @@ async fn an_event_larger_than_the_stream_takes_is_refused() {
 }
 
 #[tokio::test]
-async fn an_event_that_the_stream_has_no_subject_for_is_refused_and_says_which() {
+async fn an_event_that_the_stream_has_no_subject_for_waits_and_says_which() {
     let place = Place::shared().await;
     // Who counts more partitions than the stream has.
     let topology = place.topology.clone().partitions(1_024);
@@ -114,7 +188,7 @@ async fn an_event_that_the_stream_has_no_subject_for_is_refused_and_says_which()
         events(400).into_iter().partition(|event| partition(event, 1_024) < 16);
     assert!(!inside.is_empty() && !outside.is_empty(), "400 events go everywhere");
     for answer in within("answers", publisher.publish(&outside)).await {
-        let Err(PublishError::Refused(reason)) = answer else { panic!("{answer:?}") };
+        let Err(PublishError::Unrouted(reason)) = answer else { panic!("{answer:?}") };
         assert!(reason.contains(".order.placed"), "{reason}");
         assert!(reason.contains(&place.topology.subjects()[0]), "{reason}");
     }

@@ -8,7 +8,7 @@ use async_nats::jetstream::{self, consumer};
 use semel::event::{Envelope, STRUCTURED};
 use semel::inbox::{Answer, Message as _};
 use semel::outbox::Publisher as _;
-use semel_nats::async_nats;
+use semel_nats::{NatsMessage, async_nats};
 use semel_testkit::BrokerFixture as _;
 
 use crate::place::{PATIENCE, Place, event, events, insist, next, publish, take, within};
@@ -65,6 +65,35 @@ async fn what_nobody_takes_from_a_source_goes_to_another_in_the_end() {
         missing.remove(&take(&other).await.id());
     }
     drop(idle);
+}
+
+/// A worker that was too slow acks while another has its message: it is done, and comes to nobody.
+#[tokio::test]
+async fn a_late_ack_while_another_has_the_message_settles_it() {
+    let place = Place::shared().await;
+    let short = Duration::from_secs(1);
+    let slow = place.source("G").await.ack_wait(short).build().expect("sound settings");
+    insist(&place.publisher().await, &event()).await;
+    // Taken, and nobody says that it is in hands.
+    let late = next(&slow).await;
+    let other = place.source("G").await.ack_wait(short).build().expect("sound settings");
+    let again = next(&other).await;
+    let id = |message: &NatsMessage| message.envelope().expect("an event").id();
+    assert_eq!(id(&late), id(&again));
+    within("an answer", late.answer(Answer::Ack)).await.expect("the server takes a late ack");
+    let _ = within("an answer", again.answer(Answer::Ack)).await;
+    let settled = async {
+        loop {
+            let mut consumer: consumer::PullConsumer =
+                place.stream().await.get_consumer("G").await.expect("a consumer");
+            let info = consumer.info().await.expect("the server answers");
+            if info.num_ack_pending == 0 && info.ack_floor.stream_sequence == 1 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within("it is settled", settled).await;
 }
 
 #[tokio::test]
