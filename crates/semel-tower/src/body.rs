@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -45,8 +45,16 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
     }
 
     /// A body of these bytes.
-    pub(crate) fn whole(data: impl Into<Bytes>) -> Self {
+    pub fn whole(data: impl Into<Bytes>) -> Self {
         Self { state: State::Whole { data: data.into(), trailers: None } }
+    }
+
+    /// Why it broke off, where that is known before it is read.
+    pub fn error(&self) -> Option<&B::Error> {
+        match &self.state {
+            State::Begun { error, .. } => error.as_ref(),
+            State::Through { .. } | State::Whole { .. } => None,
+        }
     }
 
     /// Whether nobody has read any of it.
@@ -55,7 +63,7 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
     }
 
     /// A body of these bytes, and trailers after them.
-    pub(crate) fn with_trailers(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
+    pub fn with_trailers(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
         Self { state: State::Whole { data, trailers } }
     }
 }
@@ -145,17 +153,33 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
 }
 
 /// What reading a body to its end came to.
-pub(crate) enum Collected<B: HttpBody> {
+#[derive(Debug)]
+pub enum Collected<B: HttpBody> {
     /// All of it.
-    Whole { data: Bytes, trailers: Option<Box<HeaderMap>> },
-    /// It has more than the limit; the body goes on where reading stopped.
-    TooLong { bytes: u64, body: Body<B> },
-    /// It broke off; the body gives what there was, and the error.
-    Broken { bytes: u64, body: Body<B> },
+    Whole {
+        /// Its bytes.
+        data: Bytes,
+        /// Its trailers, if it has any.
+        trailers: Option<Box<HeaderMap>>,
+    },
+    /// It has more than the limit.
+    TooLong {
+        /// As far as is known.
+        bytes: u64,
+        /// From its first byte; reading goes on where it stopped.
+        body: Body<B>,
+    },
+    /// It broke off.
+    Broken {
+        /// How many there were.
+        bytes: u64,
+        /// What there was, and the error.
+        body: Body<B>,
+    },
 }
 
-/// Reads `body` to its end, or until it has more than `limit` bytes.
-pub(crate) async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> Collected<B> {
+/// Reads `body` to its end, or until it has more than `limit` bytes. What was read is never lost.
+pub async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> Collected<B> {
     let announced = body.size_hint().lower();
     if announced > limit as u64 {
         return Collected::TooLong { bytes: announced, body: Body::through(body) };
@@ -179,7 +203,7 @@ pub(crate) async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) ->
                 }
             },
         };
-        head = head.with(chunk);
+        head = head.with(chunk, usize::try_from(announced).unwrap_or(limit));
         if head.len() > limit {
             let bytes = (head.len() as u64).saturating_add(body.size_hint().lower());
             let state = State::Begun { head: head.into(), error: None, rest: Some(body) };
@@ -209,8 +233,11 @@ pub(crate) async fn receive<B: HttpBody<Data = Bytes>>(
 enum Head {
     Empty,
     One(Bytes),
-    Joined(BytesMut),
+    Joined(Vec<u8>),
 }
+
+/// A chunk below this length is copied: as it came it may keep a whole buffer of its connection.
+const SMALL: usize = 4 << 10;
 
 impl Head {
     fn len(&self) -> usize {
@@ -221,21 +248,26 @@ impl Head {
         }
     }
 
-    fn with(self, chunk: Bytes) -> Self {
-        match self {
-            head if chunk.is_empty() => head,
-            Head::Empty => Head::One(chunk),
+    /// `whole` is what the body is known to come to, if anything. It is reserved at once: memory that
+    /// was never written to takes no room. Otherwise growth is by a quarter, not by the double, so that
+    /// what is held is close to what is counted.
+    fn with(self, chunk: Bytes, whole: usize) -> Self {
+        let mut joined = match self {
+            head if chunk.is_empty() => return head,
+            Head::Empty if chunk.len() < SMALL => return Head::One(Bytes::copy_from_slice(&chunk)),
+            Head::Empty => return Head::One(chunk),
             Head::One(first) => {
-                let mut joined = BytesMut::with_capacity(2 * (first.len() + chunk.len()));
+                let mut joined = Vec::with_capacity(whole.max(first.len() + chunk.len()));
                 joined.extend_from_slice(&first);
-                joined.extend_from_slice(&chunk);
-                Head::Joined(joined)
+                joined
             }
-            Head::Joined(mut joined) => {
-                joined.extend_from_slice(&chunk);
-                Head::Joined(joined)
-            }
+            Head::Joined(joined) => joined,
+        };
+        if joined.capacity() - joined.len() < chunk.len() {
+            joined.reserve_exact(chunk.len().max(joined.len() / 4));
         }
+        joined.extend_from_slice(&chunk);
+        Head::Joined(joined)
     }
 }
 
@@ -244,7 +276,7 @@ impl From<Head> for Bytes {
         match head {
             Head::Empty => Bytes::new(),
             Head::One(chunk) => chunk,
-            Head::Joined(joined) => joined.freeze(),
+            Head::Joined(joined) => joined.into(),
         }
     }
 }

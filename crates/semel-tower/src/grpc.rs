@@ -101,7 +101,7 @@ pub use crate::client::{CallKey, UnfitKey};
 pub use crate::fate::Fate;
 pub use crate::future::ResponseFuture;
 pub use crate::problem::{Problem, Slug};
-pub use codes::{Answered, Codes};
+pub use codes::{Answered, Codes, released};
 pub use interceptor::{KeyInterceptor, with_key};
 pub use layer::GrpcLayer;
 pub use methods::InvalidDescriptorSet;

@@ -9,8 +9,8 @@
 //!
 //! # Where it stands
 //!
-//! Authentication goes outside (the layer asks who the caller is), CORS and tracing too (replays and
-//! problems want them as well). Under axum, add it with `Router::layer` to the outermost router, which
+//! Authentication goes outside (the layer asks who the caller is), CORS and tracing too (problems want
+//! them as well; of a handler that answers for CORS itself, replays keep the headers). Under axum, add it with `Router::layer` to the outermost router, which
 //! also sees the URL of [answers asked for later](OPERATIONS); a nested one does not. Its services
 //! take and give [`Body`](crate::Body): inside one `ServiceBuilder`, something below that insists on
 //! axum's own (`middleware::from_fn`) needs
@@ -56,9 +56,12 @@
 //! ```
 
 mod answer;
+mod content;
+mod cors;
 mod fingerprint;
 mod later;
 mod layer;
+mod multipart;
 mod preset;
 mod problem;
 mod rules;

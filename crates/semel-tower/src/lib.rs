@@ -20,7 +20,7 @@ pub mod openapi;
 mod problem;
 mod road;
 
-pub use body::Body;
+pub use body::{Body, Collected, collect};
 pub use envelope::{Damaged, Envelope};
 pub use identity::{Scope, Tenant};
 pub use road::{Atomic, Fenced, Road, Transaction, Unprotected};

@@ -41,6 +41,8 @@ pub struct Problem {
     pub(crate) status: StatusCode,
     /// Whether an HTTP/1.1 connection is not to be used again: a request's body was left on it.
     pub(crate) close: bool,
+    /// Whether HTTP's body has an `error` object too.
+    pub(crate) error_object: bool,
 }
 
 impl Problem {
@@ -57,6 +59,7 @@ impl Problem {
             operation_id: None,
             status,
             close: false,
+            error_object: false,
         }
     }
 
@@ -73,7 +76,9 @@ impl Problem {
         self
     }
 
-    pub(crate) fn operation(mut self, id: Option<OperationId>) -> Self {
+    /// The operation that it is about, so that operators and the service's own logs can be asked for
+    /// it. Nothing is said by default.
+    pub fn operation(mut self, id: Option<OperationId>) -> Self {
         self.operation_id = id;
         self
     }

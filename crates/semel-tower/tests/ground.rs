@@ -22,10 +22,10 @@ use semel_testkit::Fixture;
 
 pub(crate) use client::{Answer, Client, Protocol, Sent, body, chunked, get, keyed, post, request};
 pub(crate) use server::Server;
-pub(crate) use stores::{Memory, MemoryOverH2, Postgres, Redis, Sqlite};
+pub(crate) use stores::{MariaDb, Memory, MemoryOverH2, Postgres, Redis, Sqlite};
 
 /// No test takes so long, on any machine; one that hangs must say so.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A place for one test's records. [`Fixture::store`] gives another handle on the same records, and
 /// [`Fixture::advance`] lets their time pass. In memory and in SQLite the clock stands still until
@@ -93,6 +93,7 @@ macro_rules! on_every_store {
         crate::ground::tests_on! { memory_h2 MemoryOverH2 $($test)* }
         crate::ground::tests_on! { sqlite Sqlite $($test)* }
         crate::ground::tests_on! { postgres Postgres $($test)* }
+        crate::ground::tests_on! { mariadb MariaDb $($test)* }
         crate::ground::tests_on! { redis Redis $($test)* }
     };
 }
@@ -110,6 +111,7 @@ macro_rules! on_every_database {
     ($($test:ident,)*) => {
         crate::ground::tests_on! { sqlite Sqlite $($test)* }
         crate::ground::tests_on! { postgres Postgres $($test)* }
+        crate::ground::tests_on! { mariadb MariaDb $($test)* }
     };
 }
 

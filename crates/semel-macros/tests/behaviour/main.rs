@@ -1,7 +1,8 @@
-//! What calls of idempotent functions come to, on the memory store and on SQLite.
+//! What calls of idempotent functions come to, in memory, on SQLite, PostgreSQL and Redis.
 
 mod answers;
 mod identity;
+mod servers;
 mod settings;
 mod shapes;
 mod transactions;

@@ -7,7 +7,7 @@ use http_body::Body as HttpBody;
 use semel::{Outcome, Receipt, Recorded, Settlement};
 use tonic::{Code, Status};
 
-use super::codes::Answered;
+use super::codes::{Answered, FATE};
 use super::frame::PREFIX;
 use super::rules::Rules;
 use crate::body::{Body, Collected, collect};
@@ -22,16 +22,23 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
     response: Response<B>,
     rules: &Rules,
 ) -> Settlement<Response<Body<B>>> {
-    let (parts, body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
     match collect(body, rules.max_response.saturating_add(PREFIX)).await {
-        Collected::Whole { data, trailers } => {
+        Collected::Whole { data, mut trailers } => {
             let none = HeaderMap::new();
             let weighed = weigh(&parts, trailers.as_deref().unwrap_or(&none), &data, rules);
+            // Said to this layer, and to nobody else.
+            parts.headers.remove(FATE);
+            if let Some(trailers) = &mut trailers {
+                trailers.remove(FATE);
+            }
             let answer = Response::from_parts(parts, Body::with_trailers(data, trailers));
             weighed.settle(answer)
         }
         Collected::TooLong { bytes, body } | Collected::Broken { bytes, body } => {
-            weigh_part(&parts, bytes, rules).settle(Response::from_parts(parts, body))
+            let weighed = weigh_part(&parts, bytes, rules);
+            parts.headers.remove(FATE);
+            weighed.settle(Response::from_parts(parts, body))
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Which answers are kept, by their code.
 
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tonic::Code;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
 
 use super::frame;
 use crate::fate::Fate;
@@ -15,15 +17,19 @@ use crate::fate::Fate;
 ///
 /// | code | fate |
 /// |---|---|
-/// | `INVALID_ARGUMENT`, `NOT_FOUND`, `PERMISSION_DENIED`, `UNAUTHENTICATED`, `UNIMPLEMENTED` | [`Fate::Release`]: the call was refused before it did anything |
+/// | `INVALID_ARGUMENT`, `UNIMPLEMENTED` | [`Fate::Release`]: the call was refused before it did anything |
 /// | every other | [`Fate::Fail`]: it may have done something |
 ///
-/// `FAILED_PRECONDITION`, `ALREADY_EXISTS`, `OUT_OF_RANGE` and `RESOURCE_EXHAUSTED` are among the
-/// others because a handler passes on what the services behind it say, and those codes also mean
-/// "it happened, and there is no answer": a repeat must come under the same operation id. It runs at
-/// once all the same, unless the failure policy says when.
+/// `NOT_FOUND`, `PERMISSION_DENIED`, `UNAUTHENTICATED`, `FAILED_PRECONDITION`, `ALREADY_EXISTS`,
+/// `OUT_OF_RANGE` and `RESOURCE_EXHAUSTED` are among the others because a handler passes on what the
+/// services behind it say, and that may be after an effect: a repeat must come under the same operation
+/// id. It runs at once all the same, unless the failure policy says when. A handler that refused before
+/// it did anything says so with [`released`].
 #[derive(Clone)]
-pub struct Codes(Kind);
+pub struct Codes {
+    kind: Kind,
+    doubts_errors: bool,
+}
 
 #[derive(Clone)]
 enum Kind {
@@ -34,21 +40,25 @@ enum Kind {
 }
 
 impl Codes {
+    const fn of(kind: Kind) -> Self {
+        Self { kind, doubts_errors: false }
+    }
+
     /// `OK`. The default.
     pub fn ok_only() -> Self {
-        Self(Kind::OkOnly)
+        Self::of(Kind::OkOnly)
     }
 
     /// `OK`, and the refusals that a caller is meant to live with: `INVALID_ARGUMENT`,
     /// `ALREADY_EXISTS`, `FAILED_PRECONDITION`, `OUT_OF_RANGE`, `UNIMPLEMENTED`. A repeat of a
     /// refused call needs a new key.
     pub fn terminal() -> Self {
-        Self(Kind::Terminal)
+        Self::of(Kind::Terminal)
     }
 
     /// Every code: a failed call stays failed, and its repeat needs a new key.
     pub fn everything() -> Self {
-        Self(Kind::Everything)
+        Self::of(Kind::Everything)
     }
 
     /// Whatever `fate` says.
@@ -64,11 +74,25 @@ impl Codes {
     /// });
     /// ```
     pub fn by(fate: impl Fn(&Answered<'_>) -> Fate + Send + Sync + 'static) -> Self {
-        Self(Kind::By(Arc::new(fate)))
+        Self::of(Kind::By(Arc::new(fate)))
+    }
+
+    /// A code that tells of a failing server (`CANCELLED`, `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
+    /// `UNAVAILABLE`, `DATA_LOSS`) and is not kept is [`Fate::Doubt`]: it says neither that the call had
+    /// its effect nor that it had none. Under [`OnCrash::Hold`](semel::OnCrash::Hold) it is then not run
+    /// again before somebody has looked. Default: it is a failure. Has no effect on [`by`](Self::by).
+    #[must_use]
+    pub fn doubt_errors(mut self) -> Self {
+        self.doubts_errors = true;
+        self
     }
 
     pub(super) fn fate(&self, answer: &Answered<'_>) -> Fate {
-        let kept = match &self.0 {
+        if let Some(said) = answer.metadata(&FATE) {
+            // What another process said of its own claim says nothing of this one.
+            return if said.as_bytes() == token().as_bytes() { Fate::Release } else { Fate::Fail };
+        }
+        let kept = match &self.kind {
             Kind::By(fate) => return fate(answer),
             Kind::Everything => true,
             Kind::OkOnly => answer.code == Code::Ok,
@@ -77,6 +101,7 @@ impl Codes {
         match kept {
             true => Fate::Keep,
             false if is_refusal(answer.code) => Fate::Release,
+            false if self.doubts_errors && is_error(answer.code) => Fate::Doubt,
             false => Fate::Fail,
         }
     }
@@ -95,19 +120,59 @@ fn is_terminal(code: Code) -> bool {
 
 /// Said before anything was done.
 fn is_refusal(code: Code) -> bool {
+    matches!(code, Code::InvalidArgument | Code::Unimplemented)
+}
+
+/// Says that a server failed, and not what it had done by then.
+fn is_error(code: Code) -> bool {
     matches!(
         code,
-        Code::InvalidArgument
-            | Code::NotFound
-            | Code::PermissionDenied
-            | Code::Unauthenticated
-            | Code::Unimplemented
+        Code::Cancelled
+            | Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
     )
+}
+
+/// How a handler's status says what becomes of its claim; it does not leave the service.
+pub(super) const FATE: HeaderName = HeaderName::from_static(NAME);
+const NAME: &str = "semel-fate";
+
+/// What [`released`] says in this process. A status that a service hands on from another one must not
+/// free the key of work that has had its effect here.
+fn token() -> &'static str {
+    static TOKEN: LazyLock<String> = LazyLock::new(|| {
+        let draw = || RandomState::new().build_hasher().finish();
+        format!("{:016x}{:016x}", draw(), draw())
+    });
+    &TOKEN
+}
+
+/// The same status, of a call that was refused before it did anything: its claim is given back, and the
+/// key is free again, also for a corrected call. Without it only `INVALID_ARGUMENT` and `UNIMPLEMENTED`
+/// are taken for that.
+///
+/// ```
+/// use semel_tower::grpc;
+/// use tonic::Status;
+///
+/// fn find(account: Option<u64>) -> Result<u64, Status> {
+///     account.ok_or_else(|| grpc::released(Status::not_found("no such account; nothing was done")))
+/// }
+/// assert!(find(None).is_err());
+/// ```
+#[must_use]
+pub fn released(mut status: Status) -> Status {
+    let value = MetadataValue::try_from(token()).expect("digits are ASCII");
+    status.metadata_mut().insert(NAME, value);
+    status
 }
 
 impl fmt::Debug for Codes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.0 {
+        f.write_str(match &self.kind {
             Kind::OkOnly => "ok_only",
             Kind::Terminal => "terminal",
             Kind::Everything => "everything",
@@ -170,9 +235,28 @@ mod tests {
 
     #[test]
     fn only_what_was_refused_before_it_did_anything_is_released() {
-        assert_eq!(with(&Codes::ok_only(), Fate::Release), [3, 5, 7, 12, 16]);
-        assert_eq!(with(&Codes::ok_only(), Fate::Fail), [1, 2, 4, 6, 8, 9, 10, 11, 13, 14, 15]);
-        assert_eq!(with(&Codes::terminal(), Fate::Release), [5, 7, 16]);
+        assert_eq!(with(&Codes::ok_only(), Fate::Release), [3, 12]);
+        let failed = [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16];
+        assert_eq!(with(&Codes::ok_only(), Fate::Fail), failed);
+        assert_eq!(with(&Codes::terminal(), Fate::Release), [0_i32; 0]);
+    }
+
+    #[test]
+    fn a_failing_server_may_be_doubted() {
+        let doubting = Codes::ok_only().doubt_errors();
+        assert_eq!(with(&doubting, Fate::Doubt), [1, 2, 4, 13, 14, 15]);
+        assert_eq!(with(&doubting, Fate::Release), [3, 12]);
+        assert_eq!(with(&Codes::everything().doubt_errors(), Fate::Doubt), [0_i32; 0]);
+    }
+
+    #[test]
+    fn a_status_may_say_that_nothing_was_done() {
+        let status = released(Status::not_found("no such account"));
+        let headers = status.metadata().clone().into_headers();
+        let none = HeaderMap::new();
+        let answer =
+            Answered { code: Code::NotFound, headers: &headers, trailers: &none, data: b"" };
+        assert_eq!(Codes::ok_only().fate(&answer), Fate::Release);
     }
 
     #[test]

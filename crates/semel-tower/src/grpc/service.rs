@@ -326,7 +326,8 @@ where
     let response = match responding.await {
         Ok(response) => response,
         Err(error) => {
-            return Settlement::Fail { error: error.to_string(), answer: Err(error) };
+            // It ended without an answer, and what it did by then is done.
+            return Settlement::Doubt { error: error.to_string(), answer: Err(error) };
         }
     };
     answer::settle(response, &rules).await.map(Ok)

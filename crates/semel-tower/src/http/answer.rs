@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body::Body as HttpBody;
 use semel::{Outcome, Receipt, Recorded, Settlement};
 
+use super::cors;
 use super::rules::Rules;
 use crate::body::{Body, Collected, collect};
 use crate::envelope::{self, Damaged, Envelope};
@@ -77,10 +78,11 @@ fn said(answer: &http::response::Parts) -> String {
     }
 }
 
-/// The answer that the ledger kept.
+/// The answer that the ledger kept, as a page of `origin` gets it.
 pub(super) fn replay<B: HttpBody<Data = Bytes>>(
     outcome: &Outcome,
     receipt: Receipt,
+    origin: Option<&HeaderValue>,
 ) -> Result<Response<Body<B>>, Damaged> {
     if outcome.content_type() != Envelope::HTTP {
         return Err(Damaged::Invalid("content type"));
@@ -89,6 +91,7 @@ pub(super) fn replay<B: HttpBody<Data = Bytes>>(
     let mut response = Response::new(Body::whole(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
+    cors::fit(response.headers_mut(), origin);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response.extensions_mut().insert(receipt);
     Ok(response)

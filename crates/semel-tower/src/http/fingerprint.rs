@@ -7,28 +7,27 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use semel::Fingerprint;
 
+use super::content::{self, Content};
 use super::layer::target;
 use super::rules::Rules;
 
-/// Of method, path, query, content type, body and the headers that the rules name.
+/// Of method, path, query, content type, what the body says and the headers that the rules name.
 ///
-/// The order of a query's parameters, of a JSON body's members and the spelling of both make no
-/// difference; neither do a content type's parameters.
+/// The order of a query's parameters, of a form's fields and of a JSON body's members and the spelling of
+/// all three make no difference; neither do a content type's parameters, a gzip or deflate coding, and
+/// the boundary of a body of several parts.
 pub(super) fn of(request: &Parts, body: &[u8], rules: &Rules) -> Fingerprint {
     let content_type = essence(request);
-    let body = if is_json(&content_type) {
-        Fingerprint::of_selected(body, &rules.include, &rules.exclude)
-    } else {
-        Fingerprint::of_bytes(body)
-    };
+    let Content { print, coding } = content::of(request, body, &content_type, rules);
     let target = target(request);
-    let query = query(target.query().unwrap_or_default());
+    let query = content::pairs(target.query().unwrap_or_default());
     let mut parts: Vec<&[u8]> = vec![
         request.method.as_str().as_bytes(),
         target.path().as_bytes(),
         &query,
         content_type.as_bytes(),
-        body.as_bytes(),
+        &coding,
+        print.as_bytes(),
     ];
     named(&mut parts, &request.headers, &rules.matched_headers);
     Fingerprint::of_parts(&parts)
@@ -58,60 +57,6 @@ fn essence(request: &Parts) -> Cow<'_, str> {
     } else {
         Cow::Borrowed(essence)
     }
-}
-
-fn is_json(essence: &str) -> bool {
-    essence == "application/json" || essence.ends_with("+json")
-}
-
-/// The parameters of a query, in one spelling, ordered by name. The order of one name's values is meant.
-fn query(query: &str) -> Vec<u8> {
-    if query.is_empty() {
-        return Vec::new();
-    }
-    let mut pairs: Vec<(Vec<u8>, Option<Vec<u8>>)> = query
-        .split('&')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| match pair.split_once('=') {
-            Some((name, value)) => (spelled(name), Some(spelled(value))),
-            None => (spelled(pair), None),
-        })
-        .collect();
-    pairs.sort_by(|one, two| one.0.cmp(&two.0));
-    let mut canonical = Vec::with_capacity(query.len() + 9 * pairs.len());
-    for (name, value) in pairs {
-        canonical.extend((name.len() as u64).to_be_bytes());
-        canonical.extend(name);
-        // A name without `=` and a name with an empty value are two things.
-        canonical.push(u8::from(value.is_some()));
-        let value = value.unwrap_or_default();
-        canonical.extend((value.len() as u64).to_be_bytes());
-        canonical.extend(value);
-    }
-    canonical
-}
-
-/// A text in its normal spelling (RFC 3986 §6.2.2): what needs no escape has none, and escapes are
-/// in upper case. An escaped `+` stays apart from a plain one, which forms read as a space.
-fn spelled(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let mut normal = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let escaped = (bytes[at] == b'%')
-            .then(|| text.get(at + 1..at + 3).filter(|hex| !hex.starts_with('+')))
-            .flatten()
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match escaped {
-            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
-                normal.push(byte);
-            }
-            Some(_) => normal.extend(bytes[at..at + 3].to_ascii_uppercase()),
-            None => normal.push(bytes[at]),
-        }
-        at += if escaped.is_some() { 3 } else { 1 };
-    }
-    normal
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{self, Either};
-use http::header::{CACHE_CONTROL, LOCATION, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, LOCATION, ORIGIN, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::Body as HttpBody;
@@ -121,7 +121,8 @@ impl Later {
 
 /// Whether this asks after an operation.
 pub(super) fn is_status(request: &Parts) -> bool {
-    request.method == Method::GET && request.uri.path().starts_with(OPERATIONS)
+    let asks = [Method::GET, Method::HEAD].contains(&request.method);
+    asks && request.uri.path().starts_with(OPERATIONS)
 }
 
 /// Where an operation's record is, for those who may know.
@@ -234,7 +235,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 {
                     return Err(Problem::new(Slug::ReplayRefused, "the replay check said no"));
                 }
-                match answer::replay(outcome, receipt) {
+                match answer::replay(outcome, receipt, parts.headers.get(ORIGIN)) {
                     Ok(response) => return Ok(response),
                     Err(damaged) => Problem::new(Slug::ResultUnavailable, damaged.to_string()),
                 }

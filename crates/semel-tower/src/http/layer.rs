@@ -52,6 +52,7 @@ pub(super) struct Door<S: Store> {
     pub(super) scope: Scope,
     pub(super) keys: Arc<[HeaderName]>,
     pub(super) problems: Arc<str>,
+    pub(super) error_object: bool,
     rules: Arc<Rules>,
     routes: Routes,
     /// All that any rule names.
@@ -68,6 +69,7 @@ impl<S: Store> Clone for Door<S> {
             scope: self.scope.clone(),
             keys: Arc::clone(&self.keys),
             problems: Arc::clone(&self.problems),
+            error_object: self.error_object,
             rules: self.rules.clone(),
             routes: self.routes.clone(),
             methods: self.methods.clone(),
@@ -104,6 +106,7 @@ impl<S: Store, R: Road<S>> IdempotencyLayer<S, R> {
                 HeaderName::from_static("x-idempotency-key"),
             ]),
             problems: PROBLEMS.into(),
+            error_object: false,
             rules: Arc::default(),
             routes: HashMap::new(),
             methods: HashSet::new(),
@@ -148,6 +151,13 @@ impl<S: Store, R: Road<S>> IdempotencyLayer<S, R> {
     #[must_use]
     pub fn problem_types(self, base: impl Into<Arc<str>>) -> Self {
         self.change(|door| door.problems = base.into())
+    }
+
+    /// Whether problems also carry an `error` object, as
+    /// [`Problem::error_object`](super::Problem::error_object) has it. Default no.
+    #[must_use]
+    pub fn error_object(self, wanted: bool) -> Self {
+        self.change(|door| door.error_object = wanted)
     }
 
     /// Names the operation of a request; `None` falls back to the default: the method and, under

@@ -9,8 +9,23 @@ use http::response::Parts;
 use crate::fate::Fate;
 
 /// Which answers are kept, by their status.
+///
+/// What becomes of an answer that is not kept does not depend on the choice:
+///
+/// | status | fate |
+/// |---|---|
+/// | 400, 405, 406, 411, 413 to 417, 421, 422, 425, 426, 428, 431 | [`Fate::Release`]: about the form of the request, said before it did anything |
+/// | every other | [`Fate::Fail`]: it may have done something |
+///
+/// 401, 403, 404, 409, 410, 412, 423 and 429 are among the others because a handler passes on what the
+/// services behind it say, and that may be after an effect: a repeat must come under the same operation
+/// id. It runs at once all the same, unless the failure policy says when. A handler that refused before it
+/// did anything says so with a [`Fate::Release`] in the extensions of its response.
 #[derive(Clone)]
-pub struct Preset(Kind);
+pub struct Preset {
+    kind: Kind,
+    doubts_5xx: bool,
+}
 
 #[derive(Clone)]
 enum Kind {
@@ -22,32 +37,45 @@ enum Kind {
 }
 
 impl Preset {
+    const fn of(kind: Kind) -> Self {
+        Self { kind, doubts_5xx: false }
+    }
+
     /// 2xx, and 3xx: a redirect after a POST is a success that says where. The default.
     pub fn success_only() -> Self {
-        Self(Kind::SuccessOnly)
+        Self::of(Kind::SuccessOnly)
     }
 
     /// Everything below 500, but for what the same request may not get again a moment later: 401,
     /// 403, 408, 413, 425, 429.
     pub fn below_500() -> Self {
-        Self(Kind::Below500)
+        Self::of(Kind::Below500)
     }
 
     /// 2xx, 3xx, and the 4xx that no repeat can change: not those of
     /// [`below_500`](Self::below_500), and not those that tell of a state somebody else may change
     /// (404, 409, 412, 421, 423, 424, 426, 428).
     pub fn terminal() -> Self {
-        Self(Kind::Terminal)
+        Self::of(Kind::Terminal)
     }
 
     /// Everything, 5xx too: a failed request stays failed, and its repeat needs a new key.
     pub fn stripe_v1() -> Self {
-        Self(Kind::StripeV1)
+        Self::of(Kind::StripeV1)
     }
 
     /// Whatever `fate` says.
     pub fn by(fate: impl Fn(&Parts) -> Fate + Send + Sync + 'static) -> Self {
-        Self(Kind::By(Arc::new(fate)))
+        Self::of(Kind::By(Arc::new(fate)))
+    }
+
+    /// A 5xx that is not kept is [`Fate::Doubt`]: it says neither that the request had its effect nor
+    /// that it had none. Under [`OnCrash::Hold`](semel::OnCrash::Hold) it is then not run again before
+    /// somebody has looked. Default: it is a failure. Has no effect on [`by`](Self::by).
+    #[must_use]
+    pub fn doubt_5xx(mut self) -> Self {
+        self.doubts_5xx = true;
+        self
     }
 
     pub(super) fn fate(&self, answer: &Parts) -> Fate {
@@ -55,19 +83,47 @@ impl Preset {
             return *said;
         }
         let status = answer.status;
-        let kept = match &self.0 {
+        let kept = match &self.kind {
             Kind::By(fate) => return fate(answer),
             Kind::StripeV1 => true,
             Kind::SuccessOnly => status.as_u16() < 400,
             Kind::Below500 => status.as_u16() < 500 && !passing(status),
             Kind::Terminal => status.as_u16() < 500 && !passing(status) && !changing(status),
         };
-        match (kept, status.is_client_error() && !broken_off(status)) {
-            (true, _) => Fate::Keep,
-            (false, true) => Fate::Release,
-            (false, false) => Fate::Fail,
+        match kept {
+            true => Fate::Keep,
+            false if is_form(status) => Fate::Release,
+            false if self.doubts_5xx && status.is_server_error() => Fate::Doubt,
+            false => Fate::Fail,
         }
     }
+
+    /// The fate of an answer that nobody waits for. A refusal must be kept until somebody asks; one
+    /// that the same request may not get again is told as a failure.
+    pub(super) fn fate_later(&self, answer: &Parts) -> Fate {
+        let status = answer.status;
+        let by_status =
+            answer.extensions.get::<Fate>().is_none() && !matches!(self.kind, Kind::By(_));
+        match self.fate(answer) {
+            Fate::Release if passing(status) || status.is_server_error() => Fate::Fail,
+            Fate::Release => Fate::Keep,
+            Fate::Fail
+                if by_status
+                    && status.is_client_error()
+                    && !passing(status)
+                    && !broken_off(status) =>
+            {
+                Fate::Keep
+            }
+            fate @ (Fate::Keep | Fate::Fail | Fate::Doubt) => fate,
+        }
+    }
+}
+
+/// Is about the form of the request or the way it came: said before anything was done, by whoever says
+/// it.
+fn is_form(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 400 | 405 | 406 | 411 | 413..=417 | 421 | 422 | 425 | 426 | 428 | 431)
 }
 
 /// Says that the work broke off, not that it was refused: a timeout's 408, a failed dependency's 424,
@@ -77,7 +133,7 @@ fn broken_off(status: StatusCode) -> bool {
 }
 
 /// Says nothing about the request itself: credentials, size and load change.
-pub(super) fn passing(status: StatusCode) -> bool {
+fn passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 408 | 413 | 425 | 429)
 }
 
@@ -88,7 +144,7 @@ fn changing(status: StatusCode) -> bool {
 
 impl fmt::Debug for Preset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.0 {
+        f.write_str(match &self.kind {
             Kind::SuccessOnly => "success_only",
             Kind::Below500 => "below_500",
             Kind::Terminal => "terminal",
@@ -118,18 +174,15 @@ mod tests {
         let expected = [
             (
                 Preset::success_only(),
-                [
-                    Keep, Keep, Keep, Release, Release, Release, Release, Release, Release, Fail,
-                    Fail,
-                ],
+                [Keep, Keep, Keep, Release, Fail, Fail, Fail, Release, Fail, Fail, Fail],
             ),
             (
                 Preset::below_500(),
-                [Keep, Keep, Keep, Keep, Release, Keep, Keep, Keep, Release, Fail, Fail],
+                [Keep, Keep, Keep, Keep, Fail, Keep, Keep, Keep, Fail, Fail, Fail],
             ),
             (
                 Preset::terminal(),
-                [Keep, Keep, Keep, Keep, Release, Release, Release, Keep, Release, Fail, Fail],
+                [Keep, Keep, Keep, Keep, Fail, Fail, Fail, Keep, Fail, Fail, Fail],
             ),
             (Preset::stripe_v1(), [Keep; 11]),
         ];
@@ -138,6 +191,47 @@ mod tests {
         }
         let by = Preset::by(|answer| if answer.status == 409 { Keep } else { Fail });
         assert_eq!(fates(&by, &[409, 200]), [Keep, Fail]);
+    }
+
+    #[test]
+    fn only_what_cannot_follow_an_effect_is_released() {
+        let released = |preset: &Preset| -> Vec<u16> {
+            (400..600).filter(|status| fates(preset, &[*status]) == [Fate::Release]).collect()
+        };
+        let form = [400, 405, 406, 411, 413, 414, 415, 416, 417, 421, 422, 425, 426, 428, 431];
+        assert_eq!(released(&Preset::success_only()), form);
+        assert_eq!(released(&Preset::below_500()), [413, 425]);
+        assert_eq!(released(&Preset::terminal()), [413, 421, 425, 426, 428]);
+        assert_eq!(released(&Preset::stripe_v1()), [0_u16; 0]);
+    }
+
+    #[test]
+    fn a_server_error_may_be_doubted() {
+        use Fate::{Doubt, Fail, Keep, Release};
+        let doubting = Preset::success_only().doubt_5xx();
+        assert_eq!(
+            fates(&doubting, &[200, 500, 422, 503, 404]),
+            [Keep, Doubt, Release, Doubt, Fail]
+        );
+        assert_eq!(fates(&Preset::stripe_v1().doubt_5xx(), &[500]), [Keep]);
+    }
+
+    #[test]
+    fn a_refusal_that_nobody_waits_for_is_kept() {
+        use Fate::{Doubt, Fail, Keep};
+        let later = |preset: &Preset, statuses: &[u16]| -> Vec<Fate> {
+            let answer = |status: &u16| {
+                let (mut parts, ()) = http::Response::new(()).into_parts();
+                parts.status = StatusCode::from_u16(*status).expect("a status");
+                preset.fate_later(&parts)
+            };
+            statuses.iter().map(answer).collect()
+        };
+        let statuses = [200, 400, 401, 404, 408, 409, 422, 429, 500];
+        let kept = [Keep, Keep, Fail, Keep, Fail, Keep, Keep, Fail, Fail];
+        assert_eq!(later(&Preset::success_only(), &statuses), kept);
+        assert_eq!(later(&Preset::by(|_| Fail), &[404]), [Fail]);
+        assert_eq!(later(&Preset::success_only().doubt_5xx(), &[500]), [Doubt]);
     }
 
     #[test]

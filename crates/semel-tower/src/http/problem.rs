@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Body as HttpBody;
 use semel::OperationId;
@@ -25,6 +25,29 @@ struct Written<'p> {
     safe_new_key: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     operation_id: Option<OperationId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorObject<'p>>,
+}
+
+/// What Stripe's SDKs look for: some take any answer without it for a success, whatever its status.
+#[derive(Serialize)]
+struct ErrorObject<'p> {
+    r#type: &'static str,
+    code: String,
+    message: &'p str,
+}
+
+impl ErrorObject<'_> {
+    fn of(problem: &Problem) -> ErrorObject<'_> {
+        let of_the_key = [Slug::KeyReused, Slug::InProgress].contains(&problem.slug);
+        let kind = match (of_the_key, problem.status.is_client_error()) {
+            (true, _) => "idempotency_error",
+            (false, true) => "invalid_request_error",
+            (false, false) => "api_error",
+        };
+        let code = problem.slug.as_str().replace('-', "_");
+        ErrorObject { r#type: kind, code, message: &problem.detail }
+    }
 }
 
 impl Problem {
@@ -33,6 +56,13 @@ impl Problem {
         if self.slug == Slug::KeyReused {
             self.status = status;
         }
+        self
+    }
+
+    /// Whether the body has an `error` object with `type`, `code` and `message` beside the members of
+    /// RFC 9457, for clients that know an answer for a failure by that (Stripe's SDKs). Default no.
+    pub fn error_object(mut self, wanted: bool) -> Self {
+        self.error_object = wanted;
         self
     }
 
@@ -65,6 +95,7 @@ impl Problem {
             retryable: self.retryable,
             safe_new_key: self.safe_new_key,
             operation_id: self.operation_id,
+            error: self.error_object.then(|| ErrorObject::of(&self)),
         };
         let body = serde_json::to_vec(&written).expect("a struct of texts has a JSON form");
         let mut response = Response::new(body.into());
@@ -74,6 +105,10 @@ impl Problem {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(delay) = self.retry_after {
             headers.insert(RETRY_AFTER, seconds(delay));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            // RFC 9110, 15.5.2 wants a challenge. What is in front may name another one.
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if self.close {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -12,6 +12,7 @@ use http::{HeaderName, Method, StatusCode, header};
 use semel::store::BoxFuture;
 use semel::{Command, Pointer, Wait};
 
+use super::cors::CORS;
 use super::preset::Preset;
 
 /// Largest keyed request body by default.
@@ -22,7 +23,7 @@ const MAX_RESPONSE: usize = 1 << 20;
 const MAX_HEAD: usize = 64 << 10;
 
 /// Headers that are always kept with an answer.
-static KEPT: [HeaderName; 8] = [
+static KEPT: [HeaderName; 9] = [
     header::CONTENT_TYPE,
     // Without it the bytes of a compressed body mean nothing.
     header::CONTENT_ENCODING,
@@ -32,6 +33,8 @@ static KEPT: [HeaderName; 8] = [
     header::ETAG,
     header::LAST_MODIFIED,
     header::LINK,
+    // Names request headers, those of the CORS protocol among them.
+    header::VARY,
 ];
 
 /// Headers that are never kept: they are one caller's, one connection's, one moment's or one
@@ -144,7 +147,7 @@ impl Rules {
     }
 
     /// Headers to keep with an answer beside Content-Type, Content-Encoding, Content-Language,
-    /// Location, Content-Location, ETag, Last-Modified and Link. Set-Cookie, Date, credentials, hop-by-hop
+    /// Location, Content-Location, ETag, Last-Modified, Link, Vary and Access-Control-*. Set-Cookie, Date, credentials, hop-by-hop
     /// headers and `traceparent`s are not kept even if they are named here. Default none.
     pub fn kept_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.kept_headers = names.into_iter().filter(|name| !never_kept(name)).collect();
@@ -287,7 +290,7 @@ impl Rules {
 
     /// Whether a response header goes into the ledger.
     pub(super) fn keeps(&self, name: &HeaderName) -> bool {
-        KEPT.contains(name) || self.kept_headers.contains(name)
+        KEPT.contains(name) || CORS.contains(name) || self.kept_headers.contains(name)
     }
 }
 

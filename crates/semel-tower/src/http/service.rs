@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, EXPECT, UPGRADE};
+use http::header::{CONTENT_TYPE, EXPECT, ORIGIN, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body as HttpBody;
@@ -22,10 +22,8 @@ use super::answer;
 use super::fingerprint;
 use super::later::{self, Later, SentAway};
 use super::layer::{Door, target};
-use super::preset::passing;
 use super::rules::Rules;
 use crate::body::{Body, Collected, dismiss, leave, receive};
-use crate::fate::Fate;
 use crate::future::ResponseFuture;
 use crate::identity::{identify, scope_of};
 use crate::key::key_in;
@@ -231,6 +229,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         };
         // What is still needed of a request when its handler has the rest.
         let path = target(&parts).path().to_owned();
+        let origin = parts.headers.get(ORIGIN).cloned();
         let fails_open = rules.fail_open && R::CAN_FAIL_OPEN;
         let whole = || (data.clone(), trailers.clone());
         let spare = fails_open.then(|| Box::new((inner.clone(), parts.clone(), whole())));
@@ -271,7 +270,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                     Some((check, parts)) => check(&parts).await,
                     None => true,
                 };
-                match answer::replay(&outcome, receipt) {
+                match answer::replay(&outcome, receipt, origin.as_ref()) {
                     Ok(response) if allowed => return Ok(response),
                     Ok(_) => Problem::new(Slug::ReplayRefused, "the replay check said no"),
                     Err(damaged) => Problem::new(Slug::ResultUnavailable, damaged.to_string()),
@@ -289,6 +288,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
             }
             Err(error) => Problem::of(error, rules.retry_after).mismatch(rules.mismatch),
         };
+        let problem = problem.error_object(self.door.error_object);
         Ok(problem.response(&self.door.problems, &path))
     }
 
@@ -297,6 +297,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         problem: Problem,
         to: &Parts,
     ) -> Response<Body<C>> {
+        let problem = problem.error_object(self.door.error_object);
         problem.response(&self.door.problems, target(to).path())
     }
 }
@@ -337,39 +338,26 @@ where
     let response = match responding.await {
         Ok(response) => response,
         Err(error) => {
-            return Settlement::Fail { error: error.to_string(), answer: Err(error) };
+            // It ended without an answer, and what it did by then is done.
+            return Settlement::Doubt { error: error.to_string(), answer: Err(error) };
         }
     };
-    let fate = |answer: &http::response::Parts| match rules.preset.fate(answer) {
-        // Nobody is there to hear a refusal: it must be kept until somebody asks. One that the same
-        // request may not get again is told as a failure.
-        Fate::Release if sent_away.as_ref().is_some_and(SentAway::is_so) => {
-            match passing(answer.status) || answer.status.is_server_error() {
-                true => Fate::Fail,
-                false => Fate::Keep,
-            }
-        }
-        fate @ (Fate::Keep | Fate::Release | Fate::Fail | Fate::Doubt) => fate,
+    let fate = |answer: &http::response::Parts| match &sent_away {
+        Some(sent_away) if sent_away.is_so() => rules.preset.fate_later(answer),
+        Some(_) | None => rules.preset.fate(answer),
     };
     answer::settle(response, fate, &rules).await.map(Ok)
 }
 
-/// Whether this is nothing for us: the answer, by what the request asks for and nothing else, has no
-/// end that could be kept (an event stream, a WebSocket, a tunnel), or its status comes in trailers
-/// (gRPC, which has a layer of its own). Other upgrades are offers that a server may ignore, and
-/// servers do.
+/// Whether this is nothing for us: by what the request asks for there is no answer that could be kept
+/// (a WebSocket, a tunnel), or its status comes in trailers (gRPC, which has a layer of its own). Other
+/// upgrades are offers that a server may ignore, and servers do. A request for an event stream is
+/// claimed like any other: its answer is not kept, but its effect happens once.
 fn is_foreign(request: &Parts) -> bool {
-    let says = |name, word: &[u8]| {
-        // Lines of one name are one list.
-        let mut lines = request.headers.get_all(name).iter();
-        let value = lines.next().map(HeaderValue::as_bytes).unwrap_or_default();
-        let first = value.split(|byte| *byte == b';').next().unwrap_or_default();
-        let only = lines.next().is_none() && !value.contains(&b',');
-        only && first.trim_ascii().eq_ignore_ascii_case(word)
-    };
-    let content = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let said = |name| request.headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
+    // Lines of one name are one list.
+    let only = request.headers.get_all(UPGRADE).iter().count() == 1;
     request.method == Method::CONNECT
-        || says(UPGRADE, b"websocket")
-        || says(ACCEPT, b"text/event-stream")
-        || content.starts_with(b"application/grpc")
+        || only && said(UPGRADE).trim_ascii().eq_ignore_ascii_case(b"websocket")
+        || said(CONTENT_TYPE).starts_with(b"application/grpc")
 }

@@ -66,7 +66,7 @@ fn an_attempt_that_is_its_callers_goes_on_while_the_way_to_it_is_written() {
 #[test]
 fn a_refusal_that_the_caller_waited_for_is_not_kept() {
     run(async {
-        for status in [422, 429] {
+        for status in [422, 413] {
             let runs = Runs::default();
             let app = routed(refusing(status, &runs, None), Rules::new());
             let patient = with(order(), "prefer", "respond-async, wait=60");

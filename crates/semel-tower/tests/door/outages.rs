@@ -47,7 +47,7 @@ fn what_a_verifier_found_done_is_not_done_again_because_it_cannot_be_recorded() 
         let runs = Runs::default();
         let rules = Rules::new().fail_open().command(|command| {
             // As long as recording is tried.
-            let command = command.lease(Duration::from_millis(300));
+            let command = command.lease(Duration::from_secs(6));
             command.verify(|_| async { Verification::Done(was_done()) })
         });
         let app = counting(&runs).layer(layer(store).rules(rules));
@@ -68,7 +68,7 @@ fn what_a_verifier_cannot_tell_is_not_done_because_it_cannot_be_recorded() {
         faults.always(Verb::Settle, Fault::Refuse);
         let runs = Runs::default();
         let rules = Rules::new().fail_open().command(|command| {
-            let command = command.lease(Duration::from_millis(300));
+            let command = command.lease(Duration::from_secs(6));
             command.verify(|_| async { Verification::Unknown })
         });
         let app = counting(&runs).layer(layer(store).rules(rules));

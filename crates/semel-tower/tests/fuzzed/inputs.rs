@@ -188,6 +188,8 @@ pub(crate) fn requests() -> impl Strategy<Value = Vec<u8>> {
             "Application/JSON; charset=utf-8",
             "application/vnd.a+json",
             "text/plain",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
             "application/jsonx",
             ";",
         ][..],

@@ -38,6 +38,12 @@ pub(crate) fn check(input: &[u8]) {
         let done = bench.send(&first).await;
         assert_eq!((done.status(), replayed(&done)), (StatusCode::OK, false), "{first:?}");
         let again = bench.send(&second).await;
+        // How parts are divided is looked at beside the code that does it: here it only has to hold.
+        let parts = [&first, &second].iter().any(|sketch| sketch.is_multipart());
+        if parts && !(first.body == second.body && first.content_type == second.content_type) {
+            assert_eq!(bench.executor.purge(&key()).await.expect("memory"), Operated::Done);
+            return;
+        }
         let expected = if same { (StatusCode::OK, true) } else { MISMATCH };
         assert_eq!((again.status(), replayed(&again)), expected, "{first:?} and {second:?}");
         assert_eq!(bench.executor.purge(&key()).await.expect("memory"), Operated::Done);
@@ -64,13 +70,18 @@ struct Sketch<'i> {
     body: &'i [u8],
 }
 
+/// Names and the values of each, in their order.
+type Fields = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
+
 /// What a request says, spelling aside.
 #[derive(Debug, PartialEq)]
 struct Said<'i> {
     path: String,
-    query: BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>,
+    query: Fields,
     content_type: String,
     body: Meaning<'i>,
+    /// What a body says that is a form.
+    form: Option<Fields>,
     headers: [Vec<HeaderValue>; 2],
 }
 
@@ -102,6 +113,11 @@ impl<'i> Sketch<'i> {
         Some(Self { uri, content_type, one, two, body: rest })
     }
 
+    fn is_multipart(&self) -> bool {
+        let kind = self.content_type.as_ref().map(HeaderValue::as_bytes).unwrap_or_default();
+        kind.trim_ascii().to_ascii_lowercase().starts_with(b"multipart/")
+    }
+
     fn request(&self) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(Bytes::copy_from_slice(self.body)));
         *request.method_mut() = http::Method::POST;
@@ -124,23 +140,34 @@ impl<'i> Sketch<'i> {
         let content_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default();
         let content_type = content_type.trim().to_ascii_lowercase();
         let json = content_type == "application/json" || content_type.ends_with("+json");
-        let mut query: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        let pairs = self.uri.query().unwrap_or_default().split('&');
-        for pair in pairs.filter(|pair| !pair.is_empty()) {
-            let (name, value) = match pair.split_once('=') {
-                Some((name, value)) => (name, Some(decoded(value))),
-                None => (pair, None),
-            };
-            query.entry(decoded(name)).or_default().push(value);
-        }
+        let text = std::str::from_utf8(self.body).ok().filter(|text| text.is_ascii());
+        let form = text.filter(|_| content_type == "application/x-www-form-urlencoded");
+        let form = form.map(|text| fields(&text.replace('+', "%20")));
         Said {
             path: self.uri.path().to_owned(),
-            query,
-            body: if json { Meaning::of(self.body) } else { Meaning::Bytes(self.body) },
+            query: fields(self.uri.query().unwrap_or_default()),
+            body: match json {
+                true => Meaning::of(self.body),
+                false if form.is_some() => Meaning::Bytes(b""),
+                false => Meaning::Bytes(self.body),
+            },
+            form,
             content_type,
             headers: [self.one.clone(), self.two.clone()],
         }
     }
+}
+
+fn fields(text: &str) -> Fields {
+    let mut fields = Fields::new();
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = match pair.split_once('=') {
+            Some((name, value)) => (name, Some(decoded(value))),
+            None => (pair, None),
+        };
+        fields.entry(decoded(name)).or_default().push(value);
+    }
+    fields
 }
 
 /// `%41` is `A`; what is not two hex digits stays as it is.

@@ -1,4 +1,4 @@
-//! The grounds: memory, a SQLite file, a PostgreSQL database, a Redis prefix.
+//! The grounds: memory, a SQLite file, a PostgreSQL or MariaDB database, a Redis prefix.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,8 +8,10 @@ use semel::clock::micros;
 use semel::store::memory::MemoryStore;
 use semel::{AttemptId, Clock, Timestamp};
 use semel_redis::RedisStore;
+use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::{PgOptions, PgStore};
 use semel_sql::sqlite::SqliteStore;
+use semel_sql::sqlx::mysql::MySqlConnection;
 use semel_sql::sqlx::postgres::{PgConnectOptions, PgConnection};
 use semel_sql::sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use semel_sql::sqlx::{self, AssertSqlSafe, ConnectOptions as _, Connection as _};
@@ -252,6 +254,100 @@ impl AtomicGround for Postgres {
 
     async fn rows(&self) -> Vec<String> {
         sqlx::query_scalar("select note from orders order by note")
+            .fetch_all(&mut self.connection().await)
+            .await
+            .expect("read")
+    }
+}
+
+/// A database of its own on MariaDB, dropped with this value.
+pub(crate) struct MariaDb {
+    name: String,
+}
+
+impl MariaDb {
+    fn server() -> String {
+        let url = server("SEMEL_TEST_MYSQL_URL");
+        url.rsplit_once('/').expect("the URL names a database").0.to_owned()
+    }
+
+    fn url(&self) -> String {
+        format!("{}/{}", Self::server(), self.name)
+    }
+
+    /// A connection that is not the store's.
+    pub(crate) async fn connection(&self) -> MySqlConnection {
+        MySqlConnection::connect(&self.url()).await.expect("connected")
+    }
+
+    async fn run(url: &str, sql: String) -> sqlx::Result<()> {
+        let mut connection = MySqlConnection::connect(url).await?;
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.map(|_| ())
+    }
+}
+
+impl Drop for MariaDb {
+    fn drop(&mut self) {
+        let name = self.name.clone();
+        // Not on the test's runtime, which may be gone or be the one we stand on.
+        let dropping = std::thread::spawn(move || {
+            semel_testkit::fixture::run(async move {
+                let drop = format!("DROP DATABASE IF EXISTS {name}");
+                let _ = Self::run(&server("SEMEL_TEST_MYSQL_URL"), drop).await;
+            });
+        });
+        let _ = dropping.join();
+    }
+}
+
+impl Fixture for MariaDb {
+    type Store = MySqlStore;
+
+    async fn store(&self) -> MySqlStore {
+        MySqlStore::connect(&self.url()).await.expect("connected")
+    }
+
+    async fn advance(&self, span: Duration) {
+        let span = micros(span);
+        let moved = ["created_at", "updated_at", "lease_until", "retry_at", "completed_at"]
+            .into_iter()
+            .chain(["expires_at"])
+            .map(|column| format!("{column} = {column} - {span}"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        let url = self.url();
+        let moving = Self::run(&url, format!("UPDATE semel_record SET {moved}"));
+        moving.await.expect("moved");
+    }
+}
+
+impl Ground for MariaDb {
+    async fn open() -> Self {
+        let ground = Self { name: format!("semel_tower_{}", unique()) };
+        let name = &ground.name;
+        // Also left over from a process that had this id before and was killed.
+        let remake = format!("DROP DATABASE IF EXISTS {name}; CREATE DATABASE {name}");
+        Self::run(&server("SEMEL_TEST_MYSQL_URL"), remake).await.expect("a new database");
+        ground.store().await.migrate().await.expect("migrated");
+        let orders =
+            "CREATE TABLE orders (note VARCHAR(255) COLLATE utf8mb4_bin NOT NULL)".to_owned();
+        Self::run(&ground.url(), orders).await.expect("a table");
+        ground
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::H2
+    }
+}
+
+impl AtomicGround for MariaDb {
+    async fn insert(connection: &mut MySqlConnection, note: &str) {
+        let insert = sqlx::query("INSERT INTO orders (note) VALUES (?)").bind(note.to_owned());
+        insert.execute(connection).await.expect("written");
+    }
+
+    async fn rows(&self) -> Vec<String> {
+        sqlx::query_scalar("SELECT note FROM orders ORDER BY note")
             .fetch_all(&mut self.connection().await)
             .await
             .expect("read")

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use semel_tower::grpc::{Codes, Fate, Rules};
+use semel_tower::grpc::{self, Codes, Fate, Rules};
 use tonic::{Code, Response, Status};
 
 use crate::bank::{Bank, Receipt, Visit};
@@ -50,8 +50,8 @@ async fn fate<G: Ground>(ground: &G, codes: &Codes, code: i32) -> Fate {
 async fn every_code_meets_its_fate_under_every_choice<G: Ground>(ground: G) {
     use Fate::{Fail, Keep, Release};
     let ok_only = [
-        Fail, Fail, Release, Fail, Release, Fail, Release, Fail, Fail, Fail, Fail, Release, Fail,
-        Fail, Fail, Release,
+        Fail, Fail, Release, Fail, Fail, Fail, Fail, Fail, Fail, Fail, Fail, Release, Fail, Fail,
+        Fail, Fail,
     ];
     let mut terminal = ok_only;
     for kept in [3, 6, 9, 11, 12] {
@@ -124,7 +124,32 @@ async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Ground>(ground: 
     assert_eq!(seen, [(1, false), (2, false), (3, false), (3, true)]);
 }
 
+/// A service behind the handler says `NOT_FOUND` after the handler's own effect: the retry is the same
+/// operation, and its provider recognises it. A handler that did nothing yet may say so.
+async fn a_refusal_that_may_follow_an_effect_keeps_its_operation<G: Ground>(ground: G) {
+    for code in [Code::NotFound, Code::PermissionDenied, Code::Unauthenticated] {
+        for early in [false, true] {
+            let bank = Bank::new(move |visit: Visit| async move {
+                if visit.n > 1 {
+                    return visit.paid();
+                }
+                let status = Status::new(code, visit.claim().operation_id().to_string());
+                Err(if early { grpc::released(status) } else { status })
+            });
+            let desk = Desk::open(&ground, Rules::new(), bank).await;
+            let key = format!("{code:?}-{early}");
+            let refused = desk.charge(keyed(&key, 100)).await.expect_err("refused");
+            assert_eq!(refused.code(), code);
+            assert!(refused.metadata().get("semel-fate").is_none(), "said to the layer alone");
+            let paid = desk.charge(keyed(&key, 100)).await.expect("paid");
+            let same = paid.get_ref().operation == refused.message();
+            assert_eq!(same, !early, "{code:?}, nothing done: {early}");
+        }
+    }
+}
+
 on_every_store! {
+    a_refusal_that_may_follow_an_effect_keeps_its_operation,
     an_error_is_not_kept_and_the_repeat_keeps_its_operation,
     a_strategy_of_ones_own_decides_by_the_message,
 }

@@ -27,6 +27,22 @@ async fn a_handler_that_panics_fails_and_the_repeat_runs<G: Ground>(ground: G) {
     assert_eq!(told(&desk.charge(keyed("k", 100)).await.expect("paid")), (2, false));
 }
 
+async fn a_handler_that_panics_under_hold_is_not_run_again<G: Ground>(ground: G) {
+    let bank = Bank::new(|visit: Visit| async move {
+        assert_ne!(visit.n, 1, "the first run breaks, after its effect");
+        visit.paid()
+    });
+    let rules = Rules::new().command(|command| command.on_crash(OnCrash::Hold));
+    let desk = Desk::open(&ground, rules, bank).await;
+    let first = desk.charge(keyed("k", 100)).await;
+    assert_eq!(refused(first), refusal(Code::Internal, "WORK_FAILED"));
+    for _ in 0..2 {
+        let repeat = desk.charge(keyed("k", 100)).await;
+        assert_eq!(refused(repeat), refusal(Code::FailedPrecondition, "UNCERTAIN"));
+    }
+    assert_eq!(desk.runs.count(), 1, "one effect");
+}
+
 async fn a_handler_that_takes_too_long_is_stopped_and_the_repeat_runs<G: Ground>(ground: G) {
     let bank = Bank::new(|visit: Visit| async move {
         if visit.n == 1 {
@@ -196,6 +212,7 @@ async fn a_service_that_shuts_down_says_so<G: Ground>(ground: G) {
 
 on_every_store! {
     a_handler_that_panics_fails_and_the_repeat_runs,
+    a_handler_that_panics_under_hold_is_not_run_again,
     a_handler_that_takes_too_long_is_stopped_and_the_repeat_runs,
     a_store_that_is_down_is_told_before_anything_runs,
     a_claim_or_an_answer_whose_reply_was_lost_is_found_again,

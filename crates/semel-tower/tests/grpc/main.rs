@@ -12,6 +12,7 @@ macro_rules! on_every_store {
         crate::ground::tests_on! { memory Memory $($test)* }
         crate::ground::tests_on! { sqlite Sqlite $($test)* }
         crate::ground::tests_on! { postgres Postgres $($test)* }
+        crate::ground::tests_on! { mariadb MariaDb $($test)* }
         crate::ground::tests_on! { redis Redis $($test)* }
     };
 }

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use semel::{OnCrash, OnFailure, Store as _};
 use semel_testkit::Fixture as _;
-use semel_tower::http::{Fate, Rules};
+use semel_tower::http::{Fate, Preset, Rules};
 
 use crate::ground::{Ground, Memory, Server, in_memory, on_every_store, post, run};
 use crate::stage::{Gate, Runs, Visit, created, executor, layer, order_key, router, serve};
@@ -149,6 +149,41 @@ async fn a_handler_that_panics_is_a_failure_and_its_repeat_runs<G: Ground>(groun
     assert_eq!(runs.count(), 2);
 }
 
+async fn a_handler_that_panics_under_hold_is_not_run_again<G: Ground>(ground: G) {
+    let rules = Rules::new().command(|command| command.on_crash(OnCrash::Hold));
+    let (server, runs) = serve(&ground, rules, |visit| async move {
+        assert!(visit.n > 1, "the first run of this handler panics on purpose, after its effect");
+        "again"
+    })
+    .await;
+    let first = server.send(post("/orders", "k", "{}")).await;
+    assert_eq!((first.status.as_u16(), first.problem().as_deref()), (500, Some("work-failed")));
+    for _ in 0..2 {
+        let repeat = server.send(post("/orders", "k", "{}")).await;
+        assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("uncertain")));
+    }
+    assert_eq!(runs.count(), 1, "one effect");
+}
+
+async fn a_server_error_is_a_failure_or_in_doubt<G: Ground>(ground: G) {
+    for (preset, runs_in_all) in
+        [(Preset::success_only(), 2), (Preset::success_only().doubt_5xx(), 1)]
+    {
+        let held = |command: semel::Command| command.on_crash(OnCrash::Hold);
+        let rules = Rules::new().preset(preset).command(held);
+        let (server, runs) = serve(&ground, rules, |_| ready(failing())).await;
+        let key = format!("k-{runs_in_all}");
+        assert_eq!(server.send(post("/orders", &key, "{}")).await.status, 500);
+        let repeat = server.send(post("/orders", &key, "{}")).await;
+        let told = (repeat.status.as_u16(), repeat.problem());
+        match runs_in_all {
+            1 => assert_eq!(told, (409, Some("uncertain".to_owned()))),
+            _ => assert_eq!(told, (500, None)),
+        }
+        assert_eq!(runs.count(), runs_in_all);
+    }
+}
+
 async fn a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs<G: Ground>(ground: G) {
     let limit = Duration::from_millis(50);
     let rules = Rules::new().command(move |command| command.work_timeout(limit));
@@ -266,6 +301,8 @@ on_every_store! {
     a_failure_that_is_kept_is_told_and_not_run_again,
     an_operation_that_used_up_its_attempts_is_dead,
     a_handler_that_panics_is_a_failure_and_its_repeat_runs,
+    a_handler_that_panics_under_hold_is_not_run_again,
+    a_server_error_is_a_failure_or_in_doubt,
     a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs,
     a_handler_that_took_too_long_may_have_to_be_looked_into,
     a_handler_in_doubt_is_run_again_or_looked_into,

@@ -85,7 +85,7 @@ async fn an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again<G:
     ground: G,
 ) {
     // As long as recording is tried.
-    let lease = Duration::from_secs(1);
+    let lease = Duration::from_secs(6);
     let rules = Rules::new().command(move |command| command.lease(lease).on_crash(OnCrash::Hold));
     let (server, runs, faults) = faulty(&ground, rules).await;
     for verb in [Verb::Settle, Verb::Renew] {

@@ -1,8 +1,10 @@
 //! What makes two requests under one key the same request.
 
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
+use flate2::GzBuilder;
 use http::{HeaderName, Method, Request};
 use semel::Pointer;
 use semel_tower::http::{IdempotencyLayer, Rules};
@@ -208,6 +210,38 @@ async fn excluded_members_do_not_count<G: Ground>(ground: G) {
     );
 }
 
+fn multipart(boundary: &str, fields: &[(&str, &str)]) -> Spelling {
+    let part = |(name, text): &(&str, &str)| {
+        format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n")
+    };
+    let body = fields.iter().map(part).collect::<String>() + &format!("--{boundary}--\r\n");
+    spelled("/orders", &format!("multipart/form-data; boundary={boundary}"), body)
+}
+
+fn gzipped(text: &str, written_at: u32) -> Spelling {
+    let mut encoder =
+        GzBuilder::new().mtime(written_at).write(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text.as_bytes()).expect("memory");
+    let body = encoder.finish().expect("memory");
+    spelled("/orders", "application/json", body).with("content-encoding", "gzip")
+}
+
+async fn what_a_body_is_wrapped_in_makes_no_difference<G: Ground>(ground: G) {
+    let (server, _) = serve(&ground, Rules::new(), created).await;
+    let form = |body: &'static str| spelled("/orders", "application/x-www-form-urlencoded", body);
+    let (note, file) = (("note", "hello"), ("file", "a\r\nb"));
+    let two = || multipart("one", &[note, file]);
+    assert!(same(&server, two(), multipart("two", &[note, file])).await);
+    assert!(same(&server, two(), multipart("two", &[file, note])).await);
+    assert!(!same(&server, two(), multipart("one", &[note, ("file", "a\nb")])).await);
+    let order = r#"{"sku":"tea","count":2}"#;
+    assert!(same(&server, gzipped(order, 1), gzipped(order, 2)).await);
+    assert!(same(&server, gzipped(order, 1), json(r#"{"count":2,"sku":"tea"}"#)).await);
+    assert!(!same(&server, gzipped(order, 1), gzipped(r#"{"sku":"tea","count":3}"#, 1)).await);
+    assert!(same(&server, form("a=1&b=x+y"), form("b=x%20y&a=1")).await);
+    assert!(!same(&server, form("a=1&b=2"), form("a=2&b=1")).await);
+}
+
 async fn a_path_below_one_template_makes_a_difference<G: Ground>(ground: G) {
     let executor = executor(&ground).await;
     let layer = IdempotencyLayer::new(executor, Tenant::fixed("acme"), Scope::global())
@@ -241,4 +275,5 @@ in_memory! {
     only_the_included_members_count,
     excluded_members_do_not_count,
     a_path_below_one_template_makes_a_difference,
+    what_a_body_is_wrapped_in_makes_no_difference,
 }

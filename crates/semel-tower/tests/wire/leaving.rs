@@ -26,7 +26,7 @@ use crate::ground::{AtomicGround, Ground, Protocol, Server};
 const REQUESTS: &str = "SEMEL_WIRE_REQUESTS";
 /// Where random choices begin, where not at random.
 const SEED: &str = "SEMEL_WIRE_SEED";
-/// How long a second request waits for the first one's answer, where not 20 s.
+/// How long a second request waits for the first one's answer, where not a minute.
 const PATIENCE: &str = "SEMEL_WIRE_PATIENCE_MS";
 /// How many callers there are at a time.
 const CALLERS: usize = 64;
@@ -39,7 +39,7 @@ fn setting<T: FromStr<Err: Display>>(name: &str, otherwise: impl FnOnce() -> T) 
 }
 
 fn patience() -> Duration {
-    Duration::from_millis(setting(PATIENCE, || 20_000))
+    Duration::from_millis(setting(PATIENCE, || 60_000))
 }
 
 /// Everybody comes, leaves, and comes again.
@@ -82,6 +82,7 @@ mod fenced {
     crate::ground::tests_on! { memory Memory who_leaves_and_returns_finds_it_done_once }
     crate::ground::tests_on! { sqlite Sqlite who_leaves_and_returns_finds_it_done_once }
     crate::ground::tests_on! { postgres Postgres who_leaves_and_returns_finds_it_done_once }
+    crate::ground::tests_on! { mariadb MariaDb who_leaves_and_returns_finds_it_done_once }
     crate::ground::tests_on! { redis Redis who_leaves_and_returns_finds_it_done_once }
 }
 

@@ -98,5 +98,5 @@ mod on {
         )*};
     }
 
-    on! { memory Memory sqlite Sqlite postgres Postgres redis Redis }
+    on! { memory Memory sqlite Sqlite postgres Postgres mariadb MariaDb redis Redis }
 }

@@ -23,7 +23,7 @@ const SMUGGLED_POST: &[u8] = b"POST /admin HTTP/1.1\r\nHost: shop\r\nX-User: ann
 const PROBED: &str = "POST /probe probing";
 
 /// No answer takes so long on any machine.
-const SILENCE: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// How bytes are cut into segments.
 #[derive(Clone, Copy, Debug)]

@@ -118,7 +118,7 @@ mod on {
         )*};
     }
 
-    on! { memory Memory sqlite Sqlite postgres Postgres redis Redis }
+    on! { memory Memory sqlite Sqlite postgres Postgres mariadb MariaDb redis Redis }
 }
 
 /// Waits until the server has read everything before this.

@@ -1,0 +1,258 @@
+//! What a request's body says, whatever it was wrapped in: content codings taken off, forms and JSON in
+//! one spelling.
+//!
+//! Two bodies that say the same have the same content. What cannot be read by the letter is compared as
+//! the bytes that it came in.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
+use semel::Fingerprint;
+
+use super::multipart;
+use super::rules::Rules;
+
+/// What a body says, and what of its wrapping could not be taken off.
+pub(super) struct Content {
+    pub(super) print: Fingerprint,
+    /// The content coding of a body that was not decoded; empty if there is none.
+    pub(super) coding: Vec<u8>,
+}
+
+/// Reads the body of a request.
+pub(super) fn of(request: &Parts, body: &[u8], essence: &str, rules: &Rules) -> Content {
+    let coding = coding(&request.headers);
+    let (body, coding) = match decoded(&coding, body, rules.max_request as u64) {
+        Some(decoded) => (decoded, Vec::new()),
+        None => (Cow::Borrowed(body), coding),
+    };
+    // A coding that we cannot read hides whatever is inside.
+    let kind = if coding.is_empty() { Kind::of(essence) } else { Kind::Other };
+    let read = match kind {
+        Kind::Json => Some(Fingerprint::of_selected(&body, &rules.include, &rules.exclude)),
+        Kind::Form => form(&body).map(|form| Fingerprint::of_parts(&[b"form", &form])),
+        Kind::Multipart => {
+            let is_form = essence == "multipart/form-data";
+            let parts = multipart::read(content_type(request), is_form, &body);
+            parts.map(|parts| multipart::print(&parts))
+        }
+        Kind::Other => None,
+    };
+    let print = read.unwrap_or_else(|| Fingerprint::of_bytes(&body));
+    Content { print, coding }
+}
+
+enum Kind {
+    Json,
+    Form,
+    Multipart,
+    Other,
+}
+
+impl Kind {
+    fn of(essence: &str) -> Self {
+        match essence {
+            "application/json" => Kind::Json,
+            "application/x-www-form-urlencoded" => Kind::Form,
+            _ if essence.ends_with("+json") => Kind::Json,
+            _ if essence.starts_with("multipart/") => Kind::Multipart,
+            _ => Kind::Other,
+        }
+    }
+}
+
+fn content_type(request: &Parts) -> &str {
+    let value = request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default()
+}
+
+/// All content codings in the order in which they were applied, in lower case; `identity` is none.
+fn coding(headers: &HeaderMap) -> Vec<u8> {
+    let lines = headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
+    let words = lines.flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    let named: Vec<Vec<u8>> = words
+        .filter(|word| !word.is_empty())
+        .map(<[u8]>::to_ascii_lowercase)
+        .filter(|word| word != b"identity")
+        .collect();
+    named.join(&b","[..])
+}
+
+/// The body without its coding; `None` if that is not one we know, says more than a body may have that
+/// came without one, or is damaged.
+fn decoded<'b>(coding: &[u8], body: &'b [u8], limit: u64) -> Option<Cow<'b, [u8]>> {
+    let whole = |decoder: &mut dyn Read| -> Option<Cow<'b, [u8]>> {
+        let mut decoded = Vec::new();
+        decoder.take(limit + 1).read_to_end(&mut decoded).ok()?;
+        (decoded.len() as u64 <= limit).then_some(Cow::Owned(decoded))
+    };
+    match coding {
+        b"" => Some(Cow::Borrowed(body)),
+        b"gzip" | b"x-gzip" => whole(&mut MultiGzDecoder::new(body)),
+        b"deflate" => {
+            // What comes after the end of the stream would be lost on us and not on others.
+            let mut decoder = ZlibDecoder::new(body);
+            let decoded = whole(&mut decoder)?;
+            (decoder.total_in() == body.len() as u64).then_some(decoded)
+        }
+        _ => None,
+    }
+}
+
+/// The fields of a form in one spelling, ordered by name. `None` if it is not ASCII, as forms are.
+fn form(body: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(body).ok().filter(|text| text.is_ascii())?;
+    // A space is written in two ways.
+    let text = text.replace('+', "%20");
+    // Lists of things are built from the order of their fields.
+    let builds_lists = text.contains("[]") || text.to_ascii_lowercase().contains("%5b%5d");
+    Some(spelled_pairs(&text, !builds_lists))
+}
+
+/// Pairs of names and values as queries have them, in one spelling, ordered by name. The order of one
+/// name's values is meant.
+pub(super) fn pairs(text: &str) -> Vec<u8> {
+    spelled_pairs(text, true)
+}
+
+fn spelled_pairs(text: &str, ordered: bool) -> Vec<u8> {
+    let mut pairs: Vec<(Vec<u8>, Option<Vec<u8>>)> = text
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| match pair.split_once('=') {
+            Some((name, value)) => (spelled(name), Some(spelled(value))),
+            None => (spelled(pair), None),
+        })
+        .collect();
+    if ordered {
+        pairs.sort_by(|one, two| one.0.cmp(&two.0));
+    }
+    let mut canonical = Vec::with_capacity(text.len() + 9 * pairs.len());
+    for (name, value) in pairs {
+        canonical.extend((name.len() as u64).to_be_bytes());
+        canonical.extend(name);
+        // A name without `=` and a name with an empty value are two things.
+        canonical.push(u8::from(value.is_some()));
+        let value = value.unwrap_or_default();
+        canonical.extend((value.len() as u64).to_be_bytes());
+        canonical.extend(value);
+    }
+    canonical
+}
+
+/// A text in its normal spelling (RFC 3986 §6.2.2): what needs no escape has none, and escapes are
+/// in upper case. An escaped `+` stays apart from a plain one, which forms read as a space.
+fn spelled(text: &str) -> Vec<u8> {
+    let bytes = text.as_bytes();
+    let mut normal = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let escaped = (bytes[at] == b'%')
+            .then(|| text.get(at + 1..at + 3).filter(|hex| !hex.starts_with('+')))
+            .flatten()
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match escaped {
+            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
+                normal.push(byte);
+            }
+            Some(_) => normal.extend(bytes[at..at + 3].to_ascii_uppercase()),
+            None => normal.push(bytes[at]),
+        }
+        at += if escaped.is_some() { 3 } else { 1 };
+    }
+    normal
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::write::{GzEncoder, ZlibEncoder};
+    use flate2::{Compression, GzBuilder};
+
+    use super::*;
+
+    fn print(content_type: &str, coding: &str, body: &[u8]) -> (Fingerprint, Vec<u8>) {
+        let mut request = http::Request::post("/").header("content-type", content_type);
+        if !coding.is_empty() {
+            request = request.header("content-encoding", coding);
+        }
+        let (parts, ()) = request.body(()).expect("a request").into_parts();
+        let essence = content_type.split(';').next().unwrap_or_default();
+        let content = of(&parts, body, essence, &Rules::new());
+        (content.print, content.coding)
+    }
+
+    fn gzip(text: &[u8], mtime: u32, level: u32) -> Vec<u8> {
+        let mut encoder = GzBuilder::new().mtime(mtime).write(Vec::new(), Compression::new(level));
+        encoder.write_all(text).expect("memory");
+        encoder.finish().expect("memory")
+    }
+
+    #[test]
+    fn a_compressed_body_says_what_is_in_it() {
+        let text = br#"{"a":1,"b":[2,3]}"#;
+        let plain = print("application/json", "", br#"{"b":[2,3],"a":1}"#);
+        for (coding, body) in [
+            ("gzip", gzip(text, 1, 9)),
+            ("GZIP", gzip(text, 1_700_000_000, 1)),
+            ("x-gzip, identity", gzip(text, 0, 0)),
+            ("deflate", {
+                let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
+                encoder.write_all(text).expect("memory");
+                encoder.finish().expect("memory")
+            }),
+        ] {
+            assert_eq!(print("application/json", coding, &body), plain, "{coding}");
+        }
+        let other = gzip(br#"{"a":1,"b":[2,4]}"#, 1, 9);
+        assert_ne!(print("application/json", "gzip", &other), plain);
+    }
+
+    #[test]
+    fn a_coding_that_cannot_be_read_is_compared_as_it_came() {
+        let whole = gzip(b"text", 1, 9);
+        let cut = &whole[..whole.len() - 3];
+        let longer = [&whole[..], b"more"].concat();
+        for (coding, body) in
+            [("gzip", cut), ("gzip", &longer[..]), ("br", b"text"), ("gzip, gzip", &whole)]
+        {
+            let said = print("text/plain", coding, body);
+            assert_eq!(said.0, Fingerprint::of_bytes(body), "{coding}");
+            assert!(!said.1.is_empty(), "{coding}");
+        }
+        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::best());
+        zlib.write_all(b"text").expect("memory");
+        let longer = [zlib.finish().expect("memory"), b"more".to_vec()].concat();
+        assert!(!print("text/plain", "deflate", &longer).1.is_empty());
+    }
+
+    #[test]
+    fn a_body_that_comes_to_too_much_is_not_unpacked() {
+        let zeros = vec![0; 1 << 20];
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        for _ in 0..17 {
+            encoder.write_all(&zeros).expect("memory");
+        }
+        let bomb = encoder.finish().expect("memory");
+        assert!(bomb.len() < 64 << 10);
+        let said = print("text/plain", "gzip", &bomb);
+        assert_eq!(said, (Fingerprint::of_bytes(&bomb), b"gzip".to_vec()));
+    }
+
+    #[test]
+    fn the_order_and_the_spelling_of_a_forms_fields_make_no_difference() {
+        let form = |body: &str| print("application/x-www-form-urlencoded", "", body.as_bytes()).0;
+        assert_eq!(form("a=1&b=x+y"), form("b=x%20y&a=%31"));
+        for other in ["a=1&b=x%2By", "a=2&b=x+y", "a=1", "a=1&b=x+y&b=x+y", "a=1&b=%zz"] {
+            assert_ne!(form("a=1&b=x+y"), form(other), "{other}");
+        }
+        assert_ne!(form("a=1&a=2"), form("a=2&a=1"), "the order of one name's values is meant");
+        assert_ne!(form("a=%zz"), form("a=%25zz"));
+        assert_ne!(form("a=é"), form("a=%C3%A9"), "what is no form is compared by its bytes");
+    }
+}

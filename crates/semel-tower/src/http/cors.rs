@@ -1,0 +1,86 @@
+//! Cross-origin headers of a kept answer (the CORS protocol of the Fetch standard).
+//!
+//! They are the handler's own. A layer grants no origin anything that the handler did not.
+
+use http::header::{
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS,
+    VARY,
+};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::answer::REPLAYED;
+
+/// Headers by which a handler lets pages of other origins read its answer.
+pub(super) static CORS: [HeaderName; 3] =
+    [ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_EXPOSE_HEADERS];
+
+/// Fits the kept headers of a replay to the origin that asks for it.
+///
+/// An answer that names another origin loses its cross-origin headers: they say nothing about this
+/// one. Any other also lets the page see that it is a replay.
+pub(super) fn fit(headers: &mut HeaderMap, origin: Option<&HeaderValue>) {
+    let Some(allowed) = headers.get(ACCESS_CONTROL_ALLOW_ORIGIN) else { return };
+    let other = origin.is_some_and(|origin| allowed != "*" && allowed != origin);
+    if !other {
+        return expose(headers);
+    }
+    for name in &CORS {
+        headers.remove(name);
+    }
+    if !lists(headers, &VARY, "origin") {
+        headers.append(VARY, HeaderValue::from_static("origin"));
+    }
+}
+
+fn expose(headers: &mut HeaderMap) {
+    if !lists(headers, &ACCESS_CONTROL_EXPOSE_HEADERS, REPLAYED.as_str()) {
+        let name = HeaderValue::from_name(REPLAYED);
+        headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, name);
+    }
+}
+
+/// Whether the list in `name` has `word`.
+fn lists(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+    let lines = headers.get_all(name).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|item| item.trim().eq_ignore_ascii_case(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fitted(lines: &[(&'static str, &'static str)], origin: Option<&'static str>) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        fit(&mut headers, origin.map(HeaderValue::from_static).as_ref());
+        let shown = |(name, value): (&HeaderName, &HeaderValue)| {
+            format!("{name}: {}", value.to_str().expect("text"))
+        };
+        headers.iter().map(shown).collect()
+    }
+
+    #[test]
+    fn a_replay_is_readable_for_the_origin_that_the_handler_named() {
+        let lines = [
+            ("access-control-allow-origin", "https://a"),
+            ("access-control-allow-credentials", "true"),
+            ("access-control-expose-headers", "etag"),
+        ];
+        let kept = fitted(&lines, Some("https://a"));
+        assert_eq!(kept.len(), 4, "{kept:?}");
+        assert_eq!(kept[3], "access-control-expose-headers: idempotent-replayed");
+        assert_eq!(fitted(&lines, Some("https://b")), ["vary: origin"]);
+        assert_eq!(fitted(&lines, None).len(), 4);
+    }
+
+    #[test]
+    fn any_origin_is_any_origin_and_none_is_none() {
+        let any = [("access-control-allow-origin", "*")];
+        assert_eq!(fitted(&any, Some("https://b")).len(), 2);
+        assert!(fitted(&[], Some("https://b")).is_empty());
+        let named = [any[0], ("access-control-expose-headers", "ETag, Idempotent-Replayed")];
+        assert_eq!(fitted(&named, Some("https://b")).len(), 2, "said once");
+    }
+}
