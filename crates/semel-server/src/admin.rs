@@ -2,6 +2,8 @@
 //!
 //! A listener of its own, so that nobody outside can ask for it by a path.
 
+mod help;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,12 +33,13 @@ const ASKED: Duration = Duration::from_secs(2);
 
 /// What an alert looks at and hopefully never moves: shown as zero from the start, since the first
 /// step of a counter that was not there before is no rise.
-const RARE: [&str; 6] = [
+const RARE: [&str; 7] = [
     "semel_lease_lost_total",
     "semel_renew_failures_total",
     "semel_unrecorded_total",
     "semel_fail_open_total",
     "semel_sweep_deleted_total",
+    "semel_sweep_refused_total",
     "semel_idresolve_mismatch_total",
 ];
 
@@ -98,7 +101,7 @@ impl Admin {
     }
 }
 
-/// Whether this process can serve: its store answers, and nobody has asked it to stop.
+/// Whether this process can serve: its store answers and takes writes, and nobody has asked it to stop.
 struct Readiness<S: Inspect> {
     executor: Executor<S>,
     stop: CancellationToken,
@@ -112,9 +115,14 @@ impl<S: Inspect> Readiness<S> {
         // A key that nobody uses: what counts is that the store answers.
         let key = Key::command("semel", "READY", "readyz").expect("a short key");
         match tokio::time::timeout(ASKED, self.executor.store().peek(&key)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(format!("the store does not answer: {error}")),
-            Err(_) => Err(format!("the store has not answered within {ASKED:?}")),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(format!("the store does not answer: {error}")),
+            Err(_) => return Err(format!("the store has not answered within {ASKED:?}")),
+        }
+        match tokio::time::timeout(ASKED, self.executor.store().writable()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("the store takes no writes: {error}")),
+            Err(_) => Err(format!("the store has not taken a write within {ASKED:?}")),
         }
     }
 }
@@ -125,6 +133,7 @@ fn count() -> Result<PrometheusHandle, Failure> {
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
         .map_err(Failure::failed)?;
     let handle = builder.install_recorder().map_err(Failure::failed)?;
+    help::describe();
     for name in RARE {
         metrics::counter!(name).absolute(0);
     }

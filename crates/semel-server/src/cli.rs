@@ -14,11 +14,16 @@ use crate::failure::{Code, Failure};
 use crate::logs::{self, Format};
 use crate::place::redacted;
 use crate::settings::Settings;
+use crate::signals::until_interrupted;
 use crate::{demo, gateway};
 
-/// Make things happen exactly once.
+/// Runs what is asked for once, through retries, duplicates and crashes.
 #[derive(Debug, Parser)]
-#[command(name = "semel", version, about = "Make things happen exactly once")]
+#[command(
+    name = "semel",
+    version,
+    about = "Runs what is asked for once, through retries, duplicates and crashes"
+)]
 #[command(disable_help_subcommand = true)]
 #[command(
     after_help = "Exit codes: 0 ok, 1 failed, 2 bad usage or input, 3 findings, 4 store unreachable."
@@ -124,14 +129,24 @@ impl Cli {
                 let _logs = logs::start(self.log)?;
                 demo::run(arguments, settings()?).await
             }
-            Command::Migrate(arguments) => migrate::run(arguments, settings()?).await,
             Command::Doctor(arguments) => doctor::run(arguments, settings()?).await,
-            Command::Records(arguments) => records::run(arguments, settings()?).await,
-            Command::Sweep(arguments) => sweep::run(arguments, settings()?).await,
-            Command::Outbox(arguments) => outbox::run(arguments, settings()?).await,
-            Command::Inbox(arguments) => inbox::run(arguments, settings()?).await,
             Command::Ids(arguments) => ids::run(arguments),
-            Command::Map(arguments) => map::run(arguments, settings()?).await,
+            Command::Migrate(arguments) => {
+                until_interrupted(migrate::run(arguments, settings()?)).await
+            }
+            Command::Records(arguments) => {
+                until_interrupted(records::run(arguments, settings()?)).await
+            }
+            Command::Sweep(arguments) => {
+                until_interrupted(sweep::run(arguments, settings()?)).await
+            }
+            Command::Outbox(arguments) => {
+                until_interrupted(outbox::run(arguments, settings()?)).await
+            }
+            Command::Inbox(arguments) => {
+                until_interrupted(inbox::run(arguments, settings()?)).await
+            }
+            Command::Map(arguments) => until_interrupted(map::run(arguments, settings()?)).await,
             Command::Completions(arguments) => completions::run(arguments),
         }
     }

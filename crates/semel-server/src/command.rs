@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use clap::Args;
 use semel::EventId;
-use semel_redis::RedisCache;
 
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreKind, StoreUrl};
@@ -80,12 +79,7 @@ pub(crate) fn no_database(what: &str) -> Failure {
 
 /// How long the shared cache has for an answer. A resolver would rather ask the map after a quarter of
 /// a second; an operator wants to know whether it answers at all.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The cache that resolvers share, asked with patience.
-pub(crate) fn cache(url: &str) -> semel::store::Result<RedisCache> {
-    RedisCache::builder().timeout(PATIENCE).open(url)
-}
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The events that a verb is for: these, or all that its filters let through.
 #[derive(Clone, Debug, Args)]
@@ -101,6 +95,8 @@ pub(crate) struct Many<W: Args> {
     /// Count what would be changed, and change nothing
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    guard: Guard,
 }
 
 impl<W: Args> Many<W> {
@@ -112,11 +108,14 @@ impl<W: Args> Many<W> {
         ids
     }
 
-    /// Leaves a line behind of what was done to so many of them: to which, or by which filters.
-    fn audit(&self, done: &str, count: u64, filters: &[(&str, Option<&str>)], why: Option<&str>) {
-        if self.dry_run {
-            return;
-        }
+    /// Begins the audit of a verb on them: on these, or by which filters.
+    fn trail(
+        &self,
+        verb: &str,
+        filters: &[(&str, Option<&str>)],
+        actor: &audit::Actor,
+        reason: Option<&str>,
+    ) -> audit::Trail {
         let set =
             filters.iter().filter_map(|(name, text)| Some(((*name).to_owned(), (*text)?.into())));
         let mut filter: serde_json::Map<String, serde_json::Value> = set.collect();
@@ -124,6 +123,47 @@ impl<W: Args> Many<W> {
             let ids = self.named().iter().map(EventId::to_string).collect::<Vec<_>>();
             filter.insert("ids".to_owned(), ids.into());
         }
-        audit::many(done, count, filter.into(), why);
+        let about = serde_json::json!({ "filter": filter });
+        audit::Trail::begin(verb, actor, reason, about, self.dry_run)
+    }
+}
+
+/// How many a verb with `--all` may change before somebody has said that so many are meant.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Guard {
+    /// With --all: change them, however many they are
+    #[arg(long)]
+    yes: bool,
+    /// With --all: change nothing if there are more than N
+    #[arg(long, value_name = "N", conflicts_with = "yes")]
+    max: Option<u64>,
+}
+
+impl Guard {
+    /// As many as nobody has to be asked about, unless a verb says otherwise.
+    pub(crate) const USUAL: u64 = 1_000;
+
+    /// Whether so many may be changed; `exact` is false where there may be more. `usual` is the most
+    /// that needs neither flag.
+    pub(crate) fn allows(
+        &self,
+        verb: &str,
+        count: u64,
+        exact: bool,
+        usual: u64,
+    ) -> Result<(), Failure> {
+        let most = self.max.unwrap_or(usual);
+        if self.yes || (exact && count <= most) {
+            return Ok(());
+        }
+        let more = if exact { "" } else { " or more" };
+        let limit = match self.max {
+            Some(max) => format!("--max {max} forbids that"),
+            None => "that needs --yes, or --max N".to_owned(),
+        };
+        Err(Failure::usage(format_args!(
+            "--all would {verb} {count}{more}; {limit}. Nothing was changed: --dry-run counts, filters \
+             narrow it down"
+        )))
     }
 }

@@ -10,6 +10,8 @@ mod entrance;
 mod forward;
 mod headers;
 pub mod identity;
+mod own;
+mod pattern;
 mod places;
 mod reload;
 mod room;
@@ -26,12 +28,14 @@ use std::time::Duration;
 
 use clap::Args;
 use http::HeaderName;
+use semel::store::memory::MemoryStore;
 use semel::{AnyStore, Executor};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
 use self::certificate::Certificate;
+pub(crate) use self::client::reach;
 use self::entrance::Entrance;
 use self::forward::Forward;
 use self::identity::Who;
@@ -141,9 +145,7 @@ pub(crate) async fn run(
     let Some(upstream) = gateway.upstream.clone() else {
         return Err(Failure::usage("a gateway needs a service behind it: give --upstream URL"));
     };
-    if let Some(name) = gateway.lets_nothing_through() {
-        return Err(Failure::usage(format_args!("with {name} at nothing, nothing gets through")));
-    }
+    admits(gateway)?;
     let certificate = Certificate::read(gateway)?;
     let (stop, asked) = (signals::stop()?, signals::reload()?);
     let admin = admin::Admin::bind(&gateway.admin_listen).await?;
@@ -155,7 +157,8 @@ pub(crate) async fn run(
     let scheme = if certificate.is_some() { "https" } else { "http" };
     let shown = format!("{scheme}://{}", listener.address());
     if arguments.unprotected {
-        let service = Access(Forward::new(gateway, upstream)?);
+        let service =
+            Access { service: Forward::new(gateway, upstream)?, trusted: gateway.trust_forwarded };
         serve::say(&[("gateway", &shown)]);
         listener.serve(service, stop, gateway.drain).await;
         return Ok(());
@@ -180,7 +183,8 @@ pub(crate) async fn run(
     let lines: Vec<_> = [("gateway", &*shown)].into_iter().chain(admin_line).collect();
     serve::say(&lines);
 
-    let serving = listener.serve(Access(entrance), stop.clone(), gateway.drain);
+    let service = Access { service: entrance, trusted: gateway.trust_forwarded };
+    let serving = listener.serve(service, stop.clone(), gateway.drain);
     let (in_time, since) = finish(serving, &stop, &executor).await;
     // Handlers go on without their callers; they have what is left of the grace.
     let left = gateway.drain.saturating_sub(since.elapsed());
@@ -197,6 +201,27 @@ pub(crate) async fn run(
             gateway.drain
         ))),
     }
+}
+
+/// Whether any request could keep the limits.
+fn admits(gateway: &settings::Gateway) -> Result<(), Failure> {
+    match gateway.lets_nothing_through() {
+        Some(name) => Err(Failure::usage(format_args!("{name} must be greater than 0"))),
+        None => Ok(()),
+    }
+}
+
+/// Builds what [`run`] would start, from the same settings, routes and files, and starts nothing: for
+/// `semel doctor`. Where the settings name no upstream, the flag `--upstream` may.
+pub(crate) fn rehearse(settings: &Settings) -> Result<(), Failure> {
+    let gateway = &settings.gateway;
+    let anywhere = || "http://127.0.0.1".parse().expect("an upstream");
+    let upstream = gateway.upstream.clone().unwrap_or_else(anywhere);
+    admits(gateway)?;
+    Certificate::read(gateway)?;
+    let executor = settings.ledger.executor(AnyStore::new(MemoryStore::new()))?;
+    let forward = Forward::new(gateway, upstream)?;
+    Entrance::new(gateway, &settings.route, executor, forward).map(drop)
 }
 
 /// What `serving` came to, and when it was asked to stop.

@@ -13,6 +13,9 @@ use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::failure::Failure;
 
+/// The variables that say where traces go.
+const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+
 /// How logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -50,6 +53,12 @@ pub(crate) fn start(format: Format) -> Result<Logs, Failure> {
     let (traces, logs) = traces()?;
     let registry = tracing_subscriber::registry().with(traces).with(lines.with_filter(filter));
     registry.try_init().map_err(Failure::failed)?;
+    if cfg!(not(feature = "otlp")) && ENDPOINTS.iter().any(|name| std::env::var_os(name).is_some())
+    {
+        tracing::warn!(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is ignored: this program was built without the feature otlp"
+        );
+    }
     Ok(logs)
 }
 
@@ -65,8 +74,7 @@ fn traces() -> Result<(Option<Traces>, Logs), Failure> {
     use opentelemetry_sdk::propagation::TraceContextPropagator;
     use opentelemetry_sdk::trace::SdkTracerProvider;
 
-    let named = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
-    if named.iter().all(|name| std::env::var_os(name).is_none()) {
+    if ENDPOINTS.iter().all(|name| std::env::var_os(name).is_none()) {
         return Ok((None, Logs { traces: None }));
     }
     let exporter = opentelemetry_otlp::SpanExporter::builder()

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use semel::Clock;
-use semel::store::AnyStore;
 use semel::store::memory::MemoryStore;
+use semel::store::{AnyStore, ErrorKind};
 use semel_redis::RedisStore;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
@@ -301,6 +301,14 @@ impl Place {
                     schema::usable(&schema::of_file(&path).await?)?;
                 }
                 let opened = SqliteStore::builder(&path).migrate(serve).open().await;
+                let opened = match opened {
+                    // What may not be written can be looked at.
+                    Err(error) if !serve && error.kind() == ErrorKind::Misconfigured => {
+                        let reading = SqliteStore::builder(&path).migrate(false).read_only(true);
+                        reading.open().await.map_err(|_| error)
+                    }
+                    opened => opened,
+                };
                 Place::Sqlite(opened.map_err(|error| unopened(&path, error))?)
             }
             StoreKind::Postgres => {

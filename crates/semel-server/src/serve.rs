@@ -34,6 +34,9 @@ use crate::failure::Failure;
 
 /// Requests of one HTTP/2 connection at once; a caller that has more waits with them or connects again.
 const STREAMS: u32 = 128;
+/// What is read from a connection of HTTP/1 before somebody takes it, a request's head included: what a
+/// connection holds beside the bodies that are counted.
+const BUFFER: usize = 64 << 10;
 /// How often a caller of HTTP/2 is asked whether it is still there.
 const PING: Duration = Duration::from_secs(15);
 /// How long the other end of a connection may be silent before it is asked whether it is still there, and
@@ -273,7 +276,7 @@ impl Caller {
                 request
             });
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(BUFFER);
         // A caller that vanished without a word is found out.
         builder
             .http2()

@@ -25,7 +25,7 @@ use toml::{Table, Value};
 
 pub use self::idresolve::IdResolve;
 pub use self::inbox::Inbox;
-pub use self::ledger::Ledger;
+pub use self::ledger::{Ledger, Patience};
 pub use self::relay::Relay;
 use crate::failure::Failure;
 
@@ -91,7 +91,7 @@ impl Settings {
 
     fn written(text: &str) -> Result<Table, Failure> {
         let table = text.parse::<Table>().map_err(|error| garbled(text, &error))?;
-        let known = names::snake_case(table)?;
+        let known = names::ours(table)?;
         // Told here, a mistake is the file's; later it could be the environment's.
         Self::meant(known.clone())?;
         Ok(known)
@@ -140,6 +140,41 @@ mod tests {
         assert_eq!(settings.ledger.default_ttl, Some(Duration::from_secs(7200)));
         assert_eq!(settings.idresolve.resolver.cache.l1_max_size, 7);
         assert_eq!(settings.inbox.policy().max_attempts, Some(3));
+    }
+
+    #[test]
+    fn the_originals_sections_and_spellings_are_known_or_named() {
+        let read = |text: &str| Settings::written(text).and_then(Settings::meant);
+        let bluecone = "[bluecone.idresolve]\nbatchMaxIn = 7\n\
+                        [bluecone.idresolve.cache]\nl1-ttl = \"PT1M\"\nl2Enabled = false";
+        let settings = read(bluecone).unwrap();
+        assert_eq!(settings.idresolve.resolver.batch_max_in, 7);
+        assert_eq!(settings.idresolve.resolver.cache.l1_ttl, Duration::from_secs(60));
+        assert!(!settings.idresolve.resolver.cache.l2_enabled);
+        let genesis = "[idem]\nPrefix = \"g:\"\nDefaultTTL = \"1h\"\nLockTTL = \"5s\"\n\
+                       WaitTimeout = \"caller\"\nWaitInterval = \"20ms\"";
+        let settings = read(genesis).unwrap();
+        let policy = settings.ledger.policy();
+        assert_eq!(settings.ledger.prefix, "g:");
+        assert_eq!(
+            (policy.keep, policy.lease),
+            (Duration::from_secs(3600), Duration::from_secs(5))
+        );
+        assert_eq!(policy.wait, Wait::UpTo(Duration::from_secs(3600)));
+        assert_eq!(settings.ledger.polling().first, Duration::from_millis(20));
+        for (text, named) in [
+            ("[idem]\nDriver = \"redis\"", "store = \"redis://"),
+            ("[ledger]\ndriver = \"memory\"", "store = \"redis://"),
+            ("[bluecone.outbox]\ndispatch-batch-size = 7", "[relay]"),
+            ("[bluecone.idempotency]\nttl = \"1h\"", "from-the-originals"),
+            ("[idem]\nprefix = \"a:\"\n[ledger]\nprefix = \"b:\"", "`idem` and `ledger`"),
+            ("[idresolve]\nbatchMaxIn = 1\n[bluecone.idresolve]\nbatchMaxIn = 2", "idresolve"),
+            ("[ledger]\nwait_timeout = \"for ever\"", "or \"caller\""),
+            ("[ledger]\nwait_timeout = 0", "or \"caller\""),
+        ] {
+            let refused = read(text).unwrap_err().to_string();
+            assert!(refused.contains(named), "{text}: {refused}");
+        }
     }
 
     #[test]

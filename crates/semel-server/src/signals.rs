@@ -27,6 +27,31 @@ pub(crate) fn stop() -> Result<CancellationToken, Failure> {
     Ok(stop)
 }
 
+/// Runs what an operator asked for until it ends or a signal (SIGINT, SIGTERM, SIGHUP) breaks it off. What
+/// is broken off is dropped, so that whoever keeps a [trail](crate::command::audit) can still say so.
+pub(crate) async fn until_interrupted(
+    work: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    let (mut terminate, mut interrupt, mut hangup) = (
+        listen(SignalKind::terminate())?,
+        listen(SignalKind::interrupt())?,
+        listen(SignalKind::hangup())?,
+    );
+    let signalled = async {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            _ = hangup.recv() => "SIGHUP",
+        }
+    };
+    tokio::select! {
+        done = work => done,
+        name = signalled => Err(Failure::failed(format_args!(
+            "interrupted by {name}; what was under way may have been done"
+        ))),
+    }
+}
+
 /// SIGHUP, as often as it comes.
 pub(crate) fn reload() -> Result<Signal, Failure> {
     listen(SignalKind::hangup())

@@ -89,6 +89,12 @@ fn every_metric_that_is_counted_is_in_the_guide_in_both_languages() {
 }
 
 #[test]
+fn every_metric_that_is_counted_has_its_line_of_help_and_no_other_has() {
+    let help = names(&read("crates/semel-server/src/admin/help.rs"));
+    assert_eq!(help, counted());
+}
+
+#[test]
 fn alerts_and_dashboard_look_at_metrics_that_are_counted() {
     let counted = counted();
     for file in ["ops/prometheus-alerts.yaml", "ops/grafana-dashboard.json"] {

@@ -1,11 +1,12 @@
 //! `semel doctor`: everything that can be checked from outside, in words and with the fix.
 //!
 //! What a store checks about itself is its own crate's; here it is asked, together with what the
-//! settings leave out and what waits for somebody.
+//! settings leave out and what waits for somebody. Nothing is believed that can be tried: a record is
+//! written and removed, and the gateway is built as it would be started.
 
 mod broker;
-
-use std::collections::HashSet;
+mod gateway;
+mod writing;
 
 use clap::Args;
 use semel::outbox::{Ask, Backlog, Outbox};
@@ -16,17 +17,14 @@ use semel_ids::shared::Shared as _;
 use serde_json::{Value, json};
 
 use super::unread::Unread;
-use super::{At, migrate, shown};
+use super::{At, PATIENCE, migrate, shown};
 use crate::failure::Failure;
-use crate::gateway::identity::Who;
-use crate::gateway::settings::Gateway;
 use crate::place::{Opening, Place, StoreKind, on_database, redacted};
 use crate::settings::{IdResolve, Settings};
 
-/// Records that are counted at most: a look need not read everything.
-const MOST: u32 = 1_000;
-/// Pages that are looked at for them at most, where a page may be empty and still have a next one.
-const PAGES: u32 = 32;
+/// Records in one look for those that cannot be read, and looks at most.
+const LOOK: u32 = 1_000;
+const LOOKS: u32 = 32;
 /// An event that has waited longer than this is not just on its way.
 const LONG: std::time::Duration = std::time::Duration::from_secs(300);
 
@@ -99,6 +97,15 @@ impl Check {
         Self { level: Level::Warning, ..Self::note(about, code, found, fix) }
     }
 
+    fn error(
+        about: &'static str,
+        code: &'static str,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { level: Level::Error, ..Self::note(about, code, found, fix) }
+    }
+
     fn of(about: &'static str, finding: Finding) -> Self {
         let Finding { severity, code, found, fix } = finding;
         let level = match severity {
@@ -126,7 +133,13 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     match store(&at, &settings).await {
         Ok(found) => checks.extend(found),
         Err(failure) => {
-            checks.push(unreached("store", "store-unreachable", &failure));
+            let fix = if at.url(&settings).kind() == StoreKind::Sqlite {
+                "name the file that the service uses, with a path that is right from here; \
+                 `semel migrate apply` makes a new one"
+            } else {
+                REACHABLE
+            };
+            checks.push(unreached("store", "store-unreachable", &failure, fix));
             away = Some(failure);
         }
     }
@@ -134,13 +147,14 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
         match broker::check(url, &broker_name).await {
             Ok(found) => checks.extend(found),
             Err(failure) => {
-                checks.push(unreached("broker", "broker-unreachable", &failure));
+                checks.push(unreached("broker", "broker-unreachable", &failure, REACHABLE));
                 away = away.or(Some(failure));
             }
         }
     }
     checks.extend(cache(&settings).await);
     checks.extend(advice(&at, &settings));
+    checks.extend(gateway::check(&settings).await);
     let worst = if strict { Level::Warning } else { Level::Error };
     let bad = checks.iter().filter(|check| check.level >= worst).count();
     match at.json {
@@ -161,9 +175,10 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     }
 }
 
-fn unreached(about: &'static str, code: &'static str, failure: &Failure) -> Check {
-    let fix = "see that it runs, and that address, user and password are right".to_owned();
-    Check { about, level: Level::Error, code, found: failure.to_string(), fix }
+const REACHABLE: &str = "see that it runs, and that address, user and password are right";
+
+fn unreached(about: &'static str, code: &'static str, failure: &Failure, fix: &str) -> Check {
+    Check::error(about, code, failure.to_string(), fix)
 }
 
 fn print(checks: &[Check]) -> Result<(), Failure> {
@@ -190,25 +205,44 @@ async fn store(at: &At, settings: &Settings) -> Result<Vec<Check>, Failure> {
     let place = Place::open(&url, Opening::Look, &settings.ledger.prefix).await?;
     let ledger = place.ledger();
     checks.push(Check::good("store", "store-reached", format!("{url} answers")));
-    checks.push(promise(url.kind(), ledger.guarantee()));
     let found = ledger.check().await?;
+    checks.push(promise(url.kind(), ledger.guarantee(), &found));
     // Without a table or a column there is nothing to ask; without an index there is.
     let lacking = found
         .iter()
         .any(|finding| finding.code.starts_with("sql-") && finding.severity == Severity::Error);
     checks.extend(found.into_iter().map(|finding| Check::of("store", finding)));
     if !lacking {
+        checks.push(writing::ledger(&ledger).await);
         checks.extend(waiting(&ledger).await?);
-        checks.extend(
-            on_database!(&place, store => Some(backlog(store.backlog().await?)), None).flatten(),
+        let outbox = on_database!(
+            &place,
+            store => Some((writing::outbox(store).await, backlog(store.backlog().await?))),
+            None
         );
+        checks.extend(outbox.into_iter().flat_map(|(written, flows)| [written, flows]));
     }
     place.close().await;
     Ok(checks)
 }
 
-/// What the store promises.
-fn promise(kind: StoreKind, guarantee: Guarantee) -> Check {
+/// What the store promises, as it is set up: a finding that is an error says that the promise does not
+/// hold.
+fn promise(kind: StoreKind, guarantee: Guarantee, found: &[Finding]) -> Check {
+    let broken: Vec<&str> = found
+        .iter()
+        .filter(|finding| finding.severity == Severity::Error)
+        .map(|finding| finding.code)
+        .collect();
+    if !broken.is_empty() && guarantee != Guarantee::BestEffort {
+        let found = format!(
+            "the guarantee is best effort as this store is set up ({}): a claim that was acknowledged \
+             can be lost, or cannot be written",
+            broken.join(", ")
+        );
+        let fix = "mend what is named; the fixes are beside the errors";
+        return Check::error("store", "guarantee-broken", found, fix);
+    }
     let database = matches!(kind, StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql);
     let words = match guarantee {
         Guarantee::Atomic => "atomic: claim, effects and answer are one commit",
@@ -223,8 +257,11 @@ fn promise(kind: StoreKind, guarantee: Guarantee) -> Check {
         Guarantee::AtMostOnce => "at most once: a crashed attempt is not run again by itself",
         Guarantee::BestEffort => {
             let found = "the guarantee is best effort: a claim that was acknowledged can be lost";
-            let fix =
-                "use PostgreSQL, MySQL, SQLite, or one Redis without failover, where that matters";
+            let fix = if database {
+                "see the findings about durability and replication, and the guide on failover"
+            } else {
+                "use PostgreSQL, MySQL, SQLite, or one Redis without failover, where that matters"
+            };
             return Check::warning("store", "guarantee-best-effort", found, fix);
         }
     };
@@ -238,22 +275,15 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
         (State::Uncertain, "records-uncertain", "uncertain: they may or may not have happened"),
         (State::Dead, "records-dead", "dead: their attempts are used up"),
     ] {
-        let (count, more) = how_many(ledger, state, &mut unread).await?;
-        let name = state.name();
+        let filter = Filter { state: Some(state), ..Filter::default() };
+        look(ledger, &filter, &mut unread).await?;
+        let (name, count) = (state.name(), ledger.tally(&filter).await?.records);
         if count > 0 {
-            let found = format!(
-                "{}{} {} {what}",
-                shown::counted(count, "record"),
-                if more { " or more" } else { "" },
-                if count == 1 { "is" } else { "are" },
-            );
+            let are = if count == 1 { "is" } else { "are" };
+            let found = format!("{} {are} {what}", shown::counted(count, "record"));
             let fix =
                 format!("`semel records list --state {name}`, then `records show` and `resolve`");
             checks.push(Check::warning("records", code, found, fix));
-        } else if more {
-            let found = format!("none of those that were looked at is {name}, and there are more");
-            let fix = format!("`semel records list --state {name}` looks at all of them");
-            checks.push(Check::note("records", "records-beyond", found, fix));
         }
     }
     if !unread.is_empty() {
@@ -267,33 +297,26 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
     Ok(checks)
 }
 
-/// How many records are in this state, and whether there may be more.
-async fn how_many(
-    ledger: &AnyStore,
-    state: State,
-    unread: &mut Unread,
-) -> Result<(u64, bool), Failure> {
-    let filter = Filter { state: Some(state), ..Filter::default() };
-    // A store may show one twice.
-    let (mut seen, mut after) = (HashSet::new(), None);
-    for _ in 0..PAGES {
-        let page = ledger.survey(&filter, after.as_ref(), MOST).await?;
+/// Looks for records that cannot be read, which a count may pass over.
+async fn look(ledger: &AnyStore, filter: &Filter, unread: &mut Unread) -> Result<(), Failure> {
+    let mut after = None;
+    for _ in 0..LOOKS {
+        let page = ledger.survey(filter, after.as_ref(), LOOK).await?;
         unread.add(page.unreadable);
-        seen.extend(page.entries.iter().map(|listed| listed.key.digest()));
         after = page.next;
-        if after.is_none() || seen.len() >= MOST as usize {
+        if after.is_none() {
             break;
         }
     }
-    Ok((seen.len() as u64, after.is_some()))
+    Ok(())
 }
 
 /// Events that do not get away.
-fn backlog(backlog: Backlog) -> Option<Check> {
+fn backlog(backlog: Backlog) -> Check {
     let Backlog { waiting, dead, oldest } = backlog;
     let fix = "`semel outbox list --status dead` says why; then `outbox redrive` or `discard`";
     let stuck = "see that a relay runs and reaches its broker";
-    Some(match oldest {
+    match oldest {
         _ if dead > 0 => {
             let found = format!("{} given up", shown::counted(dead, "event"));
             Check::warning("outbox", "outbox-dead", found, fix)
@@ -308,13 +331,14 @@ fn backlog(backlog: Backlog) -> Option<Check> {
             "outbox-flows",
             format!("{} waiting", shown::counted(waiting, "event")),
         ),
-    })
+    }
 }
 
 /// Whether the cache that resolvers share answers. Without it they ask the map.
 async fn cache(settings: &Settings) -> Option<Check> {
     let url = settings.idresolve.shared()?;
-    let asked = async { super::cache(url)?.get(&["semel:doctor"]).await };
+    let cache = settings.idresolve.cache(Some(PATIENCE))?;
+    let asked = async { cache?.get(&["semel:doctor"]).await };
     Some(match asked.await {
         Ok(_) => Check::good("cache", "l2-reached", format!("{} answers", redacted(url))),
         Err(error) => {
@@ -330,7 +354,7 @@ async fn cache(settings: &Settings) -> Option<Check> {
 /// What the settings leave out, or may regret.
 fn advice(at: &At, settings: &Settings) -> Vec<Check> {
     let mut checks = Vec::new();
-    let IdResolve { resolver, l2_url } = &settings.idresolve;
+    let IdResolve { resolver, l2_url, .. } = &settings.idresolve;
     if !at.named(settings) {
         let found = "no store is named, so it is the file semel.db in this directory";
         let fix = "name one: --store, SEMEL_STORE, or store under [ledger]";
@@ -342,41 +366,12 @@ fn advice(at: &At, settings: &Settings) -> Vec<Check> {
         let fix = "set idresolve.cache.l2_url to a Redis URL, or l2_enabled = false";
         checks.push(Check::note("settings", "l2-url-missing", found, fix));
     }
-    if resolver.fallback_to_biz_table {
-        let found = "fallback_to_biz_table is on: an unknown id costs a look into a business table";
-        let fix = "turn it off once `semel map verify` is clean";
-        checks.push(Check::warning("settings", "fallback-on", found, fix));
-    }
     if let OnFailure::Backoff { base, .. } = settings.relay.backoff()
         && settings.relay.lease.unwrap_or(Ask::LEASE) < base
     {
         let found = "relay.lease is shorter than relay.base_backoff";
         let fix = "set relay.lease to more than that, and than publishing a batch may take";
         checks.push(Check::warning("settings", "relay-lease-short", found, fix));
-    }
-    checks.extend(principal(&settings.gateway));
-    checks
-}
-
-/// What the gateway's callers are told apart by, and what that costs. A warning where these settings
-/// are a gateway's; where they say nothing of one, what its default would cost.
-fn principal(gateway: &Gateway) -> Vec<Check> {
-    let ours = *gateway != Gateway::default();
-    let fix = match &gateway.principal {
-        Who::Header(_) | Who::Cookie(_) => {
-            "with tokens or sessions that are renewed, principal = \"jwt-claim:sub\", and jwks = \
-             FILE unless something in front has checked the tokens"
-        }
-        Who::Claim(_) => "set jwks = FILE, unless something in front has checked the tokens",
-        Who::Global => "set principal to what tells callers apart, such as \"jwt-claim:sub\"",
-    };
-    let level = if ours { Level::Warning } else { Level::Note };
-    let check = |found| Check { level, ..Check::note("gateway", "principal", found, fix) };
-    let mut checks: Vec<Check> =
-        gateway.principal.warnings(gateway.jwks.is_some()).into_iter().map(check).collect();
-    if checks.is_empty() {
-        let found = format!("callers are told apart by {}", gateway.principal);
-        checks.push(Check::good("gateway", "principal", found));
     }
     checks
 }

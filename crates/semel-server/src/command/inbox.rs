@@ -12,10 +12,11 @@ use semel::{
 };
 use serde_json::json;
 
+use super::audit::{Actor, By};
 use super::records::entry;
 use super::unread::{self, Unread};
 use super::watch::Watch;
-use super::{At, shown, unfiltered, words};
+use super::{At, Guard, shown, unfiltered, words};
 use crate::failure::Failure;
 use crate::settings::Settings;
 
@@ -51,14 +52,21 @@ enum Verb {
     /// Send failed and dead events round again: due now, attempts counted from zero. Uncertain ones,
     /// which may have been handled, only with --state uncertain; discarded ones only by their ids, or
     /// with --state discarded
-    Redrive(Many),
+    Redrive {
+        #[command(flatten)]
+        many: Many,
+        #[command(flatten)]
+        by: By,
+    },
     /// Settle events for good: nobody handles them, nobody is told to look at them, and they stay until
     /// `records purge`
     Discard {
         #[command(flatten)]
         many: Many,
+        #[command(flatten)]
+        actor: Actor,
         /// Why; kept with each of them
-        #[arg(long, value_name = "TEXT")]
+        #[arg(long, value_name = "TEXT", help_heading = "Audit")]
         reason: String,
     },
 }
@@ -127,11 +135,14 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
         Verb::Failed { which, limit, after } => {
             failed(&ledger, &which, after, limit, at.json).await
         }
-        Verb::Redrive(many) => apply(&ledger, &many, None, at.json).await,
+        Verb::Redrive { many, by } => apply(&ledger, &many, None, &by, at.json).await,
         Verb::Discard { many, .. } if many.all && many.which.is_open() => {
             Err(unfiltered("discard", "--group, --tenant or --state"))
         }
-        Verb::Discard { many, reason } => apply(&ledger, &many, Some(&reason), at.json).await,
+        Verb::Discard { many, actor, reason } => {
+            let by = By { actor, reason: Some(reason.clone()) };
+            apply(&ledger, &many, Some(&reason), &by, at.json).await
+        }
     };
     place.close().await;
     done
@@ -226,26 +237,42 @@ async fn apply(
     ledger: &AnyStore,
     many: &Many,
     reason: Option<&str>,
+    by: &By,
     json: bool,
 ) -> Result<(), Failure> {
     let (name, done) = match reason {
         Some(_) => ("discard", "discarded"),
         None => ("redrive", "redriven"),
     };
-    let mut tally = Tally::default();
-    let walked = walk(ledger, many, reason, &mut Watch::new(name, None), &mut tally).await;
-    let Tally { changed, already, moved, unread, lacking } = tally;
+    if many.all && !many.dry_run {
+        let mut count = 0;
+        for state in states(many, reason) {
+            count += ledger.tally(&many.which.filter(state, None)).await?.records;
+        }
+        many.guard.allows(name, count, true, Guard::USUAL)?;
+    }
     let Which { group, tenant, state } = &many.which;
     let filters = [
         ("group", group.as_deref()),
         ("tenant", tenant.as_deref()),
         ("state", state.map(State::name)),
     ];
-    many.audit(&format!("inbox {name}"), changed, &filters, reason);
+    let verb = format!("inbox {name}");
+    let mut trail = many.trail(&verb, &filters, &by.actor, by.reason.as_deref());
+    let mut tally = Tally::default();
+    let mut watch = Watch::new(name, None);
+    let walked = walk(ledger, many, reason, &mut tally, |count| {
+        watch.counted(count);
+        trail.counted(count);
+    });
+    let walked = walked.await;
+    drop(watch);
+    let Tally { changed, already, moved, unread, lacking } = tally;
     walked.map_err(|failure| match changed {
         0 => failure,
         _ => failure.during(format_args!("{} {done}, then", shown::counted(changed, "record"))),
     })?;
+    trail.end(changed);
     if json {
         shown::json(&json!({
             "verb": name, "changed": changed, "already": already, "moved": moved,
@@ -281,24 +308,14 @@ async fn walk(
     ledger: &AnyStore,
     many: &Many,
     reason: Option<&str>,
-    watch: &mut Watch,
     tally: &mut Tally,
+    mut told: impl FnMut(u64),
 ) -> Result<(), Failure> {
     let ids: Vec<Option<EventId>> = match many.all {
         true => vec![None],
         false => many.named().into_iter().map(Some).collect(),
     };
-    // What may have been handled is not handled again unless somebody says so, and what was discarded
-    // is left as it was decided unless somebody names it.
-    let states = match (many.which.state, reason, many.all) {
-        (Some(state), ..) => vec![state],
-        (None, None, true) => vec![State::Failed, State::Dead],
-        (None, None, false) => vec![State::Failed, State::Dead, State::Discarded],
-        (None, Some(_), true) => vec![State::Dead, State::Failed, State::Uncertain],
-        (None, Some(_), false) => {
-            vec![State::Discarded, State::Dead, State::Failed, State::Uncertain]
-        }
-    };
+    let states = states(many, reason);
     for id in ids {
         let mut reached = false;
         for state in &states {
@@ -315,7 +332,7 @@ async fn walk(
                     } else {
                         tally.moved += 1;
                     }
-                    watch.counted(tally.changed);
+                    told(tally.changed);
                 }
                 after = page.next;
                 if after.is_none() {
@@ -328,6 +345,20 @@ async fn walk(
         }
     }
     Ok(())
+}
+
+/// The states that are gone through, in this order. What may have been handled is not handled again
+/// unless somebody says so, and what was discarded is left as it was decided unless somebody names it.
+fn states(many: &Many, reason: Option<&str>) -> Vec<State> {
+    match (many.which.state, reason, many.all) {
+        (Some(state), ..) => vec![state],
+        (None, None, true) => vec![State::Failed, State::Dead],
+        (None, None, false) => vec![State::Failed, State::Dead, State::Discarded],
+        (None, Some(_), true) => vec![State::Dead, State::Failed, State::Uncertain],
+        (None, Some(_), false) => {
+            vec![State::Discarded, State::Dead, State::Failed, State::Uncertain]
+        }
+    }
 }
 
 /// Whether a record is as the verb would leave it: sent round and not run since, or discarded for this

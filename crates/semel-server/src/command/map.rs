@@ -11,16 +11,20 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use semel::store::{Error, ErrorKind};
-use semel_ids::migration::{BusinessTable, FileCheckpoint, Migration, Progress};
+use semel_ids::migration::{
+    Backfilled, BusinessTable, FileCheckpoint, Migration, Progress, Repaired,
+};
 use semel_ids::{Codec, IdMap, Registry, ResourceType};
 use semel_sql::business::Layout;
 use semel_sql::mysql::MySqlTable;
 use semel_sql::postgres::PgTable;
 use semel_sql::sqlite::SqliteTable;
+use serde_json::json;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
+use super::audit::{By, Trail};
 use super::ids::Payload;
 use super::watch::Watch;
 use super::{At, no_database, words};
@@ -53,6 +57,8 @@ enum Verb {
         /// Read and report, and write nothing
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        by: By,
     },
     /// Compare every row with its mapping, and every mapping with its row
     Verify {
@@ -75,6 +81,8 @@ enum Verb {
         /// Read and report, and write nothing
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        by: By,
     },
 }
 
@@ -228,9 +236,10 @@ impl Job<'_> {
             None => moving,
         };
         match self.verb {
-            Verb::Backfill { checkpoint, dry_run, .. } => {
+            Verb::Backfill { checkpoint, dry_run, by, .. } => {
                 let moving = if *dry_run { moving.dry_run() } else { moving };
-                self.backfill(&moving, checkpoint.as_ref(), *dry_run).await
+                let trail = self.trail("map backfill", by, *dry_run);
+                self.backfill(&moving, checkpoint.as_ref(), *dry_run, trail).await
             }
             Verb::Verify { .. } => {
                 let mut watch = Watch::new("verify", None);
@@ -238,13 +247,19 @@ impl Job<'_> {
                 drop(watch);
                 report::verified(&verified, self.json)
             }
-            Verb::Repair { revive_revoked, max_revocations, grace, dry_run, .. } => {
+            Verb::Repair { revive_revoked, max_revocations, grace, dry_run, by, .. } => {
                 let moving = moving.max_revocations(*max_revocations).grace(*grace);
                 let moving = if *revive_revoked { moving.revive_revoked() } else { moving };
                 let moving = if *dry_run { moving.dry_run() } else { moving };
-                self.repair(&moving, *dry_run).await
+                let trail = self.trail("map repair", by, *dry_run);
+                self.repair(&moving, *dry_run, trail).await
             }
         }
+    }
+
+    fn trail(&self, verb: &str, by: &By, dry_run: bool) -> Trail {
+        let about = json!({ "table": self.verb.table().table, "type": self.kind.name() });
+        Trail::begin(verb, &by.actor, by.reason.as_deref(), about, dry_run)
     }
 
     async fn backfill<M: IdMap, T: BusinessTable>(
@@ -252,9 +267,13 @@ impl Job<'_> {
         moving: &Migration<'_, M, T>,
         checkpoint: Option<&PathBuf>,
         dry: bool,
+        mut trail: Trail,
     ) -> Result<(), Failure> {
         let mut watch = Watch::new("backfill", None);
-        let told = |progress: &Progress<'_, _>| watched(&mut watch, progress);
+        let told = |progress: &Progress<'_, Backfilled>| {
+            trail.counted(progress.report.written);
+            watched(&mut watch, progress);
+        };
         let filled = match checkpoint {
             None => moving.backfill(&(), told).await,
             Some(path) => {
@@ -276,6 +295,7 @@ impl Job<'_> {
             }
             _ => error.into(),
         })?;
+        trail.end(filled.written);
         report::backfilled(&filled, dry, self.json)
     }
 
@@ -283,12 +303,16 @@ impl Job<'_> {
         &self,
         moving: &Migration<'_, M, T>,
         dry: bool,
+        mut trail: Trail,
     ) -> Result<(), Failure> {
         let caches = Arc::new(told::Caches::of(self.settings)?);
         let mut watch = Watch::new("repair", None);
         let repaired = moving
             .repair(
-                |progress| watched(&mut watch, progress),
+                |progress| {
+                    trail.counted(changes(progress.report));
+                    watched(&mut watch, progress);
+                },
                 |changes| {
                     let caches = Arc::clone(&caches);
                     async move { caches.tell(&changes).await }
@@ -296,8 +320,15 @@ impl Job<'_> {
             )
             .await?;
         drop(watch);
+        trail.end(changes(&repaired));
         report::repaired(&repaired, dry, caches.missed(), self.json)
     }
+}
+
+/// Mappings that a repair has changed.
+fn changes(repaired: &Repaired) -> u64 {
+    let Repaired { inserted, overwritten, revived, revoked, .. } = repaired;
+    [inserted, overwritten, revived, revoked].iter().map(|tally| tally.count).sum()
 }
 
 fn watched<R>(watch: &mut Watch, progress: &Progress<'_, R>) {

@@ -10,6 +10,7 @@ use semel_sql::mysql::MySqlStore;
 use semel_sql::{postgres, sqlite};
 use serde_json::json;
 
+use super::audit::{By, Trail};
 use super::{At, shown};
 use crate::command::doctor::finding;
 use crate::failure::Failure;
@@ -39,6 +40,8 @@ enum Verb {
         /// Say what would be applied, and change nothing
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        by: By,
     },
     /// Compare the schema with what this version needs
     Verify {
@@ -72,8 +75,8 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
         return nothing(url.kind(), at.json);
     }
     match verb {
-        Verb::Apply { dry_run: false } => apply(&url, at.json).await,
-        Verb::Apply { dry_run: true } => foresee(&url, at.json).await,
+        Verb::Apply { dry_run: false, by } => apply(&url, &by, at.json).await,
+        Verb::Apply { dry_run: true, .. } => foresee(&url, at.json).await,
         Verb::Verify { strict } => verify(&url, strict, at.json).await,
         Verb::Print { .. } => unreachable!("answered above"),
     }
@@ -157,10 +160,13 @@ async fn foresee(url: &StoreUrl, json: bool) -> Result<(), Failure> {
     told(url, &missing, &findings, true, json)
 }
 
-async fn apply(url: &StoreUrl, json: bool) -> Result<(), Failure> {
+async fn apply(url: &StoreUrl, by: &By, json: bool) -> Result<(), Failure> {
+    let about = json!({ "store": url.to_string() });
+    let trail = Trail::begin("migrate apply", &by.actor, by.reason.as_deref(), about, false);
     let brought = schema::bring_up_at(url).await;
     let Brought { applied, findings } =
         brought.map_err(|failure| failure.during(format_args!("cannot migrate {url}")))?;
+    trail.end(applied.len() as u64);
     let mut all = known(url.kind());
     all.retain(|(version, _)| applied.contains(version));
     told(url, &all, &findings, false, json)

@@ -10,8 +10,9 @@ use semel::outbox::{Backlog, Outbox, Row, Selection, Status, Verb};
 use semel::store::Result as StoreResult;
 use serde_json::{Value, json};
 
+use super::audit::{Actor, By, Trail};
 use super::watch::Watch;
-use super::{At, no_database, shown, unfiltered, words};
+use super::{At, Guard, no_database, shown, unfiltered, words};
 use crate::failure::Failure;
 use crate::place::on_database;
 use crate::settings::Settings;
@@ -48,18 +49,31 @@ enum Command {
     },
     /// Send failed and dead events round again: due now, tries counted from zero. Discarded ones only
     /// by their ids, or with --status discarded
-    Redrive(Many),
+    Redrive {
+        #[command(flatten)]
+        many: Many,
+        #[command(flatten)]
+        by: By,
+    },
     /// Settle pending, failed and dead events for good: nobody publishes them, nobody is told to look
     /// at them, and they go as published ones do
     Discard {
         #[command(flatten)]
         many: Many,
+        #[command(flatten)]
+        actor: Actor,
         /// Why; kept with each of them
-        #[arg(long, value_name = "TEXT")]
+        #[arg(long, value_name = "TEXT", help_heading = "Audit")]
         reason: String,
     },
-    /// Send published events again, for a broker that lost what it had confirmed
-    Republish(Many),
+    /// Send published events again, for a broker that lost what it had confirmed. All of them only with
+    /// --type or --tenant, and --yes or --max
+    Republish {
+        #[command(flatten)]
+        many: Many,
+        #[command(flatten)]
+        by: By,
+    },
 }
 
 #[derive(Clone, Debug, Args)]
@@ -110,14 +124,23 @@ async fn act<O: Outbox>(outbox: &O, verb: Command, json: bool) -> Result<(), Fai
     match verb {
         Command::Status => status(outbox, json).await,
         Command::List { which, limit, after } => list(outbox, which, after, limit, json).await,
-        Command::Redrive(many) => apply(outbox, &many, Verb::Redrive, json).await,
+        Command::Redrive { many, by } => apply(outbox, &many, Verb::Redrive, &by, json).await,
         Command::Discard { many, .. } if many.all && many.which.is_open() => {
             Err(unfiltered("discard", "--type, --tenant or --status"))
         }
-        Command::Discard { many, reason } => {
-            apply(outbox, &many, Verb::Discard { reason }, json).await
+        Command::Discard { many, actor, reason } => {
+            let by = By { actor, reason: Some(reason.clone()) };
+            apply(outbox, &many, Verb::Discard { reason }, &by, json).await
         }
-        Command::Republish(many) => apply(outbox, &many, Verb::Republish, json).await,
+        Command::Republish { many, .. }
+            if many.all
+                && !many.dry_run
+                && many.which.tenant.is_none()
+                && many.which.kind.is_none() =>
+        {
+            Err(unfiltered("republish", "--type or --tenant"))
+        }
+        Command::Republish { many, by } => apply(outbox, &many, Verb::Republish, &by, json).await,
     }
 }
 
@@ -246,11 +269,18 @@ pub(crate) fn row(row: &Row) -> Value {
 
 /// Does a verb to everything that is meant, a step at a time: each row once, however it matches
 /// afterwards.
-async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Result<(), Failure> {
-    let (name, done) = match &verb {
-        Verb::Redrive => ("redrive", "redriven"),
-        Verb::Discard { .. } => ("discard", "discarded"),
-        Verb::Republish => ("republish", "made pending again"),
+async fn apply<O: Outbox>(
+    outbox: &O,
+    many: &Many,
+    verb: Verb,
+    by: &By,
+    json: bool,
+) -> Result<(), Failure> {
+    // Every consumer gets what is republished again: that is never meant by leaving a number out.
+    let (name, done, usual) = match &verb {
+        Verb::Redrive => ("redrive", "redriven", Guard::USUAL),
+        Verb::Discard { .. } => ("discard", "discarded", Guard::USUAL),
+        Verb::Republish => ("republish", "made pending again", 0),
     };
     if let Some(status) = many.which.status.filter(|status| !verb.applies(*status)) {
         return Err(Failure::usage(format_args!(
@@ -265,6 +295,10 @@ async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Re
         exact &= count < Backlog::MOST;
         total += count;
     }
+    if many.all && !many.dry_run {
+        many.guard.allows(name, total, exact, usual)?;
+    }
+    let mut trail = trail(many, name, by);
     let mut changed = total;
     if !many.dry_run {
         changed = 0;
@@ -274,19 +308,19 @@ async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Re
             let before = changed;
             let stepped = step(outbox, &selection, &verb, |step| {
                 changed = before + step;
+                trail.counted(changed);
                 watch.at(changed, end, || match end {
                     Some(end) => format!("{changed} of {end}"),
                     None => format!("{changed} so far"),
                 });
             });
             if let Err(error) = stepped.await {
-                audit(many, &verb, name, changed);
                 let told = shown::counted(changed, "event");
                 return Err(Failure::from(error).during(format_args!("{told} {done}, then")));
             }
         }
     }
-    audit(many, &verb, name, changed);
+    trail.end(changed);
     let exact = exact || !many.dry_run;
     if json {
         shown::json(&json!({
@@ -307,18 +341,14 @@ async fn apply<O: Outbox>(outbox: &O, many: &Many, verb: Verb, json: bool) -> Re
     }
 }
 
-fn audit(many: &Many, verb: &Verb, name: &str, changed: u64) {
+fn trail(many: &Many, name: &str, by: &By) -> Trail {
     let Which { tenant, kind, status } = &many.which;
     let filters = [
         ("tenant", tenant.as_deref()),
         ("type", kind.as_deref()),
         ("status", status.map(Status::name)),
     ];
-    let reason = match verb {
-        Verb::Discard { reason } => Some(reason.as_str()),
-        Verb::Redrive | Verb::Republish => None,
-    };
-    many.audit(&format!("outbox {name}"), changed, &filters, reason);
+    many.trail(&format!("outbox {name}"), &filters, &by.actor, by.reason.as_deref())
 }
 
 async fn step<O: Outbox>(

@@ -107,12 +107,14 @@ async fn act(place: &Place, verb: Verb, json: bool) -> Result<(), Failure> {
         Verb::Show { key, body: true, .. } => body(ledger, &key.one(ledger, json).await?).await,
         Verb::Release { key, how } => {
             let listed = key.one(ledger, json).await?;
-            decide(ledger, &listed, &how, "released", json, Resolution::DidNotHappen).await
+            let verb = ("records release", "released");
+            decide(ledger, &listed, &how, verb, json, Resolution::DidNotHappen).await
         }
         Verb::Resolve { key, what, how } => {
             let listed = key.one(ledger, json).await?;
-            let (done, resolution) = what.resolution(&listed, how.reason.as_deref())?;
-            decide(ledger, &listed, &how, done, json, resolution).await
+            let (done, resolution) = what.resolution(&listed, how.by.reason.as_deref())?;
+            let verb = ("records resolve", done);
+            decide(ledger, &listed, &how, verb, json, resolution).await
         }
         Verb::Purge { many } => purge(ledger, &many, json).await,
     }

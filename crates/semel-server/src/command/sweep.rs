@@ -6,6 +6,7 @@ use semel::store::{Filter, Inspect as _, Store as _};
 use semel::{OnCrash, Record, State, Timestamp};
 use serde_json::json;
 
+use super::audit::{By, Trail};
 use super::unread::Unread;
 use super::watch::Watch;
 use super::{At, shown};
@@ -26,18 +27,22 @@ pub(crate) struct Arguments {
     /// Count what would be swept, by this machine's clock, and change nothing
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    by: By,
 }
 
 pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
-    let Arguments { at, limit, dry_run } = arguments;
+    let Arguments { at, limit, dry_run, by } = arguments;
     let place = at.open(&settings).await?;
+    let about = json!({ "limit": limit });
+    let mut trail = Trail::begin("sweep", &by.actor, by.reason.as_deref(), about, dry_run);
     let limit = limit.unwrap_or(u64::MAX);
     let ledger = place.ledger();
     let mut unread = Unread::default();
     let mut tally = Tally::default();
     let swept = match dry_run {
         true => foresee(&ledger, limit, &mut tally, &mut unread).await,
-        false => sweep(&ledger, limit, &mut tally).await,
+        false => sweep(&ledger, limit, &mut tally, &mut trail).await,
     };
     place.close().await;
     let Tally { removed, suspended } = tally;
@@ -48,6 +53,7 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
             failure.during(format_args!("{removed} removed, {suspended} suspended, then"))
         }
     })?;
+    trail.end(tally.total());
     if at.json {
         // A sweep leaves what it cannot read where it is, and does not count it.
         let unreadable = dry_run.then(|| unread.count());
@@ -65,6 +71,10 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     unread.none(None)
 }
 
+/// Said where the store's clock is not believed.
+const SUSPECT: &str = "the store's clock has jumped ahead of the last sweep, so nothing is removed by it; check the \
+                       clock, and sweep again when it is right or has gone on for an hour";
+
 /// What it came to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
@@ -79,14 +89,23 @@ impl Tally {
 }
 
 /// Until there is nothing more. A store may have looked in vain and still have more to look at.
-async fn sweep(ledger: &semel::AnyStore, limit: u64, tally: &mut Tally) -> Result<(), Failure> {
+async fn sweep(
+    ledger: &semel::AnyStore,
+    limit: u64,
+    tally: &mut Tally,
+    trail: &mut Trail,
+) -> Result<(), Failure> {
     let mut watch = Watch::new("sweep", None);
     loop {
         let left = limit - tally.total();
         let step = u32::try_from(left).unwrap_or(STEP).min(STEP);
         let swept = ledger.sweep(step).await?;
+        if swept.clock_suspect {
+            return Err(Failure::failed(SUSPECT));
+        }
         tally.removed += u64::from(swept.removed);
         tally.suspended += u64::from(swept.suspended);
+        trail.counted(tally.total());
         watch.counted(tally.total());
         if !swept.more || tally.total() >= limit {
             return Ok(());

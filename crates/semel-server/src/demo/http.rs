@@ -118,7 +118,7 @@ fn gone(parameter: &'static str) -> Response {
 async fn effects<S: Tables>(State(desk): State<Desk<S>>) -> Result<Json<Counts>, Response> {
     // First, so that what it says is no longer waiting is counted.
     let backlog = desk.executor.store().backlog().await.map_err(unread)?;
-    let tally = S::tally(&desk.reading, None).await.map_err(unread)?;
+    let tally = <S as Tables>::tally(&desk.reading, None).await.map_err(unread)?;
     let [inventory, notify, billing] = tally.effects.map(|effects| effects.rows);
     let effects = ByGroup { inventory, notify, billing };
     Ok(Json(Counts { orders: tally.orders, effects, outbox_pending: backlog.waiting }))

@@ -7,7 +7,6 @@ use semel::inbox::Inbox;
 use semel::outbox::{Outbox, Publisher, Relay};
 use semel::store::Store;
 use semel_ids::{IdMap, Resolver};
-use semel_redis::RedisCache;
 
 use crate::failure::Failure;
 use crate::settings::{self, IdResolve};
@@ -43,10 +42,10 @@ pub(super) fn relay<O: Outbox, P: Publisher>(
 
 pub(super) fn resolver(map: impl IdMap, settings: &IdResolve) -> Result<Resolver, Failure> {
     let builder = Resolver::builder(map).settings(settings.resolver.clone());
-    Ok(match settings.shared() {
-        Some(url) => {
-            let shared = RedisCache::open(url)
-                .map_err(|error| Failure::from(error).during("[idresolve.cache] l2_url"))?;
+    Ok(match settings.cache(None) {
+        Some(shared) => {
+            let shared =
+                shared.map_err(|error| Failure::from(error).during("[idresolve.cache] l2_url"))?;
             builder.shared(shared).build()
         }
         None => builder.build(),

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
@@ -18,16 +19,23 @@ use tokio::time::Instant;
 use tower::Service;
 use tracing::Instrument as _;
 
+use super::headers;
 use super::routes::Matched;
 use super::trace;
 use crate::serve::Peer;
 
 /// What the log of requests is called in `RUST_LOG`.
 const TARGET: &str = "semel::access";
+/// What metrics call the route of a request that met none: paths would fill the memory.
+const NO_ROUTE: &str = "none";
 
 /// A service whose requests are told in the log.
 #[derive(Clone, Debug)]
-pub(super) struct Access<S>(pub(super) S);
+pub(super) struct Access<S> {
+    pub(super) service: S,
+    /// Whether something in front is believed where requests come from.
+    pub(super) trusted: bool,
+}
 
 impl<S, B> Service<Request<Incoming>> for Access<S>
 where
@@ -40,13 +48,13 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Response<B>, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
+        self.service.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let mut line = Line::begun(&request);
+        let mut line = Line::begun(&request, self.trusted);
         let span = trace::span(&request);
-        let answering = span.in_scope(|| self.0.call(request));
+        let answering = span.in_scope(|| self.service.call(request));
         let answered = async move {
             let answer = answering.await;
             if let Ok(response) = &answer {
@@ -78,11 +86,12 @@ struct Told {
 }
 
 impl Line {
-    fn begun(request: &Request<Incoming>) -> Self {
+    fn begun(request: &Request<Incoming>, trusted: bool) -> Self {
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
         Self {
             method: request.method().clone(),
             uri: request.uri().clone(),
-            peer: request.extensions().get::<Peer>().map(|peer| peer.address.ip()),
+            peer: peer.map(|peer| headers::caller(request.headers(), peer, trusted)),
             since: Instant::now(),
             answer: None,
         }
@@ -105,22 +114,25 @@ impl Drop for Line {
     fn drop(&mut self) {
         let (method, peer) = (&self.method, self.peer.map(tracing::field::display));
         let took = self.since.elapsed();
+        let took_ms = milliseconds(took);
         let Some(told) = &self.answer else {
-            count(method, "gone");
+            count(method, NO_ROUTE, "gone");
             let path = self.uri.path();
-            tracing::info!(target: TARGET, %method, path, peer, ?took, "the caller left");
+            tracing::info!(target: TARGET, %method, path, peer, took_ms, "the caller left");
             return;
         };
-        count(method, told.status.as_str());
-        histogram!("semel_gateway_seconds").record(took.as_secs_f64());
-        let path = told.route.as_ref().map_or(self.uri.path(), |route| &route.pattern);
+        let route = told.route.as_ref().map(|route| route.pattern.as_str());
+        let label = route.unwrap_or(NO_ROUTE).to_owned();
+        count(method, &label, told.status.as_str());
+        histogram!("semel_gateway_seconds", "route" => label).record(took.as_secs_f64());
+        let path = route.unwrap_or(self.uri.path());
         let operation = told.receipt.map(|receipt| tracing::field::display(receipt.operation_id));
         tracing::info!(
             target: TARGET,
             %method,
             path,
             status = told.status.as_u16(),
-            ?took,
+            took_ms,
             replayed = told.replayed,
             key = told.key.as_ref().map(|key| tracing::field::display(key.digest())),
             operation,
@@ -131,7 +143,12 @@ impl Drop for Line {
     }
 }
 
-fn count(method: &Method, status: &str) {
+/// To the microsecond: what is shorter is noise.
+fn milliseconds(took: Duration) -> f64 {
+    (took.as_secs_f64() * 1e6).round() / 1e3
+}
+
+fn count(method: &Method, route: &str, status: &str) {
     // Anybody can make a method up; a label for each would fill the memory.
     let known = [
         Method::GET,
@@ -143,6 +160,7 @@ fn count(method: &Method, status: &str) {
         Method::OPTIONS,
     ];
     let method = if known.contains(method) { method.as_str() } else { "other" };
-    let (method, status) = (method.to_owned(), status.to_owned());
-    counter!("semel_gateway_requests_total", "method" => method, "status" => status).increment(1);
+    let labels =
+        [("method", method.to_owned()), ("route", route.to_owned()), ("status", status.to_owned())];
+    counter!("semel_gateway_requests_total", &labels).increment(1);
 }

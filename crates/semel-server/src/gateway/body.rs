@@ -8,33 +8,63 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::time::{Instant, Sleep};
+use semel_tower::Body;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::client::too_late;
-use super::places::{Place, Upload};
+use super::headers::Owned;
+use super::places::Upload;
 
 /// Why a body broke off.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// When something was last heard of a request's body: an upload takes as long as it takes.
+/// How a request's body gets on: an upload takes as long as it takes.
 #[derive(Clone, Debug)]
-pub(super) struct Progress(Arc<Mutex<Instant>>);
+pub(super) struct Progress(Arc<Mutex<Upcoming>>);
+
+/// What is known of a body that is still to come.
+#[derive(Clone, Copy, Debug)]
+struct Upcoming {
+    /// When something was last heard of it.
+    last: Instant,
+    /// Whether the upstream would take more of it than its caller has sent.
+    awaited: bool,
+    broken: bool,
+}
 
 impl Progress {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Mutex::new(Instant::now())))
+        let upcoming = Upcoming { last: Instant::now(), awaited: false, broken: false };
+        Self(Arc::new(Mutex::new(upcoming)))
     }
 
-    fn noted(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    fn note<E>(&self, polled: &Poll<Option<Result<Frame<Bytes>, E>>>) {
+        let mut upcoming = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        upcoming.awaited = polled.is_pending();
+        upcoming.broken |= matches!(polled, Poll::Ready(Some(Err(_))));
+        if polled.is_ready() {
+            upcoming.last = Instant::now();
+        }
+    }
+
+    fn now(&self) -> Upcoming {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the caller broke it off.
+    pub(super) fn is_broken(&self) -> bool {
+        self.now().broken
+    }
+
+    /// Whether it is the caller who keeps everybody waiting.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.now().awaited
     }
 
     /// Returns after `limit` without any.
     pub(super) async fn none_for(&self, limit: Duration) {
         loop {
-            let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let end = last + limit;
+            let end = self.now().last + limit;
             if end <= Instant::now() {
                 return;
             }
@@ -47,14 +77,21 @@ impl Progress {
 #[derive(Debug)]
 pub(super) struct Outgoing<B> {
     body: B,
+    owned: Arc<Owned>,
     progress: Option<Progress>,
     /// What it takes of what there is, for as long as it is not over.
     _upload: Option<Upload>,
 }
 
 impl<B> Outgoing<B> {
-    pub(super) fn new(body: B, progress: Option<Progress>, upload: Option<Upload>) -> Self {
-        Self { body, progress, _upload: upload }
+    /// A body whose trailers say nothing under a name of ours.
+    pub(super) fn new(
+        body: B,
+        owned: Arc<Owned>,
+        progress: Option<Progress>,
+        upload: Option<Upload>,
+    ) -> Self {
+        Self { body, owned, progress, _upload: upload }
     }
 }
 
@@ -66,9 +103,14 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Outgoing<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if let (Poll::Ready(_), Some(progress)) = (&polled, &self.progress) {
-            progress.noted();
+        let mut polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Some(progress) = &self.progress {
+            progress.note(&polled);
+        }
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            self.owned.strip_trailers(trailers);
         }
         polled
     }
@@ -82,57 +124,24 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Outgoing<B> {
     }
 }
 
-/// An answer's body: the upstream's, or a few words of ours.
+/// An answer's body: the upstream's, as far as it was read, or a few words of ours.
 #[derive(Debug)]
 pub(super) struct Answer {
-    from: Source,
-    ends: Ends,
-}
-
-/// What ends an answer besides whoever gives it.
-#[derive(Debug)]
-pub(super) enum Ends {
-    Nothing,
-    /// Somebody waits for its end: it comes before the deadline, or the answer breaks off.
-    Late(Deadline),
-    /// It has no end of its own (a stream of events), and is over when its connection must be.
-    Cut(Pin<Box<WaitForCancellationFutureOwned>>),
-}
-
-impl Ends {
-    pub(super) fn cut(token: CancellationToken) -> Self {
-        Self::Cut(Box::pin(token.cancelled_owned()))
-    }
-}
-
-/// When an answer that is waited for must be whole.
-#[derive(Debug)]
-pub(super) struct Deadline {
-    pub(super) end: Pin<Box<Sleep>>,
-    pub(super) limit: Duration,
-    /// What is waited for. With one byte more nobody waits any longer, and the rest is delivered as it
-    /// comes.
-    pub(super) left: usize,
-    /// What it takes of what there is, for as long as it is waited for.
-    pub(super) _place: Place,
-}
-
-#[derive(Debug)]
-enum Source {
-    Upstream(Incoming),
-    Here(Bytes),
+    body: Body<Incoming>,
+    /// What ends an answer that has no end of its own (a stream of events): its connection must.
+    cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 impl Answer {
-    /// The upstream's.
-    pub(super) fn upstream(body: Incoming, ends: Ends) -> Self {
-        Self { from: Source::Upstream(body), ends }
+    /// One that is over when `cut` says so, if anything does.
+    pub(super) fn new(body: Body<Incoming>, cut: Option<CancellationToken>) -> Self {
+        Self { body, cut: cut.map(|token| Box::pin(token.cancelled_owned())) }
     }
 }
 
 impl From<Bytes> for Answer {
     fn from(words: Bytes) -> Self {
-        Self { from: Source::Here(words), ends: Ends::Nothing }
+        Self::new(Body::whole(words), None)
     }
 }
 
@@ -144,52 +153,21 @@ impl HttpBody for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { from, ends } = &mut *self;
-        let body = match from {
-            Source::Here(words) if words.is_empty() => return Poll::Ready(None),
-            Source::Here(words) => {
-                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(words)))));
-            }
-            Source::Upstream(body) => body,
-        };
-        if let Ends::Cut(cut) = ends
+        let Self { body, cut } = &mut *self;
+        if let Some(cut) = cut
             && cut.as_mut().poll(cx).is_ready()
         {
             return Poll::Ready(None);
         }
-        match Pin::new(body).poll_frame(cx) {
-            Poll::Ready(frame) => {
-                let data = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len);
-                let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()).map_or(0, data);
-                if let Ends::Late(Deadline { left, .. }) = ends {
-                    match left.checked_sub(bytes) {
-                        Some(less) => *left = less,
-                        None => *ends = Ends::Nothing,
-                    }
-                }
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
-            }
-            Poll::Pending => match ends {
-                Ends::Late(Deadline { end, limit, .. }) => {
-                    end.as_mut().poll(cx).map(|()| Some(Err(too_late(*limit).into())))
-                }
-                Ends::Nothing | Ends::Cut(_) => Poll::Pending,
-            },
-        }
+        Pin::new(body).poll_frame(cx).map_err(Into::into)
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.from {
-            Source::Upstream(body) => body.is_end_stream(),
-            Source::Here(words) => words.is_empty(),
-        }
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.from {
-            Source::Upstream(body) => body.size_hint(),
-            Source::Here(words) => SizeHint::with_exact(words.len() as u64),
-        }
+        self.body.size_hint()
     }
 }
 
@@ -206,7 +184,9 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(20)).await;
             (n < 3).then(|| (Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"x"))), n + 1))
         });
-        let body = Outgoing::new(StreamBody::new(Box::pin(frames)), Some(progress.clone()), None);
+        let body = StreamBody::new(Box::pin(frames));
+        let owned = Arc::new(Owned::new([]));
+        let body = Outgoing::new(body, owned, Some(progress.clone()), None);
         let limit = Duration::from_secs(30);
         tokio::select! {
             () = progress.none_for(limit) => panic!("it goes on"),

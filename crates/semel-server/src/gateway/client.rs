@@ -3,11 +3,11 @@
 //! Nothing is sent twice. The pool hands back a request that it could not write a byte of; whether to
 //! try again is the caller's to decide, who has the key.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Uri;
 use http_body::Body as HttpBody;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
+use tower::Service as _;
 
 use super::settings::Gateway;
 use super::upstream::Upstream;
@@ -49,11 +50,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     pub(super) fn new(settings: &Gateway, upstream: &Upstream) -> Result<Self, Failure> {
-        let roots = match upstream.is_secure() {
-            true => roots(settings.upstream_ca.as_deref())?,
-            false => RootCertStore::empty(),
-        };
-        let tls = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let tls = tls(settings, upstream)?;
         let connecting = CONNECTING.min(settings.upstream_timeout);
         let any = pool(tls.clone(), connecting, settings.upstream_http2);
         let grpc = pool(tls, connecting, true);
@@ -61,11 +58,39 @@ where
     }
 }
 
-fn pool<B>(tls: ClientConfig, connecting: Duration, http2: bool) -> Pool<B>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+/// Connects to the upstream as the gateway would, and sends nothing.
+///
+/// # Errors
+/// Why no connection could be made: its name, its port, or its certificate.
+pub(crate) async fn reach(settings: &Gateway, upstream: &Upstream) -> Result<(), Failure> {
+    let unreached = |why: &dyn std::fmt::Display| {
+        Failure::unreachable(format_args!("no connection to the upstream {upstream}: {why}"))
+    };
+    let tls = tls(settings, upstream)?;
+    let limit = CONNECTING.min(settings.upstream_timeout);
+    let mut connector = connector(tls, limit, settings.upstream_http2);
+    let root = Uri::from_static("/");
+    let uri = upstream.join(&root).ok_or_else(|| unreached(&"it has no path"))?;
+    match tokio::time::timeout(limit, connector.call(uri)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(unreached(&crate::failure::chain(&*error))),
+        Err(_) => Err(unreached(&format_args!("no answer within {limit:?}"))),
+    }
+}
+
+fn tls(settings: &Gateway, upstream: &Upstream) -> Result<ClientConfig, Failure> {
+    let roots = match upstream.is_secure() {
+        true => roots(settings.upstream_ca.as_deref())?,
+        false => RootCertStore::empty(),
+    };
+    Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+}
+
+fn connector(
+    tls: ClientConfig,
+    connecting: Duration,
+    http2: bool,
+) -> HttpsConnector<HttpConnector> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -74,10 +99,17 @@ where
     tcp.set_keepalive(Some(silent));
     tcp.set_keepalive_interval(Some(again));
     let secure = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-    let connector = match http2 {
+    match http2 {
         true => secure.enable_http2().wrap_connector(tcp),
         false => secure.enable_all_versions().wrap_connector(tcp),
-    };
+    }
+}
+
+fn pool<B>(tls: ClientConfig, connecting: Duration, http2: bool) -> Pool<B>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let (ping, pong) = PING;
     Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -89,7 +121,7 @@ where
         .http2_keep_alive_interval(ping)
         .http2_keep_alive_timeout(pong)
         .retry_canceled_requests(false)
-        .build(connector)
+        .build(connector(tls, connecting, http2))
 }
 
 /// Whom the upstream's certificate is checked with.
@@ -130,9 +162,4 @@ pub(super) fn is_unsent(error: &hyper_util::client::legacy::Error) -> bool {
     error.is_connect()
         || error.connect_info().is_none()
         || canceled.is_some_and(hyper::Error::is_canceled)
-}
-
-/// An answer that took too long.
-pub(super) fn too_late(limit: Duration) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("the upstream took longer than {limit:?}"))
 }

@@ -5,12 +5,14 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use http::header::CONNECTION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri};
@@ -23,13 +25,15 @@ use tower::{Layer as _, Service};
 
 use super::body::Answer;
 use super::forward::{COME_AGAIN, Forward, count, told};
-use super::headers::options;
+use super::headers::{self, options};
 use super::identity::{self, Who};
+use super::own::Own;
 use super::room::{Counted, Held, Room};
 use super::routes::{self, Matched, Routes};
 use super::settings::{Gateway, Route};
 use super::token::Issuer;
 use crate::failure::Failure;
+use crate::serve::Peer;
 
 type Inside = Forward<Body<Counted<Incoming>>>;
 
@@ -50,6 +54,10 @@ pub(super) struct Doors {
     /// Headers that say whose request it is and which, and what is wrong without them.
     identifying: Vec<(HeaderName, Slug)>,
     problems: String,
+    error_object: bool,
+    own: Own,
+    /// Whether something in front is believed where requests come from.
+    trusted: bool,
 }
 
 /// The gateway's service.
@@ -69,7 +77,7 @@ impl Entrance {
         forward: Inside,
     ) -> Result<Self, Failure> {
         let doors = doors(settings, routes, &executor, &forward)?;
-        let room = Room::new(settings.max_buffered);
+        let room = Room::new(settings.max_buffered, settings.max_buffered_per_peer);
         Ok(Self { doors: Arc::new(ArcSwap::from_pointee(doors)), executor, forward, room })
     }
 
@@ -105,6 +113,7 @@ fn doors(
         .rules(Rules::new().body_timeout(settings.body_timeout).command(Command::attended))
         .key_headers(keys)
         .problem_types(settings.problem_types.as_str())
+        .error_object(settings.error_object)
         .operation(named);
     let (tenant, scope) = who();
     let metadata = settings.key_headers.iter().cloned();
@@ -134,6 +143,9 @@ fn doors(
         keys: all_keys,
         identifying: identifying(settings),
         problems: settings.problem_types.clone(),
+        error_object: settings.error_object,
+        own: Own::new(settings),
+        trusted: settings.trust_forwarded,
     })
 }
 
@@ -183,6 +195,38 @@ impl Doors {
         })
     }
 
+    /// Where a request comes from.
+    fn caller<B>(&self, request: &Request<B>) -> IpAddr {
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
+        let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        headers::caller(request.headers(), peer, self.trusted)
+    }
+
+    fn written(&self, problem: Problem, path: &str) -> Response<Bytes> {
+        problem.error_object(self.error_object).written(&self.problems, path)
+    }
+
+    /// The answer to a request that no layer is asked about.
+    fn refuse<B>(&self, request: &Request<B>) -> Option<Response<Answer>> {
+        let (method, path) = (request.method(), request.uri().path());
+        if let Some((slug, detail)) = self.divided(request.headers()) {
+            let problem = Problem::new(slug, detail);
+            return Some(self.written(problem, path).map(Answer::from));
+        }
+        if let Some(answer) = self.own.preflight(request) {
+            return Some(answer.map(Answer::from));
+        }
+        if let Some(meant) = self.routes.meant(method) {
+            tracing::debug!(%method, %meant, "a method that is not written in capitals");
+            let words = "write the method in capitals: one that takes part is meant by it\n";
+            return Some(told(StatusCode::BAD_REQUEST, words));
+        }
+        let meant = self.routes.evaded(method, path)?;
+        tracing::debug!(route = meant.operation, "a path that is not written plainly");
+        let words = "write the path plainly: a route of this service is meant by it\n";
+        Some(told(StatusCode::BAD_REQUEST, words))
+    }
+
     /// How much of a request's body a layer may hold; `None` if it passes as it comes.
     fn holds<B: http_body::Body>(
         &self,
@@ -215,12 +259,14 @@ impl Buffered {
             return answer;
         }
         count("refused");
-        tracing::warn!("too many bytes of requests are held (max_buffered); one was refused");
+        tracing::warn!(
+            "too many bytes of requests are held (max_buffered, max_buffered_per_peer); one was refused"
+        );
         let detail = "too much is being received; nothing was sent, come again with the same key";
         let problem = Problem::new(Slug::Overloaded, detail).retry_after(COME_AGAIN);
         let mut refused = match self.grpc {
             true => problem.refused(),
-            false => problem.written(&self.doors.problems, self.target.path()),
+            false => self.doors.written(problem, self.target.path()),
         };
         if let Some(close) = answer.headers().get(CONNECTION) {
             refused.headers_mut().insert(CONNECTION, close.clone());
@@ -251,25 +297,23 @@ impl Service<Request<Incoming>> for Entrance {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let doors = self.doors.load();
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+        let doors = self.doors.load_full();
+        let asked = doors.own.asked(request.headers());
+        if let Some(below) = doors.own.below_public_path(request.uri()) {
+            *request.uri_mut() = below;
+        }
+        if let Some(mut answer) = doors.refuse(&request) {
+            doors.own.finish(&asked, &mut answer);
+            return Box::pin(std::future::ready(Ok(answer.map(Body::through))));
+        }
         let (method, path) = (request.method(), request.uri().path());
-        if let Some((slug, detail)) = doors.divided(request.headers()) {
-            let answer = Problem::new(slug, detail).written(&doors.problems, path);
-            let answer = answer.map(|words| Body::through(Answer::from(words)));
-            return Box::pin(std::future::ready(Ok(answer)));
-        }
-        if let Some(meant) = doors.routes.evaded(method, path) {
-            tracing::debug!(route = meant.operation, "a path that is not written plainly");
-            let words = "write the path plainly: a route of this service is meant by it\n";
-            let answer = told(StatusCode::BAD_REQUEST, words).map(Body::through);
-            return Box::pin(std::future::ready(Ok(answer)));
-        }
         let matched = doors.routes.met(method, path).cloned();
         let grpc = doors.methods.covers(path);
         let buffered = doors.holds(&request, matched.as_ref(), grpc).map(|most| {
-            let (held, target) = (Held::new(&self.room), request.uri().clone());
-            (most, Buffered { held, target, doors: Arc::clone(&*doors), grpc })
+            let (peer, target) = (doors.caller(&request), request.uri().clone());
+            let held = Held::new(&self.room, peer);
+            (most, Buffered { held, target, doors: Arc::clone(&doors), grpc })
         });
         let mut request = request.map(|body| match &buffered {
             Some((most, buffered)) => Counted::held(body, Arc::clone(&buffered.held), *most),
@@ -290,6 +334,7 @@ impl Service<Request<Incoming>> for Entrance {
             if let Some((_, buffered)) = buffered {
                 answer = buffered.answered(answer);
             }
+            doors.own.finish(&asked, &mut answer);
             if let Some(matched) = matched {
                 answer.extensions_mut().insert(matched);
             }

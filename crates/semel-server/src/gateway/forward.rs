@@ -11,20 +11,22 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::header::{CONNECTION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::capture_connection;
 use metrics::counter;
-use semel_tower::Unprotected;
 use semel_tower::http::{Fate, Problem, Slug};
+use semel_tower::{Body, Collected, Unprotected, collect};
+use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-use super::body::{Answer, BoxError, Deadline, Ends, Outgoing, Progress};
+use super::body::{Answer, BoxError, Outgoing, Progress};
 use super::client::{Pools, is_unsent};
-use super::headers::{self, Arrival};
+use super::headers::{self, Arrival, Owned};
+use super::own::Passed;
 use super::places::{Place, Places};
 use super::room::Held;
 use super::routes::Matched;
@@ -56,6 +58,8 @@ struct Inner<B> {
     secure: bool,
     trusted: bool,
     problems: String,
+    error_object: bool,
+    owned: Arc<Owned>,
     places: Places,
     max_calls: u32,
     /// Whether HTTP/2 is spoken to it whatever it says.
@@ -81,6 +85,8 @@ where
             secure: settings.tls_cert.is_some(),
             trusted: settings.trust_forwarded,
             problems: settings.problem_types.clone(),
+            error_object: settings.error_object,
+            owned: Arc::new(Owned::new(settings.believed())),
             places: Places::new(settings.max_calls),
             max_calls: settings.max_calls,
             http2: settings.upstream_http2,
@@ -112,17 +118,10 @@ where
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
         }
-        // Somebody waits for the end of what was claimed. Anything else may stream for as long as it
-        // likes: the upstream is only not to be silent before it answers, and the place is left then.
-        let mut patience = if sent.claimed {
-            let end = Box::pin(tokio::time::sleep(limit));
-            let left = bytes.saturating_add(PREFIX);
-            Patience::Whole(Deadline { end, limit, left, _place: place })
-        } else {
-            Patience::Begun { progress: Progress::new(), limit, _place: place }
-        };
+        let mut patience = Patience::of(&sent, limit, place);
         let progress = patience.progress();
-        let mut request = request.map(|body| Outgoing::new(body, progress, upload));
+        let owned = Arc::clone(&inner.owned);
+        let mut request = request.map(|body| Outgoing::new(body, owned, progress, upload));
         let connection = capture_connection(&mut request);
         let pool = if sent.grpc { &inner.pools.grpc } else { &inner.pools.any };
         let answered = pool.request(request);
@@ -131,64 +130,90 @@ where
             biased;
             answer = answered => answer,
             () = patience.ends() => {
+                if patience.progress().is_some_and(|upload| upload.is_awaited()) {
+                    return inner.unheard(&sent, Slug::BodyTimeout);
+                }
                 let unsent = connection.connection_metadata().is_none();
                 return inner.failed(&sent, unsent, &format!("no answer within {limit:?}"));
             }
         };
         match answer {
             Ok(response) => {
-                count("answered");
-                // Who announces more than is kept is not waited for: it is delivered as it comes.
-                let announced = response.body().size_hint().lower();
-                let waited = patience
-                    .deadline()
-                    .filter(|deadline| announced <= deadline.left as u64 && !is_endless(&response));
-                let doubtful = sent.claimed && is_doubtful(response.status());
-                let ends = match (waited, cut) {
-                    (Some(deadline), _) => Ends::Late(deadline),
-                    (None, Some(cut)) if is_endless(&response) => Ends::cut(cut),
-                    (None, _) => Ends::Nothing,
+                let read = match patience {
+                    Patience::Whole { end, .. } => whole(response, bytes, end).await,
+                    Patience::Begun { .. } => Ok(response.map(Body::through)),
                 };
-                let mut answer = pass(response, upgrade, ends);
-                if doubtful {
-                    answer.extensions_mut().insert(Fate::Doubt);
+                match read {
+                    Ok(response) => pass(response, &sent, upgrade, cut),
+                    Err(why) => inner.failed(&sent, false, &why),
                 }
-                answer
+            }
+            // A connection is not to blame for what its caller broke off.
+            Err(_) if patience.progress().is_some_and(|upload| upload.is_broken()) => {
+                inner.unheard(&sent, Slug::BodyIncomplete)
             }
             Err(error) => inner.failed(&sent, is_unsent(&error), &chain(&error)),
         }
     }
 }
 
+/// Reads an answer under a claim to its end, as far as it is kept, or says why it has none: what breaks
+/// off is no answer, whatever its status said. One that is too long to keep, or endless, is delivered as
+/// it comes.
+async fn whole(
+    response: Response<Incoming>,
+    bytes: usize,
+    end: Pin<Box<Sleep>>,
+) -> Result<Response<Body<Incoming>>, String> {
+    if is_endless(response.headers()) {
+        return Ok(response.map(Body::through));
+    }
+    let (parts, body) = response.into_parts();
+    let collected = tokio::select! {
+        biased;
+        collected = collect(body, bytes.saturating_add(PREFIX)) => collected,
+        () = end => return Err("its answer was not whole in time".to_owned()),
+    };
+    let body = match collected {
+        Collected::Whole { data, trailers } => Body::with_trailers(data, trailers),
+        Collected::TooLong { body, .. } => body,
+        Collected::Broken { bytes, body } => {
+            let why = body.error().map(|error| chain(error)).unwrap_or_default();
+            return Err(format!("its answer broke off after {bytes} bytes of its body: {why}"));
+        }
+    };
+    Ok(Response::from_parts(parts, body))
+}
+
 /// How long an answer is waited for.
 enum Patience {
-    /// Until it is whole.
-    Whole(Deadline),
-    /// Until it begins, and not while the request still goes out.
+    /// Until it is whole: somebody waits for the end of what was claimed.
+    Whole { end: Pin<Box<Sleep>>, _place: Place },
+    /// Until it begins, and not while the request still goes out. It may stream for as long as it likes:
+    /// the upstream is only not to be silent before it answers, and the place is left then.
     Begun { progress: Progress, limit: Duration, _place: Place },
 }
 
 impl Patience {
+    fn of(sent: &Sent, limit: Duration, place: Place) -> Self {
+        match sent.claimed {
+            true => Patience::Whole { end: Box::pin(tokio::time::sleep(limit)), _place: place },
+            false => Patience::Begun { progress: Progress::new(), limit, _place: place },
+        }
+    }
+
     /// Returns when the answer is overdue.
     async fn ends(&mut self) {
         match self {
-            Patience::Whole(deadline) => deadline.end.as_mut().await,
+            Patience::Whole { end, .. } => end.as_mut().await,
             Patience::Begun { progress, limit, .. } => progress.none_for(*limit).await,
         }
     }
 
     fn progress(&self) -> Option<Progress> {
         match self {
-            Patience::Whole(_) => None,
+            Patience::Whole { .. } => None,
             Patience::Begun { progress, .. } => Some(progress.clone()),
-        }
-    }
-
-    /// What is left of it when the answer has begun.
-    fn deadline(self) -> Option<Deadline> {
-        match self {
-            Patience::Whole(deadline) => Some(deadline),
-            Patience::Begun { .. } => None,
         }
     }
 }
@@ -200,7 +225,7 @@ impl<B> Inner<B> {
         let peer = request.extensions_mut().remove::<Peer>().map(|peer| peer.address.ip());
         let from = Arrival { peer, secure: self.secure, trusted: self.trusted };
         let (target, version) = (std::mem::replace(request.uri_mut(), uri), request.version());
-        headers::forward(request.headers_mut(), &target, version, from);
+        headers::forward(request.headers_mut(), &target, version, from, &self.owned);
         trace::hand_on(request.headers_mut());
         if let Some(claim) = request.extensions_mut().remove::<semel::Context>() {
             headers::claimed(request.headers_mut(), &claim);
@@ -219,7 +244,7 @@ impl<B> Inner<B> {
             false => "too many calls are under way; come again",
         };
         let problem = Problem::new(Slug::Overloaded, detail).retry_after(COME_AGAIN);
-        let mut response = sent.told(problem, &self.problems);
+        let mut response = self.told(sent, problem);
         if sent.claimed {
             response.extensions_mut().insert(Fate::Release);
         }
@@ -235,12 +260,33 @@ impl<B> Inner<B> {
         count(result);
         tracing::warn!(upstream = %self.upstream, why, "{}", slug.title());
         let (retryable, detail) = sent.advice(unsent);
-        let problem = Problem::new(slug, detail).retryable(retryable);
-        let mut response = sent.told(problem, &self.problems);
+        let problem = Problem::new(slug, detail).retryable(retryable).operation(sent.operation);
+        let mut response = self.told(sent, problem);
         if sent.claimed {
             response.extensions_mut().insert(fate);
         }
         response
+    }
+
+    /// What a caller is told who did not send all of its request, of which the upstream may have got
+    /// some. Only a body without a key is handed on before it is whole.
+    fn unheard(&self, sent: &Sent, slug: Slug) -> Response<Answer> {
+        count("incomplete");
+        let detail = if slug == Slug::BodyTimeout {
+            "the announced body did not come; the service got some of it"
+        } else {
+            "the connection ended before the announced body did; the service got some of it"
+        };
+        let problem = Problem::new(slug, detail).retryable(sent.idempotent);
+        let mut response = self.told(sent, problem);
+        if sent.http1 {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    fn told(&self, sent: &Sent, problem: Problem) -> Response<Answer> {
+        sent.told(problem.error_object(self.error_object), &self.problems)
     }
 }
 
@@ -267,19 +313,31 @@ pub(super) fn count(result: &'static str) {
 
 /// An upstream's answer as its caller gets it.
 fn pass(
-    mut response: Response<Incoming>,
+    mut response: Response<Body<Incoming>>,
+    sent: &Sent,
     upgrade: Option<Upgrade>,
-    ends: Ends,
+    cut: Option<CancellationToken>,
 ) -> Response<Answer> {
+    count("answered");
+    if sent.claimed && is_doubtful(response.status()) {
+        response.extensions_mut().insert(Fate::Doubt);
+    }
+    response.extensions_mut().insert(Passed);
+    let cut = cut.filter(|_| is_endless(response.headers()));
     match (response.status(), upgrade) {
         (StatusCode::SWITCHING_PROTOCOLS, Some(upgrade)) => upgrade.join(&mut response),
         (StatusCode::SWITCHING_PROTOCOLS, None) => {
-            return told(StatusCode::BAD_GATEWAY, "the upstream changed the protocol unasked\n");
+            let mut answer =
+                told(StatusCode::BAD_GATEWAY, "the upstream changed the protocol unasked\n");
+            if sent.claimed {
+                answer.extensions_mut().insert(Fate::Doubt);
+            }
+            return answer;
         }
         (_, _) => headers::strip(response.headers_mut()),
     }
     *response.version_mut() = Version::HTTP_11;
-    response.map(|body| Answer::upstream(body, ends))
+    response.map(|body| Answer::new(body, cut))
 }
 
 /// Whether something between here and the service says that it got no answer, or has changed the
@@ -292,9 +350,9 @@ fn is_doubtful(status: StatusCode) -> bool {
 }
 
 /// Whether nobody waits for the end of an answer, because it has none.
-fn is_endless(response: &Response<Incoming>) -> bool {
+fn is_endless(headers: &HeaderMap) -> bool {
     const STREAM: &[u8] = b"text/event-stream";
-    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     kind.get(..STREAM.len()).is_some_and(|start| start.eq_ignore_ascii_case(STREAM))
 }
 

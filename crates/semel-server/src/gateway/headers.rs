@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, Entry, HOST, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, Entry, HOST, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 use http_body::Body;
@@ -44,6 +44,63 @@ const OPERATION_ID: HeaderName = HeaderName::from_static("semel-operation-id");
 const ATTEMPT: HeaderName = HeaderName::from_static("semel-attempt");
 const FENCE: HeaderName = HeaderName::from_static("semel-fence");
 
+/// Names that the gateway sets or believes. Nothing reaches the upstream from a caller that reads like one
+/// of them and is not: many services make one word of `X-Tenant-Id`, `X_Tenant_Id` and `X.Tenant.Id`.
+#[derive(Clone, Debug)]
+pub(super) struct Owned {
+    names: Vec<HeaderName>,
+}
+
+impl Owned {
+    /// Ours, and these that settings name.
+    pub(super) fn new(named: impl IntoIterator<Item = HeaderName>) -> Self {
+        let more = [OPERATION_ID, ATTEMPT, FENCE, FORWARDED_PROTO, FORWARDED_HOST];
+        let framing = [CONTENT_LENGTH, HOST, EXPECT, VIA, TRAILER, AUTHORIZATION, COOKIE];
+        let names = named.into_iter().chain(more).chain(framing);
+        Self { names: names.chain(FROM.iter().chain(&HOP_BY_HOP).cloned()).collect() }
+    }
+
+    /// Takes away other spellings of our names.
+    fn strip_spellings(&self, headers: &mut HeaderMap) {
+        let spelled = |name: &&HeaderName| {
+            !self.names.contains(*name) && self.names.iter().any(|ours| same(ours, name))
+        };
+        let found: Vec<HeaderName> = headers.keys().filter(spelled).cloned().collect();
+        for name in found {
+            headers.remove(name);
+        }
+    }
+
+    /// Takes away our names in any spelling: they are said before a body, not after it.
+    pub(super) fn strip_trailers(&self, trailers: &mut HeaderMap) {
+        let ours = |name: &&HeaderName| self.names.iter().any(|ours| same(ours, name));
+        let found: Vec<HeaderName> = trailers.keys().filter(ours).cloned().collect();
+        for name in found {
+            trailers.remove(name);
+        }
+    }
+}
+
+/// A letter of a name as services read it that make a variable of it.
+fn folded(byte: u8) -> u8 {
+    if byte.is_ascii_alphanumeric() { byte } else { b'-' }
+}
+
+fn same(ours: &HeaderName, theirs: &HeaderName) -> bool {
+    let letters = |name: &HeaderName| name.as_str().bytes().map(folded).collect::<Vec<_>>();
+    ours.as_str().len() == theirs.as_str().len() && letters(ours) == letters(theirs)
+}
+
+/// Where a request comes from: what something in front says that is believed, or the other end of the
+/// connection.
+pub(super) fn caller(headers: &HeaderMap, peer: IpAddr, trusted: bool) -> IpAddr {
+    let lines = headers.get_all(FORWARDED_FOR);
+    let last = lines.iter().next_back().filter(|_| trusted).and_then(|line| line.to_str().ok());
+    // Whatever is in front adds at the end; what comes before is what it was told.
+    let said = last.and_then(|line| line.rsplit(',').next()).map(str::trim);
+    said.and_then(|text| text.parse().ok()).unwrap_or(peer).to_canonical()
+}
+
 /// How a request came here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
@@ -79,8 +136,15 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
 }
 
 /// A request's headers as the upstream gets them.
-pub(super) fn forward(headers: &mut HeaderMap, target: &Uri, version: Version, from: Arrival) {
+pub(super) fn forward(
+    headers: &mut HeaderMap,
+    target: &Uri,
+    version: Version,
+    from: Arrival,
+    owned: &Owned,
+) {
     strip(headers);
+    owned.strip_spellings(headers);
     // Answered here, when the body is first wanted.
     headers.remove(EXPECT);
     one_cookie_line(headers);
@@ -188,8 +252,56 @@ mod tests {
         let mut headers = map(lines);
         let peer = Some(IpAddr::from([10, 0, 0, 7]));
         let from = Arrival { peer, secure: true, trusted };
-        forward(&mut headers, &Uri::from_static("/a"), Version::HTTP_11, from);
+        let owned = Owned::new([HeaderName::from_static("x-tenant-id")]);
+        forward(&mut headers, &Uri::from_static("/a"), Version::HTTP_11, from, &owned);
         headers
+    }
+
+    #[test]
+    fn no_spelling_of_a_name_of_ours_comes_through() {
+        for trusted in [false, true] {
+            let headers = through(
+                &[
+                    ("semel_operation_id", "1"),
+                    ("semel.operation.id", "1"),
+                    ("semel-operation_id", "1"),
+                    ("x_tenant_id", "1"),
+                    ("x_forwarded_for", "1"),
+                    ("x.real.ip", "1"),
+                    ("x_forwarded-proto", "1"),
+                    ("content_length", "1"),
+                    ("transfer_encoding", "chunked"),
+                    ("x-tenant-id", "acme"),
+                    ("x_own_name", "1"),
+                ],
+                trusted,
+            );
+            let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+            names.sort_unstable();
+            let expected =
+                ["via", "x-forwarded-for", "x-forwarded-proto", "x-tenant-id", "x_own_name"];
+            assert_eq!(names, expected);
+        }
+        let owned = Owned::new([HeaderName::from_static("x-tenant-id")]);
+        let mut trailers = map(&[
+            ("semel-fence", "1"),
+            ("x-tenant-id", "1"),
+            ("x_tenant_id", "1"),
+            ("x-sum", "1"),
+        ]);
+        owned.strip_trailers(&mut trailers);
+        assert_eq!(trailers, map(&[("x-sum", "1")]));
+    }
+
+    #[test]
+    fn where_a_request_comes_from_is_what_is_in_front_says_if_it_is_trusted() {
+        let peer = IpAddr::from([10, 0, 0, 7]);
+        let headers =
+            map(&[("x-forwarded-for", "192.0.2.1"), ("x-forwarded-for", "192.0.2.2, 192.0.2.3")]);
+        assert_eq!(caller(&headers, peer, false), peer);
+        assert_eq!(caller(&headers, peer, true), IpAddr::from([192, 0, 2, 3]));
+        assert_eq!(caller(&map(&[("x-forwarded-for", "unknown")]), peer, true), peer);
+        assert_eq!(caller(&map(&[]), peer, true), peer);
     }
 
     #[test]

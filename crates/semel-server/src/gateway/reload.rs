@@ -103,6 +103,7 @@ fn gateway_changed(before: &Gateway, now: &Gateway) -> Vec<&'static str> {
         upstream listen admin_listen principal jwks jwt_issuer jwt_audience tenant_header key_headers
         upstream_timeout upstream_http2 upstream_ca tls_cert tls_key max_connections max_calls
         max_buffered header_timeout body_timeout trust_forwarded drain descriptor_set problem_types
+        error_object cors public_path max_buffered_per_peer
     )
 }
 

@@ -1,13 +1,15 @@
 //! Room for the bodies of requests with a key, which are held in memory until they are sent.
 //!
 //! A body counts as it comes, not as it is announced: who announces much and sends little takes little.
-//! Where there is no room for more of it, the rest is read and forgotten, so that its caller gets as far
-//! as reading why.
+//! Nobody has all of the room: requests from one address have a share of it. Where there is no room for
+//! more of a body, the rest is read and forgotten, so that its caller gets as far as reading why.
 
+use std::collections::HashMap;
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -18,21 +20,61 @@ use super::body::BoxError;
 /// How many bytes may be held at once.
 #[derive(Debug)]
 pub(super) struct Room {
-    left: AtomicU64,
+    share: u64,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug)]
+struct Taken {
+    left: u64,
+    /// What those have who have anything.
+    peers: HashMap<IpAddr, u64>,
 }
 
 impl Room {
-    pub(super) fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(Self { left: AtomicU64::new(bytes) })
+    /// So many bytes in all, and for the requests of one address.
+    pub(super) fn new(bytes: u64, share: u64) -> Arc<Self> {
+        Arc::new(Self { share, taken: Mutex::new(Taken { left: bytes, peers: HashMap::new() }) })
     }
 
-    fn take(&self, bytes: u64) -> bool {
-        let less = |left: u64| left.checked_sub(bytes);
-        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give_back(&self, bytes: u64) {
-        self.left.fetch_add(bytes, Ordering::Relaxed);
+    /// Room for so much more of a body that has `own` already. The only one of its address may be
+    /// larger than the share: no setting of that is to keep a body out that there is room for.
+    fn take(&self, peer: IpAddr, own: u64, bytes: u64) -> bool {
+        let mut taken = self.taken();
+        let of_peer = taken.peers.get(&peer).copied().unwrap_or(0);
+        let more = of_peer.saturating_add(bytes);
+        let Some(left) = taken.left.checked_sub(bytes) else { return false };
+        if more > self.share && of_peer > own {
+            return false;
+        }
+        taken.left = left;
+        taken.peers.insert(peer, more);
+        true
+    }
+
+    fn give_back(&self, peer: IpAddr, bytes: u64) {
+        let mut taken = self.taken();
+        taken.left = taken.left.saturating_add(bytes);
+        let left = taken.peers.get(&peer).map_or(0, |of_peer| of_peer.saturating_sub(bytes));
+        match left {
+            0 => taken.peers.remove(&peer),
+            left => taken.peers.insert(peer, left),
+        };
+    }
+}
+
+/// Who shares a share: an address, or of IPv6 the network that one subscriber has.
+fn neighbourhood(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) & (u128::MAX << 64);
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        address @ IpAddr::V4(_) => address,
     }
 }
 
@@ -41,6 +83,7 @@ impl Room {
 #[derive(Debug)]
 pub(super) struct Held {
     room: Arc<Room>,
+    peer: IpAddr,
     bytes: AtomicU64,
     /// Nobody holds it: it passes as it comes.
     passing: AtomicBool,
@@ -48,9 +91,15 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(room: &Arc<Room>) -> Arc<Self> {
-        let (passing, refused) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { room: Arc::clone(room), bytes: AtomicU64::new(0), passing, refused })
+    /// A body that comes from `peer`.
+    pub(super) fn new(room: &Arc<Room>, peer: IpAddr) -> Arc<Self> {
+        Arc::new(Self {
+            room: Arc::clone(room),
+            peer: neighbourhood(peer),
+            bytes: AtomicU64::new(0),
+            passing: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+        })
     }
 
     /// Whether there was no room for all of it.
@@ -61,17 +110,25 @@ impl Held {
     /// The body is not held after all.
     pub(super) fn let_pass(&self) {
         self.passing.store(true, Ordering::Relaxed);
-        self.room.give_back(self.bytes.swap(0, Ordering::Relaxed));
+        self.give_back();
+    }
+
+    fn give_back(&self) {
+        match self.bytes.swap(0, Ordering::Relaxed) {
+            0 => {}
+            bytes => self.room.give_back(self.peer, bytes),
+        }
     }
 
     /// Whether there is room for so much more.
     fn grow(&self, bytes: u64) -> bool {
-        if self.passing.load(Ordering::Relaxed) {
+        if self.passing.load(Ordering::Relaxed) || bytes == 0 {
             return true;
         }
-        let taken = self.room.take(bytes);
+        let taken = self.room.take(self.peer, self.bytes.load(Ordering::Relaxed), bytes);
         match taken {
             true => drop(self.bytes.fetch_add(bytes, Ordering::Relaxed)),
+            // What came before is still held, until its reader is told.
             false => self.refused.store(true, Ordering::Relaxed),
         }
         taken
@@ -80,7 +137,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.room.give_back(*self.bytes.get_mut());
+        self.give_back();
     }
 }
 
@@ -168,14 +225,26 @@ mod tests {
 
     type Sent = Full<Bytes>;
 
+    const ANN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const BOB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+
     fn sent(room: &Arc<Room>, text: &'static str, most: usize) -> (Arc<Held>, Counted<Sent>) {
-        let held = Held::new(room);
+        sent_by(ANN, room, text, most)
+    }
+
+    fn sent_by(
+        peer: IpAddr,
+        room: &Arc<Room>,
+        text: &'static str,
+        most: usize,
+    ) -> (Arc<Held>, Counted<Sent>) {
+        let held = Held::new(room, peer);
         (Arc::clone(&held), Counted::held(Full::from(text), held, most))
     }
 
     #[tokio::test]
     async fn what_is_held_takes_room_until_nobody_holds_it() {
-        let room = Room::new(4);
+        let room = Room::new(4, 4);
         let (first, body) = sent(&room, "abc", 9);
         assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
         let (second, body) = sent(&room, "de", 9);
@@ -188,7 +257,7 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_takes_more_than_would_be_held_and_nothing_for_what_passes() {
-        let room = Room::new(4);
+        let room = Room::new(4, 4);
         let (long, body) = sent(&room, "abcdefgh", 3);
         assert!(body.collect().await.is_ok());
         let (passing, body) = sent(&room, "ijkl", 9);
@@ -197,6 +266,34 @@ mod tests {
         let (_, body) = sent(&room, "m", 9);
         assert!(body.collect().await.is_ok());
         drop((long, passing));
-        assert_eq!(room.left.load(Ordering::Relaxed), 4);
+        let taken = room.taken();
+        assert_eq!((taken.left, taken.peers.len()), (4, 0));
+    }
+
+    #[tokio::test]
+    async fn nobody_takes_the_share_of_others() {
+        let room = Room::new(10, 4);
+        let mut held = Vec::new();
+        let mut whole = async |peer, text| {
+            let (body_held, body) = sent_by(peer, &room, text, 99);
+            let whole = body.collect().await.is_ok();
+            held.push(body_held);
+            whole
+        };
+        assert!(whole(ANN, "abc").await);
+        assert!(!whole(ANN, "de").await, "her share is four");
+        assert!(whole(ANN, "d").await);
+        assert!(whole(BOB, "123456").await, "the only one of his may have more");
+        assert!(!whole(BOB, "7").await);
+        held.clear();
+        assert!(room.taken().peers.is_empty());
+    }
+
+    #[test]
+    fn a_subscriber_of_ipv6_is_one_neighbourhood() {
+        let near = |text: &str| neighbourhood(text.parse().unwrap());
+        assert_eq!(near("2001:db8::1"), near("2001:db8::ffff:1"));
+        assert_ne!(near("2001:db8::1"), near("2001:db8:0:1::1"));
+        assert_eq!(near("::ffff:192.0.2.1"), near("192.0.2.1"));
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
-use percent_encoding::percent_decode_str;
 use semel::{Command, Policy};
 use semel_tower::grpc::{Codes, Rules as GrpcRules};
 use semel_tower::http::{Preset as Kept, Rules};
 
+use super::pattern;
 use super::settings::{Gateway, OnCrash, Preset, Route};
 use crate::failure::Failure;
 use crate::settings::waits;
@@ -21,6 +21,8 @@ pub(super) struct Matched {
     pub(super) operation: String,
     /// `/orders/{id}`.
     pub(super) pattern: String,
+    /// The same without regard to case.
+    folded: String,
     pub(super) upstream_timeout: Option<Duration>,
     pub(super) max_request: Option<usize>,
     pub(super) max_response: Option<usize>,
@@ -30,6 +32,8 @@ pub(super) struct Matched {
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     by_method: HashMap<Method, matchit::Router<Arc<Matched>>>,
+    /// The same routes as paths meet them that are not written plainly.
+    folded: HashMap<Method, matchit::Router<Arc<Matched>>>,
 }
 
 impl Routes {
@@ -41,16 +45,21 @@ impl Routes {
                 let operation = operation(method, route);
                 let matched = Matched {
                     pattern: route.path.clone(),
+                    folded: pattern::folded_pattern(&route.path),
                     upstream_timeout: route.upstream_timeout,
                     max_request: route.max_request,
                     max_response: route.max_response,
                     operation,
                 };
                 let shown = matched.operation.clone();
+                let matched = Arc::new(matched);
                 let router = all.by_method.entry(method.clone()).or_default();
                 router
-                    .insert(&route.path, Arc::new(matched))
+                    .insert(&route.path, Arc::clone(&matched))
                     .map_err(|error| Failure::usage(format_args!("the route {shown}: {error}")))?;
+                // Of two that differ in case only one is enough: either is met as it is written.
+                let router = all.folded.entry(method.clone()).or_default();
+                let _ = router.insert(matched.folded.clone(), matched);
             }
         }
         Ok(all)
@@ -59,46 +68,29 @@ impl Routes {
     /// The route that a path would meet if it were written plainly, where it meets another or none as
     /// it is written. Whatever is behind the gateway may read it plainly, past the rules of that route.
     pub(super) fn evaded(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
-        if is_plain(path) {
+        if pattern::is_plain(path) {
             return None;
         }
-        let meant = self.met(method, &plain(path))?;
+        let meant = self.folded.get(method)?.at(&pattern::plain(path)).ok()?.value;
         match self.met(method, path) {
-            Some(met) if Arc::ptr_eq(met, meant) => None,
+            Some(met) if met.folded == meant.folded => None,
             Some(_) | None => Some(meant),
         }
+    }
+
+    /// The method that one is meant to be which is not written in capitals, where that takes part.
+    /// Whatever is behind the gateway may not mind the case.
+    pub(super) fn meant(&self, method: &Method) -> Option<Method> {
+        let capital = Method::from_bytes(method.as_str().to_ascii_uppercase().as_bytes()).ok()?;
+        let takes_part = [Method::POST, Method::PATCH].contains(&capital)
+            || self.by_method.contains_key(&capital);
+        (capital != *method && takes_part).then_some(capital)
     }
 
     pub(super) fn met(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
         let met = self.by_method.get(method)?.at(path).ok()?;
         Some(met.value)
     }
-}
-
-/// Whether nobody could read a path in another way. Most are: they are matched once and not copied.
-fn is_plain(path: &str) -> bool {
-    let odd = |pair: &[u8]| pair[0] == b'/' && matches!(pair[1], b'/' | b'.');
-    let bytes = path.as_bytes();
-    !bytes.iter().any(|byte| matches!(byte, b'%' | b'\\' | b';'))
-        && !bytes.windows(2).any(odd)
-        && (bytes.len() == 1 || !path.ends_with('/'))
-}
-
-/// What a lenient server may take a path for: escapes read, empty and dot segments gone, and of each
-/// segment what comes before its parameters (`/orders;v=1`).
-fn plain(path: &str) -> String {
-    let read = percent_decode_str(path).decode_utf8_lossy();
-    let mut segments = Vec::new();
-    for segment in read.split(['/', '\\']) {
-        match segment.split(';').next().unwrap_or_default() {
-            "" | "." => {}
-            ".." => {
-                segments.pop();
-            }
-            name => segments.push(name),
-        }
-    }
-    format!("/{}", segments.join("/"))
 }
 
 /// The name under which the layer knows a route.
@@ -111,11 +103,16 @@ fn check(route: &Route) -> Result<(), Failure> {
     let wrong = |why: &dyn std::fmt::Display| {
         Err(Failure::usage(format_args!("the route {}: {why}", route.path)))
     };
-    if !route.path.starts_with('/') {
-        return wrong(&"a path begins with a slash");
+    if let Err(why) = pattern::check(&route.path) {
+        return wrong(&why);
     }
     if route.grpc && (route.path.contains('{') || route.path.split('/').count() != 3) {
         return wrong(&"the path of a gRPC method is written out: /package.Service/Method");
+    }
+    if route.doubt_5xx && route.on_crash != OnCrash::Hold {
+        return wrong(
+            &"doubt_5xx = true needs on_crash = \"hold\": under rerun a 5xx runs again anyway",
+        );
     }
     let default = Policy::default();
     let policy = Policy {
@@ -168,14 +165,15 @@ macro_rules! said_for_both {
 
 /// A route's rules for HTTP.
 pub(super) fn rules(route: &Route, settings: &Gateway) -> Rules {
+    let kept = match route.preset {
+        Preset::SuccessOnly => Kept::success_only(),
+        Preset::Below500 => Kept::below_500(),
+        Preset::Terminal => Kept::terminal(),
+        Preset::StripeV1 => Kept::stripe_v1(),
+    };
     let rules = Rules::new()
         .methods(route.methods.iter().cloned())
-        .preset(match route.preset {
-            Preset::SuccessOnly => Kept::success_only(),
-            Preset::Below500 => Kept::below_500(),
-            Preset::Terminal => Kept::terminal(),
-            Preset::StripeV1 => Kept::stripe_v1(),
-        })
+        .preset(if route.doubt_5xx { kept.doubt_5xx() } else { kept })
         .kept_headers(route.kept_headers.iter().cloned())
         .matched_headers(route.matched_headers.iter().cloned())
         .matched(route.matched.iter().cloned())
@@ -188,12 +186,13 @@ pub(super) fn rules(route: &Route, settings: &Gateway) -> Rules {
 
 /// A route's rules for gRPC. What has no meaning there is left out.
 pub(super) fn grpc_rules(route: &Route, settings: &Gateway) -> GrpcRules {
+    let kept = match route.preset {
+        Preset::SuccessOnly => Codes::ok_only(),
+        Preset::Below500 | Preset::Terminal => Codes::terminal(),
+        Preset::StripeV1 => Codes::everything(),
+    };
     let rules = GrpcRules::new()
-        .codes(match route.preset {
-            Preset::SuccessOnly => Codes::ok_only(),
-            Preset::Below500 | Preset::Terminal => Codes::terminal(),
-            Preset::StripeV1 => Codes::everything(),
-        })
+        .codes(if route.doubt_5xx { kept.doubt_errors() } else { kept })
         .kept_metadata(route.kept_headers.iter().cloned())
         .matched_metadata(route.matched_headers.iter().cloned())
         .command(command(route));
@@ -270,9 +269,33 @@ mod tests {
     }
 
     #[test]
+    fn a_route_is_not_evaded_by_capitals_where_none_are_or_small_letters_where_capitals_are() {
+        let routes = routes(&[
+            "path = \"/orders\"",
+            "path = \"/orders/{id}\"",
+            "path = \"/orders/new\"",
+            "path = \"/Both/{a}\"",
+            "path = \"/both/{b}\"",
+            "path = \"/x\"\nmethods = [\"PUT\"]",
+        ])
+        .unwrap();
+        let evaded = |path: &str| routes.evaded(&Method::POST, path).is_some();
+        for path in ["/Orders", "/ORDERS/7", "/orders/NEW", "/BOTH/7", "/%4frders", "/Orders/"] {
+            assert!(evaded(path), "{path}");
+        }
+        for path in ["/orders", "/orders/01HZX", "/both/X", "/Both/X", "/Other", "/X"] {
+            assert!(!evaded(path), "{path}");
+        }
+        let meant = |method: &str| routes.meant(&method.parse().unwrap());
+        assert_eq!((meant("post"), meant("Patch")), (Some(Method::POST), Some(Method::PATCH)));
+        assert_eq!((meant("put"), meant("POST"), meant("get")), (Some(Method::PUT), None, None));
+    }
+
+    #[test]
     fn what_cannot_be_a_route_is_refused_by_name() {
         for (texts, named) in [
             (&["path = \"orders\""][..], "slash"),
+            (&["path = \"/orders/:id\""], "write it as /orders/{id}"),
             (&["path = \"/a\"", "path = \"/a\""], "POST /a"),
             (&["path = \"/a/{x}\"", "path = \"/a/{y}\""], "POST /a/{y}"),
             (&["path = \"/a/{x\""], "/a/{x"),

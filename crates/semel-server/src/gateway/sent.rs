@@ -1,8 +1,9 @@
 //! What is known of a request that is gone, and how its caller is told of what became of it.
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use http_body::Body as HttpBody;
+use semel::OperationId;
 use semel_tower::http::Problem;
 
 use super::body::Answer;
@@ -14,17 +15,24 @@ pub(super) struct Sent {
     path: String,
     pub(super) grpc: bool,
     pub(super) claimed: bool,
+    /// The operation that it was claimed for.
+    pub(super) operation: Option<OperationId>,
     /// Whether its method may be repeated by anybody (RFC 9110, 9.2.2).
-    idempotent: bool,
+    pub(super) idempotent: bool,
+    /// Whether its connection can only be closed if some of it is left unread.
+    pub(super) http1: bool,
 }
 
 impl Sent {
     pub(super) fn of<B>(request: &Request<B>) -> Self {
+        let claim = request.extensions().get::<semel::Context>();
         Self {
             path: request.uri().path().to_owned(),
             grpc: is_grpc(request.headers()),
-            claimed: request.extensions().get::<semel::Context>().is_some(),
+            claimed: claim.is_some(),
+            operation: claim.map(semel::Context::operation_id),
             idempotent: request.method().is_idempotent(),
+            http1: request.version() < Version::HTTP_2,
         }
     }
 

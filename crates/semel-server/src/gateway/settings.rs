@@ -57,6 +57,8 @@ pub struct Gateway {
     pub max_calls: u32,
     /// Bytes of requests with a key that are held at once; more are refused unsent.
     pub max_buffered: u64,
+    /// Of these, the bytes that requests from one address may take, unless there is only one of them.
+    pub max_buffered_per_peer: u64,
     /// How long a caller may take for a TLS handshake, and for a request's head.
     #[serde(with = "duration")]
     pub header_timeout: Duration,
@@ -73,6 +75,14 @@ pub struct Gateway {
     pub descriptor_set: Option<PathBuf>,
     /// What the type of a problem begins with.
     pub problem_types: String,
+    /// Whether problems also carry an `error` object, as Stripe's SDKs want it.
+    pub error_object: bool,
+    /// Origins whose pages may read what the gateway itself answers.
+    #[serde(deserialize_with = "origins")]
+    pub cors: Vec<String>,
+    /// What comes before a path outside, where something in front takes it away.
+    #[serde(deserialize_with = "public_path")]
+    pub public_path: String,
 }
 
 impl Default for Gateway {
@@ -98,17 +108,27 @@ impl Default for Gateway {
             max_connections: 10_000,
             max_calls: 4_096,
             max_buffered: 256 << 20,
+            max_buffered_per_peer: 64 << 20,
             header_timeout: Duration::from_secs(15),
             body_timeout: Duration::from_secs(30),
             trust_forwarded: false,
             drain: Duration::from_secs(30),
             descriptor_set: None,
             problem_types: semel_tower::http::PROBLEMS.to_owned(),
+            error_object: false,
+            cors: Vec::new(),
+            public_path: String::new(),
         }
     }
 }
 
 impl Gateway {
+    /// Headers whose values are believed to say whose a request is, and which.
+    pub(super) fn believed(&self) -> Vec<HeaderName> {
+        let keys = self.key_headers.iter().cloned();
+        keys.chain([self.tenant_header.clone()]).chain(self.principal.header()).collect()
+    }
+
     /// The name of a limit that no request could keep.
     pub(super) fn lets_nothing_through(&self) -> Option<&'static str> {
         let limits = [
@@ -118,6 +138,7 @@ impl Gateway {
             ("gateway.max_connections", self.max_connections == 0),
             ("gateway.max_calls", self.max_calls == 0),
             ("gateway.max_buffered", self.max_buffered == 0),
+            ("gateway.max_buffered_per_peer", self.max_buffered_per_peer == 0),
         ];
         limits.iter().find(|(_, nothing)| *nothing).map(|(name, _)| *name)
     }
@@ -184,6 +205,10 @@ pub struct Route {
     /// What becomes of an attempt that broke off.
     #[serde(default)]
     pub on_crash: OnCrash,
+    /// Whether a 5xx of the upstream is treated as no answer: under `hold` the request is then not sent
+    /// again before somebody has looked.
+    #[serde(default)]
+    pub doubt_5xx: bool,
     /// Attempts before an operation is given up.
     pub max_attempts: Option<u32>,
     /// Whether `Prefer: respond-async` is honoured.
@@ -279,10 +304,49 @@ fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<HeaderName>, D::Error>
     several::<D, String>(from)?.iter().map(|text| spelt(text)).collect()
 }
 
+/// Origins as browsers write them, or all of them.
+fn origins<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let all = several::<D, String>(from)?;
+    let wrong = |text: &String| {
+        D::Error::custom(format_args!(
+            "`{text}` is no origin; write it as https://shop.example.com, or \"*\" alone for all"
+        ))
+    };
+    let is_origin = |text: &String| match text.split_once("://") {
+        Some((scheme, host)) => {
+            let plain = |c: char| c.is_ascii_graphic() && !c.is_ascii_uppercase();
+            !scheme.is_empty()
+                && !host.is_empty()
+                && text.chars().all(plain)
+                && !host.contains(['/', '?', '#', '@', '*', ','])
+        }
+        None => text == "*" && all.len() == 1,
+    };
+    match all.iter().find(|text| !is_origin(text)) {
+        Some(text) => Err(wrong(text)),
+        None => Ok(all),
+    }
+}
+
+fn public_path<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let text = String::deserialize(from)?;
+    match text.is_empty() || super::own::is_prefix(&text) {
+        true => Ok(text),
+        false => Err(D::Error::custom(format_args!(
+            "`{text}` is no path before others; write it as /api"
+        ))),
+    }
+}
+
 fn methods<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Method>, D::Error> {
     let mut methods = Vec::new();
     for text in several::<D, String>(from)? {
         let method: Method = spelt(&text.to_ascii_uppercase())?;
+        if ["*", "ANY", "ALL"].contains(&method.as_str()) {
+            return Err(D::Error::custom(format_args!(
+                "`{text}` is no method: write out which ones take part, as in [\"POST\", \"PUT\"]"
+            )));
+        }
         if [Method::HEAD, Method::CONNECT].contains(&method) {
             return Err(D::Error::custom(format_args!(
                 "{method} has no answer that could be kept"
@@ -327,7 +391,7 @@ mod tests {
         let route = route("path = \"/orders\"").unwrap();
         assert_eq!(route.methods, [Method::POST, Method::PATCH]);
         assert_eq!((route.preset, route.on_crash), (Preset::SuccessOnly, OnCrash::Rerun));
-        assert!(!route.required && !route.fail_open && route.respond_async);
+        assert!(!route.required && !route.fail_open && route.respond_async && !route.doubt_5xx);
     }
 
     #[test]
@@ -335,13 +399,15 @@ mod tests {
         let route = route(
             "path = \"/pay\"\nmethod = \"put\"\nrequired = true\nwait = \"5s\"\nkeep = \"PT48H\"\n\
              preset = \"below_500\"\nmax_request = 10\nkept_headers = [\"X-Rate\"]\n\
-             ignored = \"/sent_at\"\nmismatch_status = 409\nfail_open = true\non_crash = \"hold\"",
+             ignored = \"/sent_at\"\nmismatch_status = 409\nfail_open = true\non_crash = \"hold\"\n\
+             doubt_5xx = true",
         )
         .unwrap();
         assert_eq!((route.methods, route.preset), (vec![Method::PUT], Preset::Below500));
         assert_eq!(route.keep, Some(Duration::from_secs(2 * 24 * 60 * 60)));
         assert_eq!(route.kept_headers, ["x-rate"]);
         assert_eq!((route.mismatch_status.as_u16(), route.on_crash), (409, OnCrash::Hold));
+        assert!(route.doubt_5xx);
     }
 
     #[test]
@@ -350,6 +416,7 @@ mod tests {
             ("path = \"/a\"\nrequierd = true", "requierd"),
             ("path = \"/a\"\nmethods = []", "without methods"),
             ("path = \"/a\"\nmethods = \"HEAD\"", "HEAD"),
+            ("path = \"/a\"\nmethods = \"*\"", "write out"),
             ("path = \"/a\"\npreset = \"all\"", "all"),
             ("path = \"/a\"\nmismatch_status = 400", "400"),
             ("path = \"/a\"\nkept_headers = [\"a b\"]", "a b"),

@@ -3,7 +3,6 @@
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
@@ -44,7 +43,7 @@ impl Upgrade {
     }
 
     /// The upstream agrees: what either side says from now on is the other's.
-    pub(super) fn join(self, response: &mut Response<Incoming>) {
+    pub(super) fn join<B>(self, response: &mut Response<B>) {
         let upstream = hyper::upgrade::on(&mut *response);
         let protocol = response.headers().get(UPGRADE).cloned().unwrap_or(self.protocol);
         headers::strip(response.headers_mut());

@@ -8,6 +8,28 @@ const PREFIX: &str = "SEMEL_";
 /// What is read by others: the tests' servers, the switches of their sabotage, what is benchmarked.
 const OTHERS: [&str; 3] = ["SEMEL_TEST_", "SEMEL_SABOTAGE", "SEMEL_BENCH_"];
 
+/// Whether Kubernetes sets a variable, for a Service whose name begins with `semel` and has nothing to do
+/// with us: `SEMEL_SERVICE_HOST`, `SEMEL_PORT`, `SEMEL_GATEWAY_PORT_7080_TCP_ADDR`.
+fn is_of_a_service(name: &str, value: &str) -> bool {
+    const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
+    let is_url = || {
+        let scheme = value.split_once("://").map(|(scheme, _)| scheme.to_ascii_uppercase());
+        scheme.is_some_and(|scheme| PROTOCOLS.contains(&scheme.as_str()))
+    };
+    // `…_PORT_7080_TCP`, and what is said about it.
+    let about = ["_ADDR", "_PORT", "_PROTO"].iter().find_map(|about| name.strip_suffix(about));
+    let of_a_port = |name: &str| {
+        let (number, protocol) = name.rsplit_once("_PORT_")?.1.split_once('_')?;
+        let known = number.parse::<u16>().is_ok() && PROTOCOLS.contains(&protocol);
+        known.then_some(())
+    };
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || name.ends_with("_PORT") && is_url()
+        || [Some(name), about].into_iter().flatten().any(|name| of_a_port(name).is_some())
+}
+
 /// The variables that may be settings. One that cannot be read is refused, like one that nobody knows.
 pub(super) fn variables() -> Result<Vec<(String, String)>, Failure> {
     let ours = |name: &str| name.starts_with(PREFIX);
@@ -27,6 +49,9 @@ pub(super) fn lay_over(
 ) -> Result<(), Failure> {
     for (name, value) in variables {
         if !name.starts_with(PREFIX) || OTHERS.iter().any(|other| name.starts_with(other)) {
+            continue;
+        }
+        if is_of_a_service(&name, &value) {
             continue;
         }
         // The one that everybody sets has a short name too.
@@ -91,5 +116,28 @@ mod tests {
             assert!(refused.contains(name), "{refused}");
         }
         assert!(laid("", &[("SEMEL_TEST_SERVERS", "1")]).is_ok());
+    }
+
+    #[test]
+    fn what_kubernetes_says_of_a_service_called_semel_is_no_setting() {
+        let set = [
+            ("SEMEL_SERVICE_HOST", "10.0.0.1"),
+            ("SEMEL_SERVICE_PORT", "7080"),
+            ("SEMEL_SERVICE_PORT_HTTP_ADMIN", "7090"),
+            ("SEMEL_PORT", "tcp://10.0.0.1:7080"),
+            ("SEMEL_PORT_7080_TCP", "tcp://10.0.0.1:7080"),
+            ("SEMEL_PORT_7080_TCP_PROTO", "tcp"),
+            ("SEMEL_PORT_7080_TCP_PORT", "7080"),
+            ("SEMEL_PORT_7080_TCP_ADDR", "10.0.0.1"),
+            ("SEMEL_GATEWAY_PORT", "udp://10.0.0.1:7080"),
+            ("SEMEL_GATEWAY_PORT_7080_UDP_ADDR", "10.0.0.1"),
+            ("SEMEL__LEDGER_SERVICE_HOST", "10.0.0.1"),
+        ];
+        assert_eq!(laid("", &set).unwrap(), Table::new());
+        for (name, value) in [("SEMEL_PORT", "7080"), ("SEMEL_PORT_TCP", "x"), ("SEMEL_HOST", "x")]
+        {
+            let refused = laid("", &[(name, value)]).unwrap_err();
+            assert!(refused.contains(name), "{refused}");
+        }
     }
 }

@@ -4,7 +4,9 @@
 //! resolver is handed one and dials nobody.
 
 use std::fmt;
+use std::time::Duration;
 
+use semel_redis::RedisCache;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::{Table, Value};
@@ -16,6 +18,9 @@ pub struct IdResolve {
     pub resolver: semel_ids::Settings,
     /// `l2_url` under `cache`: the Redis that remembers for everybody.
     pub l2_url: Option<String>,
+    /// `l2_prefix` under `cache`: what its keys and its channel begin with. `semel:pid:` if nothing is
+    /// said; services that share ids have the same one.
+    pub l2_prefix: Option<String>,
 }
 
 impl IdResolve {
@@ -23,19 +28,38 @@ impl IdResolve {
     pub(crate) fn shared(&self) -> Option<&str> {
         self.l2_url.as_deref().filter(|_| self.resolver.cache.l2_enabled)
     }
+
+    /// That cache, which is not dialled yet. Calls of it take `limit` at most, or what is usual.
+    pub(crate) fn cache(
+        &self,
+        limit: Option<Duration>,
+    ) -> Option<semel::store::Result<RedisCache>> {
+        let url = self.shared()?;
+        let mut cache = RedisCache::builder();
+        if let Some(prefix) = &self.l2_prefix {
+            cache = cache.prefix(prefix);
+        }
+        if let Some(limit) = limit {
+            cache = cache.timeout(limit);
+        }
+        Some(cache.open(url))
+    }
 }
 
 impl<'de> Deserialize<'de> for IdResolve {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let mut table = Table::deserialize(from)?;
-        let cache = table.get_mut("cache").and_then(Value::as_table_mut);
-        let l2_url = match cache.and_then(|cache| cache.remove("l2_url")) {
-            None => None,
-            Some(Value::String(url)) => Some(url),
-            Some(_) => return Err(D::Error::custom("`l2_url` is a URL in quotes")),
-        };
+        let mut cache = table.get_mut("cache").and_then(Value::as_table_mut);
+        let mut text =
+            |name: &str, what: &str| match cache.as_mut().and_then(|cache| cache.remove(name)) {
+                None => Ok(None),
+                Some(Value::String(text)) => Ok(Some(text)),
+                Some(_) => Err(D::Error::custom(format_args!("`{name}` is {what} in quotes"))),
+            };
+        let l2_url = text("l2_url", "a URL")?;
+        let l2_prefix = text("l2_prefix", "a text")?;
         let resolver = table.try_into().map_err(D::Error::custom)?;
-        Ok(Self { resolver, l2_url })
+        Ok(Self { resolver, l2_url, l2_prefix })
     }
 }
 
@@ -43,7 +67,11 @@ impl<'de> Deserialize<'de> for IdResolve {
 impl fmt::Debug for IdResolve {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let url = self.l2_url.as_deref().map(crate::place::redacted);
-        f.debug_struct("IdResolve").field("resolver", &self.resolver).field("l2_url", &url).finish()
+        f.debug_struct("IdResolve")
+            .field("resolver", &self.resolver)
+            .field("l2_url", &url)
+            .field("l2_prefix", &self.l2_prefix)
+            .finish()
     }
 }
 
@@ -68,6 +96,10 @@ mod tests {
         assert!(!format!("{read_:?}").contains("pw"), "{read_:?}");
         let off = read("[cache]\nl2_url = \"redis://a\"\nl2_enabled = false").unwrap();
         assert_eq!(off.shared(), None);
+        assert!(off.cache(None).is_none());
+        let shared = read("[cache]\nl2_url = \"redis://a\"\nl2_prefix = \"bc:pid:\"").unwrap();
+        let cache = shared.cache(None).unwrap().unwrap();
+        assert!(format!("{cache:?}").contains("bc:pid:"), "{cache:?}");
         assert_eq!(read("").unwrap().resolver, semel_ids::Settings::default());
     }
 
@@ -77,6 +109,7 @@ mod tests {
             ("batch = 7", "batch"),
             ("[cache]\nl3 = true", "l3"),
             ("[cache]\nl2_url = 7", "l2_url"),
+            ("[cache]\nl2_prefix = 7", "l2_prefix"),
             ("[cache]\nl1_ttl = 600", "30s"),
             ("[cache]\nl1_ttl = \"soon\"", "soon"),
         ] {

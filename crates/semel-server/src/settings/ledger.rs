@@ -28,14 +28,48 @@ pub struct Ledger {
     #[serde(deserialize_with = "duration::optional")]
     pub lock_ttl: Option<Duration>,
     /// How long a repeat waits for the first answer. Zero does not wait.
-    #[serde(deserialize_with = "duration::optional")]
-    pub wait_timeout: Option<Duration>,
+    pub wait_timeout: Option<Patience>,
     /// The first pause between two looks of a waiting repeat.
     #[serde(deserialize_with = "duration::optional")]
     pub wait_interval: Option<Duration>,
     /// The longest such pause.
     #[serde(deserialize_with = "duration::optional")]
     pub wait_max_interval: Option<Duration>,
+}
+
+/// How long a repeat waits for the first answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// So long at most; zero does not wait.
+    UpTo(Duration),
+    /// `"caller"`: as long as its caller stays, and an hour at most.
+    Caller,
+}
+
+impl Patience {
+    /// The longest wait of a caller that stays: it holds a connection for all of it.
+    const CALLER: Duration = Duration::from_secs(60 * 60);
+
+    /// The longest that it is.
+    pub fn limit(self) -> Duration {
+        match self {
+            Patience::UpTo(limit) => limit,
+            Patience::Caller => Self::CALLER,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Patience {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let written = toml::Value::deserialize(from)?;
+        match written.as_str() {
+            Some("caller") => Ok(Patience::Caller),
+            _ => duration::deserialize(written).map(Patience::UpTo).map_err(|error| {
+                let why = error.to_string();
+                serde::de::Error::custom(format_args!("{}; or \"caller\"", why.trim()))
+            }),
+        }
+    }
 }
 
 impl Default for Ledger {
@@ -59,7 +93,7 @@ impl Ledger {
         Policy {
             keep: self.default_ttl.unwrap_or(usual.keep),
             lease: self.lock_ttl.unwrap_or(usual.lease),
-            wait: self.wait_timeout.map_or(usual.wait, waits),
+            wait: self.wait_timeout.map_or(usual.wait, |patience| waits(patience.limit())),
             ..usual
         }
     }

@@ -1,4 +1,5 @@
-//! The seeds' camelCase names, as ours.
+//! The originals' names as ours: camelCase, kebab-case and Go's `DefaultTTL`; BlueCone's and Genesis's
+//! sections.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +7,50 @@ use toml::{Table, Value};
 
 use crate::failure::Failure;
 
+/// The same settings in our sections and under our names.
+pub(super) fn ours(table: Table) -> Result<Table, Failure> {
+    let mut table = snake_case(table)?;
+    if let Some(bluecone) = table.remove("bluecone") {
+        let Value::Table(mut bluecone) = bluecone else {
+            return Err(Failure::usage("`bluecone` is a section, as in [bluecone.idresolve]"));
+        };
+        if let Some(resolving) = bluecone.remove("idresolve") {
+            adopt(&mut table, "bluecone.idresolve", "idresolve", resolving)?;
+        }
+        if let Some(section) = bluecone.keys().next() {
+            let there = match section.as_str() {
+                "outbox" => "it is [relay] here: batch for dispatch-batch-size, keep for retention",
+                _ => "docs/guides/from-the-originals.md says what it is called here",
+            };
+            return Err(Failure::usage(format_args!("[bluecone.{section}] is not read; {there}")));
+        }
+    }
+    if let Some(idem) = table.remove("idem") {
+        adopt(&mut table, "idem", "ledger", idem)?;
+    }
+    if let Some(Value::Table(ledger)) = table.get("ledger")
+        && ledger.contains_key("driver")
+    {
+        return Err(Failure::usage(
+            "`driver` is part of the store's address here: store = \"redis://host:6379\" or \
+             store = \"memory:\"",
+        ));
+    }
+    Ok(table)
+}
+
+/// Takes a section in under our name for it.
+fn adopt(table: &mut Table, theirs: &str, name: &str, section: Value) -> Result<(), Failure> {
+    match table.insert(name.to_owned(), section) {
+        None => Ok(()),
+        Some(_) => Err(Failure::usage(format_args!(
+            "`{theirs}` and `{name}` are one section; give it once"
+        ))),
+    }
+}
+
 /// The same settings under our names, at every depth.
-pub(super) fn snake_case(table: Table) -> Result<Table, Failure> {
+fn snake_case(table: Table) -> Result<Table, Failure> {
     let (mut renamed, mut written) = (Table::new(), BTreeMap::<String, String>::new());
     for (name, value) in table {
         let ours = snake(&name);
@@ -31,13 +74,46 @@ fn below(mut value: Value) -> Result<Value, Failure> {
     Ok(value)
 }
 
+/// `lockTtl`, `lock-ttl`, `LockTTL`: a word begins where upper case does, and an abbreviation is one.
 fn snake(name: &str) -> String {
     let mut ours = String::with_capacity(name.len() + 4);
-    for letter in name.chars() {
-        if letter.is_ascii_uppercase() {
+    let letters: Vec<char> = name.chars().collect();
+    for (at, letter) in letters.iter().enumerate() {
+        let before = at.checked_sub(1).map(|at| letters[at]);
+        let after = letters.get(at + 1);
+        let begins = letter.is_ascii_uppercase()
+            && before.is_some_and(|before| {
+                before.is_ascii_lowercase()
+                    || before.is_ascii_digit()
+                    || (before.is_ascii_uppercase() && after.is_some_and(char::is_ascii_lowercase))
+            });
+        if begins {
             ours.push('_');
         }
-        ours.push(letter.to_ascii_lowercase());
+        ours.push(if *letter == '-' { '_' } else { letter.to_ascii_lowercase() });
     }
     ours
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_a_name_is_ours() {
+        for (theirs, name) in [
+            ("lock_ttl", "lock_ttl"),
+            ("lockTtl", "lock_ttl"),
+            ("lock-ttl", "lock_ttl"),
+            ("LockTTL", "lock_ttl"),
+            ("DefaultTTL", "default_ttl"),
+            ("TTLMax", "ttl_max"),
+            ("l1MaxSize", "l1_max_size"),
+            ("l2Url", "l2_url"),
+            ("fallback-to-biz-table", "fallback_to_biz_table"),
+            ("store", "store"),
+        ] {
+            assert_eq!(snake(theirs), name, "{theirs}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use semel::policy::{OnFailure, Policy};
 use semel_ids::CacheSettings;
 
-use super::{IdResolve, Inbox, Ledger, Relay, Settings};
+use super::{IdResolve, Inbox, Ledger, Patience, Relay, Settings};
 use crate::failure::Failure;
 
 /// The shortest pause: a clock that ticks in milliseconds has none shorter.
@@ -29,7 +29,7 @@ pub(super) fn each(settings: &Settings) -> Result<(), Failure> {
     }
     between("ledger.default_ttl", *default_ttl, Duration::from_secs(1))?;
     between("ledger.lock_ttl", *lock_ttl, Policy::MIN_LEASE)?;
-    between("ledger.wait_timeout", *wait_timeout, Duration::ZERO)?;
+    between("ledger.wait_timeout", wait_timeout.map(Patience::limit), Duration::ZERO)?;
     between("ledger.wait_interval", ledger.wait_interval, PAUSE)?;
     between("ledger.wait_max_interval", ledger.wait_max_interval, PAUSE)?;
     let Relay { batch, lease, base_backoff, max_backoff, max_retry, keep } = relay;
@@ -49,7 +49,21 @@ pub(super) fn each(settings: &Settings) -> Result<(), Failure> {
 }
 
 fn resolving(idresolve: &IdResolve) -> Result<(), Failure> {
-    let IdResolve { resolver, l2_url } = idresolve;
+    let IdResolve { resolver, l2_url, l2_prefix } = idresolve;
+    if resolver.fallback_to_biz_table {
+        return Err(refused(
+            "idresolve.fallback_to_biz_table",
+            "is true, but this program has no business table of yours to ask: give your own resolver \
+             one (`Resolver::builder(…).fallback(…)`), or move the table into the map with `semel map \
+             backfill`",
+        ));
+    }
+    if l2_prefix.as_ref().is_some_and(|prefix| prefix.trim().is_empty()) {
+        return Err(refused(
+            "idresolve.cache.l2_prefix",
+            "is empty; entries would mix with others",
+        ));
+    }
     let CacheSettings { l1_ttl, negative_ttl, l1_max_size, l2_ttl, .. } = &resolver.cache;
     count("idresolve.batch_max_in", Some(resolver.batch_max_in as u64), IDS)?;
     between("idresolve.cache.l1_ttl", Some(*l1_ttl), PAUSE)?;
@@ -139,6 +153,8 @@ mod tests {
             ("[idresolve.cache]\nl1_max_size = 0", "idresolve.cache.l1_max_size"),
             ("[idresolve.cache]\nl2_url = \"http://x\"", "idresolve.cache.l2_url"),
             ("[idresolve.cache]\nl2_url = \"sqlite:x\"", "Redis"),
+            ("[idresolve.cache]\nl2_prefix = \"\"", "idresolve.cache.l2_prefix"),
+            ("[idresolve]\nfallback_to_biz_table = true", "semel map backfill"),
         ] {
             let failure = Settings::written(text).unwrap_err().to_string();
             assert!(failure.contains(named), "{text}: {failure}");

@@ -170,6 +170,23 @@ impl Ground {
     }
 }
 
+/// The lines that a command left for the audit: what begins, and what came of it.
+#[track_caller]
+pub(crate) fn audited(stderr: &str) -> [Value; 2] {
+    let lines: Vec<Value> = stderr
+        .lines()
+        .filter(|line| line.contains("\"audit\":"))
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    let [begin, end] = <[Value; 2]>::try_from(lines).unwrap_or_else(|_| panic!("{stderr}"));
+    assert_eq!((&begin["phase"], begin.get("count")), (&"begin".into(), None), "{begin}");
+    for name in ["audit", "run", "actor", "reason"] {
+        assert_eq!(begin[name], end[name], "{name}");
+    }
+    assert!(begin["actor"].as_str().is_some_and(|actor| !actor.is_empty()), "{begin}");
+    [begin, end]
+}
+
 /// Runs statements beside the store.
 pub(crate) async fn sql(ground: &Ground, text: &str) {
     let text = AssertSqlSafe(text.to_owned());

@@ -3,9 +3,8 @@
 use semel::EventId;
 use semel::store::Inspect as _;
 use semel_server::place::Place;
-use serde_json::Value;
 
-use crate::ground::{Ground, damage, on, sql};
+use crate::ground::{Ground, audited, damage, on, sql};
 use crate::seeds::handled;
 
 /// Failed events are listed by group, redriven, and discarded.
@@ -140,7 +139,7 @@ async fn what_moves_under_a_redrive_is_told_and_left_alone(ground: Ground) {
     let said = ground.run(&["inbox", "redrive", "--all", "--dry-run"]).well();
     assert_eq!(said.trim(), "3 records would be redriven");
     let redriven = ground.run(&["inbox", "redrive", "--all"]);
-    let kept: Value = serde_json::from_str(&redriven.stderr).expect("one line for the audit");
+    let [_, kept] = audited(&redriven.stderr);
     assert_eq!((&kept["audit"], &kept["count"]), (&"inbox redrive".into(), &1.into()), "{kept}");
     assert_eq!(redriven.well().trim(), "1 record redriven, 2 moved meanwhile and left alone");
     let left = ground.json(&["records", "list", "--state", "succeeded"]);

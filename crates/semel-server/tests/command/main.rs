@@ -5,7 +5,9 @@
 #[path = "../program.rs"]
 mod program;
 
+mod auditing;
 mod doctor;
+mod doctor_tries;
 mod ground;
 mod ids;
 mod inbox;

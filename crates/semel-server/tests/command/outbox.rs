@@ -2,9 +2,8 @@
 
 use semel::ErrorText;
 use semel::outbox::Fate;
-use serde_json::Value;
 
-use crate::ground::{Ground, on, sql};
+use crate::ground::{Ground, audited, on, sql};
 use crate::seeds::{orders, relayed};
 
 fn dead() -> Fate {
@@ -46,7 +45,7 @@ async fn events_are_redriven_and_discarded(ground: Ground) {
     let gone = ["outbox", "discard", "--all", "--type", "order.placed", "--reason", "a test"];
     assert_eq!(ground.json(&[&gone[..], &["--dry-run"]].concat())["changed"], 12);
     let discarded = ground.run(&gone);
-    let kept: Value = serde_json::from_str(&discarded.stderr).expect("one line for the audit");
+    let [_, kept] = audited(&discarded.stderr);
     assert_eq!((&kept["audit"], &kept["count"]), (&"outbox discard".into(), &12.into()), "{kept}");
     assert_eq!(
         (&kept["filter"]["type"], &kept["reason"]),
@@ -103,8 +102,24 @@ async fn published_events_are_sent_again(ground: Ground) {
     let said = ground.run(&["outbox", "redrive", "--all", "--status", "published"]).badly(2);
     assert!(said.contains("published"), "{said}");
     assert_eq!(ground.json(&["outbox", "redrive", "--all"])["changed"], 0);
-    assert_eq!(ground.json(&["outbox", "republish", "--all"])["changed"], 4);
+    // Never all by itself, nor as many as nobody has said.
+    for (flags, named) in [
+        (&[][..], "--type or --tenant"),
+        (&["--yes"], "--type or --tenant"),
+        (&["--type", "order.placed"], "would republish 4; that needs --yes"),
+        (&["--type", "order.placed", "--max", "3"], "--max 3 forbids that"),
+    ] {
+        let refused = ground.run(&[&["outbox", "republish", "--all"], flags].concat());
+        assert!(!refused.stderr.contains("\"audit\""), "{}", refused.stderr);
+        assert!(refused.badly(2).contains(named), "{flags:?}");
+        assert_eq!(ground.json(&["outbox", "status"])["published"], 4, "{flags:?}");
+    }
+    let typed = ["outbox", "republish", "--all", "--type", "order.placed"];
+    assert_eq!(ground.json(&[&typed[..], &["--dry-run"]].concat())["changed"], 4);
+    assert_eq!(ground.json(&[&typed[..], &["--max", "4"]].concat())["changed"], 4);
     assert_eq!(ground.json(&["outbox", "status"])["pending"], 4);
+    relayed(&place, Fate::Published).await;
+    assert_eq!(ground.json(&[&typed[..], &["--yes"]].concat())["changed"], 4);
     place.close().await;
 }
 
@@ -126,6 +141,11 @@ async fn a_count_that_stopped_says_at_least(ground: Ground) {
     assert_eq!((&planned["changed"], &planned["at_least"]), (&100_000.into(), &true.into()));
     let said = ground.run(&["outbox", "redrive", "--all", "--dry-run"]).well();
     assert_eq!(said.trim(), "at least 100000 events would be redriven");
+    // More than anybody has counted are not changed by leaving a number out, nor under one.
+    for flags in [&[][..], &["--max", "2000000"]] {
+        let refused = ground.run(&[&["outbox", "redrive", "--all"], flags].concat()).badly(2);
+        assert!(refused.contains("would redrive 100000 or more"), "{refused}");
+    }
     let some = ["outbox", "redrive", "--all", "--tenant", "acme", "--dry-run"];
     assert_eq!(ground.json(&some)["at_least"], false, "one is ours");
     place.close().await;

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::ground::{Ground, on, sql};
+use crate::ground::{Ground, audited, on, sql};
 use crate::seeds::{HOUR, dead, ended, failed, key, succeeded};
 
-/// The audit is one line of stderr, before why a command failed.
+/// The second line of the audit, which says what was done.
 fn audit(stderr: &str) -> Value {
-    let line = stderr.lines().next().unwrap_or_default();
-    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {stderr}"))
+    let [_, end] = audited(stderr);
+    end
 }
 
-/// What is removed leaves a line behind: one for a record, one for all that a filter let through.
+/// What is removed leaves lines behind: about a record, or about all that a filter let through.
 async fn what_is_purged_is_audited(ground: Ground) {
     let place = ground.place().await;
     let ledger = place.ledger();
@@ -26,7 +26,11 @@ async fn what_is_purged_is_audited(ground: Ground) {
 
     let purged = ground.run(&["records", "purge", "paid", "--reason", "a right to be forgotten"]);
     let kept = audit(&purged.stderr);
-    assert_eq!((&kept["audit"], &kept["seen"]), (&"purged".into(), &"succeeded".into()), "{kept}");
+    assert_eq!(
+        (&kept["audit"], &kept["seen"]),
+        (&"records purge".into(), &"succeeded".into()),
+        "{kept}"
+    );
     assert_eq!(kept["reason"], "a right to be forgotten");
     assert_eq!(kept["digest"].as_str().map(str::len), Some(64), "{kept}");
     assert!(kept["at"].is_string() && !purged.stderr.contains("\"paid\""), "{kept}");
@@ -34,15 +38,15 @@ async fn what_is_purged_is_audited(ground: Ground) {
 
     let words = ["records", "purge", "--all", "--state", "dead", "--scope", "PAY"];
     let purged = ground.run(&[&words[..], &["--reason", "done with"]].concat());
-    assert_eq!(purged.stderr.lines().count(), 1, "{}", purged.stderr);
     let kept = audit(&purged.stderr);
-    assert_eq!((&kept["audit"], &kept["count"]), (&"purged".into(), &3.into()), "{kept}");
+    assert_eq!((&kept["audit"], &kept["count"]), (&"records purge".into(), &3.into()), "{kept}");
     assert_eq!(kept["filter"], json!({ "scope": "PAY", "state": "dead" }));
     assert_eq!(kept["reason"], "done with");
     purged.well();
-    // Nothing is left for it to do, and nothing is said to have been done.
+    // Nothing is left for it to do, and that is said.
     let again = ground.run(&words);
-    assert_eq!(again.stderr, "");
+    let kept = audit(&again.stderr);
+    assert_eq!((&kept["phase"], &kept["count"]), (&"end".into(), &0.into()), "{kept}");
     again.well();
 }
 
@@ -68,11 +72,12 @@ async fn a_purge_that_fails_midway_says_how_far_it_came() {
     let purged = ground.run(&["records", "purge", "--all", "--scope", "PAY", "--json"]);
     assert_eq!((purged.code, purged.stdout.as_str()), (Some(4), ""), "{}", purged.stderr);
     assert!(purged.stderr.contains("5 records removed, then"), "{}", purged.stderr);
-    assert_eq!(audit(&purged.stderr)["count"], 5);
+    let kept = audit(&purged.stderr);
+    assert_eq!((&kept["phase"], &kept["count"]), (&"unfinished".into(), &5.into()), "{kept}");
     assert_eq!(ground.json(&["records", "list"])["records"][0]["id"], last);
 }
 
-/// The same of a sweep, which is no decision and is not audited.
+/// The same of a sweep.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sweep_that_fails_midway_says_how_far_it_came() {
     let ground = Ground::sqlite().await;
@@ -96,5 +101,7 @@ async fn a_sweep_that_fails_midway_says_how_far_it_came() {
     )
     .await;
     let said = ground.run(&["sweep"]).badly(4);
+    let kept = audit(&said);
+    assert_eq!((&kept["phase"], &kept["count"]), (&"unfinished".into(), &1000.into()), "{kept}");
     assert!(said.contains("1000 records removed, 0 suspended, then"), "{said}");
 }

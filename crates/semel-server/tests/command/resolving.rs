@@ -15,7 +15,7 @@ use semel_tower::{Body, Scope, Tenant};
 use tokio::sync::{Notify, Semaphore};
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
-use crate::ground::{Ground, on};
+use crate::ground::{Ground, audited, on};
 use crate::seeds::{HOUR, claimed, dead, ended, key, succeeded, uncertain};
 
 /// Runs a command that answers `"ran"`.
@@ -45,8 +45,8 @@ async fn a_decision_is_what_callers_hear(ground: Ground) {
         ("rerun", &["--rerun"], "the bank knows nothing of it"),
     ] {
         let decided = resolve(id, &[verdict, &["--reason", reason]].concat());
-        // One line that an audit can keep, whatever the record has a place for.
-        let audit: serde_json::Value = serde_json::from_str(&decided.stderr).unwrap();
+        // For the audit, whatever the record has a place for.
+        let [_, audit] = audited(&decided.stderr);
         assert_eq!((&audit["reason"], &audit["seen"]), (&reason.into(), &"uncertain".into()));
         let digest: String =
             key("PAY", id).digest().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -56,8 +56,9 @@ async fn a_decision_is_what_callers_hear(ground: Ground) {
     }
     ended(&ledger, &key("PAY", "free"), dead("used up")).await;
     let released = ground.run(&["records", "release", "free", "--reason", "the cause is mended"]);
-    let audit: serde_json::Value = serde_json::from_str(&released.stderr).unwrap();
-    assert_eq!((&audit["audit"], &audit["seen"]), (&"released".into(), &"dead".into()), "{audit}");
+    let [_, audit] = audited(&released.stderr);
+    let told = (&audit["audit"], &audit["seen"], &audit["count"]);
+    assert_eq!(told, (&"records release".into(), &"dead".into(), &1.into()), "{audit}");
     assert!(released.well().contains("the cause is mended"));
 
     let executor = Executor::new(place.ledger());

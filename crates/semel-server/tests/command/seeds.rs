@@ -9,7 +9,7 @@ use semel::outbox::{Ask, Fate, Outbox};
 use semel::store::{Draft, Ending, Opened, Store as _, TransactionalStore};
 use semel::{
     AnyStore, AttemptId, Command, ErrorText, EventId, Executor, Fingerprint, Key, Lease, OnCrash,
-    OperationId, Outcome, Recorded, Reference,
+    OnFailure, OperationId, Outcome, Policy, Recorded, Reference,
 };
 use semel_server::place::Place;
 
@@ -124,10 +124,13 @@ pub(crate) async fn relayed(place: &Place, fate: Fate) {
     });
 }
 
-/// The group has been at the order's event, and it went so.
+/// The group has been at the order's event, and it went so. What failed is due in an hour: no test
+/// takes that long.
 pub(crate) async fn handled(place: &Place, group: &str, id: EventId, well: bool) {
     let event = Envelope::builder("acme", "order.placed", "/orders").id(id).build();
-    let inbox = Inbox::new(Executor::new(place.ledger()));
+    let on_failure = OnFailure::Backoff { base: HOUR, cap: HOUR };
+    let policy = Policy { on_failure, ..Inbox::<AnyStore>::default_policy() };
+    let inbox = Inbox::new(Executor::new(place.ledger())).policy(policy);
     let group = inbox.group(group).on("order.placed", move |_, _| async move {
         if well { Ok(()) } else { Err("the shelf is empty".to_owned()) }
     });

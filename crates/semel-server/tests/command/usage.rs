@@ -244,7 +244,7 @@ async fn an_empty_store_is_answered_with_one_document() {
         &["outbox", "status"],
         &["outbox", "list"],
         &["outbox", "redrive", "--all"],
-        &["outbox", "republish", "--all"],
+        &["outbox", "republish", "--all", "--type", "x"],
         &["outbox", "discard", "--all", "--type", "x", "--reason", "r"],
         &["inbox", "failed"],
         &["inbox", "redrive", "--all"],

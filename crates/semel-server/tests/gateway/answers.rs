@@ -196,3 +196,81 @@ async fn an_answer_can_be_asked_for_later() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_can_be_asked_for_later_behind_a_path_of_something_in_front() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let config = "[gateway]\npublic_path = \"/api\"\ntrust_forwarded = true";
+    let gateway = ground.configured(&shop.url(), config);
+    let caller = Caller::new(&gateway);
+    let accepted = async |prefix: Option<&str>| {
+        let mut request = caller.keyed("/slow", "k", "{}");
+        request.headers_mut().insert("prefer", "respond-async".parse().unwrap());
+        if let Some(prefix) = prefix {
+            request.headers_mut().insert("x-forwarded-prefix", prefix.parse().unwrap());
+        }
+        let answer = caller.send(request).await;
+        assert_eq!(answer.status, 202, "{answer:?}");
+        answer.headers["location"].to_str().unwrap().to_owned()
+    };
+    let place = accepted(None).await;
+    assert!(place.starts_with("/api/.well-known/semel/operations/"), "{place}");
+    let said = accepted(Some("/shop/v1")).await;
+    assert!(said.starts_with("/shop/v1/.well-known/semel/operations/"), "{said}");
+    // Whether what is in front takes its path away or not, the place is found; and asked after briefly.
+    for place in [place.as_str(), place.strip_prefix("/api").unwrap()] {
+        let head = caller.request(Method::HEAD, place).body(full("")).unwrap();
+        let head = caller.send(head).await;
+        assert_eq!((head.status.as_u16(), head.body.len()), (202, 0));
+        assert_eq!(caller.get(place).await.status, 202);
+    }
+    shop.let_go(1);
+    shop.arrived(1).await;
+    assert_eq!(shop.all(), 1, "nobody else was asked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn problems_have_an_error_object_where_somebody_wants_it() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.configured(&shop.url(), "[gateway]\nerror_object = true\nmax_calls = 1");
+    let caller = Caller::new(&gateway);
+    let under_way = tokio::spawn({
+        let caller = caller.clone();
+        async move { caller.post("/slow", "k", "{}").await }
+    });
+    shop.arrived(1).await;
+    let told = caller.post("/slow", "k", "{\"a\":1}").await.json();
+    assert_eq!(told["error"]["type"], "idempotency_error", "{told}");
+    assert_eq!(
+        (&told["error"]["code"], &told["code"]),
+        (&"key_reused".into(), &"KEY_REUSED".into())
+    );
+    assert_eq!(told["error"]["message"], told["detail"]);
+    let told = caller.post("/orders", "other", "{}").await.json();
+    assert_eq!(told["error"]["type"], "api_error", "of the forwarder too: {told}");
+    shop.let_go(1);
+    assert_eq!(under_way.await.unwrap().status, 201);
+
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let caller = Caller::new(&gateway).by("");
+    let told = caller.post("/orders", "k", "{}").await.json();
+    assert_eq!(told.get("error"), None, "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_events_under_a_key_is_begun_once() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &[]);
+    let caller = Caller::new(&gateway);
+    let asked = || {
+        let mut request = caller.keyed("/events", "k", "{}");
+        request.headers_mut().insert("accept", "text/event-stream".parse().unwrap());
+        request
+    };
+    let first = caller.begin(asked()).await.unwrap();
+    assert_eq!(first.headers()["content-type"], "text/event-stream");
+    let again = caller.send(asked()).await;
+    assert_eq!(again.problem(), (409, "result-unavailable".to_owned()));
+    assert_eq!(shop.seen("/events").len(), 1, "its effect happens once");
+}

@@ -6,8 +6,10 @@ use http::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::caller::{Caller, full};
-use crate::ground::{Ground, nowhere};
+use crate::caller::{Caller, full, get};
+use crate::ground::{Ground, PATIENCE, nowhere};
+use crate::program::Service;
+use crate::raw::Raw;
 use crate::shop::Shop;
 
 fn is(slug: &str, status: u16) -> (u16, String) {
@@ -73,6 +75,23 @@ async fn a_request_without_an_answer_is_held_where_the_route_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_5xx_of_the_upstream_may_be_held() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let config = "[[route]]\npath = \"/fail\"\non_crash = \"hold\"\ndoubt_5xx = true\n\
+                  [[route]]\npath = \"/fail-once\"\non_crash = \"hold\"";
+    let gateway = ground.configured(&shop.url(), config);
+    let caller = Caller::new(&gateway);
+    assert_eq!(caller.post("/fail", "k", "{}").await.status, 500, "the upstream's own answer");
+    for _ in 0..2 {
+        assert_eq!(caller.post("/fail", "k", "{}").await.problem(), is("uncertain", 409));
+    }
+    assert_eq!(shop.seen("/fail").len(), 1);
+    // Where the route does not say so, a 5xx is the upstream's word that it failed.
+    assert_eq!(caller.post("/fail-once", "k", "{}").await.status, 503);
+    assert_eq!(caller.post("/fail-once", "k", "{}").await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_waited_for_a_call_that_broke_off_is_the_next_to_ask_or_is_told_of_the_doubt() {
     for (on_crash, sent) in [("rerun", 2), ("hold", 1)] {
         let (ground, shop) = (Ground::new(), Shop::open().await);
@@ -129,17 +148,87 @@ async fn an_upstream_that_takes_too_long_is_in_doubt() {
     assert_eq!(shop.seen("/slow").len(), 3);
 }
 
+/// The value of a header in the text of a request.
+fn said<'t>(text: &'t str, name: &str) -> &'t str {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    line.unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_success_that_breaks_off_is_done_and_its_answer_is_lost() {
-    let ground = Ground::new();
-    let (url, heard) = closing("HTTP/1.1 201 Created\r\ncontent-length: 9\r\n\r\nok").await;
-    let gateway = ground.gateway(&url, &[]);
-    let caller = Caller::new(&gateway);
-    let cut = caller.try_send(caller.keyed("/cut", "k", "{}")).await;
-    assert!(cut.is_err(), "what there is of it is not taken for all of it: {cut:?}");
-    let again = caller.post("/cut", "k", "{}").await;
-    assert_eq!(again.problem(), is("result-unavailable", 409));
-    assert_eq!(heard.borrow().len(), 1, "the upstream said that it is done");
+async fn an_answer_that_breaks_off_in_its_body_is_in_doubt() {
+    for answer in [
+        "HTTP/1.1 201 Created\r\ncontent-length: 9\r\n\r\nok",
+        "HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhel",
+        "HTTP/1.1 422 Unprocessable\r\ncontent-length: 9\r\n\r\nno",
+    ] {
+        let ground = Ground::new();
+        let (url, heard) = closing(answer).await;
+        let config =
+            "[[route]]\npath = \"/held\"\non_crash = \"hold\"\n[ledger]\nstore = \"memory:\"";
+        let gateway = ground.configured(&url, config);
+        let caller = Caller::new(&gateway);
+        for attempt in ["1", "2"] {
+            let cut = caller.post("/cut", "k", "{}").await;
+            assert_eq!(cut.problem(), is("upstream-ambiguous", 504), "{answer}");
+            let text = heard.borrow().last().unwrap().clone();
+            assert_eq!(said(&text, "semel-attempt"), attempt, "failed, and run again when asked");
+            let operation = said(&text, "semel-operation-id");
+            assert_eq!(cut.json()["operation_id"], operation, "which one it is can be looked up");
+        }
+        let other = caller.post("/cut", "k", "[{}").await;
+        assert_eq!(other.problem(), is("key-reused", 422), "the failure keeps its request");
+        assert_eq!(caller.post("/held", "k", "{}").await.problem(), is("upstream-ambiguous", 504));
+        assert_eq!(caller.post("/held", "k", "{}").await.problem(), is("uncertain", 409));
+        assert_eq!(heard.borrow().len(), 3, "{answer}");
+    }
+}
+
+/// The number of calls that came to `result`.
+async fn counted(gateway: &Service, result: &str) -> Option<String> {
+    let metrics = get(&format!("{}/metrics", gateway.url("admin"))).await;
+    let name = format!("semel_gateway_upstream_total{{result=\"{result}\"}} ");
+    metrics.text().lines().find_map(|line| line.strip_prefix(&name)).map(str::to_owned)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_its_caller_breaks_off_is_the_callers_mistake() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--store", "memory:"]);
+    let mut raw = Raw::connect(&gateway).await;
+    raw.say("POST /orders HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n")
+        .await;
+    // The upstream has the beginning of it.
+    raw.say("what is this\r\n").await;
+    let told = raw.hear("}").await;
+    assert!(told.starts_with("HTTP/1.1 400") && told.contains("body-incomplete"), "{told}");
+    assert!(told.contains("\"retryable\":false"), "{told}");
+    raw.closed().await;
+
+    let mut raw = Raw::connect(&gateway).await;
+    raw.say("PUT /orders HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{").await;
+    raw.finish().await;
+    let told = async {
+        while counted(&gateway, "incomplete").await.as_deref() != Some("2") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.expect("both are counted");
+    assert_eq!(counted(&gateway, "ambiguous").await, None);
+    assert_eq!(shop.seen("/orders").len(), 0, "it never got a whole one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_stands_still_is_the_callers_to_finish() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let gateway = ground.gateway(&shop.url(), &["--upstream-timeout", "2s"]);
+    let mut raw = Raw::connect(&gateway).await;
+    raw.say("POST /orders HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{").await;
+    let told = raw.hear("}").await;
+    assert!(told.starts_with("HTTP/1.1 408") && told.contains("body-timeout"), "{told}");
+    assert!(told.contains("connection: close"), "{told}");
+    raw.closed().await;
+    assert_eq!(counted(&gateway, "incomplete").await.as_deref(), Some("1"));
+    assert_eq!(counted(&gateway, "ambiguous").await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -265,9 +354,8 @@ async fn an_answer_is_waited_for_only_as_far_as_it_is_kept() {
         let ground = Ground::new();
         let gateway = ground.configured(&url, &config);
         let caller = Caller::new(&gateway);
-        let first = caller.try_send(caller.keyed("/a", "k", "{}")).await;
-        assert_eq!(caller.post("/a", "k", "{}").await.problem(), is("result-unavailable", 409));
-        first
+        let first = caller.post("/a", "k", "{}").await;
+        (first, caller.post("/a", "k", "{}").await)
     };
     let more_than_is_kept =
         pausing("HTTP/1.1 201 Created\r\ncontent-length: 12\r\n\r\n0123456789", Some("ab"));
@@ -278,8 +366,11 @@ async fn an_answer_is_waited_for_only_as_far_as_it_is_kept() {
     let stalled = pausing("HTTP/1.1 201 Created\r\ncontent-length: 4\r\n\r\n01", None);
     let (more, endless, stalled) =
         tokio::join!(asked(more_than_is_kept.await), asked(endless.await), asked(stalled.await));
-    for whole in [more.unwrap(), endless.unwrap()] {
+    for (whole, again) in [more, endless] {
         assert_eq!(whole.body.len(), 12, "however long it takes: {whole:?}");
+        assert_eq!(again.problem(), is("result-unavailable", 409));
     }
-    assert!(stalled.is_err(), "its claim is not held for ever: {stalled:?}");
+    let (cut, again) = stalled;
+    assert_eq!(cut.problem(), is("upstream-ambiguous", 504), "its claim is not held for ever");
+    assert_eq!(again.problem(), is("upstream-ambiguous", 504), "and is run again");
 }

@@ -18,6 +18,7 @@ async fn a_caller_who_cannot_be_told_has_no_keys_and_everything_else() {
     let nobody = Caller::new(&gateway).by("");
     let refused = nobody.post("/orders", "k", "{}").await;
     assert_eq!(refused.problem(), (401, "principal-unknown".to_owned()));
+    assert_eq!(refused.headers["www-authenticate"], "Bearer", "a 401 has a challenge");
     assert_eq!(shop.seen("/orders").len(), 0);
     assert_eq!(nobody.get("/orders").await.status, 201, "without a key nobody asks");
 
@@ -48,7 +49,9 @@ async fn tenants_are_apart_and_absent_is_one_of_them() {
     let mut twice = caller.keyed("/orders", "k", "{}");
     twice.headers_mut().append("x-shop", "a".parse().unwrap());
     twice.headers_mut().append("x-shop", "b".parse().unwrap());
-    assert_eq!(caller.send(twice).await.problem(), (401, "tenant-unknown".to_owned()));
+    let refused = caller.send(twice).await;
+    assert_eq!(refused.problem(), (401, "tenant-unknown".to_owned()));
+    assert_eq!(refused.headers["www-authenticate"], "Semel header=\"x-shop\"");
     assert_eq!(of(Some(&"x".repeat(65))).await.problem().1, "tenant-unknown");
 }
 
@@ -65,7 +68,9 @@ async fn a_cookie_or_nothing_may_tell_callers_apart() {
     assert!(!caller.send(with("a=1; sid=ann")).await.replayed());
     assert!(caller.send(with("sid=ann; b=2")).await.replayed());
     assert!(!caller.send(with("sid=bob")).await.replayed());
-    assert_eq!(caller.send(with("xsid=ann")).await.problem().0, 401);
+    let refused = caller.send(with("xsid=ann")).await;
+    assert_eq!(refused.problem().0, 401);
+    assert_eq!(refused.headers["www-authenticate"], "Semel cookie=\"sid\"");
 
     let other = Ground::new();
     let gateway = other.gateway(&shop.url(), &["--principal", "global"]);

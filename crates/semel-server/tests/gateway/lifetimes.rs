@@ -27,7 +27,7 @@ async fn settled(caller: &Caller, target: &str, key: &str) -> crate::caller::Ans
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_killed_in_mid_call_loses_and_doubles_nothing_that_it_promised() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
-    let config = "[ledger]\nlock_ttl = \"3s\"\n[[route]]\npath = \"/pay\"\n\
+    let config = "[ledger]\nlock_ttl = \"9s\"\n[[route]]\npath = \"/pay\"\n\
                   [[route]]\npath = \"/slow\"\non_crash = \"hold\"";
     let gateway = ground.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
@@ -49,7 +49,7 @@ async fn a_gateway_killed_in_mid_call_loses_and_doubles_nothing_that_it_promised
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_a_killed_gateway_is_taken_over_when_its_lease_is_over() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
-    let config = "[ledger]\nlock_ttl = \"3s\"";
+    let config = "[ledger]\nlock_ttl = \"9s\"";
     let gateway = ground.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     let cut = tokio::spawn(async move { caller.try_send(caller.keyed("/slow", "k", "{}")).await });
@@ -143,18 +143,19 @@ async fn asked_to_stop_it_tells_who_waits_for_anothers_answer_and_finishes_that(
     let config = "[gateway]\ndrain = \"50s\"\n[[route]]\npath = \"/slow\"\nwait = \"60s\"";
     let gateway = ground.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
-    let asks = || {
-        let caller = caller.clone();
-        tokio::spawn(async move { caller.post("/slow", "k", "{}").await })
-    };
-    let first = asks();
+    let first = tokio::spawn(async move { caller.post("/slow", "k", "{}").await });
     shop.arrived(1).await;
-    let waiting = asks();
-    // Time to begin to wait; who comes later is not let in.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Asked for its body it is let in: who comes after the signal is not.
+    let mut waiting = Raw::connect(&gateway).await;
+    let head = "POST /slow HTTP/1.1\r\nhost: a\r\nauthorization: Bearer ann\r\n\
+                content-type: application/json\r\nidempotency-key: k\r\n\
+                expect: 100-continue\r\ncontent-length: 2\r\n\r\n";
+    waiting.say(head).await;
+    assert!(waiting.hear("\r\n\r\n").await.starts_with("HTTP/1.1 100"));
+    waiting.say("{}").await;
     gateway.signal("TERM");
-    let told = waiting.await.unwrap();
-    assert_eq!(told.problem(), (409, "in-progress".to_owned()));
+    let told = waiting.hear("in-progress").await;
+    assert!(told.starts_with("HTTP/1.1 409"), "{told}");
     assert!(!first.is_finished(), "what is under way goes on");
     shop.let_go(1);
     assert_eq!(first.await.unwrap().status, 201);
@@ -168,10 +169,13 @@ async fn a_stream_of_events_that_outlasts_the_grace_ends_like_an_upgraded_connec
         let gateway = ground.gateway(&shop.url(), &["--drain", "300ms"]);
         let caller = caller(&gateway);
         let request = caller.request(Method::GET, "/events").body(full("")).unwrap();
-        let body = caller.begin(request).await.unwrap().into_body();
+        let mut body = caller.begin(request).await.unwrap().into_body();
+        // How long the first one takes is not part of the grace.
+        let first = tokio::time::timeout(PATIENCE, body.frame()).await.unwrap().unwrap().unwrap();
+        assert_eq!(first.into_data().unwrap(), "data: hello\n\n");
         gateway.signal("TERM");
         let read = tokio::time::timeout(PATIENCE, body.collect()).await.unwrap();
-        assert_eq!(read.unwrap().to_bytes(), "data: hello\n\n", "it is over, not cut");
+        assert_eq!(read.unwrap().to_bytes(), "", "it is over, not cut");
         assert_eq!(gateway.ended().code(), Some(0), "it would never have ended by itself");
     }
 }

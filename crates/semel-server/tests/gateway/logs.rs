@@ -42,6 +42,9 @@ async fn a_line_for_every_request_names_its_route_and_never_its_key_or_query() {
             ]
         )
     );
+    for line in &ours {
+        assert!(line["took_ms"].is_f64(), "a number that can be summed: {line}");
+    }
     for line in &ours[..3] {
         assert_eq!((&line["method"], &line["path"]), (&"POST".into(), &"/orders/{id}".into()));
         assert_eq!(line["key"].as_str().map(str::len), Some(8), "a digest: {line}");
@@ -57,20 +60,22 @@ async fn a_line_for_every_request_names_its_route_and_never_its_key_or_query() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_count_requests_and_what_became_of_them() {
+async fn metrics_count_requests_by_route_and_what_became_of_them() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+    let gateway = ground.configured(&shop.url(), "[[route]]\npath = \"/orders/{id}\"");
     let caller = Caller::new(&gateway);
     for _ in 0..3 {
-        caller.post("/orders", "k", "{}").await;
+        caller.post("/orders/7", "k", "{}").await;
     }
+    caller.get("/who/knows/what").await;
     let metrics = get(&format!("{}/metrics", gateway.url("admin"))).await;
     for line in [
         "semel_executions_total{kind=\"http\",outcome=\"executed\"} 1",
         "semel_executions_total{kind=\"http\",outcome=\"replayed\"} 2",
-        "semel_gateway_requests_total{method=\"POST\",status=\"201\"} 3",
-        "semel_gateway_upstream_total{result=\"answered\"} 1",
-        "semel_gateway_seconds_count 3",
+        "semel_gateway_requests_total{method=\"POST\",route=\"/orders/{id}\",status=\"201\"} 3",
+        "semel_gateway_requests_total{method=\"GET\",route=\"none\",status=\"201\"} 1",
+        "semel_gateway_upstream_total{result=\"answered\"} 2",
+        "semel_gateway_seconds_count{route=\"/orders/{id}\"} 3",
     ] {
         assert!(metrics.text().contains(line), "{line}: {}", metrics.text());
     }

@@ -12,13 +12,18 @@ mod shop;
 
 mod answers;
 mod broken;
+mod browser;
 mod calls;
+mod crowds;
+mod fronts;
 mod identities;
 mod lifetimes;
 mod limits;
 mod logs;
 mod passing;
+mod retries;
 mod secure;
 mod sharing;
+mod spelling;
 mod starting;
 mod stores;

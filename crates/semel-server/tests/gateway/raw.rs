@@ -40,6 +40,11 @@ impl Raw {
         (self.0.local_addr().unwrap().port(), self.0.peer_addr().unwrap().port())
     }
 
+    /// Says no more, and listens.
+    pub(crate) async fn finish(&mut self) {
+        self.0.shutdown().await.unwrap();
+    }
+
     pub(crate) async fn say(&mut self, text: &str) {
         self.0.write_all(text.as_bytes()).await.unwrap();
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Frame;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -125,6 +125,9 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
     if request.uri().path() == "/socket" {
         return Ok(socket(&mut request));
     }
+    if request.uri().path().starts_with("/cors/") && request.method() == Method::OPTIONS {
+        return Ok(preflight(request.headers()));
+    }
     if request.uri().path() == "/echo" {
         // What comes in goes out, as it comes.
         return Ok(Response::new(request.into_body().map_err(Into::into).boxed()));
@@ -133,6 +136,7 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
     let collected = body.collect().await?;
     let trailers = collected.trailers().cloned();
     let target = parts.uri.path_and_query().unwrap().to_string();
+    let origin = parts.headers.get("origin").cloned();
     let count = {
         let mut seen = state.seen.lock().unwrap();
         seen.push(Seen {
@@ -175,8 +179,34 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
         "/begun" => Response::new(begun(state)),
         "/events" => events(),
         "/shop.v1.Orders/Create" => grpc(count),
+        "/cors/slow" => {
+            state.gate.acquire().await?.forget();
+            readable(said(StatusCode::CREATED, made)?, origin)
+        }
+        path if path.starts_with("/cors/") => readable(said(StatusCode::CREATED, made)?, origin),
         _ => said(StatusCode::CREATED, made)?,
     })
+}
+
+/// Lets pages of an origin send what they like.
+fn preflight(asked: &HeaderMap) -> Response<BoxBody<Bytes, BoxError>> {
+    let mut response = readable(Response::new(frames(Vec::new())), asked.get("origin").cloned());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let wanted = asked["access-control-request-headers"].clone();
+    response.headers_mut().insert("access-control-allow-headers", wanted);
+    response
+}
+
+/// Lets pages of an origin read an answer.
+fn readable(
+    mut response: Response<BoxBody<Bytes, BoxError>>,
+    origin: Option<HeaderValue>,
+) -> Response<BoxBody<Bytes, BoxError>> {
+    if let Some(origin) = origin {
+        response.headers_mut().insert("access-control-allow-origin", origin);
+        response.headers_mut().insert("vary", "Origin".parse().unwrap());
+    }
+    response
 }
 
 fn frames(frames: Vec<Result<Frame<Bytes>, BoxError>>) -> BoxBody<Bytes, BoxError> {
@@ -220,7 +250,8 @@ fn grpc(count: usize) -> Response<BoxBody<Bytes, BoxError>> {
 
 /// Another protocol: says back what it hears.
 fn socket(request: &mut Request<Incoming>) -> Response<BoxBody<Bytes, BoxError>> {
-    let upgrade = hyper::upgrade::on(request);
+    let upgrade = hyper::upgrade::on(&mut *request);
+    let key = request.headers().get("sec-websocket-key").map(HeaderValue::as_bytes);
     tokio::spawn(async move {
         let Ok(stream) = upgrade.await else { return };
         let (mut from, mut to) = tokio::io::split(TokioIo::new(stream));
@@ -230,5 +261,10 @@ fn socket(request: &mut Request<Incoming>) -> Response<BoxBody<Bytes, BoxError>>
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     response.headers_mut().insert("upgrade", "websocket".parse().unwrap());
     response.headers_mut().insert("connection", "upgrade".parse().unwrap());
+    // The example of RFC 6455; who looks at it (HAProxy does) sends that.
+    if key == Some(b"dGhlIHNhbXBsZSBub25jZQ==") {
+        let accepted = HeaderValue::from_static("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        response.headers_mut().insert("sec-websocket-accept", accepted);
+    }
     response
 }

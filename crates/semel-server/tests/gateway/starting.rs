@@ -130,3 +130,26 @@ async fn the_default_store_is_a_file_that_survives() {
     let gateway = ground.gateway(&shop.url(), &[]);
     assert!(Caller::new(&gateway).post("/orders", "k", "{}").await.replayed());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_of_kubernetes_that_is_called_semel_stops_nothing() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let mut command = ground.command(&shop.url(), &["--store", "memory:"]);
+    for (name, value) in [
+        ("SEMEL_SERVICE_HOST", "10.96.0.7"),
+        ("SEMEL_SERVICE_PORT", "7080"),
+        ("SEMEL_SERVICE_PORT_HTTP", "7080"),
+        ("SEMEL_PORT", "tcp://10.96.0.7:7080"),
+        ("SEMEL_PORT_7080_TCP", "tcp://10.96.0.7:7080"),
+        ("SEMEL_PORT_7080_TCP_PROTO", "tcp"),
+        ("SEMEL_PORT_7080_TCP_PORT", "7080"),
+        ("SEMEL_PORT_7080_TCP_ADDR", "10.96.0.7"),
+        ("SEMEL_GATEWAY_SERVICE_HOST", "10.96.0.8"),
+        ("SEMEL_GATEWAY_PORT", "tcp://10.96.0.8:80"),
+        ("SEMEL_GATEWAY_PORT_80_TCP_ADDR", "10.96.0.8"),
+    ] {
+        command.env(name, value);
+    }
+    let gateway = Service::start(command);
+    assert_eq!(Caller::new(&gateway).post("/orders", "k", "{}").await.status, 201);
+}

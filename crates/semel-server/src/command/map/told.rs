@@ -7,6 +7,7 @@ use semel_ids::migration::Changed;
 use semel_ids::shared::Shared as _;
 use semel_redis::RedisCache;
 
+use crate::command::PATIENCE;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
@@ -20,7 +21,7 @@ pub(super) struct Caches {
 impl Caches {
     pub(super) fn of(settings: &Settings) -> Result<Self, Failure> {
         let cache = &settings.idresolve.resolver.cache;
-        let shared = settings.idresolve.shared().map(crate::command::cache).transpose()?;
+        let shared = settings.idresolve.cache(Some(PATIENCE)).transpose()?;
         // As long as anybody believes a presence that was seen before.
         let ttl = cache.l2_ttl.max(cache.l1_ttl) * 2;
         Ok(Self { shared, ttl, missed: AtomicU64::new(0) })

@@ -11,7 +11,8 @@ use semel::store::{Listed, Store as _};
 use semel::{AnyStore, Holder, Operate as _, Operated, Resolution, State};
 use serde_json::json;
 
-use super::super::{audit, shown, words};
+use super::super::audit::{self, By, Trail};
+use super::super::{shown, words};
 use super::{answer, entry};
 use crate::failure::Failure;
 
@@ -26,10 +27,8 @@ pub(super) struct How {
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Why. A failure keeps it; every decision writes it, with when and what, as one line of JSON to
-    /// stderr, for whoever keeps the audit
-    #[arg(long, value_name = "TEXT")]
-    pub(super) reason: Option<String>,
+    #[command(flatten)]
+    pub(super) by: By,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -80,19 +79,20 @@ pub(super) async fn decide(
     ledger: &AnyStore,
     listed: &Listed,
     how: &How,
-    done: &str,
+    (verb, done): (&str, &str),
     json: bool,
     resolution: Resolution,
 ) -> Result<(), Failure> {
-    let (key, reason) = (&listed.key, how.reason.as_deref());
+    let (key, reason) = (&listed.key, how.by.reason.as_deref());
+    let mut about = audit::seen(listed, how.force);
+    about["decision"] = done.into();
+    let trail = Trail::begin(verb, &how.by.actor, reason, about, how.dry_run);
     let holder = if how.force { Holder::Overruled } else { Holder::Respected };
     let operated = match how.dry_run {
         true => foresee(ledger, key, holder).await?,
         false => decided(ledger, listed, &resolution, holder).await?,
     };
-    if operated == Operated::Done && !how.dry_run {
-        audit::one(done, listed, how.force, reason);
-    }
+    trail.end(u64::from(operated == Operated::Done));
     match operated {
         Operated::Done if json => shown::json(&json!({
             "done": done, "digest": words::hex(key.digest().as_bytes()), "dry_run": how.dry_run,
@@ -227,8 +227,9 @@ mod tests {
     }
 
     async fn release(ledger: &AnyStore, listed: &Listed, force: bool) -> Result<(), Failure> {
-        let how = How { force, dry_run: false, reason: None };
-        decide(ledger, listed, &how, "released", true, Resolution::DidNotHappen).await
+        let how = How { force, dry_run: false, by: By::default() };
+        let verb = ("records release", "released");
+        decide(ledger, listed, &how, verb, true, Resolution::DidNotHappen).await
     }
 
     /// What was seen is gone, and something else is there that a decision would apply to as well.

@@ -6,19 +6,20 @@ use clap::Args;
 use semel::clock::Clock;
 use semel::store::{Inspect as _, Listed, Store as _};
 use semel::{AnyStore, Operate as _, Operated, State};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::super::audit::{self, By, Trail};
 use super::super::unread::Unread;
 use super::super::watch::Watch;
-use super::super::{audit, shown, unfiltered};
+use super::super::{Guard, shown, unfiltered};
 use super::decide::refused;
 use super::find::{Key, Which};
 use crate::failure::Failure;
 
 /// Records that one look takes.
 const LOOK: u32 = 500;
-/// What the audit says was done.
-const DONE: &str = "purged";
+/// What the audit calls it.
+const VERB: &str = "records purge";
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Many {
@@ -34,9 +35,10 @@ pub(super) struct Many {
     /// clock
     #[arg(long)]
     dry_run: bool,
-    /// Why. Written, with when and what, as one line of JSON to stderr, for whoever keeps the audit
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
+    #[command(flatten)]
+    guard: Guard,
+    #[command(flatten)]
+    by: By,
 }
 
 /// What it came to.
@@ -59,21 +61,32 @@ pub(super) async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<
     if many.which.is_open() {
         return Err(unfiltered("forget", "--state, --scope, --tenant, --kind or --principal"));
     }
-    let walked = walk(ledger, many, &mut tally).await;
-    if many.dry_run {
-        walked?;
-        return told(&tally, many, json);
+    if !many.dry_run {
+        // Where a filter narrows further than a store can, there are fewer.
+        let count = ledger.tally(&many.which.filter()).await?.records;
+        many.guard.allows("forget", count, true, Guard::USUAL)?;
     }
-    audit::many(DONE, tally.removed, many.which.json(), many.reason.as_deref());
+    let mut trail = many.trail(json!({ "filter": many.which.json() }));
+    let walked = walk(ledger, many, &mut tally, &mut trail).await;
     walked.map_err(|failure| match tally.removed {
         0 => failure,
+        _ if many.dry_run => failure,
         count => failure.during(format_args!("{} removed, then", shown::counted(count, "record"))),
     })?;
+    trail.end(tally.removed);
     told(&tally, many, json)
+}
+
+impl Many {
+    fn trail(&self, about: Value) -> Trail {
+        let By { actor, reason } = &self.by;
+        Trail::begin(VERB, actor, reason.as_deref(), about, self.dry_run)
+    }
 }
 
 async fn one(ledger: &AnyStore, listed: &Listed, many: &Many) -> Result<(), Failure> {
     let Listed { key, record, .. } = listed;
+    let trail = many.trail(audit::seen(listed, false));
     let operated = match many.dry_run {
         true => match ledger.peek(key).await? {
             Some(found) if found.record.held(found.now) => {
@@ -83,13 +96,9 @@ async fn one(ledger: &AnyStore, listed: &Listed, many: &Many) -> Result<(), Fail
         },
         false => ledger.purge_seen(key, record.version()).await?,
     };
+    trail.end(u64::from(operated == Operated::Done));
     match operated {
-        Operated::Done => {
-            if !many.dry_run {
-                audit::one(DONE, listed, false, many.reason.as_deref());
-            }
-            Ok(())
-        }
+        Operated::Done => Ok(()),
         Operated::Refused { state: State::Running } => Err(Failure::failed(
             "the operation runs, and a claim that is held is not removed; wait, or decide it with \
              `records resolve --force` first",
@@ -100,7 +109,12 @@ async fn one(ledger: &AnyStore, listed: &Listed, many: &Many) -> Result<(), Fail
     }
 }
 
-async fn walk(ledger: &AnyStore, many: &Many, tally: &mut Tally) -> Result<(), Failure> {
+async fn walk(
+    ledger: &AnyStore,
+    many: &Many,
+    tally: &mut Tally,
+    trail: &mut Trail,
+) -> Result<(), Failure> {
     let (mut watch, now, mut after) = (Watch::new("purge", None), Clock::system().now(), None);
     loop {
         let page = ledger.survey(&many.which.filter(), after.as_ref(), LOOK).await?;
@@ -113,6 +127,7 @@ async fn walk(ledger: &AnyStore, many: &Many, tally: &mut Tally) -> Result<(), F
             };
             *(if done { &mut tally.removed } else { &mut tally.left }) += 1;
             watch.counted(tally.removed);
+            trail.counted(tally.removed);
         }
         after = page.next;
         if after.is_none() {
@@ -126,7 +141,7 @@ fn told(tally: &Tally, many: &Many, json: bool) -> Result<(), Failure> {
     if json {
         shown::json(&json!({
             "removed": removed, "left": left, "unreadable": unread.count(),
-            "dry_run": many.dry_run, "reason": many.reason,
+            "dry_run": many.dry_run, "reason": many.by.reason,
         }))?;
         return unread.none(None);
     }

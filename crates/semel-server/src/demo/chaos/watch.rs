@@ -102,7 +102,7 @@ impl<'d, S: Tables> Watch<'d, S> {
         let began = Instant::now();
         let backlog = self.desk.executor.store().backlog().await;
         self.pending = backlog.map_err(uncounted)?.waiting;
-        let tally = S::tally(&self.desk.reading, Some(self.tenant)).await;
+        let tally = <S as Tables>::tally(&self.desk.reading, Some(self.tenant)).await;
         self.tally = tally.map_err(uncounted)?;
         self.took = began.elapsed();
         let (counts, tally, pending) = (self.load.counts().read(), self.tally, self.pending);

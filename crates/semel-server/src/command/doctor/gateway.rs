@@ -1,0 +1,97 @@
+//! Whether a gateway would start with these settings, and reach the service behind it.
+//!
+//! What is built is what `semel gateway` builds, from the same settings; nothing listens and nothing is
+//! sent.
+
+use super::{Check, Level};
+use crate::gateway::identity::Who;
+use crate::gateway::settings::Gateway;
+use crate::gateway::{reach, rehearse};
+use crate::settings::Settings;
+
+/// Looks at the gateway that the settings describe. Where they say nothing of one, only what its default
+/// principal would mean.
+pub(super) async fn check(settings: &Settings) -> Vec<Check> {
+    let gateway = &settings.gateway;
+    let ours = *gateway != Gateway::default() || !settings.route.is_empty();
+    let mut checks = principal(gateway, ours);
+    if !ours {
+        return checks;
+    }
+    checks.push(match rehearse(settings) {
+        Ok(()) => {
+            let routes = settings.route.len();
+            let found =
+                format!("the gateway can be built: {routes} routes, and its files are there");
+            Check::good("gateway", "gateway-builds", found)
+        }
+        Err(failure) => {
+            let fix = "mend what is named; `semel gateway` refuses to start with it, too";
+            Check::error("gateway", "gateway-refused", failure.to_string(), fix)
+        }
+    });
+    for (name, address) in [("listen", &gateway.listen), ("admin_listen", &gateway.admin_listen)] {
+        checks.extend(unlistenable(name, address).await);
+    }
+    checks.push(upstream(gateway).await);
+    checks
+}
+
+/// An address that nobody can listen on. Whether another process has its port is not asked: that may be
+/// the gateway itself.
+async fn unlistenable(name: &str, address: &str) -> Option<Check> {
+    if name == "admin_listen" && address == "off" {
+        return None;
+    }
+    let error = tokio::net::lookup_host(address).await.err()?;
+    let found = format!("gateway.{name} = \"{address}\" is no address to listen on: {error}");
+    let fix = "write it as 127.0.0.1:7080 or [::]:7080";
+    Some(Check::error("gateway", "listen-invalid", found, fix))
+}
+
+async fn upstream(gateway: &Gateway) -> Check {
+    let Some(upstream) = &gateway.upstream else {
+        let found = "the settings name no upstream";
+        let fix = "set gateway.upstream, or start the gateway with --upstream URL";
+        return Check::note("gateway", "upstream-missing", found, fix);
+    };
+    match reach(gateway, upstream).await {
+        Ok(()) => {
+            Check::good("gateway", "upstream-reached", format!("{upstream} takes connections"))
+        }
+        Err(failure) => {
+            let fix = "see that the service runs, and that its address and certificate are right; until \
+                       then every call is answered with 502";
+            Check::error("gateway", "upstream-unreachable", failure.to_string(), fix)
+        }
+    }
+}
+
+/// What the gateway's callers are told apart by, and what that costs. What lets one caller pass for
+/// another is a warning where these settings are a gateway's. That a token or a session must outlive a
+/// retry is worth a note: an API key does, and no setting shows whether it is one.
+fn principal(gateway: &Gateway, ours: bool) -> Vec<Check> {
+    let (level, fix) = match &gateway.principal {
+        Who::Header(_) | Who::Cookie(_) => (
+            Level::Note,
+            "nothing, if it stays the same over a retry, as an API key does; with tokens or sessions \
+             that are renewed, principal = \"jwt-claim:sub\", and jwks = FILE unless something in \
+             front has checked the tokens",
+        ),
+        Who::Claim(_) => {
+            (Level::Warning, "set jwks = FILE, unless something in front has checked the tokens")
+        }
+        Who::Global => {
+            (Level::Warning, "set principal to what tells callers apart, such as \"jwt-claim:sub\"")
+        }
+    };
+    let level = if ours { level } else { Level::Note };
+    let check = |found| Check { level, ..Check::note("gateway", "principal", found, fix) };
+    let mut checks: Vec<Check> =
+        gateway.principal.warnings(gateway.jwks.is_some()).into_iter().map(check).collect();
+    if checks.is_empty() {
+        let found = format!("callers are told apart by {}", gateway.principal);
+        checks.push(Check::good("gateway", "principal", found));
+    }
+    checks
+}

@@ -1,0 +1,265 @@
+//! What the gateway adds to answers of its own: problems, replays and 202s.
+//!
+//! An answer of the upstream passes as it is. A replay that still has the upstream's cross-origin headers
+//! keeps those.
+
+use http::header::{
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
+    ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, LOCATION, ORIGIN, VARY,
+    WWW_AUTHENTICATE,
+};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use semel_tower::http::{OPERATIONS, Slug};
+
+use super::identity::Who;
+use super::settings::Gateway;
+
+const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+/// Headers of ours that a page of another origin may want to read.
+const EXPOSED: HeaderValue =
+    HeaderValue::from_static("Idempotent-Replayed, Retry-After, Location, Preference-Applied");
+/// How long a browser may remember that it may ask after operations, in seconds.
+const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
+
+/// In the extensions of an answer that the upstream gave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed;
+
+/// How the gateway's own answers are finished.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    origins: Vec<HeaderValue>,
+    public_path: String,
+    /// Whether something in front may say what it takes away from paths.
+    trusted: bool,
+    principal: HeaderValue,
+    tenant: HeaderValue,
+}
+
+/// What of a request its answer depends on.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    origin: Option<HeaderValue>,
+    prefix: String,
+}
+
+impl Own {
+    pub(super) fn new(settings: &Gateway) -> Self {
+        let origins = settings.cors.iter().filter_map(|text| text.parse().ok()).collect();
+        let by = |kind: &str, name: &str| {
+            // Names of headers and cookies are tokens.
+            HeaderValue::try_from(format!("Semel {kind}=\"{name}\""))
+                .unwrap_or(HeaderValue::from_static("Semel"))
+        };
+        let principal = match &settings.principal {
+            Who::Header(name) if *name != http::header::AUTHORIZATION => {
+                by("header", name.as_str())
+            }
+            Who::Cookie(name) => by("cookie", name),
+            Who::Header(_) | Who::Claim(_) | Who::Global => HeaderValue::from_static("Bearer"),
+        };
+        Self {
+            origins,
+            public_path: settings.public_path.clone(),
+            trusted: settings.trust_forwarded,
+            principal,
+            tenant: by("header", settings.tenant_header.as_str()),
+        }
+    }
+
+    pub(super) fn asked(&self, headers: &HeaderMap) -> Asked {
+        let said = headers.get(FORWARDED_PREFIX).filter(|_| self.trusted);
+        let said = said.and_then(|value| value.to_str().ok()).filter(|text| is_prefix(text));
+        let prefix = said.unwrap_or(&self.public_path).to_owned();
+        Asked { origin: headers.get(ORIGIN).cloned(), prefix }
+    }
+
+    /// The target of a request that asks after an operation under the public path, without that.
+    pub(super) fn below_public_path(&self, target: &Uri) -> Option<Uri> {
+        if self.public_path.is_empty() {
+            return None;
+        }
+        let below = target.path().strip_prefix(&self.public_path)?;
+        below.starts_with(OPERATIONS).then(|| PathAndQuery::try_from(below).ok())?.map(Uri::from)
+    }
+
+    /// The answer to a browser that asks whether a page may ask after an operation.
+    pub(super) fn preflight<B>(&self, request: &Request<B>) -> Option<Response<bytes::Bytes>> {
+        let headers = request.headers();
+        let asks = request.method() == Method::OPTIONS
+            && request.uri().path().starts_with(OPERATIONS)
+            && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+        let origin = headers.get(ORIGIN).filter(|origin| asks && self.allows(origin))?;
+        let mut response = Response::new(bytes::Bytes::new());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        self.allow(origin, response.headers_mut());
+        let said = response.headers_mut();
+        said.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD"));
+        said.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
+        if let Some(wanted) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+            said.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+        }
+        Some(response)
+    }
+
+    /// Finishes an answer, unless it is the upstream's.
+    pub(super) fn finish<B>(&self, asked: &Asked, answer: &mut Response<B>) {
+        if answer.extensions().get::<Passed>().is_some() {
+            return;
+        }
+        let challenge = match answer.extensions().get::<Slug>() {
+            Some(Slug::PrincipalUnknown) => Some(self.principal.clone()),
+            Some(Slug::TenantUnknown) => Some(self.tenant.clone()),
+            Some(_) | None => None,
+        };
+        let accepted = answer.status() == StatusCode::ACCEPTED;
+        let headers = answer.headers_mut();
+        if let Some(challenge) = challenge {
+            headers.insert(WWW_AUTHENTICATE, challenge);
+        }
+        if let Some(place) = headers.get(LOCATION).filter(|_| accepted && !asked.prefix.is_empty())
+            && place.as_bytes().starts_with(OPERATIONS.as_bytes())
+            && let Ok(place) =
+                HeaderValue::from_bytes(&[asked.prefix.as_bytes(), place.as_bytes()].concat())
+        {
+            headers.insert(LOCATION, place);
+        }
+        if let Some(origin) = asked.origin.as_ref().filter(|origin| self.allows(origin))
+            && !headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN)
+        {
+            self.allow(origin, headers);
+        }
+    }
+
+    fn any_origin(&self) -> bool {
+        self.origins.iter().any(|origin| origin == "*")
+    }
+
+    fn allows(&self, origin: &HeaderValue) -> bool {
+        self.any_origin() || self.origins.contains(origin)
+    }
+
+    /// Lets pages of `origin` read an answer: with the caller's credentials only where it is named.
+    fn allow(&self, origin: &HeaderValue, headers: &mut HeaderMap) {
+        if self.any_origin() {
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+        } else {
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+            let yes = HeaderValue::from_static("true");
+            headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, yes);
+            headers.append(VARY, HeaderValue::from_static("Origin"));
+        }
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+    }
+}
+
+/// Whether this can come before a path: `/api`, `/a/b`.
+pub(super) fn is_prefix(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~/%".contains(c);
+    let parts = text.strip_prefix('/').unwrap_or_default();
+    text.len() <= 256
+        && text.chars().all(plain)
+        && !parts.is_empty()
+        && parts.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(text: &str) -> Own {
+        Own::new(&toml::from_str(text).unwrap())
+    }
+
+    fn finished(
+        own: &Own,
+        lines: &[(&'static str, &'static str)],
+        answer: Response<()>,
+    ) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        let mut answer = answer;
+        own.finish(&own.asked(&headers), &mut answer);
+        answer.into_parts().0.headers
+    }
+
+    #[test]
+    fn only_origins_that_are_named_may_read_what_is_ours() {
+        let named = own("cors = [\"https://a\"]");
+        let headers = finished(&named, &[("origin", "https://a")], Response::new(()));
+        assert_eq!(headers["access-control-allow-origin"], "https://a");
+        assert_eq!(headers["access-control-allow-credentials"], "true");
+        assert_eq!(headers["vary"], "Origin");
+        for other in ["https://b", "https://a.b", "null", "https://A"] {
+            let other: &'static str = other;
+            assert!(
+                finished(&named, &[("origin", other)], Response::new(())).is_empty(),
+                "{other}"
+            );
+        }
+        assert!(finished(&named, &[], Response::new(())).is_empty());
+        let any = own("cors = \"*\"");
+        let headers = finished(&any, &[("origin", "https://a")], Response::new(()));
+        assert_eq!(headers["access-control-allow-origin"], "*");
+        assert!(!headers.contains_key("access-control-allow-credentials"));
+    }
+
+    #[test]
+    fn what_the_upstream_said_stays() {
+        let named = own("cors = \"https://a\"");
+        let mut answer = Response::new(());
+        answer.extensions_mut().insert(Passed);
+        assert!(finished(&named, &[("origin", "https://a")], answer).is_empty());
+        let mut answer = Response::new(());
+        let star = HeaderValue::from_static("*");
+        answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, star);
+        let headers = finished(&named, &[("origin", "https://a")], answer);
+        assert_eq!(
+            (headers.len(), &headers["access-control-allow-origin"]),
+            (1, &"*".parse().unwrap())
+        );
+    }
+
+    #[test]
+    fn a_place_to_ask_is_told_as_it_is_outside() {
+        let accepted = || {
+            let place = format!("{OPERATIONS}01");
+            Response::builder().status(202).header(LOCATION, place).body(()).unwrap()
+        };
+        let place = |own: &Own, lines: &[(&'static str, &'static str)]| {
+            finished(own, lines, accepted())[LOCATION].to_str().unwrap().to_owned()
+        };
+        let prefix = [("x-forwarded-prefix", "/shop")];
+        let (plain, fixed) = (own(""), own("public_path = \"/api\""));
+        let trusting = own("public_path = \"/api\"\ntrust_forwarded = true");
+        assert_eq!(place(&plain, &prefix), format!("{OPERATIONS}01"));
+        assert_eq!(place(&fixed, &prefix), format!("/api{OPERATIONS}01"));
+        assert_eq!(place(&trusting, &prefix), format!("/shop{OPERATIONS}01"));
+        for bad in ["//evil", "http://evil", "/a/../b", "/", "/a?b"] {
+            let bad: &'static str = bad;
+            let said = place(&trusting, &[("x-forwarded-prefix", bad)]);
+            assert_eq!(said, format!("/api{OPERATIONS}01"), "{bad}");
+        }
+        let asked = format!("/api{OPERATIONS}01").parse().unwrap();
+        assert_eq!(fixed.below_public_path(&asked).unwrap().path(), format!("{OPERATIONS}01"));
+        assert_eq!(fixed.below_public_path(&"/api/orders".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn what_is_no_origin_or_prefix_is_refused() {
+        for wrong in [
+            "cors = [\"shop.example\"]",
+            "cors = [\"https://a/\"]",
+            "cors = [\"*\", \"https://a\"]",
+            "cors = [\"https://*.a\"]",
+            "public_path = \"api\"",
+            "public_path = \"/api/\"",
+        ] {
+            assert!(toml::from_str::<Gateway>(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a verb that changes something leaves for the audit: who, why, and that it began.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+use crate::ground::{Ground, audited, on};
+use crate::seeds::{HOUR, dead, ended, handled, key, orders, relayed, succeeded};
+
+/// Every changing verb says who and why, before and after.
+async fn every_change_has_an_actor_and_a_reason(ground: Ground) {
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    let events = orders(&place, 2).await;
+    let error = semel::ErrorText::new("no");
+    relayed(&place, semel::outbox::Fate::Dead { error, holds_lane: false }).await;
+    handled(&place, "NOTIFY", events[0], false).await;
+    handled(&place, "BILLING", events[0], false).await;
+    for id in ["a", "b", "c"] {
+        ended(&ledger, &key("PAY", id), dead("no")).await;
+    }
+    ended(&ledger, &key("PAY", "old"), succeeded("1", "r", std::time::Duration::ZERO)).await;
+    ended(&ledger, &key("PAY", "paid"), succeeded("1", "r", HOUR)).await;
+    place.close().await;
+    let event = events[0].to_string();
+    for (words, count) in [
+        (&["records", "release", "a"][..], 1),
+        (&["records", "resolve", "b", "--failed"], 1),
+        (&["records", "purge", "c"], 1),
+        (&["records", "purge", "--all", "--scope", "PAY", "--state", "succeeded"], 2),
+        (&["sweep"], 0),
+        (&["outbox", "redrive", "--all"], 2),
+        (&["outbox", "discard", &event], 1),
+        (&["inbox", "redrive", "--all", "--group", "NOTIFY"], 1),
+        (&["inbox", "discard", "--all", "--group", "BILLING"], 1),
+        (&["migrate", "apply"], 0),
+    ] {
+        let signed = [words, &["--actor", "ann", "--reason", "ticket 7"]].concat();
+        let done = ground.run(&signed);
+        let [begin, end] = audited(&done.stderr);
+        assert_eq!((&begin["actor"], &begin["reason"]), (&"ann".into(), &"ticket 7".into()));
+        assert_eq!((&end["phase"], &end["count"]), (&"end".into(), &count.into()), "{words:?}");
+        assert!(!done.stderr.contains("\"paid\""), "no key is in it: {}", done.stderr);
+        done.well();
+    }
+}
+
+on!(every_change_has_an_actor_and_a_reason: sqlite, postgres);
+
+/// Who it is unless somebody says so: the user that the process runs as, not a variable.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_actor_is_the_user_of_the_process() {
+    let ground = Ground::sqlite().await;
+    let user = Command::new("id").arg("-un").output().expect("there is an id command");
+    let user = String::from_utf8(user.stdout).unwrap();
+    let mut command = ground.command(&["sweep"]);
+    command.env("USER", "somebody-else").env_remove("SUDO_USER");
+    let [begin, _] = audited(&crate::program::Ended::from(command.output().unwrap()).stderr);
+    assert_eq!(begin["actor"], user.trim());
+}
+
+/// Starts a purge that cannot go on, waits until it says that it begins, and ends it by a signal;
+/// gives what it said, and its exit code.
+async fn broken_off(signal: &str) -> (Option<i32>, String) {
+    let ground = Ground::postgres().await;
+    let place = ground.place().await;
+    for id in ["a", "b", "c"] {
+        ended(&place.ledger(), &key("PAY", id), dead("no")).await;
+    }
+    // It may look, and waits for whatever it wants to change.
+    let mut rival = PgConnection::connect(&ground.url).await.unwrap();
+    rival.execute("BEGIN; LOCK TABLE semel_record IN SHARE MODE").await.unwrap();
+    let mut command = ground.command(&["records", "purge", "--all", "--scope", "PAY"]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program can be started");
+    let mut stderr = BufReader::new(child.stderr.take().expect("it was piped"));
+    let mut said = String::new();
+    stderr.read_line(&mut said).unwrap();
+    assert!(said.contains("\"phase\":\"begin\""), "{said}");
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(sent.expect("there is a kill command").success());
+    stderr.read_to_string(&mut said).unwrap();
+    let code = child.wait().unwrap().code();
+    drop(rival);
+    (code, said)
+}
+
+/// A verb that is interrupted says so, and how far it came; one that is killed has said what it began.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verb_that_is_broken_off_is_in_the_audit() {
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        let (code, said) = broken_off(signal).await;
+        let [_, end] = audited(&said);
+        assert_eq!((&end["phase"], &end["count"]), (&"unfinished".into(), &0.into()), "{said}");
+        assert!(code.is_some_and(|code| code != 0), "{signal}: {code:?}");
+    }
+    let (code, said) = broken_off("-KILL").await;
+    assert_eq!((code, said.lines().count()), (None, 1), "{said}");
+    let begin: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (&begin["audit"], &begin["filter"]["scope"]),
+        (&"records purge".into(), &"PAY".into())
+    );
+}

@@ -1,0 +1,194 @@
+//! What `semel doctor` finds by trying: a store that cannot be written to, a gateway that would not start.
+
+use futures_util::future::join_all;
+use semel::State;
+use semel::store::{Change, Draft, Filter, Inspect as _, Store as _, Swapped, Tally};
+use semel_testkit::servers::{Options, Redis};
+use serde_json::Value;
+
+use crate::doctor::codes;
+use crate::ground::{Ground, Scratch, sql, unique};
+use crate::program::{Ended, semel};
+use crate::seeds::{HOUR, dead, ended, key};
+
+/// The same database as somebody who may look and nothing else.
+async fn looking_at(ground: &Ground) -> String {
+    let (scheme, rest) = ground.url.split_once("://").unwrap();
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let name = format!("semel_looks_{}", unique());
+    let database = host.rsplit_once('/').unwrap().1.split('?').next().unwrap();
+    let grants = match scheme {
+        "postgres" => format!(
+            "CREATE ROLE {name} LOGIN PASSWORD 'pw'; GRANT USAGE ON SCHEMA public TO {name}; \
+             GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}"
+        ),
+        _ => format!(
+            "CREATE USER '{name}'@'%' IDENTIFIED BY 'pw'; GRANT SELECT ON {database}.* TO '{name}'@'%'"
+        ),
+    };
+    sql(ground, &grants).await;
+    format!("{scheme}://{name}:pw@{host}")
+}
+
+/// A user who may only look is one with whom every call fails.
+async fn a_user_who_may_not_write_is_found(ground: Ground) {
+    ground.json(&["doctor"]);
+    let url = looking_at(&ground).await;
+    let looked = semel(ground.scratch.path(), ["doctor", "--json", "--store", &url]).output();
+    let looked = Ended::from(looked.unwrap());
+    let said: Value = serde_json::from_str(&looked.stdout).unwrap();
+    assert!(codes(&said).contains(&"store-reached"), "it can be read: {said}");
+    assert!(codes(&said).contains(&"store-unwritable"), "{said}");
+    looked.badly(3);
+    let name = url.split("://").nth(1).unwrap().split(':').next().unwrap().to_owned();
+    let gone = match ground.url.starts_with("postgres") {
+        true => format!("DROP OWNED BY {name}; DROP ROLE {name}"),
+        false => format!("DROP USER '{name}'@'%'"),
+    };
+    sql(&ground, &gone).await;
+}
+
+crate::ground::on!(a_user_who_may_not_write_is_found: postgres, mysql);
+
+/// However many wait for somebody, all are counted, and the worst is found wherever it lies.
+async fn more_than_a_page_is_counted(ground: Ground) {
+    const RECORDS: u64 = 1_100;
+    let place = ground.place().await;
+    let ledger = place.ledger();
+    let keys: Vec<semel::Key> = (0..RECORDS).map(|at| key("PAY", &format!("d{at}"))).collect();
+    let last = keys.iter().map(semel::Key::digest).max().unwrap();
+    for some in keys.chunks(100) {
+        join_all(some.iter().map(|key| async {
+            ended(&ledger, key, dead("no")).await;
+            // What a listing by digest comes to last has been tried most often.
+            if key.digest() == last {
+                let found = ledger.peek(key).await.unwrap().unwrap().record;
+                let draft = retried(key, found.operation_id);
+                let regranted = ledger.swap(key, found.version(), &Change::Regrant(draft)).await;
+                assert!(matches!(regranted, Ok(Swapped::Done { .. })), "{regranted:?}");
+                let found = ledger.peek(key).await.unwrap().unwrap().record;
+                let buried = Change::End(dead("no"));
+                let buried = ledger.swap(key, found.version(), &buried).await;
+                assert!(matches!(buried, Ok(Swapped::Done { .. })), "{buried:?}");
+            }
+        }))
+        .await;
+    }
+    let of = |state| Filter { state: Some(state), scope: Some("PAY".into()), ..Filter::default() };
+    let counted = ledger.tally(&of(State::Dead)).await.unwrap();
+    assert_eq!(counted, Tally { records: RECORDS, attempts: 7 });
+    assert_eq!(ledger.tally(&of(State::Failed)).await.unwrap(), Tally::default());
+    let all = Filter { tenant: Some("acme".into()), ..Filter::default() };
+    assert_eq!(ledger.tally(&all).await.unwrap().records, RECORDS);
+    place.close().await;
+    let text = ground.run(&["doctor"]).well();
+    assert!(text.contains("1100 records are dead"), "{text}");
+    let purge = ["records", "purge", "--all", "--scope", "PAY"];
+    assert!(ground.run(&purge).badly(2).contains("would forget 1100; that needs --yes"));
+    assert!(ground.run(&[&purge[..], &["--max", "1100"]].concat()).well().contains("1100 records"));
+}
+
+crate::ground::on!(more_than_a_page_is_counted: sqlite, postgres, mysql, redis);
+
+fn retried(key: &semel::Key, operation_id: semel::OperationId) -> Draft {
+    Draft {
+        key: key.clone(),
+        fingerprint: semel::Fingerprint::none(),
+        operation_id,
+        attempt_id: semel::AttemptId::generate(),
+        attempt: 7,
+        owner: "host:1:a".into(),
+        lease: HOUR,
+        on_crash: semel::OnCrash::Rerun,
+        keep: HOUR,
+        parcel: None,
+    }
+}
+
+/// What was tried leaves nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_doctor_writes_is_gone_afterwards() {
+    let ground = Ground::sqlite().await;
+    let said = ground.json(&["doctor"]);
+    for code in ["store-writable", "outbox-writable"] {
+        assert!(codes(&said).contains(&code), "{said}");
+    }
+    let records = ground.json(&["records", "list"]);
+    assert_eq!(records["records"].as_array().map(Vec::len), Some(0), "{records}");
+    let events = ground.json(&["outbox", "list"]);
+    assert_eq!(events["events"].as_array().map(Vec::len), Some(0), "{events}");
+}
+
+/// A server that has no room answers reads, and takes nothing.
+#[test]
+fn a_store_that_is_full_is_found() {
+    let server = Redis::start(Options::new()).expect("a server of our own");
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).exec(&mut connection).unwrap();
+    let scratch = Scratch::new();
+    let looked = semel(scratch.path(), ["doctor", "--json", "--store", server.url()]).output();
+    let looked = Ended::from(looked.unwrap());
+    let said: Value = serde_json::from_str(&looked.stdout).unwrap();
+    assert!(codes(&said).contains(&"store-full"), "{said}");
+    looked.badly(3);
+}
+
+/// A Redis that forgets what it acknowledged is not called fenced.
+#[test]
+fn a_redis_without_a_log_has_no_guarantee() {
+    let server = Redis::start(Options::new().flags(["--appendonly", "no"])).expect("a server");
+    let scratch = Scratch::new();
+    let looked = semel(scratch.path(), ["doctor", "--store", server.url()]).output();
+    let looked = Ended::from(looked.unwrap());
+    assert!(!looked.stdout.contains("fenced"), "{}", looked.stdout);
+    assert!(looked.stdout.contains("the guarantee is best effort"), "{}", looked.stdout);
+    looked.badly(3);
+}
+
+/// What `semel gateway` refuses to start with is found, in its own words.
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_the_gateway_refuses_are_found() {
+    let ground = Ground::sqlite().await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = listener.local_addr().unwrap();
+    let absent = ground.scratch.path().join("absent.pem");
+    let absent = absent.display();
+    let route = |more: &str| format!("[[route]]\npath = \"/orders\"\n{more}\n");
+    let gateway = |more: &str| format!("[gateway]\nupstream = \"http://{upstream}\"\n{more}\n");
+    let claims = "principal = \"jwt-claim:sub\"\n";
+    for (settings, named) in [
+        (gateway(&format!("{claims}jwks = \"{absent}\"")), "absent.pem"),
+        (gateway(&format!("tls_cert = \"{absent}\"\ntls_key = \"{absent}\"")), "absent.pem"),
+        (gateway(&format!("descriptor_set = \"{absent}\"")), "absent.pem"),
+        (gateway("tls_key = \"x\""), "--tls-cert"),
+        (gateway("max_calls = 0"), "gateway.max_calls"),
+        (gateway("listen = \"nowhere\""), "gateway.listen"),
+        (gateway("") + &route("lease = \"25h\""), "/orders"),
+        (gateway("max_buffered = 2000000") + &route("max_request = 3000000"), "max_buffered"),
+        (route("lease = \"1ms\""), "/orders"),
+        ("[gateway]\nupstream = \"http://127.0.0.1:1\"".to_owned(), "http://127.0.0.1:1"),
+        ("[gateway]\nupstream = \"http://127.0.0.1:1\"".to_owned(), "answered with 502"),
+    ] {
+        let file = ground.scratch.file("semel.toml", &settings);
+        let looked = ground.run(&["doctor", "--config", &file]);
+        assert!(looked.stdout.contains(named), "{settings}: {}", looked.stdout);
+        assert!(looked.stdout.contains("error    gateway:"), "{settings}: {}", looked.stdout);
+        looked.badly(3);
+    }
+    let file = ground.scratch.file("semel.toml", &(gateway("") + &route("lease = \"1m\"")));
+    let said = ground.json(&["doctor", "--config", &file]);
+    for code in ["gateway-builds", "upstream-reached"] {
+        assert!(codes(&said).contains(&code), "{said}");
+    }
+}
+
+/// A file that is not there is no question of addresses and passwords.
+#[test]
+fn a_missing_file_is_told_with_what_to_do_about_files() {
+    let ground = Ground::bare_sqlite();
+    let looked = ground.run(&["doctor"]);
+    assert!(looked.stdout.contains("semel migrate apply"), "{}", looked.stdout);
+    assert!(!looked.stdout.contains("password"), "{}", looked.stdout);
+    looked.badly(4);
+}

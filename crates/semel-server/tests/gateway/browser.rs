@@ -1,0 +1,167 @@
+//! A page of another origin, in a real browser: what it may read of what the gateway answers.
+
+use std::convert::Infallible;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use semel_testkit::servers::install;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::ground::{Ground, PATIENCE};
+use crate::program::Service;
+use crate::shop::Shop;
+
+/// An origin with one page, which is written later.
+struct Origin {
+    url: String,
+    page: Arc<Mutex<String>>,
+}
+
+impl Origin {
+    async fn open() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let page = Arc::new(Mutex::new(String::new()));
+        let shown = Arc::clone(&page);
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let page = shown.lock().unwrap().clone();
+                tokio::spawn(async move {
+                    let service = service_fn(move |_: Request<Incoming>| {
+                        let answer = Response::builder().header("content-type", "text/html");
+                        let answer = answer.body(Full::new(Bytes::from(page.clone()))).unwrap();
+                        async { Ok::<_, Infallible>(answer) }
+                    });
+                    let server = auto::Builder::new(TokioExecutor::new());
+                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Self { url, page }
+    }
+
+    /// What a page of this origin could read of what the gateway answered these requests.
+    async fn reads(&self, ground: &Ground, gateway: &Service, requests: &Value) -> Vec<Value> {
+        *self.page.lock().unwrap() = page(gateway, requests);
+        visited(ground, &self.url).await
+    }
+}
+
+/// A page that sends these requests one after the other and writes down what it could read of each.
+fn page(gateway: &Service, requests: &Value) -> String {
+    let script = r#"
+        (async () => {
+            const told = [];
+            let place = "";
+            for (const { path, method, key, body, headers } of REQUESTS) {
+                try {
+                    const target = path === "$place" ? place : path;
+                    const answer = await fetch(GATEWAY + target, {
+                        method: method ?? "POST",
+                        headers: { "Idempotency-Key": key, "X-User": "ann", ...headers },
+                        body,
+                    });
+                    const seen = (name) => answer.headers.get(name);
+                    place = seen("Location") ?? place;
+                    told.push({
+                        status: answer.status,
+                        replayed: seen("Idempotent-Replayed"),
+                        after: seen("Retry-After"),
+                        place: seen("Location"),
+                        body: await answer.text(),
+                    });
+                } catch (error) {
+                    told.push({ error: String(error) });
+                }
+            }
+            document.body.textContent = JSON.stringify(told);
+        })();
+    "#;
+    let script = script.replace("REQUESTS", &requests.to_string());
+    let script = script.replace("GATEWAY", &Value::from(gateway.url("gateway")).to_string());
+    format!("<!doctype html><body><script>{script}</script></body>")
+}
+
+/// What a page wrote into itself.
+async fn visited(ground: &Ground, url: &str) -> Vec<Value> {
+    let browser = install::chromium().unwrap();
+    let profile = ground.path().join("profile");
+    let mut command = tokio::process::Command::new(browser);
+    command
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update"])
+        .args(["--disable-sync", "--disable-dev-shm-usage"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        // The page's own time, which stands still while it waits for an answer.
+        .args(["--virtual-time-budget=600000", "--dump-dom", url])
+        .env("HOME", ground.path())
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    let ended = tokio::time::timeout(2 * PATIENCE, command.output()).await;
+    let shown = String::from_utf8(ended.expect("the browser ends").unwrap().stdout).unwrap();
+    let (_, text) = shown.split_once("<body>").unwrap_or_else(|| panic!("no page: {shown}"));
+    let text = text.split("</body>").next().unwrap().replace("&quot;", "\"");
+    let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {shown}"))
+}
+
+fn order(path: &str, key: &str, body: &str) -> Value {
+    json!({"path": path, "key": key, "body": body})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_reads_a_replay_as_it_reads_the_first_answer() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    // Nothing is set: what the upstream allows is kept with its answer.
+    let gateway = ground.gateway(&shop.url(), &["--principal", "header:x-user"]);
+    let origin = Origin::open().await;
+    let requests = json!([order("/cors/orders", "k", "tea"), order("/cors/orders", "k", "tea")]);
+    let told = origin.reads(&ground, &gateway, &requests).await;
+    let seen = |n: usize| (told[n]["status"].clone(), told[n]["replayed"].clone());
+    assert_eq!(seen(0), (json!(201), json!(null)), "{told:?}");
+    assert_eq!(seen(1), (json!(201), json!("true")), "{told:?}");
+    assert_eq!(told[1]["body"], told[0]["body"]);
+    assert_eq!(shop.seen("/cors/orders").len(), 1);
+    // A page that the upstream did not name gets none of it.
+    let other = Origin::open().await;
+    let told = other.reads(&ground, &gateway, &json!([order("/cors/orders", "k", "tea")])).await;
+    assert_eq!(told[0]["error"], "TypeError: Failed to fetch", "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_reads_problems_and_asks_for_answers_later_where_its_origin_may() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let (origin, other) = (Origin::open().await, Origin::open().await);
+    let config = format!("[gateway]\nprincipal = \"header:x-user\"\ncors = [\"{}\"]\n", origin.url);
+    let gateway = ground.configured(&shop.url(), &config);
+    let mut later = order("/cors/slow", "later", "tea");
+    later["headers"] = json!({"Prefer": "respond-async"});
+    let requests = json!([
+        order("/cors/orders", "k", "tea"),
+        order("/cors/orders", "k", "milk"),
+        later,
+        order("/cors/slow", "later", "tea"),
+        {"path": "$place", "key": "none", "method": "GET"},
+    ]);
+    let told = origin.reads(&ground, &gateway, &requests).await;
+    assert_eq!(told[0]["status"], 201, "{told:?}");
+    assert_eq!(told[1]["status"], 422, "{told:?}");
+    assert!(told[1]["body"].as_str().unwrap().contains("key-reused"), "{told:?}");
+    assert_eq!(told[2]["status"], 202, "{told:?}");
+    assert_eq!((&told[3]["status"], &told[3]["after"]), (&json!(409), &json!("1")), "{told:?}");
+    assert_eq!(told[4]["status"], 202, "what is asked after is under way: {told:?}");
+    let told = other.reads(&ground, &gateway, &requests).await;
+    assert_eq!(told[0]["error"], "TypeError: Failed to fetch", "{told:?}");
+    assert_eq!(told[1]["error"], "TypeError: Failed to fetch", "{told:?}");
+    shop.let_go(1);
+}
