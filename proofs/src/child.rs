@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use semel::executor::{Error, Unit};
 use semel::store::AnyStore;
-use semel::{Command, Context, Execution, Executor, Key, Policy, Wait};
+use semel::{Command, Context, Execution, Executor, Key, OnCrash, Policy, Sweeping, Wait};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::oneshot;
@@ -32,6 +32,8 @@ pub enum Mode {
     ClaimFirst,
     /// Fenced: the effect is outside the store.
     Run,
+    /// The same, at most once: what crashes or panics is held until somebody decides.
+    Hold,
 }
 
 impl Mode {
@@ -41,6 +43,7 @@ impl Mode {
             Mode::Transact => "transact",
             Mode::ClaimFirst => "claim-first",
             Mode::Run => "run",
+            Mode::Hold => "hold",
         }
     }
 }
@@ -55,11 +58,11 @@ impl FromStr for Mode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = [Mode::Transact, Mode::ClaimFirst, Mode::Run];
+        let known = [Mode::Transact, Mode::ClaimFirst, Mode::Run, Mode::Hold];
         known
             .into_iter()
             .find(|mode| mode.name() == text)
-            .ok_or_else(|| format!("no mode {text:?}; give transact, claim-first or run"))
+            .ok_or_else(|| format!("no mode {text:?}; give transact, claim-first, run or hold"))
     }
 }
 
@@ -74,7 +77,8 @@ pub struct Settings {
     pub lease: Duration,
     /// Where effects go that no database holds.
     pub journal: Journal,
-    /// One execution in so many fails; 0 means none.
+    /// One execution in so many fails, every other of them by a panic after its effect, and one in so
+    /// many outlasts a third of its lease; 0 means none.
     pub fails_one_in: u32,
 }
 
@@ -138,6 +142,8 @@ pub enum Answer {
     },
     /// Somebody else is at it.
     InProgress,
+    /// Nobody knows whether it happened.
+    Uncertain,
     /// Without one: the work failed, or the store did.
     Failed(String),
 }
@@ -149,7 +155,7 @@ pub enum Answer {
 pub async fn serve(settings: Settings) -> semel::store::Result<()> {
     let backend = settings.backend.clone();
     match settings.mode {
-        Mode::Run => {
+        Mode::Run | Mode::Hold => {
             let door = Fenced { executor: executor(backend.open().await?, &settings), settings };
             listen(Arc::new(door)).await;
             Ok(())
@@ -170,8 +176,15 @@ impl Visitor for Serve {
 }
 
 fn executor<S: semel::Store>(store: S, settings: &Settings) -> Executor<S> {
-    let policy = Policy { lease: settings.lease, ..Policy::default() };
-    Executor::builder(store).policy(policy).build().expect("the lease is long enough")
+    let on_crash = match settings.mode {
+        Mode::Hold => OnCrash::Hold,
+        Mode::Transact | Mode::ClaimFirst | Mode::Run => OnCrash::Rerun,
+    };
+    let policy = Policy { lease: settings.lease, on_crash, ..Policy::default() };
+    // So often that children die in the middle of it.
+    let sweeping = Sweeping { every: settings.lease / 5, batch: 100 };
+    let builder = Executor::builder(store).policy(policy).sweeping(sweeping);
+    builder.build().expect("the lease is long enough")
 }
 
 /// The one way in which a child executes.
@@ -199,14 +212,15 @@ struct Fenced {
 
 impl Door for Fenced {
     async fn execute(&self, command: Command, held: Option<Held>) -> Answer {
-        let (journal, fails) = (self.settings.journal.clone(), fails(&self.settings));
+        let (journal, chance) = (self.settings.journal.clone(), Chance::of(&self.settings));
         let work = move |context: Context| async move {
             // Before the effect: an effect outside the store is not undone by a failure.
-            if fails {
+            if chance.fails {
                 return Err("the work failed by chance".to_owned());
             }
             let effect = Effect::of(&context);
             journal.perform(&effect).map_err(|error| error.to_string())?;
+            chance.take().await;
             if let Some(held) = held {
                 held.wait().await;
             }
@@ -223,18 +237,19 @@ struct Atomic<S: Database> {
 
 impl<S: Database> Door for Atomic<S> {
     async fn execute(&self, command: Command, held: Option<Held>) -> Answer {
-        let fails = fails(&self.settings);
+        let chance = Chance::of(&self.settings);
         let command = match self.settings.mode {
             Mode::ClaimFirst => command.claim_first(),
-            Mode::Transact | Mode::Run => command,
+            Mode::Transact | Mode::Run | Mode::Hold => command,
         };
         let work = move |mut unit: Unit<S>| async move {
             let effect = Effect::of(unit.context());
             S::perform(unit.conn(), &effect).await.map_err(|error| error.to_string())?;
             // After the effect: the rollback must undo it.
-            if fails {
+            if chance.fails {
                 return Err("the work failed by chance".to_owned());
             }
+            chance.take().await;
             if let Some(held) = held {
                 held.wait().await;
             }
@@ -244,8 +259,33 @@ impl<S: Database> Door for Atomic<S> {
     }
 }
 
-fn fails(settings: &Settings) -> bool {
-    settings.fails_one_in > 0 && fastrand::u32(..settings.fails_one_in) == 0
+/// What befalls one execution.
+#[derive(Clone, Copy)]
+struct Chance {
+    fails: bool,
+    panics: bool,
+    /// How long it takes beside what it does.
+    lasts: Option<Duration>,
+}
+
+impl Chance {
+    fn of(settings: &Settings) -> Self {
+        let one_in = settings.fails_one_in;
+        let hit = |of: u32| one_in > 0 && fastrand::u32(..of) == 0;
+        // An open transaction has no lease to renew, and in SQLite everybody else waits for it.
+        let open = settings.mode == Mode::Transact
+            || settings.mode == Mode::ClaimFirst && settings.backend.name() == "sqlite";
+        let lasts = (!open && hit(one_in)).then_some(settings.lease / 2);
+        Self { fails: hit(2 * one_in), panics: hit(2 * one_in), lasts }
+    }
+
+    /// After the effect.
+    async fn take(self) {
+        if let Some(span) = self.lasts {
+            tokio::time::sleep(span).await;
+        }
+        assert!(!self.panics, "the work panicked by chance");
+    }
 }
 
 fn answer(result: Result<Execution<String>, Error<String>>) -> Answer {
@@ -263,6 +303,7 @@ fn answer(result: Result<Execution<String>, Error<String>>) -> Answer {
                 operation: receipt.operation_id.to_string(),
             }
         }
+        Err(Error::Uncertain { .. }) => Answer::Uncertain,
         Err(error) => Answer::Failed(error.to_string()),
     }
 }

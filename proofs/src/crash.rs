@@ -39,6 +39,8 @@ const fn failpoints(mode: Mode) -> &'static [&'static str] {
             "settle.before",
             "commit.before",
             "commit.after",
+            "sweep.before",
+            "sweep.after",
         ],
         Mode::ClaimFirst => &[
             "begin.before",
@@ -48,14 +50,22 @@ const fn failpoints(mode: Mode) -> &'static [&'static str] {
             "fail.before",
             "commit.before",
             "commit.after",
+            "renew.before",
+            "renew.after",
+            "sweep.before",
+            "sweep.after",
         ],
-        Mode::Run => &[
+        Mode::Run | Mode::Hold => &[
             "begin.before",
             "begin.after",
             "work.after",
             "settle.before",
             "settle.after",
             "fail.before",
+            "renew.before",
+            "renew.after",
+            "sweep.before",
+            "sweep.after",
         ],
     }
 }
@@ -64,8 +74,8 @@ const fn failpoints(mode: Mode) -> &'static [&'static str] {
 const CHILDREN: usize = 2;
 /// Clients that ask them.
 const CLIENTS: usize = 12;
-/// A failpoint that was not reached within this long after the start is given up; the child gets
-/// `kill -9`, and counts as that.
+/// A failpoint that was not reached within this long after the child was ready is given up; the child
+/// gets `kill -9`, and counts as that.
 const GIVE_UP: Duration = Duration::from_millis(400);
 /// After faults end, every key must have its answer within a lease and this.
 const GRACE: Duration = Duration::from_secs(60);
@@ -162,6 +172,8 @@ pub async fn run(place: &Place, settings: &Settings) -> Result<Line, Trouble> {
     let line = audit::audit(line, place, &child, &book).await?;
     let strange = deaths.strange() as usize;
     Ok(line
+        .column("panics", book.panics())
+        .promise(book.panics() > 0, "nothing panicked")
         .zero("stuck", stuck)
         .zero("strange exits", strange)
         .promise(deaths.kills() >= settings.kills, "fewer kills than were asked for"))
@@ -178,16 +190,31 @@ async fn keep(
     while deaths.kills() < settings.kills {
         let points = failpoints(settings.mode);
         let point = points.get(fastrand::usize(..=points.len()));
-        let armed = point.map(|name| format!("{name}@{}", fastrand::u32(1..=6)));
+        // What the background does it does less often than a call.
+        let most =
+            |name: &str| if name.starts_with("renew") || name.starts_with("sweep") { 1 } else { 6 };
+        let armed = point.map(|name| format!("{name}@{}", fastrand::u32(1..=most(name))));
         let mut subject = Subject::start(&settings.program, child, armed.as_deref())?;
         slots.put(slot, subject.line().clone());
         let patience = match armed {
             Some(_) => GIVE_UP,
             None => Duration::from_millis(fastrand::u64(5..150)),
         };
-        let death = match tokio::time::timeout(patience, subject.death()).await {
-            Ok(death) => death?,
-            Err(_) => subject.kill().await?,
+        let (line, waits) = (subject.line().clone(), armed.is_some());
+        let given_up = async {
+            // How long a child takes to get as far as a failpoint is the machine's business.
+            if waits {
+                let _ = line.ready().await;
+            }
+            tokio::time::sleep(patience).await;
+        };
+        let death = tokio::select! {
+            death = subject.death() => Some(death?),
+            () = given_up => None,
+        };
+        let death = match death {
+            Some(death) => death,
+            None => subject.kill().await?,
         };
         deaths.count(death, armed.as_deref());
     }

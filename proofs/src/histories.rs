@@ -15,7 +15,8 @@ use semel_testkit::Fixture;
 use semel_testkit::model::{self, Report, Settings};
 use sqlx::mysql::MySqlConnection;
 use sqlx::postgres::PgConnection;
-use sqlx::{Connection as _, Executor as _};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -38,7 +39,9 @@ pub async fn run(place: &Place, settings: Settings) -> Result<Line, Trouble> {
         }
         Address::Sqlite(path) => {
             let store = SqliteStore::builder(path).clock(clock.clone()).open().await?;
-            model::run(&Sqlite { store, clock }, settings).await
+            let options = SqliteConnectOptions::new().filename(path);
+            let aside = Mutex::new(options.connect().await?);
+            model::run(&Sqlite { store, clock, aside }, settings).await
         }
         Address::Postgres(url) => {
             let store = place.backend().postgres(url).await?;
@@ -96,6 +99,18 @@ impl Fixture for Memory {
 struct Sqlite {
     store: SqliteStore,
     clock: Clock,
+    aside: Mutex<SqliteConnection>,
+}
+
+/// Moves what is remembered of the clock, ahead of which nothing is removed.
+fn mark(by: i64) -> AssertSqlSafe<String> {
+    AssertSqlSafe(format!(
+        "UPDATE semel_clock SET trusted = trusted + ({by}), suspect = suspect + ({by})"
+    ))
+}
+
+fn signed(span: Duration, ahead: bool) -> i64 {
+    if ahead { micros(span) } else { -micros(span) }
 }
 
 impl Fixture for Sqlite {
@@ -107,6 +122,14 @@ impl Fixture for Sqlite {
 
     async fn advance(&self, span: Duration) {
         self.clock.advance(span);
+        // As if somebody had swept meanwhile.
+        self.aside.lock().await.execute(mark(micros(span))).await.expect("the mark is moved");
+    }
+
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        let now = self.clock.now().as_micros();
+        self.clock.set(Timestamp::from_micros(now + signed(span, ahead)));
+        true
     }
 }
 
@@ -123,6 +146,17 @@ impl Fixture for Redis {
 
     async fn advance(&self, span: Duration) {
         self.store.rewind(span).await.expect("the server answers");
+    }
+
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        let store = &self.store;
+        let moved = if ahead { store.rewind(span).await } else { store.set_back(span).await };
+        moved.expect("the server answers");
+        true
+    }
+
+    fn doubts_its_clock(&self) -> bool {
+        false
     }
 
     fn forgets_by_itself(&self) -> bool {
@@ -156,6 +190,14 @@ impl Fixture for Postgres {
         let past = sqlx::query(PAST_PG).bind(micros(span));
         self.aside.lock().await.execute(past).await.expect("the times are moved");
     }
+
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        let by = signed(span, ahead);
+        let past = sqlx::query(PAST_PG).bind(by);
+        self.aside.lock().await.execute(past).await.expect("the times are moved");
+        self.aside.lock().await.execute(mark(-by)).await.expect("the mark is moved");
+        true
+    }
 }
 
 struct MySql {
@@ -173,5 +215,13 @@ impl Fixture for MySql {
     async fn advance(&self, span: Duration) {
         let past = sqlx::query(PAST_MYSQL).bind(micros(span));
         self.aside.lock().await.execute(past).await.expect("the times are moved");
+    }
+
+    async fn jump(&self, span: Duration, ahead: bool) -> bool {
+        let by = signed(span, ahead);
+        let past = sqlx::query(PAST_MYSQL).bind(by);
+        self.aside.lock().await.execute(past).await.expect("the times are moved");
+        self.aside.lock().await.execute(mark(-by)).await.expect("the mark is moved");
+        true
     }
 }

@@ -45,6 +45,7 @@ impl Place {
             "sqlite" | "sqlite:" => "sqlite:ledger.db".to_owned(),
             "postgres" => from("SEMEL_TEST_POSTGRES_URL")?,
             "mysql" | "mariadb" => from("SEMEL_TEST_MYSQL_URL")?,
+            "mysql9" => from("SEMEL_TEST_MYSQL9_URL")?,
             "redis" => from("SEMEL_TEST_REDIS_URL")?,
             "redis-cluster" => from("SEMEL_TEST_REDIS_CLUSTER_URL")?,
             url => url.to_owned(),

@@ -77,6 +77,10 @@ pub const fn tests(guard: Guard) -> &'static [&'static str] {
             "events::an_event_that_was_given_back_is_published::mysql",
         ],
         Guard::CommitBeforeAck => &["events::a_broker_hears_of_an_event_after_the_ledger_has_it"],
+        Guard::ClockJump => &[
+            "clock::an_answer_survives_a_clock_that_jumps",
+            "clock::a_claim_of_a_clock_that_jumped_lasts_for_its_lease",
+        ],
         Guard::Version => &[
             "judging::of_rivals_who_judged_the_same_record_one_runs::sqlite",
             "judging::of_rivals_who_judged_the_same_record_one_runs::postgres",

@@ -114,10 +114,10 @@ impl Subject {
     /// Starts one without faults and waits until its store is open.
     ///
     /// # Errors
-    /// The process could not be started, or died, or took longer than half a minute.
+    /// The process could not be started, or died, or took longer than two minutes.
     pub async fn healthy(program: &Path, settings: &Settings) -> io::Result<Self> {
         let subject = Self::start(program, settings, None)?;
-        match tokio::time::timeout(Duration::from_secs(30), subject.line.ready()).await {
+        match tokio::time::timeout(Duration::from_secs(120), subject.line.ready()).await {
             Ok(Ok(())) => Ok(subject),
             Ok(Err(died)) => Err(io::Error::other(died)),
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the child did not get ready")),

@@ -70,7 +70,7 @@ pub async fn run(place: &Place, settings: &Settings) -> Result<Line, Trouble> {
         once(place, &first, &second, stop, &mut count).await?;
     }
     let effects = match settings.mode {
-        Mode::Run => child.journal.read()?,
+        Mode::Run | Mode::Hold => child.journal.read()?,
         Mode::Transact | Mode::ClaimFirst => effects::read(place.backend()).await?,
     };
     let doubled = effects.len().saturating_sub(count.zombies);
@@ -82,7 +82,7 @@ pub async fn run(place: &Place, settings: &Settings) -> Result<Line, Trouble> {
         .column("takeovers", count.takeovers)
         .column("seconds", began.elapsed().as_secs_f64());
     let line = match settings.mode {
-        Mode::Run => line.column("doubled", doubled),
+        Mode::Run | Mode::Hold => line.column("doubled", doubled),
         Mode::Transact | Mode::ClaimFirst => line.zero("doubled", doubled),
     };
     Ok(line
@@ -149,7 +149,7 @@ async fn take_over(second: &Subject, id: &str) -> Result<Answer, Trouble> {
             other if Instant::now() > deadline => {
                 return Err(format!("{id} was not taken over: {other:?}").into());
             }
-            Answer::InProgress | Answer::Failed(_) => {
+            Answer::InProgress | Answer::Uncertain | Answer::Failed(_) => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
@@ -192,7 +192,7 @@ async fn judge(
         }
         // The winner was still at it, or out of time by then; once it has an answer, that is the
         // late caller's.
-        Answer::InProgress => count.misled += usize::from(settled),
+        Answer::InProgress | Answer::Uncertain => count.misled += usize::from(settled),
         Answer::Failed(why) => {
             let lost = Error::<Trouble>::ClaimLost.to_string();
             count.misled += usize::from(settled || *why != lost);

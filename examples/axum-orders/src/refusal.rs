@@ -1,11 +1,13 @@
 //! Why a request is refused, as this service says it.
 //!
-//! Statuses decide what becomes of the key: a 4xx gives it back, so that a corrected request may use
-//! it, unless the route's preset keeps it; a 5xx is a failure, and the next try runs again. Either
-//! way everything that the handler wrote is rolled back.
+//! Statuses decide what becomes of the key: a 422 gives it back, so that a corrected request may use
+//! it, unless the route's preset keeps it; a 5xx is a failure, and the next try runs again. Of a 404 and
+//! a 401 only the handler knows that nothing was done before them: it says so, and the key is given back.
+//! Either way everything that the handler wrote is rolled back.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use semel_tower::http::Fate;
 use serde_json::json;
 
 /// A request that gets no order and no refund.
@@ -65,8 +67,16 @@ impl IntoResponse for Refusal {
                 (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", "try again".to_owned())
             }
         };
+        let fate = match status {
+            StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED => Some(Fate::Release),
+            _ => None,
+        };
         let problem = json!({ "status": status.as_u16(), "code": code, "detail": detail });
         let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
-        (status, content_type, problem.to_string()).into_response()
+        let mut response = (status, content_type, problem.to_string()).into_response();
+        if let Some(fate) = fate {
+            response.extensions_mut().insert(fate);
+        }
+        response
     }
 }

@@ -31,7 +31,7 @@ async fn play<S: Tables>(shop: &Shop<S>) -> (i64, i64, i64, usize) {
     let began = Instant::now();
     loop {
         let counted = shop.count().await.expect("counts");
-        if counted.2 >= 10 && counted.3 >= 10 || began.elapsed() > Duration::from_secs(60) {
+        if counted == (10, 90, 10, 10) || began.elapsed() > Duration::from_secs(120) {
             return counted;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

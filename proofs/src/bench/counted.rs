@@ -89,6 +89,10 @@ impl<S: Store> Store for Counted<S> {
         self.store.guarantee()
     }
 
+    fn max_retry_payload(&self) -> Option<usize> {
+        self.store.max_retry_payload()
+    }
+
     fn is_near(&self) -> bool {
         self.store.is_near()
     }

@@ -30,7 +30,8 @@ usage: faults <command> [--store S]… [--json FILE]
                                                        die
   sabotage                                             every guard is removed; its test must go red
 
-S is memory, sqlite, postgres, mysql, redis, redis-cluster or a URL; without it, all that fit.
+S is memory, sqlite, postgres, mysql (MariaDB), mysql9, redis, redis-cluster or a URL; without it,
+all that fit but mysql9.
 ";
 
 fn main() -> ExitCode {
@@ -113,8 +114,8 @@ async fn crashes(options: &Options) -> Result<Report, Trouble> {
         let place = Place::named(store).await?;
         let modes: &[Mode] = match (options.mode, place.backend().is_atomic()) {
             (Some(mode), _) => &[mode],
-            (None, true) => &[Mode::Transact, Mode::ClaimFirst, Mode::Run],
-            (None, false) => &[Mode::Run],
+            (None, true) => &[Mode::Transact, Mode::ClaimFirst, Mode::Run, Mode::Hold],
+            (None, false) => &[Mode::Run, Mode::Hold],
         };
         place.remove().await;
         for mode in modes {

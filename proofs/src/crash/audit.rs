@@ -21,7 +21,7 @@ pub(super) async fn audit(
 ) -> Result<Line, Trouble> {
     let stories = book.stories();
     let effects = match child.mode {
-        Mode::Run => child.journal.read()?,
+        Mode::Run | Mode::Hold => child.journal.read()?,
         Mode::Transact | Mode::ClaimFirst => effects::read(place.backend()).await?,
     };
     let total = effects.len();
@@ -41,10 +41,19 @@ pub(super) async fn audit(
     let differing = count(&|_, story| !story.others.is_empty());
     let twice = count(&|_, story| story.recorded.len() > 1);
     let disordered = count(&|at, _| !in_order(of(at)));
-    let (unsettled, contradicted) = records(place, &stories).await?;
+    let (unsettled, contradicted) = records(place, child.mode, &stories).await?;
     let line = line.column("effects", total);
+    let uncertain = count(&|_, story| story.uncertain);
+    // What was answered cannot be in doubt afterwards, nor the other way round.
+    let wavering = count(&|_, story| story.uncertain && story.answer.is_some());
     let line = match child.mode {
         Mode::Transact | Mode::ClaimFirst => line.zero("doubled", doubled),
+        // At most once: what broke off after its effect is not done again, and says so.
+        Mode::Hold => line
+            .zero("doubled", doubled)
+            .column("uncertain", uncertain)
+            .promise(uncertain > 0, "nothing was held")
+            .zero("answered and uncertain", wavering),
         // Outside the store's transactions this is the documented window, shown and not hidden.
         Mode::Run => line.column("doubled", doubled).zero("outcomes > 1", twice),
     };
@@ -68,7 +77,12 @@ fn in_order(effects: &[Effect]) -> bool {
 }
 
 /// Records that are not settled, and those that say something else than the clients were told.
-async fn records(place: &Place, stories: &[Story]) -> Result<(usize, usize), Trouble> {
+async fn records(place: &Place, mode: Mode, stories: &[Story]) -> Result<(usize, usize), Trouble> {
+    let ended = |state| match state {
+        State::Succeeded => true,
+        State::Uncertain => mode == Mode::Hold,
+        State::Running | State::Failed | State::Dead | State::Discarded => false,
+    };
     let answers: HashMap<String, &Story> =
         stories.iter().enumerate().map(|(at, story)| (id(at), story)).collect();
     let store = place.backend().open().await?;
@@ -78,7 +92,7 @@ async fn records(place: &Place, stories: &[Story]) -> Result<(usize, usize), Tro
         // What cannot be read is settled for nobody.
         open += page.unreadable.len();
         for entry in &page.entries {
-            open += usize::from(entry.record.state != State::Succeeded);
+            open += usize::from(!ended(entry.record.state));
             let Some(Recorded::Whole(outcome)) = &entry.record.outcome else { continue };
             let value: String = serde_json::from_slice(outcome.body())?;
             let told = answers.get(entry.key.id()).and_then(|story| story.answer.as_ref());

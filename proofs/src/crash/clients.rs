@@ -47,6 +47,8 @@ pub(super) struct Story {
     pub(super) others: Vec<String>,
     /// Values of executions that the ledger took.
     pub(super) recorded: HashSet<String>,
+    /// Whether somebody was told that nobody knows.
+    pub(super) uncertain: bool,
 }
 
 /// What all clients know together.
@@ -54,6 +56,7 @@ pub(super) struct Story {
 pub(super) struct Book {
     stories: Mutex<Vec<Story>>,
     calls: AtomicU64,
+    panics: AtomicU64,
 }
 
 impl Book {
@@ -69,13 +72,19 @@ impl Book {
         self.calls.load(Ordering::Relaxed)
     }
 
+    /// Calls whose work panicked.
+    pub(super) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
     pub(super) fn stories(&self) -> Vec<Story> {
         self.lock().clone()
     }
 
     pub(super) fn unanswered(&self) -> Vec<usize> {
         let stories = self.lock();
-        (0..stories.len()).filter(|at| stories[*at].answer.is_none()).collect()
+        let open = |at: &usize| stories[*at].answer.is_none() && !stories[*at].uncertain;
+        (0..stories.len()).filter(open).collect()
     }
 
     /// A new key, a recent one, or one that still has no answer.
@@ -98,6 +107,13 @@ impl Book {
 
     fn heard(&self, at: usize, answer: Answer) {
         self.calls.fetch_add(1, Ordering::Relaxed);
+        match &answer {
+            Answer::Failed(words) if words.contains("panicked by chance") => {
+                self.panics.fetch_add(1, Ordering::Relaxed);
+            }
+            Answer::Uncertain => self.lock()[at].uncertain = true,
+            Answer::Done { .. } | Answer::InProgress | Answer::Failed(_) => {}
+        }
         // An answer that the ledger does not have binds nobody: its caller was told so.
         let Answer::Done { value, replayed, recorded: true, .. } = answer else { return };
         let mut stories = self.lock();
@@ -145,7 +161,9 @@ pub(super) async fn finish(book: &Book, line: &Line, deadline: Instant) {
         .for_each_concurrent(ABREAST, |at| async move {
             while Instant::now() < deadline {
                 match line.ask(&id(at), Duration::ZERO).await {
-                    Ok(answer @ Answer::Done { .. }) => return book.heard(at, answer),
+                    Ok(answer @ (Answer::Done { .. } | Answer::Uncertain)) => {
+                        return book.heard(at, answer);
+                    }
                     Ok(other) => book.heard(at, other),
                     Err(_) => return,
                 }
@@ -161,7 +179,9 @@ pub(super) async fn ask_again(book: &Book, line: &Line) {
         .for_each_concurrent(ABREAST, |at| async move {
             for _ in 0..50 {
                 match line.ask(&id(at), Duration::from_secs(1)).await {
-                    Ok(answer @ Answer::Done { .. }) => return book.heard(at, answer),
+                    Ok(answer @ (Answer::Done { .. } | Answer::Uncertain)) => {
+                        return book.heard(at, answer);
+                    }
                     Ok(other) => book.heard(at, other),
                     Err(_) => return,
                 }

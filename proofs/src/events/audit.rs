@@ -1,6 +1,7 @@
 //! What the effects say about the events.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use semel::inbox::Inbox;
 use semel::outbox::Backlog;
@@ -15,20 +16,90 @@ use crate::crash::Trouble;
 use crate::report::Line;
 use crate::stores::Backend;
 
-/// Waits until every group has handled everything and the outbox is empty, or the deadline.
-pub(super) async fn wait(
-    backend: &Backend,
-    book: &Book,
-    deadline: Instant,
-) -> Result<Backlog, Trouble> {
-    let expected = (book.committed.len() * GROUPS.len()) as u64;
+/// How long nothing at all may be handled after the faults while something is missing. A constant:
+/// that a run with many events takes long is no stall, and a grace that grew with them would hide
+/// one. Longer than every lease, rest and timeout that a dead process leaves behind (relay 3 s, inbox
+/// 2 s, a pull of NATS 10 s and its answer 5 s, a rest of the relay 5 s), together.
+///
+/// One lane may stand still for longer: rows whose relay died are claimed again when it is their turn
+/// by the end of their lease, after what was due before, and one by one.
+const STALL: Duration = Duration::from_secs(60);
+
+/// A standstill that is printed, and how often it is printed how much is missing.
+const NOTICED: Duration = Duration::from_secs(5);
+
+/// How it went from the end of the faults to the last effect.
+pub(super) struct Drained {
+    /// What the outbox still had.
+    left: Backlog,
+    /// Effects that were missing when the faults ended.
+    behind: u64,
+    /// How long it took until none was, or it was given up.
+    took: Duration,
+    /// The longest time in which nothing was handled.
+    stall: Duration,
+    /// The longest time in which a lane stood still, and which.
+    standstill: (Duration, String),
+}
+
+/// What is known of one group's lane.
+struct Progress {
+    handled: u64,
+    expected: u64,
+    since: Instant,
+}
+
+/// Waits until every group has handled everything and the outbox is empty, for as long as it goes on.
+pub(super) async fn wait(backend: &Backend, book: &Book) -> Result<Drained, Trouble> {
+    let began = Instant::now();
+    let mut lanes: HashMap<(String, String), Progress> = HashMap::new();
+    for (group, (lane, _)) in
+        GROUPS.iter().flat_map(|group| book.committed.values().map(move |event| (group, event)))
+    {
+        let fresh = Progress { handled: 0, expected: 0, since: began };
+        lanes.entry(((*group).to_owned(), lane.clone())).or_insert(fresh).expected += 1;
+    }
+    let (mut behind, mut standstill) = (None, (Duration::ZERO, String::new()));
+    let (mut stall, mut last, mut told) = (Duration::ZERO, (u64::MAX, began), began);
     loop {
-        let handled = table::count(backend).await?;
-        let left = table::visit(backend, Left).await??;
-        if (handled >= expected && left.waiting == 0) || Instant::now() > deadline {
-            return Ok(left);
+        let counted = table::count(backend).await?;
+        let now = Instant::now();
+        let mut missing = 0;
+        for ((group, lane), progress) in &mut lanes {
+            let handled = counted.get(&(group.clone(), lane.clone())).copied().unwrap_or(0);
+            if progress.handled < progress.expected {
+                standstill = standstill.max((now - progress.since, format!("{group} {lane}")));
+            }
+            if handled > progress.handled {
+                let stood = now - progress.since;
+                if stood > NOTICED {
+                    let at = (progress.since - began).as_secs_f32();
+                    eprintln!("{group} {lane} stood still for {stood:.1?} from {at:.1} s on");
+                }
+                (progress.handled, progress.since) = (handled, now);
+            }
+            missing += progress.expected.saturating_sub(handled);
         }
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        let behind = *behind.get_or_insert(missing);
+        let left = table::visit(backend, Left).await??;
+        if told.elapsed() > NOTICED {
+            told = now;
+            let waiting = left.waiting;
+            let took = (now - began).as_secs();
+            eprintln!(
+                "{took} s after the faults: {missing} effects missing, {waiting} rows waiting"
+            );
+        }
+        // Rows too: one may be handled and not marked, if its relay died between the two.
+        let open = missing + left.waiting;
+        stall = stall.max(now - last.1);
+        if open < last.0 {
+            last = (open, now);
+        }
+        if open == 0 || stall > STALL {
+            return Ok(Drained { left, behind, took: began.elapsed(), stall, standstill });
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
@@ -71,8 +142,9 @@ pub(super) async fn audit(
     line: Line,
     backend: &Backend,
     book: &Book,
-    left: Backlog,
+    drained: &Drained,
 ) -> Result<Line, Trouble> {
+    let Drained { left, behind, took, stall, standstill } = drained;
     let rows = table::read(backend).await?;
     let mut times: HashMap<(&str, &str), usize> = HashMap::new();
     for row in &rows {
@@ -92,8 +164,16 @@ pub(super) async fn audit(
         .count();
     let doubled = times.values().filter(|count| **count > 1).count();
     let open = table::visit(backend, Open).await??;
+    let (stood, who) = standstill;
+    let stalled = format!("nothing was handled for {stall:?}, at most {STALL:?} are allowed");
     Ok(line
         .column("effects", rows.len())
+        .column("behind at the end of the faults", *behind)
+        .column("seconds behind", took.as_secs())
+        .column("longest stall, ms", millis(*stall))
+        .column("longest standstill of a lane, ms", millis(*stood))
+        .column("which lane", who.as_str())
+        .promise(*stall <= STALL, &stalled)
         .zero("lost", lost)
         .zero("rolled back but seen", seen)
         .zero("unknown", unknown)
@@ -102,6 +182,10 @@ pub(super) async fn audit(
         .zero("records open", open)
         .zero("outbox waiting", usize::try_from(left.waiting).unwrap_or(usize::MAX))
         .zero("outbox dead", usize::try_from(left.dead).unwrap_or(usize::MAX)))
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Effects of the ordered group that came after a later one of their lane.

@@ -1,6 +1,7 @@
 //! Where handled events leave their effect: one row per handling, in the order of handling, with no
 //! unique constraint that could hide a second one.
 
+use std::collections::HashMap;
 use std::future::Future;
 
 use semel::outbox::Outbox;
@@ -44,7 +45,7 @@ const INSERT: &str =
 const INSERT_PG: &str =
     "INSERT INTO event_effects (consumer, event, lane, number) VALUES ($1, $2, $3, $4)";
 const SELECT: &str = "SELECT consumer, event, lane, number FROM event_effects ORDER BY position";
-const COUNT: &str = "SELECT COUNT(*) FROM event_effects";
+const COUNT: &str = "SELECT consumer, lane, COUNT(*) FROM event_effects GROUP BY consumer, lane";
 
 macro_rules! event_database {
     ($store:ty, $connection:ty, $insert:expr) => {
@@ -144,16 +145,16 @@ pub(super) async fn create(backend: &Backend) -> Result<()> {
     created.map_err(failed)
 }
 
-/// How many there are.
-pub(super) async fn count(backend: &Backend) -> Result<u64> {
-    let count: sqlx::Result<i64> = match side(backend).await? {
-        Side::Sqlite(mut connection) => sqlx::query_scalar(COUNT).fetch_one(&mut connection).await,
-        Side::Postgres(mut connection) => {
-            sqlx::query_scalar(COUNT).fetch_one(&mut connection).await
-        }
-        Side::MySql(mut connection) => sqlx::query_scalar(COUNT).fetch_one(&mut connection).await,
+/// How many there are of each lane, by group and lane.
+pub(super) async fn count(backend: &Backend) -> Result<HashMap<(String, String), u64>> {
+    type Row = (String, String, i64);
+    let counted: sqlx::Result<Vec<Row>> = match side(backend).await? {
+        Side::Sqlite(mut connection) => sqlx::query_as(COUNT).fetch_all(&mut connection).await,
+        Side::Postgres(mut connection) => sqlx::query_as(COUNT).fetch_all(&mut connection).await,
+        Side::MySql(mut connection) => sqlx::query_as(COUNT).fetch_all(&mut connection).await,
     };
-    count.map(|count| u64::try_from(count).unwrap_or(0)).map_err(failed)
+    let one = |(consumer, lane, count): Row| ((consumer, lane), u64::try_from(count).unwrap_or(0));
+    Ok(counted.map_err(failed)?.into_iter().map(one).collect())
 }
 
 /// All of them, in the order in which they happened.

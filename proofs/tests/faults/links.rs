@@ -18,6 +18,9 @@ use semel_testkit::servers::resp::{Connection, Reply};
 
 /// Longer than finding out takes, shorter than a test may hang.
 const LEASE: Duration = Duration::from_secs(6);
+/// Who waits for a claim that was stranded has its answer a moment after the lease: only what hangs
+/// takes this long.
+const HANG: Duration = Duration::from_secs(60);
 /// Cuts over the replies of one operation.
 const OFFSETS: usize = 60;
 
@@ -83,7 +86,7 @@ async fn run(
     seen: &Seen,
 ) -> Result<u64, semel::Error<String>> {
     let noted = seen.clone();
-    let wait = Wait::Deadline(LEASE + Duration::from_secs(5));
+    let wait = Wait::Deadline(LEASE + HANG);
     let work = move |context: semel::Context| async move {
         noted.note(&context);
         Ok::<_, String>(fastrand::u64(..))
@@ -149,7 +152,7 @@ async fn transact<S: Database>(
     executor: &Executor<S>,
     id: &str,
 ) -> Result<String, semel::Error<String>> {
-    let wait = Wait::Deadline(LEASE + Duration::from_secs(5));
+    let wait = Wait::Deadline(LEASE + HANG);
     let work = |mut unit: Unit<S>| async move {
         let effect = Effect::of(unit.context());
         S::perform(unit.conn(), &effect).await.map_err(|error| error.to_string())?;

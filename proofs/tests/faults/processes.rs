@@ -67,6 +67,16 @@ mod faults_a_dying_process_leaves_every_effect_exactly_once {
     fn mysql_claim_first() {
         crash("mysql", Mode::ClaimFirst);
     }
+
+    #[test]
+    fn mysql9_transact() {
+        crash("mysql9", Mode::Transact);
+    }
+
+    #[test]
+    fn mysql9_claim_first() {
+        crash("mysql9", Mode::ClaimFirst);
+    }
 }
 
 mod faults_a_dying_process_leaves_one_outcome_per_key {
@@ -85,6 +95,30 @@ mod faults_a_dying_process_leaves_one_outcome_per_key {
     #[test]
     fn redis_cluster() {
         crash("redis-cluster", Mode::Run);
+    }
+}
+
+mod faults_what_dies_or_panics_is_done_at_most_once {
+    use super::{Mode, crash};
+
+    #[test]
+    fn sqlite() {
+        crash("sqlite", Mode::Hold);
+    }
+
+    #[test]
+    fn postgres() {
+        crash("postgres", Mode::Hold);
+    }
+
+    #[test]
+    fn mysql() {
+        crash("mysql", Mode::Hold);
+    }
+
+    #[test]
+    fn redis() {
+        crash("redis", Mode::Hold);
     }
 }
 
@@ -114,6 +148,16 @@ mod faults_a_zombie_cannot_complete {
     #[test]
     fn mysql_claim_first() {
         zombie("mysql", Mode::ClaimFirst);
+    }
+
+    #[test]
+    fn mysql9() {
+        zombie("mysql9", Mode::Run);
+    }
+
+    #[test]
+    fn mysql9_claim_first() {
+        zombie("mysql9", Mode::ClaimFirst);
     }
 
     #[test]

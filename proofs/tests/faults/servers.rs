@@ -95,9 +95,19 @@ impl Load {
     /// Waits until so many answers more have been acknowledged.
     async fn more(&self, count: usize) {
         let goal = self.len() + count;
-        let limit = Instant::now() + Duration::from_secs(60);
+        let limit = Instant::now() + Duration::from_secs(180);
         while self.len() < goal {
             assert!(Instant::now() < limit, "{} of {goal} answers", self.len());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until one client more has been told of a failure.
+    async fn failed(&self) {
+        let before = self.failures.load(Ordering::SeqCst);
+        let limit = Instant::now() + Duration::from_secs(180);
+        while self.failures.load(Ordering::SeqCst) == before {
+            assert!(Instant::now() < limit, "nobody noticed that the server was killed");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -124,13 +134,12 @@ fn killed(start: Start) {
             load.more(50).await;
             server.kill9().expect("killed");
             assert!(server.pid().is_none(), "the server survived");
-            // Longer than a lost reply is looked into, so that somebody is told.
-            tokio::time::sleep(LEASE).await;
+            load.failed().await;
             server.restart().expect("restarted");
         }
         load.more(50).await;
         let (told, failures) = load.stop().await;
-        assert!(failures > 0, "nobody noticed that the server was killed");
+        assert!(failures > 1, "{failures} failures for two deaths");
 
         // A process that remembers nothing asks for all of them, and has more patience.
         let stranger = executor(place.backend().open().await.expect("a store"), LEASE);
@@ -164,20 +173,22 @@ mod faults_a_killed_server_loses_no_acknowledged_completion {
 
 fn paused(start: Start) {
     with_server(start, |mut server, place| async move {
-        // So long that a busy machine answers before the pause.
         let backend = place.backend().clone().patience(PATIENCE * 3);
         let executor = executor(backend.open().await.expect("a store"), LEASE);
-        let _ = ask(&executor, "before").await.expect("an answer");
+        // A busy machine may take longer than that before the pause, too.
+        while let Err(error) = ask(&executor, "before").await {
+            assert!(ignorant(&error), "{error}");
+        }
         server.pause().expect("paused");
         assert!(!server.answers(Duration::from_millis(200)), "the server is not paused");
         let since = Instant::now();
         let refused = ask(&executor, "during").await;
         let took = since.elapsed();
         assert!(refused.as_ref().is_err_and(ignorant), "{refused:?}");
-        assert!(took < Duration::from_secs(30), "told after {took:?}");
+        assert!(took < Duration::from_secs(60), "told after {took:?}");
 
         server.resume().expect("resumed");
-        let wait = Wait::Deadline(LEASE + Duration::from_secs(5));
+        let wait = Wait::Deadline(LEASE + Duration::from_secs(60));
         for id in ["during", "after"] {
             let since = Instant::now();
             loop {
@@ -185,7 +196,7 @@ fn paused(start: Start) {
                     executor.run(command(id).wait(wait), |_| async { Ok::<_, String>(1u64) });
                 match again.await {
                     Ok(answer) if answer.value().is_some() => break,
-                    other => assert!(since.elapsed() < LEASE * 30, "{id} does not heal: {other:?}"),
+                    other => assert!(since.elapsed() < LEASE * 60, "{id} does not heal: {other:?}"),
                 }
             }
         }

@@ -203,7 +203,7 @@ fn a_broker_hears_of_an_event_after_the_ledger_has_it() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), taken).await.expect("it is taken");
+        tokio::time::timeout(Duration::from_secs(60), taken).await.expect("it is taken");
         first.stop().await;
         assert_eq!(handled.load(Ordering::SeqCst), 0);
         // It dies, and the broker brings what it had in hand to another.
@@ -215,7 +215,7 @@ fn a_broker_hears_of_an_event_after_the_ledger_has_it() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let done = tokio::time::timeout(Duration::from_secs(10), done).await;
+        let done = tokio::time::timeout(Duration::from_secs(60), done).await;
         second.stop().await;
         assert!(done.is_ok(), "events that were lost: 1");
     });

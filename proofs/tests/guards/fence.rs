@@ -9,8 +9,8 @@ use semel_proofs::place::Place;
 use semel_proofs::scene::{Slow, command, executor, key};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 
-/// So long that a busy machine tries to renew before it is over.
-const LEASE: Duration = Duration::from_secs(1);
+/// The work begins and a renewal is tried before it is over, however busy the machine is.
+const LEASE: Duration = Duration::from_secs(9);
 
 async fn a_late_holder_is_refused_and_gets_the_winners_answer(place: Arc<Place>) {
     let cut_off = FaultyStore::new(place.backend().open().await.expect("a store"));

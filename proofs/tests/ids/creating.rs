@@ -115,9 +115,10 @@ async fn a_failure_leaves_no_id_and_the_retry_has_the_same<S: Whole>() {
 async fn a_takeover_makes_the_thing_under_the_same_id<S: Whole>() {
     let scene = Scene::<S>::new().await;
     let executor = Executor::new(scene.store.clone());
-    let command = || command("k").claim_first().lease(Duration::from_secs(1));
+    let command = || command("k").claim_first();
     // A process that has claimed, and is gone: nobody renews, nobody settles.
-    let Ok(Claimed::Granted(claim)) = executor.claim(command()).await else {
+    let brief = command().lease(Duration::from_secs(2));
+    let Ok(Claimed::Granted(claim)) = executor.claim(brief).await else {
         panic!("a new key is granted")
     };
     let operation = claim.context().operation_id();
@@ -149,7 +150,7 @@ async fn many_at_once_make_one_thing<S: Whole>() {
     let executor = Executor::new(scene.store.clone());
     let callers: Vec<_> = (0..32)
         .map(|_| {
-            let wait = Wait::UpTo(Duration::from_secs(30));
+            let wait = Wait::UpTo(Duration::from_secs(120));
             let create = executor.create::<Order>(command("k").wait(wait)).resolver(&node);
             tokio::spawn(create.run(|making| make(making, false)))
         })
@@ -215,7 +216,7 @@ async fn a_thing_without_an_id_commits_nothing<S: Whole>() {
     let scene = Scene::<S>::new().await;
     let executor = Executor::new(scene.store.clone());
     // Its second thing's id is taken: the operation is known before it runs.
-    let claimed = || command("k").claim_first().lease(Duration::from_secs(1));
+    let claimed = || command("k").claim_first();
     let create = executor.create::<Order>(claimed());
     let (tell, told) = std::sync::mpsc::channel();
     let failed = create

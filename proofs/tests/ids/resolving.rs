@@ -30,7 +30,7 @@ async fn every_level_answers_what_the_map_says<S: Whole>() {
     let mut third = scene.node().await;
     let began = std::time::Instant::now();
     while reason(&third, id).await != Reason::HitL2 {
-        assert!(began.elapsed() < Duration::from_secs(25), "never from Redis");
+        assert!(began.elapsed() < Duration::from_secs(60), "never from Redis");
         third = scene.node().await;
     }
     let texts = [id.to_string(), never.to_string(), "ord_".to_owned()];
@@ -140,7 +140,7 @@ async fn without_redis_the_map_answers<S: Whole>() {
         if reason(&node, id).await == Reason::HitL2 {
             break;
         }
-        assert!(began.elapsed() < Duration::from_secs(25), "never used again");
+        assert!(began.elapsed() < Duration::from_secs(60), "never used again");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     scene.place.remove().await;
@@ -160,7 +160,7 @@ async fn damage_in_redis_is_passed_over_and_mended<S: Whole>() {
             if reason(&other, id).await == Reason::HitL2 {
                 break;
             }
-            assert!(began.elapsed() < Duration::from_secs(25), "{damage:?} was never mended");
+            assert!(began.elapsed() < Duration::from_secs(60), "{damage:?} was never mended");
         }
     }
     scene.place.remove().await;
