@@ -6,45 +6,84 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use crate::busy::Load;
 use crate::checks::cargo;
+use crate::junit::Report;
 use crate::servers::{Error, Fleet, install};
 use crate::step::{Failure, Steps};
 
 /// How to start what a command needs.
 type Start = fn() -> Result<Fleet, Error>;
 
-/// All tests, then the doc tests; `extra` goes to the test runner.
-pub(crate) fn tests(steps: &mut Steps, extra: &[String]) -> Result<(), Failure> {
+/// How the tests are to be run.
+#[derive(Debug)]
+pub(crate) struct Tests<'a> {
+    /// Whether every processor is kept busy meanwhile.
+    pub(crate) busy: bool,
+    /// Goes to the test runner.
+    pub(crate) extra: &'a [String],
+}
+
+/// All tests, then the doc tests: to the end, whatever fails.
+pub(crate) fn tests(steps: &mut Steps, asked: &Tests<'_>) -> Result<(), Failure> {
+    if asked.busy {
+        // Built first: a load beside the compiler would try nothing.
+        let mut build = cargo();
+        build.args(["test", "--no-run", "--workspace", "--all-features"]);
+        steps.command("build", &mut build)?;
+    }
     with_servers(steps, Fleet::start, |steps, fleet| {
-        if has_nextest() {
-            let mut command = cargo();
-            command.args(["nextest", "run", "--workspace", "--all-features"]).args(extra);
-            steps.command("tests", command.envs(fleet.environment()))?;
+        let load = asked.busy.then(Load::on_every_processor);
+        if let Some(load) = &load {
+            eprintln!("xtask: {} threads keep the processors busy", load.processors());
+        }
+        let tested = if has_nextest() {
+            with_nextest(steps, fleet, asked.extra)
         } else {
             eprintln!("xtask: cargo-nextest is not installed, so `cargo test` runs the tests");
-            if !extra.is_empty() {
-                eprintln!("xtask: it cannot take the arguments for nextest: {extra:?}");
+            if !asked.extra.is_empty() {
+                eprintln!("xtask: it cannot take the arguments for nextest: {:?}", asked.extra);
             }
-            with_cargo_test(steps, fleet)?;
-        }
+            with_cargo_test(steps, fleet)
+        };
         let mut doc_tests = cargo();
-        doc_tests.args(["test", "--doc", "--workspace", "--all-features"]);
-        steps.command("doc tests", doc_tests.envs(fleet.environment()))
+        doc_tests.args(["test", "--doc", "--workspace", "--all-features", "--no-fail-fast"]);
+        let documented = steps.command("doc tests", doc_tests.envs(fleet.environment()));
+        drop(load);
+        tested.and(documented)
     })
+}
+
+/// The tests by nextest, whose configuration lets all of them run; what it reports is said in the end.
+fn with_nextest(steps: &mut Steps, fleet: &Fleet, extra: &[String]) -> Result<(), Failure> {
+    let mut profiles =
+        extra.iter().skip_while(|word| *word != "--profile" && *word != "-P").skip(1);
+    let profile = profiles.next().map_or("default", String::as_str);
+    let report = target().join("nextest").join(profile).join("junit.xml");
+    // What is there is of another run.
+    let _ = std::fs::remove_file(&report);
+    let mut command = cargo();
+    command.args(["nextest", "run", "--workspace", "--all-features"]).args(extra);
+    let outcome = steps.command("tests", command.envs(fleet.environment()));
+    if let Some(report) = std::fs::read_to_string(report).ok().and_then(|xml| Report::read(&xml)) {
+        steps.note(report.summary());
+    }
+    outcome
 }
 
 /// The tests, run as `.config/nextest.toml` has them run: most of them wait, so six at a time are
 /// not too many for two cores, and fault tests would measure each other.
 fn with_cargo_test(steps: &mut Steps, fleet: &Fleet) -> Result<(), Failure> {
     let (others, faults) = (["--skip", "faults_"].as_slice(), ["faults_"].as_slice());
+    let mut outcome = Ok(());
     for (name, which, threads) in [("tests", others, "6"), ("fault tests", faults, "1")] {
         let mut command = cargo();
         command.args(["test", "--workspace", "--all-features", "--no-fail-fast"]);
         command.args(["--lib", "--bins", "--tests", "--"]).args(which);
         command.args(["--test-threads", threads]);
-        steps.command(name, command.envs(fleet.environment()))?;
+        outcome = outcome.and(steps.command(name, command.envs(fleet.environment())));
     }
-    Ok(())
+    outcome
 }
 
 /// One command of the developer's.

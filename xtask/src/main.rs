@@ -15,21 +15,27 @@
 mod servers;
 
 mod beside;
+mod busy;
 mod checks;
 mod fuzz;
+mod junit;
 mod step;
 mod tidy;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use beside::Tests;
 use step::{Failure, Steps};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  test [-- ARGS]         all tests and doc tests, with private PostgreSQL, MariaDB, Redis, Redis Cluster,
-                         NATS and RabbitMQ; ARGS go to `cargo nextest run`
+  test [--busy] [-- ARGS]
+                         all tests and doc tests, with private PostgreSQL, MariaDB, MySQL, Redis, Redis Cluster,
+                         NATS and RabbitMQ, to the end whatever fails; ARGS go to `cargo nextest run`.
+                         --busy keeps every processor busy meanwhile: no test may depend on the
+                         machine's speed
   ci                     fmt, clippy, doc and tidy, then test
   tidy                   the project's own checks of its sources and documents
   servers -- CMD…        run one command beside the servers, for example
@@ -42,7 +48,7 @@ usage: cargo xtask <command>
 
 Servers that are missing are installed with apt-get where that is possible (root on Debian or Ubuntu).
 Tests find the running ones through SEMEL_TEST_SERVERS=1 and
-SEMEL_TEST_{POSTGRES,MYSQL,REDIS,REDIS_CLUSTER,NATS,AMQP}_URL.
+SEMEL_TEST_{POSTGRES,MYSQL,MYSQL9,REDIS,REDIS_CLUSTER,NATS,AMQP}_URL.
 ";
 
 fn main() -> ExitCode {
@@ -53,9 +59,9 @@ fn main() -> ExitCode {
     let rest = rest.to_vec();
     let mut steps = Steps::default();
     let outcome = match command.as_str() {
-        "test" => match after_dashes(&rest) {
-            Some(extra) => beside::tests(&mut steps, extra),
-            None => return usage("arguments for the tests follow a `--`"),
+        "test" => match tests(&rest) {
+            Some(asked) => beside::tests(&mut steps, &asked),
+            None => return usage("`test` takes --busy; arguments for the tests follow a `--`"),
         },
         "ci" if rest.is_empty() => ci(&mut steps),
         "tidy" if rest.is_empty() => steps.run("tidy", || tidy::run(&root())),
@@ -89,7 +95,15 @@ fn ci(steps: &mut Steps) -> Result<(), Failure> {
     checks::doc(steps)?;
     steps.run("tidy", || tidy::run(&root()))?;
     let profile = ["--profile", "ci"].map(str::to_owned);
-    beside::tests(steps, &profile)
+    beside::tests(steps, &Tests { busy: false, extra: &profile })
+}
+
+fn tests(args: &[String]) -> Option<Tests<'_>> {
+    let (busy, rest) = match args {
+        [flag, rest @ ..] if flag == "--busy" => (true, rest),
+        rest => (false, rest),
+    };
+    after_dashes(rest).map(|extra| Tests { busy, extra })
 }
 
 fn after_dashes(args: &[String]) -> Option<&[String]> {

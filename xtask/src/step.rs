@@ -27,6 +27,7 @@ impl From<crate::servers::Error> for Failure {
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     taken: Vec<(String, Duration, bool)>,
+    notes: Vec<String>,
 }
 
 impl Steps {
@@ -59,6 +60,11 @@ impl Steps {
         })
     }
 
+    /// Adds lines to what is said in the end.
+    pub(crate) fn note(&mut self, lines: String) {
+        self.notes.push(lines);
+    }
+
     /// Says what was done and how long it took.
     pub(crate) fn summarise(&self) {
         eprint!("{}", self.summary());
@@ -72,6 +78,9 @@ impl Steps {
             let seconds = took.as_secs_f64();
             // Writing to a string does not fail.
             let _ = writeln!(text, "    {name:width$}  {seconds:8.1} s  {mark}");
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "{note}");
         }
         text
     }
@@ -98,9 +107,10 @@ mod tests {
         let mut killed = Command::new("sh");
         let failure = steps.command("killed", killed.args(["-c", "kill -s TERM $$"]));
         assert_eq!(failure.expect_err("it is killed").code, 128 + 15);
+        steps.note("two of three".to_owned());
         let summary = steps.summary();
         let lines: Vec<&str> = summary.lines().collect();
-        assert_eq!(lines.len(), 3, "{summary}");
+        assert_eq!((lines.len(), lines[3]), (4, "two of three"), "{summary}");
         assert!(lines[0].ends_with("ok") && lines[1].ends_with("FAILED"), "{summary}");
     }
 }
