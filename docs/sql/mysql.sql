@@ -47,16 +47,29 @@ CREATE TABLE IF NOT EXISTS semel_record (
         IF(state >= 2 OR (state = 0 AND content_type IS NOT NULL), state, NULL)) STORED,
     PRIMARY KEY (digest),
     KEY semel_record_sweep (sweep_at),
-    KEY semel_record_open (attention),
-    KEY semel_record_reference (reference)
+    KEY semel_record_open (attention, scope, retry_at),
+    KEY semel_record_reference (reference),
+    KEY semel_record_tenant (tenant, digest)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Until when this server's clock was believed by those who remove by it, and since when it is not: one
+-- row.
+CREATE TABLE IF NOT EXISTS semel_clock (
+    id      TINYINT NOT NULL,
+    trusted BIGINT  NOT NULL,
+    suspect BIGINT  NULL,
+    PRIMARY KEY (id)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+INSERT IGNORE INTO semel_clock (id, trusted)
+VALUES (1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
 CREATE TABLE IF NOT EXISTS semel_migration (
     version    INT            NOT NULL PRIMARY KEY,
     checksum   VARBINARY(64)  NOT NULL,
     applied_at BIGINT         NOT NULL
 ) ENGINE = InnoDB;
 INSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES
-    (1, 'ab4ad50bb7959bea5565613b74f01a298f368e9d5d07a9bb68f383689950d3df', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
+    (1, '96892bbbf6df0885ebb0a1b2cdcbe9dd9166c01ed3db0c84d35faf582942a3a1', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
 
 -- 2: outbox
 -- The outbox. One row is one event, written in the transaction that it tells about. sequence grows in
@@ -69,6 +82,7 @@ INSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES
 -- since 1970, UTC, by this server's clock.
 -- status is 0 pending, 1 leased, 2 published, 3 failed, 4 dead, 5 discarded. due_at is when the row may
 -- be claimed: the next try, or the end of the lease; token is the lease, the condition of every mark.
+-- rest_us is how long the lease or the backoff is: no row waits for longer, whatever a clock said.
 -- What is null is in nobody's way: due_at is null once nobody is to claim the row (published, dead,
 -- discarded), lane is null once the row keeps no other of its lane waiting. published_at is when the row
 -- was settled, by a broker or by an operator who discarded it: what cleaning goes by. dead is generated,
@@ -88,6 +102,7 @@ CREATE TABLE IF NOT EXISTS semel_outbox (
     status        TINYINT        NOT NULL,
     attempts      BIGINT         NOT NULL,
     due_at        BIGINT         NULL,
+    rest_us       BIGINT         NOT NULL DEFAULT 0,
     lane          BINARY(16)     NULL,
     token         BINARY(16)     NULL,
     error         VARCHAR(1024)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
@@ -107,7 +122,7 @@ CREATE TABLE IF NOT EXISTS semel_migration (
     applied_at BIGINT         NOT NULL
 ) ENGINE = InnoDB;
 INSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES
-    (2, '1f9d6c04a493137082d591f6897703a17106c4b97c54059719daa2159d20bec7', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
+    (2, '6db838488586ebaa6b6b6457f896addd60a7201f6894f80788f2c024ecb96867', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
 
 -- 3: id map
 -- The id map. One row is one public id and what it stands for, unique both ways inside a type and a

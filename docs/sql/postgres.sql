@@ -49,6 +49,19 @@ create index semel_record_open on semel_record (state, scope, retry_at)
     where state in (2, 3, 4, 5) or (state = 0 and content_type is not null);
 
 create index semel_record_reference on semel_record (reference) where reference is not null;
+
+-- A tenant's records, a page at a time.
+create index semel_record_tenant on semel_record (tenant, digest);
+
+-- Until when this server's clock was believed by those who remove by it, and since when it is not.
+create table semel_clock (
+    id      smallint not null primary key check (id = 1),
+    trusted bigint   not null,
+    suspect bigint
+);
+
+insert into semel_clock (id, trusted)
+values (1, (extract(epoch from clock_timestamp()) * 1000000)::bigint);
 create table if not exists semel_migration (
     version    integer not null primary key,
     name       text    not null,
@@ -56,7 +69,7 @@ create table if not exists semel_migration (
     applied_at bigint  not null
 );
 insert into semel_migration (version, name, checksum, applied_at)
-values (1, 'ledger', '4da1eca396391957fb453329ef0264c022ec38ea2e8893fa2fbae9d5fb9ba9ec', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+values (1, 'ledger', '08233464c14b0a1ee5e954429984ca16d225e8bf3df56069e6e4c889247a6d0c', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
 
 -- 2: outbox
 -- The outbox. One row is one event, written in the transaction that it tells about. sequence grows
@@ -86,6 +99,8 @@ create table semel_outbox (
     attempts      integer  not null,
     -- When it may be claimed: the next try, or the end of the lease.
     due_at        bigint,
+    -- How long the lease or the backoff is: no row waits for longer, whatever a clock said.
+    rest_us       bigint   not null default 0,
     lane          bytea,
     -- The lease: the condition of every mark.
     token         bytea,
@@ -117,7 +132,7 @@ create table if not exists semel_migration (
     applied_at bigint  not null
 );
 insert into semel_migration (version, name, checksum, applied_at)
-values (2, 'outbox', '9ca0ddfae87a10ee277360811b6c4a19d2d7c90df14180b92227e1ff16c4fa07', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+values (2, 'outbox', '46d541c2dca6a7ef22b1b931992297b788857200ef548f9ffd6339e041131f9a', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
 
 -- 3: id map
 -- The id map. One row is one public id and what it stands for, unique both ways inside a type and a

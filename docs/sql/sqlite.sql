@@ -46,8 +46,20 @@ CREATE INDEX semel_record_open ON semel_record (state, scope, retry_at)
 
 -- "Which command made this?"
 CREATE INDEX semel_record_reference ON semel_record (reference) WHERE reference IS NOT NULL;
+
+-- A tenant's records, a page at a time.
+CREATE INDEX semel_record_tenant ON semel_record (tenant, digest);
+
+-- Until when the clock was believed by those who remove by it, and since when it is not: one row. probe is
+-- written, and emptied again, to see whether there is room on the disk.
+CREATE TABLE semel_clock (
+    id      INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+    trusted INTEGER NOT NULL,
+    suspect INTEGER,
+    probe   BLOB
+) STRICT;
 CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
-INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', '0ad35b5e3bc3d2a5d88883da45272a3dcf4d16122f67cdd21adbfc69ac624f60');
+INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', 'd3ac45df3075960be0ad06ebbb78b01cbf77acc93365ff386830d9a9512b3b56');
 
 -- 2: outbox
 -- The outbox. One row is one event, written in the transaction that it tells about. AUTOINCREMENT, so
@@ -59,6 +71,7 @@ INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', '0ad3
 -- since 1970 by the store's clock.
 -- status is 0 pending, 1 leased, 2 published, 3 failed, 4 dead, 5 discarded. due_at is when the row may
 -- be claimed: the next try, or the end of the lease; token is the lease, the condition of every mark.
+-- rest_us is how long the lease or the backoff is: no row waits for longer, whatever a clock said.
 -- What is NULL is in nobody's way: due_at is NULL once nobody is to claim the row (published, dead,
 -- discarded), lane is NULL once the row keeps no other of its lane waiting. published_at is when the row
 -- was settled, by a broker or by an operator who discarded it: what cleaning goes by.
@@ -76,6 +89,7 @@ CREATE TABLE semel_outbox (
     status        INTEGER NOT NULL,
     attempts      INTEGER NOT NULL,
     due_at        INTEGER,
+    rest_us       INTEGER NOT NULL DEFAULT 0,
     lane          BLOB,
     token         BLOB,
     error         TEXT,
@@ -96,7 +110,7 @@ CREATE INDEX semel_outbox_published ON semel_outbox (published_at) WHERE publish
 
 CREATE INDEX semel_outbox_dead ON semel_outbox (sequence) WHERE status = 4;
 CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
-INSERT INTO semel_migration (version, name, checksum) VALUES (2, 'outbox', '42ac3ecb7b7814f2ef6ecc53b21d8c5b665025c19147b18106a8c487bd2b7cfe');
+INSERT INTO semel_migration (version, name, checksum) VALUES (2, 'outbox', '16fc26761d840de222a2ccae7c8216c8996534b1b74f04c0d1a37a700404d4de');
 
 -- 3: id map
 -- The id map. One row is one public id and what it stands for, unique both ways inside a type and a
