@@ -49,6 +49,7 @@ impl Steps {
     pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> Result<(), Failure> {
         self.run(name, || {
             let program = command.get_program().to_string_lossy().into_owned();
+            without_our_package(command);
             match command.status() {
                 Ok(status) if status.success() => Ok(()),
                 Ok(status) => {
@@ -83,6 +84,18 @@ impl Steps {
             let _ = writeln!(text, "{note}");
         }
         text
+    }
+}
+
+/// Hides from a command what cargo says of this package to the program that it runs. Build scripts look
+/// at some of it, so a cargo inside `cargo xtask` and one outside would build their crates in turn.
+fn without_our_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let ours =
+            |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        if name.to_str().is_some_and(ours) {
+            command.env_remove(name);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
-const COUNTERS: [(&str, &str); 20] = [
+const COUNTERS: [(&str, &str); 21] = [
     ("semel_executions_total", "Calls with a key, by door and by what came of them."),
     ("semel_lease_lost_total", "Leases that were lost while their work ran."),
     ("semel_renew_failures_total", "Renewals of leases that failed and were tried again."),
@@ -10,7 +10,8 @@ const COUNTERS: [(&str, &str); 20] = [
     ("semel_fail_open_total", "Requests that ran unprotected because the ledger was away."),
     ("semel_store_errors_total", "Errors of the store, by operation and kind."),
     ("semel_sweep_deleted_total", "Expired records that were removed."),
-    ("semel_gateway_requests_total", "Requests to the gateway, by method and status."),
+    ("semel_sweep_refused_total", "Sweeps that removed nothing after a jump of the store's clock."),
+    ("semel_gateway_requests_total", "Requests to the gateway, by method, route and status."),
     ("semel_gateway_upstream_total", "Calls of the upstream, by what came of them."),
     ("semel_outbox_published_total", "Events that were handed to the broker, by result."),
     ("semel_inbox_total", "Deliveries of events, by consumer group and result."),

@@ -160,7 +160,11 @@ fn count(method: &Method, route: &str, status: &str) {
         Method::OPTIONS,
     ];
     let method = if known.contains(method) { method.as_str() } else { "other" };
-    let labels =
-        [("method", method.to_owned()), ("route", route.to_owned()), ("status", status.to_owned())];
-    counter!("semel_gateway_requests_total", &labels).increment(1);
+    counter!(
+        "semel_gateway_requests_total",
+        "method" => method.to_owned(),
+        "route" => route.to_owned(),
+        "status" => status.to_owned(),
+    )
+    .increment(1);
 }

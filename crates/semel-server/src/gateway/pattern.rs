@@ -9,13 +9,13 @@ pub(super) fn check(path: &str) -> Result<(), String> {
     if !path.starts_with('/') {
         return Err("a path begins with a slash".to_owned());
     }
-    if path.contains(['?', '#']) {
-        return Err("a path has no query and no fragment: all of them meet the route".to_owned());
-    }
     let last = path.split('/').count() - 1;
     let meant: Vec<Cow<'_, str>> =
         path.split('/').enumerate().map(|(n, part)| translated(part, n == last)).collect();
     let meant = meant.join("/");
+    if meant.contains(['?', '#']) {
+        return Err("a path has no query and no fragment: all of them meet the route".to_owned());
+    }
     match meant == path {
         true => Ok(()),
         false => {

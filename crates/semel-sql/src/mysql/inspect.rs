@@ -99,7 +99,7 @@ async fn part(
     after: Option<&Cursor>,
 ) -> Result<(Tally, Option<Vec<u8>>)> {
     let until = beyond(connection, filter, after).await?;
-    let columns = "COUNT(*), COALESCE(MAX(attempt), 0)";
+    let columns = "COUNT(*), CAST(COALESCE(MAX(attempt & 4294967295), 0) AS SIGNED)";
     let text = text(columns, filter, after.is_some(), until.is_some());
     let query = bound(text, filter, after, until.as_deref());
     let row = query.fetch_one(connection).await.map_err(|error| failed("tally", error))?;
@@ -214,9 +214,9 @@ fn text(columns: &str, filter: &Filter, after: bool, until: bool) -> String {
     and(filter.operation.is_some(), "operation_id = ?");
     and(filter.state.is_some() && needs_some, "attention = ?");
     and(filter.state.is_some() && !needs_some, "state = ?");
-    // The first condition is what the index is searched by.
-    // A clock that was ahead wrote what lies beyond it: whoever runs it counts it anew.
-    let ahead = format!("updated_at > {CLOCK} + {}", micros(Record::AHEAD));
+    // The first condition is what the index is searched by. What was written ahead of the clock is
+    // due as well: its next attempt is dated anew.
+    let ahead = format!("attention_at > {CLOCK} + {}", micros(Record::AHEAD));
     let due = format!(
         "attention IN (0, 2) AND ((attention = 2 AND retry_at IS NOT NULL \
          AND (retry_at <= {CLOCK} OR {ahead}) AND expires_at > {CLOCK}) \

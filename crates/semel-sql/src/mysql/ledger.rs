@@ -146,7 +146,7 @@ impl Ledger {
         drafts.iter().zip(&digests).map(fence).collect()
     }
 
-    /// Reads a record, not waiting for whoever holds it. On a connection of ours, on MySQL.
+    /// Reads a record without waiting for a rival that holds it. MySQL only.
     pub(crate) async fn probe(
         &self,
         connection: &mut MySqlConnection,

@@ -75,7 +75,10 @@ impl Ground for Site {
 
     async fn run(&mut self, migration: &Migration) -> Result<()> {
         match migration.version {
-            1 => refuse_a_stranger(&RECORD, ledger_table(&mut self.0).await?)?,
+            1 => {
+                refuse_a_stranger(&RECORD, ledger_table(&mut self.0).await?)?;
+                refuse_a_stranger(&migrate::CLOCK, shape(&mut self.0, &migrate::CLOCK).await?)?;
+            }
             2 => refuse_a_stranger(&OUTBOX, outbox_table(&mut self.0).await?)?,
             3 => refuse_a_stranger(&ID_MAP, map_table(&mut self.0).await?)?,
             _ => {}
@@ -130,6 +133,7 @@ pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Findi
     };
     let mut findings = migrate::history(MIGRATIONS, &done);
     findings.extend(ledger_table(connection).await?);
+    findings.extend(shape(connection, &migrate::CLOCK).await?);
     findings.extend(outbox_table(connection).await?);
     findings.extend(map_table(connection).await?);
     migrate::unmended(&mut findings);
@@ -175,12 +179,11 @@ async fn ledger_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> 
         };
         findings.push(wrong("mysql-primary-key", found));
     }
-    findings.extend(shape(connection, &migrate::CLOCK).await?);
     let generated = "SELECT CAST(column_name AS BINARY) FROM information_schema.columns \
                      WHERE table_schema = DATABASE() AND table_name = ? \
                      AND COALESCE(generation_expression, '') <> ''";
     let generated = names(connection, generated, RECORD.table).await?;
-    for column in ["sweep_at", "attention"] {
+    for column in ["sweep_at", "attention", "attention_at"] {
         if !generated.iter().any(|name| name.eq_ignore_ascii_case(column)) {
             let found = format!(
                 "column {column} of semel_record is not generated: no statement writes it, so \

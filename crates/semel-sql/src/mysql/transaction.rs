@@ -347,7 +347,15 @@ impl MySqlStore {
         match probed {
             Ok(Some(opened)) => return Ok(opened),
             Ok(None) => {}
-            Err(error) if held(&error) => return self.open_held(draft).await,
+            Err(error) if held(&error) => {
+                return match self.ledger.probe(connection, draft).await {
+                    // The holder is this transaction.
+                    Ok(Some(opened)) => Ok(opened),
+                    Ok(None) => self.open_held(draft).await,
+                    Err(error) if held(&error) => self.open_held(draft).await,
+                    Err(error) => Err(failed("open", error)),
+                };
+            }
             Err(error) => return Err(failed("open", error)),
         }
         match self.ledger.insert_mysql(connection, &[draft]).await {

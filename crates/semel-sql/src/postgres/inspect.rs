@@ -105,7 +105,9 @@ async fn part(
         true => None,
         false => window(connection, after.as_deref()).await?,
     };
-    let mut query = QueryBuilder::<Postgres>::new("select count(*), coalesce(max(r.attempt), 0) ");
+    let mut query = QueryBuilder::<Postgres>::new(
+        "select count(*), coalesce(max(r.attempt::bigint & 4294967295), 0) ",
+    );
     query.push("from semel_record r where ");
     push_matches(&mut query, &filter);
     push_after(&mut query, " and ", after.as_deref());
@@ -113,9 +115,9 @@ async fn part(
         query.push(" and r.digest <= ").push_bind(until.clone());
     }
     let counted = query.build_query_as().persistent(false).fetch_one(connection).await;
-    let (records, attempts): (i64, i32) = counted.map_err(failed("tally"))?;
-    let (records, attempts) = (records.cast_unsigned(), attempts.cast_unsigned());
-    Ok((Tally { records, attempts }, until))
+    let (records, attempts): (i64, i64) = counted.map_err(failed("tally"))?;
+    let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+    Ok((Tally { records: records.cast_unsigned(), attempts }, until))
 }
 
 async fn rows(

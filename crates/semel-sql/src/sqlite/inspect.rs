@@ -37,7 +37,7 @@ impl Inspect for SqliteStore {
     async fn tally(&self, filter: &Filter) -> Result<Tally> {
         let now = self.0.shared.tick.now().as_micros();
         let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT COUNT(*), COALESCE(MAX(attempt), 0) FROM semel_record WHERE TRUE",
+            "SELECT COUNT(*), COALESCE(MAX(attempt & 4294967295), 0) FROM semel_record WHERE TRUE",
         );
         push_matches(&mut query, filter, now);
         let mut reader = self.0.readers.reader("tally").await?;

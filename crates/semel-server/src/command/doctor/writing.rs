@@ -86,15 +86,14 @@ where
 
 /// Why it was not written, and what to do.
 fn refused(about: &'static str, error: Error) -> Check {
-    let (code, fix) = match error.kind() {
-        ErrorKind::Capacity => {
-            ("store-full", "make room: free the disk or memory, or let expired records be swept")
-        }
-        _ => (
+    let (code, fix) = if error.kind() == ErrorKind::Capacity {
+        ("store-full", "make room: free the disk or memory, or let expired records be swept")
+    } else {
+        (
             "store-unwritable",
             "let this user SELECT, INSERT, UPDATE and DELETE in the tables semel_*, and see that the \
              server is no read-only replica and that its disk is not full",
-        ),
+        )
     };
     Check::error(about, code, Failure::from(error).to_string(), fix)
 }
