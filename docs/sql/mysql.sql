@@ -4,9 +4,11 @@
 -- Keeps: one row per key, and no two keys that differ in one byte ever share one. The primary key is
 -- a digest of all five parts; every column that holds text is VARBINARY or BLOB, because each text
 -- collation of this server merges something (case, accents, emoji, a trailing space).
--- Times are microseconds since 1970, UTC. sweep_at and attention are generated, so that no statement
--- can forget them: sweep_at is when the sweeper may act, attention is null for records that nobody
--- has to look after (a claim that brings what it takes to run it again is looked after).
+-- Times are microseconds since 1970, UTC. sweep_at, attention and attention_at are generated, so that no
+-- statement can forget them: sweep_at is when the sweeper may act, attention is the state of a record that
+-- a scheduler or an operator looks after and null for all others (a claim that brings what it takes to run
+-- it again is looked after), attention_at is when such a record was last written. It is in the index so that
+-- records that a clock ahead of its time wrote are found without reading those that wait for their turn.
 -- body, content_type and reference are the answer of a success; until then the parcel, if any.
 CREATE TABLE IF NOT EXISTS semel_record (
     digest        BINARY(32)      NOT NULL,
@@ -45,9 +47,11 @@ CREATE TABLE IF NOT EXISTS semel_record (
         END) STORED,
     attention     TINYINT GENERATED ALWAYS AS (
         IF(state >= 2 OR (state = 0 AND content_type IS NOT NULL), state, NULL)) STORED,
+    attention_at  BIGINT GENERATED ALWAYS AS (
+        IF(state >= 2 OR (state = 0 AND content_type IS NOT NULL), updated_at, NULL)) STORED,
     PRIMARY KEY (digest),
     KEY semel_record_sweep (sweep_at),
-    KEY semel_record_open (attention, scope, retry_at),
+    KEY semel_record_open (attention, scope, retry_at, attention_at),
     KEY semel_record_reference (reference),
     KEY semel_record_tenant (tenant, digest)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
@@ -69,7 +73,7 @@ CREATE TABLE IF NOT EXISTS semel_migration (
     applied_at BIGINT         NOT NULL
 ) ENGINE = InnoDB;
 INSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES
-    (1, '96892bbbf6df0885ebb0a1b2cdcbe9dd9166c01ed3db0c84d35faf582942a3a1', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
+    (1, 'b157ae35eddd451b1d7793f54abfe4c2fdf07d97fff64ca28a421b1619d2e34d', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
 
 -- 2: outbox
 -- The outbox. One row is one event, written in the transaction that it tells about. sequence grows in

@@ -153,7 +153,7 @@ pub async fn run(place: &Place, settings: &Settings) -> Result<Line, Trouble> {
         let (book, slots) = (Arc::clone(&book), slots.clone());
         askers.spawn(clients::ask(book, slots, Arc::clone(&over), Arc::clone(&deaths)));
     }
-    let keepers = (0..CHILDREN).map(|slot| keep(slot, &slots, &child, settings, &deaths));
+    let keepers = (0..CHILDREN).map(|slot| keep(slot, &slots, &child, settings, &deaths, &book));
     let kept = futures_util::future::join_all(keepers).await;
     over.store(true, Ordering::SeqCst);
     while askers.join_next().await.is_some() {}
@@ -179,21 +179,24 @@ pub async fn run(place: &Place, settings: &Settings) -> Result<Line, Trouble> {
         .promise(deaths.kills() >= settings.kills, "fewer kills than were asked for"))
 }
 
-/// Keeps one child alive until enough have died.
+/// Keeps one child alive until enough have died, and a client has heard of a panic.
 async fn keep(
     slot: usize,
     slots: &Slots,
     child: &child::Settings,
     settings: &Settings,
     deaths: &Deaths,
+    book: &Book,
 ) -> io::Result<()> {
-    while deaths.kills() < settings.kills {
+    // So many deaths without a panic are no accident.
+    let most = settings.kills.saturating_mul(20);
+    while deaths.kills() < settings.kills || book.panics() == 0 && deaths.kills() < most {
         let points = failpoints(settings.mode);
         let point = points.get(fastrand::usize(..=points.len()));
         // What the background does it does less often than a call.
-        let most =
+        let latest =
             |name: &str| if name.starts_with("renew") || name.starts_with("sweep") { 1 } else { 6 };
-        let armed = point.map(|name| format!("{name}@{}", fastrand::u32(1..=most(name))));
+        let armed = point.map(|name| format!("{name}@{}", fastrand::u32(1..=latest(name))));
         let mut subject = Subject::start(&settings.program, child, armed.as_deref())?;
         slots.put(slot, subject.line().clone());
         let patience = match armed {
