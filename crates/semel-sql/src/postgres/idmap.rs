@@ -144,7 +144,7 @@ impl IdMap for PgStore {
                 let query = naming.query(REVOKE).bind(kind.name());
                 query.bind(&tenants).bind(&publics).execute(connection).await
             };
-            if let Some(done) = seat.write(writing).await? {
+            if let Some(done) = seat.write_one(writing).await? {
                 return Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX));
             }
         }

@@ -79,7 +79,21 @@ impl Seat<'_> {
         &mut self,
         sent: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
     ) -> Result<Option<T>> {
-        match self.run(sent, true).await? {
+        let written = self.run(sent, true).await?;
+        self.unrivalled(written)
+    }
+
+    /// Runs one statement that writes: a transaction by itself. `None` as for [`write`](Self::write).
+    pub(super) async fn write_one<T>(
+        &mut self,
+        sent: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
+    ) -> Result<Option<T>> {
+        let written = self.run(sent, false).await?;
+        self.unrivalled(written)
+    }
+
+    fn unrivalled<T>(&mut self, written: sqlx::Result<T>) -> Result<Option<T>> {
+        match written {
             Ok(written) => Ok(Some(written)),
             Err(error) if rival(&error) && self.rivals < RIVALS => {
                 self.rivals += 1;
@@ -92,7 +106,7 @@ impl Seat<'_> {
     async fn run<T>(
         &mut self,
         sent: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
-        writes: bool,
+        transaction: bool,
     ) -> Result<sqlx::Result<T>> {
         let (limit, session) = (self.desk.limit, &self.desk.session);
         // Taken out while in use: after a failure it is not used again.
@@ -101,13 +115,13 @@ impl Seat<'_> {
             None => self.connect().await?,
         };
         let sent = async {
-            if writes {
+            if transaction {
                 session.begin(&mut connection).await?;
             } else {
                 session.enter(&mut connection).await?;
             }
             let answer = sent(&mut connection).await?;
-            if writes {
+            if transaction {
                 sqlx::raw_sql("commit").execute(&mut connection).await?;
                 return Ok(answer);
             }

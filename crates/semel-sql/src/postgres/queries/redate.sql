@@ -15,7 +15,9 @@ held as materialized (
 update semel_record r set
     number = r.number + 1, lease_until = r.lease_until - h.ahead, retry_at = r.retry_at - h.ahead,
     expires_at = r.expires_at - h.ahead, sweep_at = r.sweep_at - h.ahead,
-    updated_at = least(r.updated_at, c.us), completed_at = least(r.completed_at, c.us)
+    updated_at = least(r.updated_at, c.us),
+    -- least() passes over nulls, and what has not ended has no such time.
+    completed_at = case when r.completed_at is not null then least(r.completed_at, c.us) end
 from held h cross join clock c
 where r.digest = h.digest
 returning r.fence
