@@ -13,7 +13,7 @@ struct Sound(FaultyStore<MemoryStore>, semel::Clock);
 impl Sound {
     async fn new() -> Self {
         let clock = semel::Clock::manual(semel::Timestamp::from_micros(1_700_000_000_000_000));
-        Sound(FaultyStore::new(MemoryStore::with(1_000, clock.clone())), clock)
+        Sound(FaultyStore::new(MemoryStore::with(10_000, clock.clone())), clock)
     }
 }
 
