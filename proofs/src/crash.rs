@@ -153,13 +153,16 @@ pub async fn run(place: &Place, settings: &Settings) -> Result<Line, Trouble> {
         let (book, slots) = (Arc::clone(&book), slots.clone());
         askers.spawn(clients::ask(book, slots, Arc::clone(&over), Arc::clone(&deaths)));
     }
-    let keepers = (0..CHILDREN).map(|slot| keep(slot, &slots, &child, settings, &deaths, &book));
+    let keepers = (0..CHILDREN).map(|slot| keep(slot, &slots, &child, settings, &deaths));
     let kept = futures_util::future::join_all(keepers).await;
     over.store(true, Ordering::SeqCst);
     while askers.join_next().await.is_some() {}
     kept.into_iter().collect::<io::Result<()>>()?;
     let took = began.elapsed();
 
+    let lasting = Subject::healthy(&settings.program, &child).await?;
+    clients::ask_until_a_panic(&book, lasting.line()).await;
+    drop(lasting);
     let stuck = settle_all(&book, &child, settings).await?;
     let line = Line::new()
         .column("store", place.backend().name())
@@ -179,24 +182,21 @@ pub async fn run(place: &Place, settings: &Settings) -> Result<Line, Trouble> {
         .promise(deaths.kills() >= settings.kills, "fewer kills than were asked for"))
 }
 
-/// Keeps one child alive until enough have died, and a client has heard of a panic.
+/// Keeps one child alive until enough have died.
 async fn keep(
     slot: usize,
     slots: &Slots,
     child: &child::Settings,
     settings: &Settings,
     deaths: &Deaths,
-    book: &Book,
 ) -> io::Result<()> {
-    // So many deaths without a panic are no accident.
-    let most = settings.kills.saturating_mul(20);
-    while deaths.kills() < settings.kills || book.panics() == 0 && deaths.kills() < most {
+    while deaths.kills() < settings.kills {
         let points = failpoints(settings.mode);
         let point = points.get(fastrand::usize(..=points.len()));
         // What the background does it does less often than a call.
-        let latest =
+        let most =
             |name: &str| if name.starts_with("renew") || name.starts_with("sweep") { 1 } else { 6 };
-        let armed = point.map(|name| format!("{name}@{}", fastrand::u32(1..=latest(name))));
+        let armed = point.map(|name| format!("{name}@{}", fastrand::u32(1..=most(name))));
         let mut subject = Subject::start(&settings.program, child, armed.as_deref())?;
         slots.put(slot, subject.line().clone());
         let patience = match armed {
