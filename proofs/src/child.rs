@@ -32,7 +32,7 @@ pub enum Mode {
     ClaimFirst,
     /// Fenced: the effect is outside the store.
     Run,
-    /// The same, at most once: what crashes or panics is held until somebody decides.
+    /// The same, at most once: what crashes or panics is held until an operator decides.
     Hold,
 }
 
@@ -140,9 +140,9 @@ pub enum Answer {
         /// Its operation.
         operation: String,
     },
-    /// Somebody else is at it.
+    /// Another caller holds the claim.
     InProgress,
-    /// Nobody knows whether it happened.
+    /// Whether it happened is not known.
     Uncertain,
     /// Without one: the work failed, or the store did.
     Failed(String),

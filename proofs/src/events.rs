@@ -99,7 +99,7 @@ pub async fn run(place: &Place, broker: Broker, settings: &Settings) -> Result<L
         children.push(start(&ChildSettings { role: *role, ..healthy.clone() }, settings, None)?);
     }
     let drained = audit::wait(place.backend(), &book).await?;
-    // Nobody replaces one that ended by itself, and what it was to do would only look late.
+    // A child that ended by itself is not replaced, and its work would only look late.
     let mut ended = 0;
     for child in &mut children {
         ended += usize::from(child.try_wait()?.is_some());

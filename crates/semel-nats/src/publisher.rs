@@ -125,7 +125,7 @@ impl NatsPublisher {
             sent = self.post(event, headers, batch).await;
         }
         if let Err(PublishError::Unavailable(reason)) = &sent {
-            // Whoever has not been sent yet need not find out for itself.
+            // Events that were not sent yet need not meet the same error.
             let _ = batch.away.set(reason.clone());
         }
         sent.map(drop)

@@ -78,7 +78,7 @@ pub(crate) async fn facts(transport: &Transport) -> Result<Vec<(Node, Facts)>, F
     Ok(found)
 }
 
-/// What about the servers weakens a promise. Where somebody has declared that no failover loses
+/// What about the servers weakens a promise. Where an operator has declared that no failover loses
 /// anything, replicas do not.
 pub(crate) fn findings(servers: &[(Node, Facts)], declared_safe: bool) -> Vec<Finding> {
     let mut findings = Vec::new();

@@ -97,7 +97,7 @@ impl Clock {
         }
     }
 
-    /// Sets a manual clock, forward or back, as somebody sets the machine's: no time passes.
+    /// Sets a manual clock, forward or back, as an operator sets the machine's: no time passes.
     pub fn set(&self, to: Timestamp) {
         if let Some(manual) = &self.manual {
             manual.moment.store(to.0, Ordering::SeqCst);
@@ -105,7 +105,7 @@ impl Clock {
     }
 }
 
-/// A clock that nobody sets: it shows what a [`Clock`] showed at first, and the time that has passed
+/// A clock that cannot be set: it shows what a [`Clock`] showed at first, and the time that has passed
 /// since. For stores that end with the process, which have no other process to agree with.
 #[derive(Clone, Debug)]
 pub(crate) struct SteadyClock {

@@ -43,7 +43,7 @@ pub const MAX_ATTRIBUTES: usize = 64;
 pub const MAX_PAYLOAD: usize = 15 << 20;
 
 /// What an event is about. Events about the same thing are published in the order of their append, which
-/// is that of the commits where whoever appends holds the thing's row.
+/// is the order of the commits where each transaction locks the thing's row before it appends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Aggregate {
     /// What kind of thing: `order`.

@@ -179,7 +179,7 @@ pub enum Renewed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Held {
-    /// The record is locked until the transaction ends: nobody takes the claim over, and it must not be
+    /// The record is locked until the transaction ends: the claim cannot be taken over, and must not be
     /// renewed.
     Locked,
     /// Nothing is locked: the transaction does not mind renewals.
@@ -298,8 +298,8 @@ pub trait Store: Send + Sync + 'static {
     /// What is wrong with the store's set-up. An empty list is good news.
     fn check(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send;
 
-    /// Whether the store takes writes, as far as it knows: an error says why not (a full disk). Asked by
-    /// whoever decides whether to send callers here, so it costs nothing while all is well.
+    /// Whether the store takes writes, as far as it knows: an error says why not (a full disk). Readiness
+    /// probes ask it, so it costs nothing while all is well.
     fn writable(&self) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }

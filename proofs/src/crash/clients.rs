@@ -47,7 +47,7 @@ pub(super) struct Story {
     pub(super) others: Vec<String>,
     /// Values of executions that the ledger took.
     pub(super) recorded: HashSet<String>,
-    /// Whether somebody was told that nobody knows.
+    /// Whether a client was told that the outcome is not known.
     pub(super) uncertain: bool,
 }
 

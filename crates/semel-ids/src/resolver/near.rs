@@ -351,7 +351,7 @@ impl Near {
         let until = since + self.revoked;
         let mut part = self.part(&name.asked());
         part.heard.put(name.clone(), Kept { value: (), since, until }, self.freshes);
-        // Rounded up, and after the part has it: whoever sees the time finds the name.
+        // Rounded up, and after the part has it: a reader that sees the time finds the name.
         let millis = until.duration_since(self.began).as_millis() + 1;
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
         self.heard_until.fetch_max(millis, Ordering::SeqCst);

@@ -121,7 +121,7 @@ pub(super) struct Part {
     pub(super) fresh: Few,
     /// Revoked ids of which the shared cache has not been told.
     pub(super) untold: Untold,
-    /// Ids that another node has changed: nobody here knows whether the shared cache took it.
+    /// Ids that another node has changed: whether the shared cache took the change is not known here.
     pub(super) heard: Untold,
     /// Until when there may be fresh ids for which there was no room: no absence is believed at all.
     crowded: Option<Instant>,

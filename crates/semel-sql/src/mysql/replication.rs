@@ -31,7 +31,7 @@ pub(crate) struct Observed {
 struct SemiSync {
     enabled: bool,
     active: bool,
-    /// Replicas whose word a commit waits for.
+    /// Replicas that a commit waits for.
     waits_for: u64,
     timeout_ms: u64,
 }

@@ -46,7 +46,7 @@ pub(crate) enum Role {
     Ledger,
     /// A transaction in which the caller's statements run as well.
     Transaction,
-    /// The schema, whose statements take as long as they take.
+    /// Migrations: their statements have no time limit.
     Migration,
 }
 

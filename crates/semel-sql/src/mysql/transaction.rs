@@ -31,7 +31,7 @@ use crate::error::{Stage, classify, timed_out};
 use crate::unit;
 
 const BEGIN: &str = "START TRANSACTION; SAVEPOINT semel_work";
-/// Locks of `GET_LOCK` outlive a transaction: strangers must not wait for them while nobody works.
+/// Locks of `GET_LOCK` outlive a transaction: no other session may wait for them between transactions.
 const COMMIT: &str = "RELEASE SAVEPOINT semel_work; COMMIT; DO RELEASE_ALL_LOCKS()";
 const ROLLBACK: &str = "ROLLBACK; DO RELEASE_ALL_LOCKS()";
 /// Fails outside the transaction that [`BEGIN`] began, and changes nothing inside.

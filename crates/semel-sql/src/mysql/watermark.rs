@@ -30,7 +30,7 @@ pub(crate) async fn believed(connection: &mut MySqlConnection) -> sqlx::Result<O
         let text =
             format!("REPLACE INTO semel_clock VALUES (1, {}, {suspect})", trusted.as_micros());
         match sqlx::raw_sql(AssertSqlSafe(text)).execute(connection).await {
-            // Somebody else notes the same.
+            // Another process is writing the same mark.
             Err(error) if held(&error) || deadlock(&error) => {}
             done => {
                 done?;

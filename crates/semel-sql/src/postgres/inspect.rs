@@ -216,7 +216,7 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
         query.push(" and r.reference = ").push_bind(reference.clone());
     }
     if filter.due {
-        // A clock that was ahead wrote what lies beyond this: whoever runs it counts it anew.
+        // What was written ahead of the clock is due as well: its next attempt is dated anew.
         let ahead = micros(Record::AHEAD);
         query
             .push(" and (r.state = ")

@@ -100,7 +100,7 @@ impl Dialect for Ledger {
     }
 }
 
-/// Whose transaction a statement runs in.
+/// The transaction that a statement runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inside {
     /// One of its own.
@@ -231,7 +231,7 @@ pub(super) async fn settle_in(
     Ok(open.then(|| settled(done)))
 }
 
-/// Locks one claim's record where the transaction needs that; `None` if somebody else has it locked.
+/// Locks one claim's record where the transaction needs that; `None` if another transaction has it locked.
 pub(super) async fn hold_in(
     naming: Naming,
     connection: &mut PgConnection,

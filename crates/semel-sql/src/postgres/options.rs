@@ -110,7 +110,7 @@ impl PgOptions {
         self
     }
 
-    /// How acknowledged commits reach the servers that can be promoted, for whoever knows better than
+    /// How acknowledged commits reach the servers that can be promoted, for operators that know more than
     /// the store can see: that only synchronous standbys are ever promoted, or that copies are made
     /// from archived log. By default the store looks for standbys, when it connects and whenever it
     /// is checked or swept. See [`guarantee`](semel::store::Store::guarantee).

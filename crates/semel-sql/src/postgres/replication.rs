@@ -2,11 +2,11 @@
 //! our sessions waits for.
 //!
 //! Looked at when the store connects, at every check and at every sweep, since standbys come and go.
-//! A role that is not a member of `pg_monitor` sees that somebody follows, but not how: then it
+//! A role that is not a member of `pg_monitor` sees that a standby is connected, but not how: then it
 //! counts as asynchronous, and the check says so.
 //!
 //! A commit that waits for a synchronous standby is special in two ways. `statement_timeout` does
-//! not end the wait, so our own clock does, and nothing is known then. And somebody may cancel the
+//! not end the wait, so our own clock does, and nothing is known then. And an operator may cancel the
 //! wait: the server then reports success with a mere warning, although the standby has nothing. So a
 //! step that took unusually long, and whatever is read while a step is in doubt, counts only after a
 //! later commit was acknowledged in time: the log is sequential, so a standby that has the later one
@@ -27,13 +27,13 @@ use super::session::Session;
 use super::statement::{failed, unconnected};
 use crate::error::{Stage, timed_out};
 
-/// A commit that took longer may have waited for a standby until somebody cancelled the wait.
+/// A commit that took longer may have waited for a standby until that wait was cancelled.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// A commit that changes no table. It goes into the log, so it waits for whom a commit waits for.
+/// A commit that changes no table. It goes into the log, so it waits for the same standbys as any commit.
 const BARRIER: &str = "select pg_logical_emit_message(true, 'semel', '')";
 
-/// Walsenders that are not a logical slot's or a base backup's, physical slots that nobody uses now
+/// Walsenders that are not a logical slot's or a base backup's, physical slots that are not in use
 /// (their standbys are away, and come back), and the settings of this session.
 const LOOK: &str = "with follower as (
     select w.application_name, w.state, w.sync_state

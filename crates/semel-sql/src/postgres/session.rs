@@ -102,14 +102,14 @@ impl Session {
                 Ok(answer)
             }
             (_, Err(error)) => {
-                // Whoever goes on after such an error needs the connection outside a transaction.
+                // A caller that goes on after such an error needs the connection outside a transaction.
                 let _ = sqlx::raw_sql("rollback").execute(connection).await;
                 Err(error)
             }
         }
     }
 
-    /// As [`leave`](Self::leave), for an answer whose error is named already: its connection is not
+    /// As [`leave`](Self::leave), for an answer with an error that is named already: its connection is not
     /// used again.
     pub(super) async fn commit<T>(
         &self,

@@ -61,7 +61,7 @@ pub(super) const ADOPT: &str = "savepoint semel_adopted; release savepoint semel
                                 set local semel.unit = 'open'";
 
 /// What the work can leave in its session, taken back: what `discard all` does, without the prepared
-/// statements, which `sqlx` counts on and which hold nobody's data.
+/// statements, which `sqlx` counts on and which hold no data.
 macro_rules! reset {
     ($end:literal) => {
         concat!(

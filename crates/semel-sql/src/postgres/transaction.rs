@@ -88,7 +88,7 @@ impl PgTransaction {
     }
 }
 
-/// Sends `text`, whose first statement ends the transaction and whose others reset the session.
+/// Sends `text`: its first statement ends the transaction, the others reset the session.
 async fn end(connection: &mut PgConnection, text: &'static str, limit: Duration) -> Ended {
     let mut ended = false;
     let sent = async {

@@ -126,7 +126,7 @@ fn push_matches(query: &mut QueryBuilder<Sqlite>, filter: &Filter, now: i64) {
         let (failed, running) = (State::Failed.code(), State::Running.code());
         // The first condition is what the index is searched by.
         query.push(format_args!(" AND state IN ({running}, {failed}) AND ((state = {failed}"));
-        // A clock that was ahead wrote what lies beyond this: whoever runs it counts it anew.
+        // What was written ahead of the clock is due as well: its next attempt is dated anew.
         let ahead = now.saturating_add(micros(Record::AHEAD));
         query.push(" AND retry_at IS NOT NULL AND (retry_at <= ").push_bind(now);
         query.push(" OR updated_at > ").push_bind(ahead);

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 /// The first and the longest pause between two looks.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
-/// For how long nobody passes here after a lock could not be had: its holder may be stopped.
+/// How long the lock is not asked for again after it could not be had: its holder may be stopped.
 const CLOSED: Duration = Duration::from_secs(60);
 
 /// The two locks of a file, one of them after the other.
@@ -61,7 +61,7 @@ impl Turnstile {
         Self { locks, patience, closed_until: None }
     }
 
-    /// Waits for the turn. `None` if it is not to be had: whoever writes goes on without.
+    /// Waits for the turn. Returns `None` if it is not to be had: the writer goes on without it.
     pub(super) async fn pass(&mut self) -> Option<Held> {
         let [next, turn] = self.locks.as_ref()?;
         if self.closed_until.is_some_and(|until| Instant::now() < until) {

@@ -25,7 +25,7 @@ pub(super) async fn observe(
     Ok(trust)
 }
 
-/// Begins to believe the clock, where nobody has.
+/// Sets the first mark of a store that has none.
 pub(super) async fn begin(connection: &mut SqliteConnection, now: Timestamp) -> sqlx::Result<()> {
     match read(connection).await? {
         Some(_) => Ok(()),

@@ -16,7 +16,7 @@ impl<S: Store> Executor<S> {
         measure::oldest_running(oldest);
     }
 
-    /// Sets `semel_records` for the states that somebody comes back to: failed, dead, uncertain and
+    /// Sets `semel_records` for the states that need a retry or a decision: failed, dead, uncertain and
     /// discarded. Counted in the store, all of them: a few short queries in a database; on Redis, which
     /// has no index, it would walk all records, so leave it out there. Successes are not counted: they
     /// are most of a ledger, and `semel_executions_total` counts them as they come.

@@ -83,7 +83,7 @@ impl<S: TransactionalStore> Executor<S> {
     }
 
     /// Hands a claim that was made outside over to the caller's own transaction: its record is locked,
-    /// and nobody can take it over until the transaction ends. From then on the claim is not renewed,
+    /// and it cannot be taken over until the transaction ends. From then on the claim is not renewed,
     /// since a renewal moves the record, and a transaction at REPEATABLE READ or SERIALIZABLE cannot
     /// write what was moved after its snapshot. Call it first in such a transaction, and settle the
     /// claim with [`settle_in`](Self::settle_in). At READ COMMITTED nothing is locked, the claim is

@@ -159,7 +159,7 @@ async fn poll<S: Store>(inner: Weak<Inner<S>>, watch: Weak<Watch>, key: Key, pol
             continue;
         };
         if let Some(found) = &peeked {
-            // Whoever asks counts a lease from a clock that was ahead anew.
+            // A lease that a clock ahead of its time wrote is dated anew by the next `begin`.
             if found.record.held(found.now) && !found.record.is_ahead(found.now) {
                 continue;
             }
