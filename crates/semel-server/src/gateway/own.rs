@@ -1,7 +1,7 @@
-//! What the gateway adds to answers of its own: problems, replays and 202s.
+//! What the gateway adds to answers of its own: problems and 202s.
 //!
-//! An answer of the upstream passes as it is. A replay that still has the upstream's cross-origin headers
-//! keeps those.
+//! An answer of the upstream passes as it is, and so does a replay of one: which origins may read it is
+//! the upstream's decision, and its cross-origin headers are kept with the answer.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -11,6 +11,7 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use semel::Receipt;
 use semel_tower::http::{OPERATIONS, Slug};
 
 use super::identity::Who;
@@ -18,8 +19,7 @@ use super::settings::Gateway;
 
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 /// Headers of ours that a page of another origin may want to read.
-const EXPOSED: HeaderValue =
-    HeaderValue::from_static("Idempotent-Replayed, Retry-After, Location, Preference-Applied");
+const EXPOSED: HeaderValue = HeaderValue::from_static("Retry-After, Location, Preference-Applied");
 /// How long a browser may remember that it may ask after operations, in seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
@@ -104,9 +104,13 @@ impl Own {
         Some(response)
     }
 
-    /// Finishes an answer, unless it is the upstream's.
+    /// Finishes an answer, unless it is the upstream's: passed on, or replayed. `cors` does not count for
+    /// a replay, or an origin that the upstream refused to let read an answer would read it here.
     pub(super) fn finish<B>(&self, asked: &Asked, answer: &mut Response<B>) {
-        if answer.extensions().get::<Passed>().is_some() {
+        // Of the answers that were not passed on, only a replay has a receipt.
+        let (passed, receipt) =
+            (answer.extensions().get::<Passed>(), answer.extensions().get::<Receipt>());
+        if passed.is_some() || receipt.is_some() {
             return;
         }
         let challenge = match answer.extensions().get::<Slug>() {
@@ -126,10 +130,12 @@ impl Own {
         {
             headers.insert(LOCATION, place);
         }
-        if let Some(origin) = asked.origin.as_ref().filter(|origin| self.allows(origin))
-            && !headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN)
-        {
+        if let Some(origin) = asked.origin.as_ref().filter(|origin| self.allows(origin)) {
             self.allow(origin, headers);
+        }
+        if !self.origins.is_empty() && !self.any_origin() {
+            // Also without an origin that is allowed: a shared cache must not answer one that is with this.
+            headers.append(VARY, HeaderValue::from_static("Origin"));
         }
     }
 
@@ -149,7 +155,6 @@ impl Own {
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
             let yes = HeaderValue::from_static("true");
             headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, yes);
-            headers.append(VARY, HeaderValue::from_static("Origin"));
         }
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
     }
@@ -196,12 +201,16 @@ mod tests {
         assert_eq!(headers["vary"], "Origin");
         for other in ["https://b", "https://a.b", "null", "https://A"] {
             let other: &'static str = other;
-            assert!(
-                finished(&named, &[("origin", other)], Response::new(())).is_empty(),
+            let headers = finished(&named, &[("origin", other)], Response::new(()));
+            assert_eq!(
+                (headers.len(), &headers["vary"]),
+                (1, &"Origin".parse().unwrap()),
                 "{other}"
             );
         }
-        assert!(finished(&named, &[], Response::new(())).is_empty());
+        let headers = finished(&named, &[], Response::new(()));
+        assert_eq!((headers.len(), &headers["vary"]), (1, &"Origin".parse().unwrap()));
+        assert!(finished(&own(""), &[("origin", "https://a")], Response::new(())).is_empty());
         let any = own("cors = \"*\"");
         let headers = finished(&any, &[("origin", "https://a")], Response::new(()));
         assert_eq!(headers["access-control-allow-origin"], "*");
@@ -210,18 +219,17 @@ mod tests {
 
     #[test]
     fn what_the_upstream_said_stays() {
-        let named = own("cors = \"https://a\"");
-        let mut answer = Response::new(());
-        answer.extensions_mut().insert(Passed);
-        assert!(finished(&named, &[("origin", "https://a")], answer).is_empty());
-        let mut answer = Response::new(());
-        let star = HeaderValue::from_static("*");
-        answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, star);
-        let headers = finished(&named, &[("origin", "https://a")], answer);
-        assert_eq!(
-            (headers.len(), &headers["access-control-allow-origin"]),
-            (1, &"*".parse().unwrap())
-        );
+        for origins in ["cors = \"https://a\"", "cors = \"*\""] {
+            let mut passed = Response::new(());
+            passed.extensions_mut().insert(Passed);
+            assert!(finished(&own(origins), &[("origin", "https://a")], passed).is_empty());
+            let mut replay = Response::new(());
+            let (operation_id, fence) = (semel::OperationId::generate(), semel::Fence(1));
+            let receipt = Receipt { operation_id, attempt: 1, fence, recorded: true };
+            replay.extensions_mut().insert(receipt);
+            let headers = finished(&own(origins), &[("origin", "https://a")], replay);
+            assert!(headers.is_empty(), "{headers:?}");
+        }
     }
 
     #[test]

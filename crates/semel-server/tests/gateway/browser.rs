@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -15,6 +15,7 @@ use semel_testkit::servers::install;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::caller::{Answer, Caller};
 use crate::ground::{Ground, PATIENCE};
 use crate::program::Service;
 use crate::shop::Shop;
@@ -164,4 +165,51 @@ async fn a_page_reads_problems_and_asks_for_answers_later_where_its_origin_may()
     assert_eq!(told[0]["error"], "TypeError: Failed to fetch", "{told:?}");
     assert_eq!(told[1]["error"], "TypeError: Failed to fetch", "{told:?}");
     shop.let_go(1);
+}
+
+/// Names of origins: one that the upstream lets read its answer, and one that only the gateway knows.
+const ORIGINS: [&str; 2] = ["https://shop.example", "https://other.example"];
+
+/// What a page of an origin gets for an order under this key.
+async fn ordered(caller: &Caller, target: &str, key: &str, body: &str, origin: &str) -> Answer {
+    let mut request = caller.keyed(target, key, body);
+    request.headers_mut().insert("origin", HeaderValue::from_str(origin).unwrap());
+    caller.send(request).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_setting_lets_no_origin_read_what_the_upstream_did_not() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    for origins in [format!("{ORIGINS:?}"), "\"*\"".to_owned()] {
+        let gateway = ground.configured(&shop.url(), &format!("[gateway]\ncors = {origins}\n"));
+        let caller = Caller::new(&gateway);
+        let allowed = |answer: &Answer| answer.headers.get("access-control-allow-origin").cloned();
+        // The upstream names the first origin, and says nothing at all to any at the other path.
+        let key = format!("k-{}", origins.len());
+        let first = ordered(&caller, "/cors/orders", &key, "1", ORIGINS[0]).await;
+        assert_eq!(allowed(&first).unwrap(), ORIGINS[0], "{first:?}");
+        let silent = ordered(&caller, "/orders", &key, "1", ORIGINS[0]).await;
+        assert_eq!(allowed(&silent), None, "{silent:?}");
+        let again = ordered(&caller, "/cors/orders", &key, "1", ORIGINS[0]).await;
+        assert!(again.replayed());
+        assert_eq!(allowed(&again).unwrap(), ORIGINS[0], "{again:?}");
+        for (target, origin) in
+            [("/cors/orders", ORIGINS[1]), ("/orders", ORIGINS[0]), ("/orders", ORIGINS[1])]
+        {
+            let replay = ordered(&caller, target, &key, "1", origin).await;
+            assert!(replay.replayed());
+            let said = |name: &&http::HeaderName| name.as_str().starts_with("access-control-");
+            assert_eq!(replay.headers.keys().find(said), None, "{origins} {origin}: {replay:?}");
+        }
+        // A problem is the gateway's own, and any origin of the setting may read it.
+        for origin in ORIGINS {
+            let problem = ordered(&caller, "/cors/orders", &key, "2", origin).await;
+            assert_eq!(problem.problem(), (422, "key-reused".to_owned()));
+            let (all, named) = (origins.contains('*'), allowed(&problem).unwrap());
+            assert_eq!(named, if all { "*" } else { origin }, "{problem:?}");
+            assert_eq!(problem.headers.contains_key("vary"), !all, "{problem:?}");
+            let credentials = problem.headers.contains_key("access-control-allow-credentials");
+            assert_eq!(credentials, !all, "{problem:?}");
+        }
+    }
 }
