@@ -115,7 +115,7 @@ impl<W: Args> Many<W> {
         filters: &[(&str, Option<&str>)],
         actor: &audit::Actor,
         reason: Option<&str>,
-    ) -> audit::Trail {
+    ) -> Result<audit::Trail, Failure> {
         let set =
             filters.iter().filter_map(|(name, text)| Some(((*name).to_owned(), (*text)?.into())));
         let mut filter: serde_json::Map<String, serde_json::Value> = set.collect();
@@ -128,7 +128,7 @@ impl<W: Args> Many<W> {
     }
 }
 
-/// How many a verb with `--all` may change before somebody has said that so many are meant.
+/// How many a verb with `--all` may change; more needs `--yes` or `--max`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Guard {
     /// With --all: change them, however many they are
@@ -140,7 +140,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// As many as nobody has to be asked about, unless a verb says otherwise.
+    /// The most that `--all` changes without a flag, unless a verb says otherwise.
     pub(crate) const USUAL: u64 = 1_000;
 
     /// Whether so many may be changed; `exact` is false where there may be more. `usual` is the most

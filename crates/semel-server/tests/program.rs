@@ -30,6 +30,34 @@ pub(crate) fn semel<A: AsRef<OsStr>>(
     command
 }
 
+/// The same command, started by another program with these arguments: `nohup`, `sh -c …`.
+pub(crate) fn under(runner: &[&str], command: &Command) -> Command {
+    let mut outer = Command::new(runner[0]);
+    outer.args(&runner[1..]).arg(command.get_program()).args(command.get_args());
+    outer.stdin(Stdio::null());
+    if let Some(directory) = command.get_current_dir() {
+        outer.current_dir(directory);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    outer
+}
+
+/// Whether a process ignores a signal, and whether it has a handler for it.
+pub(crate) fn disposition(process: u32, signal: u32) -> (bool, bool) {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let has = |name: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name)).expect("a mask");
+        let mask = u64::from_str_radix(mask.trim(), 16).expect("hex digits");
+        mask & (1 << (signal - 1)) != 0
+    };
+    (has("SigIgn:"), has("SigCgt:"))
+}
+
 /// Runs a command to its end.
 pub(crate) fn run<A: AsRef<OsStr>>(
     directory: &Path,

@@ -1,10 +1,16 @@
-//! The trace of what an operator changes: JSON on stderr, for whoever keeps the audit.
+//! The trace of what an operator changes: JSON on stderr, to be kept as an audit.
 //!
 //! Two lines for each verb that changes something. `begin` is written before the first change, so that
-//! even a process that is killed leaves one; `end` says what was done. Where the verb did not come to
+//! even a process that is killed leaves one, and if it cannot be written nothing is changed; `end` says
+//! what was done. Where the verb did not come to
 //! its end (an error, a signal), the second line is `unfinished` and counts what is known to be done:
 //! what was under way may be done, too. No key is in them, only digests: an audit is read by others than
 //! a ledger.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::Path;
 
 use clap::Args;
 use semel::store::Listed;
@@ -12,6 +18,7 @@ use semel::{Clock, OperationId};
 use serde_json::{Map, Value, json};
 
 use super::{shown, words};
+use crate::failure::Failure;
 
 /// Who changes something.
 #[derive(Clone, Debug, Default, Args)]
@@ -26,7 +33,7 @@ pub(crate) struct Actor {
 pub(crate) struct By {
     #[command(flatten)]
     pub(crate) actor: Actor,
-    /// Why. Written with who, when and what, as lines of JSON to stderr, for whoever keeps the audit
+    /// Why. Written with who, when and what, as lines of JSON to stderr, to be kept as an audit
     #[arg(long, value_name = "TEXT", help_heading = "Audit")]
     pub(crate) reason: Option<String>,
 }
@@ -75,15 +82,18 @@ pub(crate) struct Trail {
 
 impl Trail {
     /// Writes that `verb` begins, about what: a record, a filter. A dry run leaves no trace.
+    ///
+    /// # Errors
+    /// The line could not be written. The caller must change nothing then.
     pub(crate) fn begin(
         verb: &str,
         actor: &Actor,
         reason: Option<&str>,
         about: Value,
         dry_run: bool,
-    ) -> Self {
+    ) -> Result<Self, Failure> {
         if dry_run {
-            return Self { common: None, count: 0 };
+            return Ok(Self { common: None, count: 0 });
         }
         let mut common = Map::new();
         common.insert("audit".to_owned(), verb.into());
@@ -93,8 +103,8 @@ impl Trail {
         if let Value::Object(about) = about {
             common.extend(about);
         }
-        write(&common, "begin", None);
-        Self { common: Some(common), count: 0 }
+        write(&common, "begin", None).map_err(|error| unwritten(&error))?;
+        Ok(Self { common: Some(common), count: 0 })
     }
 
     /// So many are changed by now.
@@ -105,7 +115,7 @@ impl Trail {
     /// It came to its end, with so many changed.
     pub(crate) fn end(mut self, count: u64) {
         if let Some(common) = self.common.take() {
-            write(&common, "end", Some(count));
+            let _ = write(&common, "end", Some(count));
         }
     }
 }
@@ -113,19 +123,47 @@ impl Trail {
 impl Drop for Trail {
     fn drop(&mut self) {
         if let Some(common) = self.common.take() {
-            write(&common, "unfinished", Some(self.count));
+            let _ = write(&common, "unfinished", Some(self.count));
         }
     }
 }
 
-fn write(common: &Map<String, Value>, phase: &str, count: Option<u64>) {
+/// Says that nothing was changed, also where it can be read: stderr takes nothing.
+fn unwritten(error: &io::Error) -> Failure {
+    let failure = Failure::failed(format_args!(
+        "nothing was changed: the audit line cannot be written to stderr: {error}; redirect it to a \
+         file that can be written"
+    ));
+    let _ = shown::line(format!("semel: {failure}"));
+    failure
+}
+
+fn write(common: &Map<String, Value>, phase: &str, count: Option<u64>) -> io::Result<()> {
     let mut line = common.clone();
     line.insert("phase".to_owned(), phase.into());
     if let Some(count) = count {
         line.insert("count".to_owned(), count.into());
     }
     line.insert("at".to_owned(), shown::instant(Some(Clock::system().now())));
-    shown::aside(shown::document(&line.into()));
+    let mut line = shown::document(&line.into());
+    line.push('\n');
+    if is_closed() {
+        return Err(io::Error::other("it is closed"));
+    }
+    // Not by the standard library's handle, which takes a descriptor that cannot be written for written.
+    let mut stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    stderr.write_all(line.as_bytes())
+}
+
+/// Whether this process was started with stderr closed. The standard library then opens `/dev/null` in its
+/// place, for reading and writing; a shell's `2>/dev/null` opens it for writing only.
+fn is_closed() -> bool {
+    let null =
+        std::fs::read_link("/proc/self/fd/2").is_ok_and(|file| file == Path::new("/dev/null"));
+    let about = std::fs::read_to_string("/proc/self/fdinfo/2").unwrap_or_default();
+    let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
+    null && flags & 0o3 == 0o2
 }
 
 /// One record, as it was seen.

@@ -258,7 +258,7 @@ async fn apply(
         ("state", state.map(State::name)),
     ];
     let verb = format!("inbox {name}");
-    let mut trail = many.trail(&verb, &filters, &by.actor, by.reason.as_deref());
+    let mut trail = many.trail(&verb, &filters, &by.actor, by.reason.as_deref())?;
     let mut tally = Tally::default();
     let mut watch = Watch::new(name, None);
     let walked = walk(ledger, many, reason, &mut tally, |count| {
@@ -348,7 +348,7 @@ async fn walk(
 }
 
 /// The states that are gone through, in this order. What may have been handled is not handled again
-/// unless somebody says so, and what was discarded is left as it was decided unless somebody names it.
+/// unless a flag says so, and what was discarded is left as it was decided unless its event is named.
 fn states(many: &Many, reason: Option<&str>) -> Vec<State> {
     match (many.which.state, reason, many.all) {
         (Some(state), ..) => vec![state],

@@ -238,7 +238,7 @@ impl Job<'_> {
         match self.verb {
             Verb::Backfill { checkpoint, dry_run, by, .. } => {
                 let moving = if *dry_run { moving.dry_run() } else { moving };
-                let trail = self.trail("map backfill", by, *dry_run);
+                let trail = self.trail("map backfill", by, *dry_run)?;
                 self.backfill(&moving, checkpoint.as_ref(), *dry_run, trail).await
             }
             Verb::Verify { .. } => {
@@ -251,13 +251,13 @@ impl Job<'_> {
                 let moving = moving.max_revocations(*max_revocations).grace(*grace);
                 let moving = if *revive_revoked { moving.revive_revoked() } else { moving };
                 let moving = if *dry_run { moving.dry_run() } else { moving };
-                let trail = self.trail("map repair", by, *dry_run);
+                let trail = self.trail("map repair", by, *dry_run)?;
                 self.repair(&moving, *dry_run, trail).await
             }
         }
     }
 
-    fn trail(&self, verb: &str, by: &By, dry_run: bool) -> Trail {
+    fn trail(&self, verb: &str, by: &By, dry_run: bool) -> Result<Trail, Failure> {
         let about = json!({ "table": self.verb.table().table, "type": self.kind.name() });
         Trail::begin(verb, &by.actor, by.reason.as_deref(), about, dry_run)
     }

@@ -162,7 +162,7 @@ async fn foresee(url: &StoreUrl, json: bool) -> Result<(), Failure> {
 
 async fn apply(url: &StoreUrl, by: &By, json: bool) -> Result<(), Failure> {
     let about = json!({ "store": url.to_string() });
-    let trail = Trail::begin("migrate apply", &by.actor, by.reason.as_deref(), about, false);
+    let trail = Trail::begin("migrate apply", &by.actor, by.reason.as_deref(), about, false)?;
     let brought = schema::bring_up_at(url).await;
     let Brought { applied, findings } =
         brought.map_err(|failure| failure.during(format_args!("cannot migrate {url}")))?;

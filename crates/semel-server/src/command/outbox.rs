@@ -298,7 +298,7 @@ async fn apply<O: Outbox>(
     if many.all && !many.dry_run {
         many.guard.allows(name, total, exact, usual)?;
     }
-    let mut trail = trail(many, name, by);
+    let mut trail = trail(many, name, by)?;
     let mut changed = total;
     if !many.dry_run {
         changed = 0;
@@ -341,7 +341,7 @@ async fn apply<O: Outbox>(
     }
 }
 
-fn trail(many: &Many, name: &str, by: &By) -> Trail {
+fn trail(many: &Many, name: &str, by: &By) -> Result<Trail, Failure> {
     let Which { tenant, kind, status } = &many.which;
     let filters = [
         ("tenant", tenant.as_deref()),

@@ -35,7 +35,7 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     let Arguments { at, limit, dry_run, by } = arguments;
     let place = at.open(&settings).await?;
     let about = json!({ "limit": limit });
-    let mut trail = Trail::begin("sweep", &by.actor, by.reason.as_deref(), about, dry_run);
+    let mut trail = Trail::begin("sweep", &by.actor, by.reason.as_deref(), about, dry_run)?;
     let limit = limit.unwrap_or(u64::MAX);
     let ledger = place.ledger();
     let mut unread = Unread::default();

@@ -7,6 +7,7 @@ use serde_json::Value;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use crate::ground::{Ground, audited, on};
+use crate::program::{disposition, under};
 use crate::seeds::{HOUR, dead, ended, handled, key, orders, relayed, succeeded};
 
 /// Every changing verb says who and why, before and after.
@@ -59,6 +60,51 @@ async fn the_actor_is_the_user_of_the_process() {
     command.env("USER", "somebody-else").env_remove("SUDO_USER");
     let [begin, _] = audited(&crate::program::Ended::from(command.output().unwrap()).stderr);
     assert_eq!(begin["actor"], user.trim());
+}
+
+/// A line that cannot be written stops the verb before it changes anything: a full disk, a descriptor that
+/// is closed or cannot be written.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_first_line_nothing_is_changed() {
+    let ground = Ground::sqlite().await;
+    let place = ground.place().await;
+    let event = orders(&place, 1).await[0].to_string();
+    let error = semel::ErrorText::new("no");
+    relayed(&place, semel::outbox::Fate::Dead { error, holds_lane: false }).await;
+    handled(&place, "NOTIFY", event.parse().unwrap(), false).await;
+    ended(&place.ledger(), &key("PAY", "a"), dead("no")).await;
+    ended(&place.ledger(), &key("PAY", "old"), succeeded("1", "r", std::time::Duration::ZERO))
+        .await;
+    place.close().await;
+    let state = || {
+        let lists = [&["records", "list"][..], &["outbox", "list"], &["inbox", "failed"]];
+        lists.map(|words| ground.json(words).to_string())
+    };
+    let before = state();
+    for stderr in ["2>/dev/full", "2>&-", "2</dev/null"] {
+        for words in [
+            &["records", "release", "a"][..],
+            &["records", "resolve", "a", "--failed"],
+            &["records", "purge", "a"],
+            &["records", "purge", "--all", "--scope", "PAY"],
+            &["sweep"],
+            &["outbox", "redrive", "--all"],
+            &["outbox", "discard", &event, "--reason", "no"],
+            &["inbox", "redrive", "--all", "--group", "NOTIFY"],
+            &["migrate", "apply"],
+        ] {
+            let script = format!("exec \"$0\" \"$@\" {stderr}");
+            let mut command = under(&["sh", "-c", &script], &ground.command(words));
+            let done = crate::program::Ended::from(command.output().unwrap());
+            assert_eq!(done.code, Some(1), "{stderr} {words:?}: {}", done.stdout);
+            assert!(done.stdout.contains("nothing was changed"), "{stderr}: {}", done.stdout);
+        }
+        assert_eq!(state(), before, "{stderr}");
+    }
+    // A file that is thrown away is a decision of the operator's.
+    let mut command =
+        under(&["sh", "-c", "exec \"$0\" \"$@\" 2>/dev/null"], &ground.command(&["sweep"]));
+    assert_eq!(command.status().unwrap().code(), Some(0));
 }
 
 /// Starts a purge that cannot go on, waits until it says that it begins, and ends it by a signal;

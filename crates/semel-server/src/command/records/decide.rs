@@ -86,7 +86,7 @@ pub(super) async fn decide(
     let (key, reason) = (&listed.key, how.by.reason.as_deref());
     let mut about = audit::seen(listed, how.force);
     about["decision"] = done.into();
-    let trail = Trail::begin(verb, &how.by.actor, reason, about, how.dry_run);
+    let trail = Trail::begin(verb, &how.by.actor, reason, about, how.dry_run)?;
     let holder = if how.force { Holder::Overruled } else { Holder::Respected };
     let operated = match how.dry_run {
         true => foresee(ledger, key, holder).await?,

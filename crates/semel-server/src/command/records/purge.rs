@@ -66,7 +66,7 @@ pub(super) async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<
         let count = ledger.tally(&many.which.filter()).await?.records;
         many.guard.allows("forget", count, true, Guard::USUAL)?;
     }
-    let mut trail = many.trail(json!({ "filter": many.which.json() }));
+    let mut trail = many.trail(json!({ "filter": many.which.json() }))?;
     let walked = walk(ledger, many, &mut tally, &mut trail).await;
     walked.map_err(|failure| match tally.removed {
         0 => failure,
@@ -78,7 +78,7 @@ pub(super) async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<
 }
 
 impl Many {
-    fn trail(&self, about: Value) -> Trail {
+    fn trail(&self, about: Value) -> Result<Trail, Failure> {
         let By { actor, reason } = &self.by;
         Trail::begin(VERB, actor, reason.as_deref(), about, self.dry_run)
     }
@@ -86,7 +86,7 @@ impl Many {
 
 async fn one(ledger: &AnyStore, listed: &Listed, many: &Many) -> Result<(), Failure> {
     let Listed { key, record, .. } = listed;
-    let trail = many.trail(audit::seen(listed, false));
+    let trail = many.trail(audit::seen(listed, false))?;
     let operated = match many.dry_run {
         true => match ledger.peek(key).await? {
             Some(found) if found.record.held(found.now) => {
