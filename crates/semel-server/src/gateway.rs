@@ -147,7 +147,7 @@ pub(crate) async fn run(
     };
     admits(gateway)?;
     let certificate = Certificate::read(gateway)?;
-    let (stop, asked) = (signals::stop()?, signals::reload()?);
+    let (stop, asked) = (signals::stop()?, signals::hangup()?);
     let admin = admin::Admin::bind(&gateway.admin_listen).await?;
     let limits = Limits { connections: gateway.max_connections, head: gateway.header_timeout };
     let mut listener = Listener::bind("--listen", &gateway.listen).await?.limits(limits);
@@ -173,7 +173,12 @@ pub(crate) async fn run(
     let admin = admin
         .map(|admin| admin.start(executor.clone(), store.kind(), stop.clone(), closed.clone()));
     let reload = Reload { arguments, started: settings.clone(), file, certificate };
-    tokio::spawn(reload.whenever(asked, entrance.clone()));
+    match asked {
+        Some(asked) => drop(tokio::spawn(reload.whenever(asked, entrance.clone()))),
+        None => tracing::warn!(
+            "started with SIGHUP ignored (nohup), which stays so: routes are read again by a restart only"
+        ),
+    }
 
     for warning in gateway.principal.warnings(gateway.jwks.is_some()) {
         tracing::warn!("{warning}");

@@ -28,20 +28,23 @@ pub(crate) fn stop() -> Result<CancellationToken, Failure> {
 }
 
 /// Runs what an operator asked for until it ends or a signal (SIGINT, SIGTERM, SIGHUP) breaks it off. What
-/// is broken off is dropped, so that whoever keeps a [trail](crate::command::audit) can still say so.
+/// is broken off is dropped, so that its [trail](crate::command::audit) still writes its last line.
 pub(crate) async fn until_interrupted(
     work: impl Future<Output = Result<(), Failure>>,
 ) -> Result<(), Failure> {
-    let (mut terminate, mut interrupt, mut hangup) = (
-        listen(SignalKind::terminate())?,
-        listen(SignalKind::interrupt())?,
-        listen(SignalKind::hangup())?,
-    );
+    let (mut terminate, mut interrupt, mut hangup) =
+        (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, hangup()?);
+    let hung_up = async {
+        match &mut hangup {
+            Some(hangup) => hangup.recv().await,
+            None => std::future::pending().await,
+        }
+    };
     let signalled = async {
         tokio::select! {
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
-            _ = hangup.recv() => "SIGHUP",
+            _ = hung_up => "SIGHUP",
         }
     };
     tokio::select! {
@@ -52,11 +55,38 @@ pub(crate) async fn until_interrupted(
     }
 }
 
-/// SIGHUP, as often as it comes.
-pub(crate) fn reload() -> Result<Signal, Failure> {
-    listen(SignalKind::hangup())
+/// SIGHUP, as often as it comes. `None` if this process was started with it ignored, as `nohup` does: a
+/// handler would undo that, and the end of a terminal would break a command off or reload a service.
+pub(crate) fn hangup() -> Result<Option<Signal>, Failure> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if ignores(&status, SignalKind::hangup()) {
+        return Ok(None);
+    }
+    listen(SignalKind::hangup()).map(Some)
+}
+
+/// Whether a process with this status (proc(5)) ignores a signal. Where the system has no such file, no
+/// signal counts as ignored.
+fn ignores(status: &str, kind: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (kind.as_raw_value() - 1)) != 0
 }
 
 fn listen(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|error| Failure::failed(format_args!("cannot listen to signals: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ignored_signal_is_read_from_the_mask() {
+        let status = "Name:\tsemel\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
+        assert!(ignores(status, SignalKind::hangup()));
+        assert!(ignores(status, SignalKind::pipe()));
+        assert!(!ignores(status, SignalKind::terminate()));
+        assert!(!ignores("", SignalKind::hangup()));
+    }
 }

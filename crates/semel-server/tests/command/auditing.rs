@@ -50,7 +50,7 @@ async fn every_change_has_an_actor_and_a_reason(ground: Ground) {
 
 on!(every_change_has_an_actor_and_a_reason: sqlite, postgres);
 
-/// Who it is unless somebody says so: the user that the process runs as, not a variable.
+/// The default actor is the user that the process runs as, not a variable.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_actor_is_the_user_of_the_process() {
     let ground = Ground::sqlite().await;
@@ -110,6 +110,12 @@ async fn without_its_first_line_nothing_is_changed() {
 /// Starts a purge that cannot go on, waits until it says that it begins, and ends it by a signal;
 /// gives what it said, and its exit code.
 async fn broken_off(signal: &str) -> (Option<i32>, String) {
+    // Also where the tests themselves run under `nohup`.
+    signalled(&["env", "--default-signal=HUP"], signal).await
+}
+
+/// The same, started by another program. If SIGHUP is ignored then, it is let go on after the signal.
+async fn signalled(runner: &[&str], signal: &str) -> (Option<i32>, String) {
     let ground = Ground::postgres().await;
     let place = ground.place().await;
     for id in ["a", "b", "c"] {
@@ -118,7 +124,8 @@ async fn broken_off(signal: &str) -> (Option<i32>, String) {
     // It may look, and waits for whatever it wants to change.
     let mut rival = PgConnection::connect(&ground.url).await.unwrap();
     rival.execute("BEGIN; LOCK TABLE semel_record IN SHARE MODE").await.unwrap();
-    let mut command = ground.command(&["records", "purge", "--all", "--scope", "PAY"]);
+    let command = ground.command(&["records", "purge", "--all", "--scope", "PAY"]);
+    let mut command = under(runner, &command);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program can be started");
     let mut stderr = BufReader::new(child.stderr.take().expect("it was piped"));
@@ -127,6 +134,9 @@ async fn broken_off(signal: &str) -> (Option<i32>, String) {
     assert!(said.contains("\"phase\":\"begin\""), "{said}");
     let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
     assert!(sent.expect("there is a kill command").success());
+    if disposition(child.id(), 1).0 {
+        rival.execute("ROLLBACK").await.unwrap();
+    }
     stderr.read_to_string(&mut said).unwrap();
     let code = child.wait().unwrap().code();
     drop(rival);
@@ -149,4 +159,13 @@ async fn a_verb_that_is_broken_off_is_in_the_audit() {
         (&begin["audit"], &begin["filter"]["scope"]),
         (&"records purge".into(), &"PAY".into())
     );
+}
+
+/// A verb under `nohup` outlives its terminal: what ignores SIGHUP goes on ignoring it.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_nohup_a_verb_goes_on_after_a_hangup() {
+    let (code, said) = signalled(&["nohup"], "-HUP").await;
+    let [_, end] = audited(&said);
+    assert_eq!((&end["phase"], &end["count"]), (&"end".into(), &3.into()), "{said}");
+    assert_eq!(code, Some(0), "{said}");
 }

@@ -57,8 +57,7 @@ impl Ground {
         };
         let arguments = fixed.iter().chain(admin).chain(flags);
         let mut command = program::semel(&self.0, arguments);
-        let log = File::options().create(true).append(true).open(self.0.join("log")).unwrap();
-        command.stderr(log);
+        command.stderr(self.log_file());
         command
     }
 
@@ -71,8 +70,27 @@ impl Ground {
     /// Starts it with this `semel.toml`.
     #[track_caller]
     pub(crate) fn configured(&self, upstream: &str, file: &str) -> Service {
+        // Also where the tests themselves run under `nohup`.
+        self.configured_under(&["env", "--default-signal=HUP"], upstream, file)
+    }
+
+    /// The same, started by another program.
+    #[track_caller]
+    pub(crate) fn configured_under(&self, runner: &[&str], upstream: &str, file: &str) -> Service {
         self.write("semel.toml", file);
-        self.gateway(upstream, &["--config", "semel.toml"])
+        let command = self.command(upstream, &["--config", "semel.toml"]);
+        Service::start(self.under(runner, &command))
+    }
+
+    /// A command of [`Ground::command`], started by another program.
+    pub(crate) fn under(&self, runner: &[&str], command: &Command) -> Command {
+        let mut outer = program::under(runner, command);
+        outer.stderr(self.log_file());
+        outer
+    }
+
+    fn log_file(&self) -> File {
+        File::options().create(true).append(true).open(self.0.join("log")).unwrap()
     }
 
     /// What its gateways have logged.

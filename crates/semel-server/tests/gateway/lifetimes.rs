@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::caller::{Caller, full, get};
 use crate::ground::{Ground, PATIENCE};
+use crate::program::disposition;
 use crate::raw::Raw;
 use crate::shop::Shop;
 
@@ -260,4 +261,20 @@ async fn what_was_read_again_and_has_no_effect_is_said_and_what_new_patterns_mea
     gateway.signal("TERM");
     assert_eq!(gateway.ended().code(), Some(0));
     assert_eq!(ground.log().matches("patterns have changed").count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_nohup_a_hangup_of_the_terminal_changes_nothing() {
+    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let route = "[[route]]\npath = \"/old\"\n";
+    let gateway = ground.configured_under(&["nohup"], &shop.url(), route);
+    assert_eq!(disposition(gateway.id(), 1), (true, false), "SIGHUP is ignored as before");
+    ground.logged("started with SIGHUP ignored", 1).await;
+    gateway.signal("HUP");
+    assert_eq!(Caller::new(&gateway).post("/old", "k", "{}").await.status, 201);
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().code(), Some(0));
+    assert!(!ground.log().contains("the routes were read again"), "{}", ground.log());
+    let gateway = ground.configured(&shop.url(), route);
+    assert_eq!(disposition(gateway.id(), 1), (false, true), "otherwise it has a handler");
 }
