@@ -42,6 +42,7 @@ use self::identity::Who;
 use self::reload::Reload;
 use self::upstream::Upstream;
 use crate::failure::Failure;
+use crate::place::capacity::CapacityWatch;
 use crate::place::{Opening, Place, StoreUrl};
 use crate::serve::{Limits, Listener};
 use crate::settings::{Settings, duration};
@@ -165,7 +166,8 @@ pub(crate) async fn run(
     }
     let store = settings.ledger.store.clone().unwrap_or_else(StoreUrl::usual);
     let place = Place::open(&store, Opening::Serve, &settings.ledger.prefix).await?;
-    let executor = settings.ledger.executor(place.ledger())?;
+    let ledger = AnyStore::new(CapacityWatch::new(place.ledger()));
+    let executor = settings.ledger.executor(ledger)?;
     let forward = Forward::new(gateway, upstream.clone())?;
     let entrance = Entrance::new(gateway, &settings.route, executor.clone(), forward)?;
     let closed = CancellationToken::new();

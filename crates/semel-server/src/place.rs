@@ -3,6 +3,8 @@
 //! A URL may hold a password, so none is shown as it was written. What a store can do is its own
 //! crate's business.
 
+pub(crate) mod capacity;
+pub(crate) mod probe;
 pub(crate) mod schema;
 
 use std::fmt;

@@ -21,6 +21,7 @@ mod lifetimes;
 mod limits;
 mod logs;
 mod passing;
+mod readiness;
 mod retries;
 mod secure;
 mod sharing;

@@ -1,62 +1,24 @@
 //! Whether a store can be written to: by this user, on this disk, in this memory.
 //!
-//! A record of a key that nobody else has is claimed, settled and removed, as a call would do it. If the
-//! removal does not come through, the record lapses and is swept.
-
-use std::time::Duration;
+//! A record of its own is written by the [probe](crate::place::probe), an event in a transaction that is
+//! rolled back.
 
 use semel::outbox::{Outbox, Selection, Verb};
-use semel::store::{
-    Change, Draft, Ending, Error, ErrorKind, Opened, Result, Store as _, Swapped,
-    TransactionalStore,
-};
-use semel::{
-    AnyStore, AttemptId, Envelope, ErrorText, EventId, Fingerprint, Key, Lease, OnCrash,
-    OperationId, Policy,
-};
+use semel::store::{Error, ErrorKind, TransactionalStore};
+use semel::{AnyStore, Envelope, EventId};
 
 use super::Check;
 use crate::failure::Failure;
-
-/// How long the record lives if it cannot be removed.
-const KEEP: Duration = Duration::from_secs(1);
+use crate::place::probe;
 
 /// Writes a record, changes it and removes it.
 pub(super) async fn ledger(ledger: &AnyStore) -> Check {
-    match written(ledger).await {
+    match probe::write(ledger, "DOCTOR", "semel doctor").await {
         Ok(()) => {
             let found = "a record was written, changed and removed";
             Check::good("store", "store-writable", found)
         }
         Err(error) => refused("store", error),
-    }
-}
-
-async fn written(ledger: &AnyStore) -> Result<()> {
-    let operation_id = OperationId::generate();
-    let key = Key::command("semel", "DOCTOR", &operation_id.to_string()).expect("a short key");
-    let draft = Draft {
-        key: key.clone(),
-        fingerprint: Fingerprint::none(),
-        operation_id,
-        attempt_id: AttemptId::generate(),
-        attempt: 1,
-        owner: "semel doctor".into(),
-        lease: Policy::MIN_LEASE,
-        on_crash: OnCrash::Rerun,
-        keep: KEEP,
-        parcel: None,
-    };
-    let Opened::Inserted { fence } = ledger.open(&draft).await? else {
-        return Err(Error::new(ErrorKind::Ambiguous, "open", "a key of its own was taken"));
-    };
-    let lease = Lease { digest: key.digest(), fence, attempt_id: draft.attempt_id };
-    let error = ErrorText::new("written by semel doctor");
-    let _ = ledger.settle(&lease, &Ending::Failed { error, retry_after: None, keep: KEEP }).await?;
-    let Some(found) = ledger.peek(&key).await? else { return Ok(()) };
-    let removed = Change::End(Ending::Removed);
-    match ledger.swap(&key, found.record.version(), &removed).await? {
-        Swapped::Done { .. } | Swapped::Lost => Ok(()),
     }
 }
 

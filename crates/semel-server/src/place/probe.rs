@@ -1,0 +1,43 @@
+//! Tries whether a ledger takes writes: by this user, on this disk, in this memory.
+//!
+//! A record of a key that has no other use is claimed, settled and removed, as a call would do it. If the
+//! removal does not come through, the record lapses and is swept.
+
+use std::time::Duration;
+
+use semel::store::{Change, Draft, Ending, Error, ErrorKind, Opened, Result, Store as _, Swapped};
+use semel::{
+    AnyStore, AttemptId, ErrorText, Fingerprint, Key, Lease, OnCrash, OperationId, Policy,
+};
+
+/// How long the record lives if it cannot be removed.
+const KEEP: Duration = Duration::from_secs(1);
+
+/// Writes a record of this scope, changes it and removes it. `owner` is what its error text names.
+pub(crate) async fn write(ledger: &AnyStore, scope: &str, owner: &str) -> Result<()> {
+    let operation_id = OperationId::generate();
+    let key = Key::command("semel", scope, &operation_id.to_string()).expect("a short key");
+    let draft = Draft {
+        key: key.clone(),
+        fingerprint: Fingerprint::none(),
+        operation_id,
+        attempt_id: AttemptId::generate(),
+        attempt: 1,
+        owner: owner.into(),
+        lease: Policy::MIN_LEASE,
+        on_crash: OnCrash::Rerun,
+        keep: KEEP,
+        parcel: None,
+    };
+    let Opened::Inserted { fence } = ledger.open(&draft).await? else {
+        return Err(Error::new(ErrorKind::Ambiguous, "open", "a key of its own was taken"));
+    };
+    let lease = Lease { digest: key.digest(), fence, attempt_id: draft.attempt_id };
+    let error = ErrorText::new(&format!("written by {owner}"));
+    let _ = ledger.settle(&lease, &Ending::Failed { error, retry_after: None, keep: KEEP }).await?;
+    let Some(found) = ledger.peek(&key).await? else { return Ok(()) };
+    let removed = Change::End(Ending::Removed);
+    match ledger.swap(&key, found.record.version(), &removed).await? {
+        Swapped::Done { .. } | Swapped::Lost => Ok(()),
+    }
+}
