@@ -101,7 +101,7 @@ impl Admin {
     }
 }
 
-/// Whether this process can serve: its store answers and takes writes, and nobody has asked it to stop.
+/// Whether this process can serve: its store answers and takes writes, and it was not asked to stop.
 struct Readiness<S: Inspect> {
     executor: Executor<S>,
     stop: CancellationToken,

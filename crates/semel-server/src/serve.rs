@@ -34,7 +34,7 @@ use crate::failure::Failure;
 
 /// Requests of one HTTP/2 connection at once; a caller that has more waits with them or connects again.
 const STREAMS: u32 = 128;
-/// What is read from a connection of HTTP/1 before somebody takes it, a request's head included: what a
+/// What is read from a connection of HTTP/1 before it is parsed, a request's head included: what a
 /// connection holds beside the bodies that are counted.
 const BUFFER: usize = 64 << 10;
 /// How often a caller of HTTP/2 is asked whether it is still there.

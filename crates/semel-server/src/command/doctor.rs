@@ -1,7 +1,7 @@
 //! `semel doctor`: everything that can be checked from outside, in words and with the fix.
 //!
 //! What a store checks about itself is its own crate's; here it is asked, together with what the
-//! settings leave out and what waits for somebody. Nothing is believed that can be tried: a record is
+//! settings leave out and what waits for an operator. Nothing is believed that can be tried: a record is
 //! written and removed, and the gateway is built as it would be started.
 
 mod broker;

@@ -187,7 +187,7 @@ async fn whole(
 
 /// How long an answer is waited for.
 enum Patience {
-    /// Until it is whole: somebody waits for the end of what was claimed.
+    /// Until it is whole: the claim is settled by all of it.
     Whole { end: Pin<Box<Sleep>>, _place: Place },
     /// Until it begins, and not while the request still goes out. It may stream for as long as it likes:
     /// the upstream is only not to be silent before it answers, and the place is left then.

@@ -65,7 +65,7 @@ fn translated(part: &str, last: bool) -> Cow<'_, str> {
     ours(name, many)
 }
 
-/// Whether nobody could read a path in another way. Most are: they are matched once and not copied.
+/// Whether there is one way to read a path. Most are plain: they are matched once and not copied.
 pub(super) fn is_plain(path: &str) -> bool {
     let odd = |pair: &[u8]| pair[0] == b'/' && matches!(pair[1], b'/' | b'.');
     let bytes = path.as_bytes();

@@ -1,7 +1,7 @@
 //! Room for the bodies of requests with a key, which are held in memory until they are sent.
 //!
 //! A body counts as it comes, not as it is announced: who announces much and sends little takes little.
-//! Nobody has all of the room: requests from one address have a share of it. Where there is no room for
+//! No caller has all of the room: requests from one address have a share of it. Where there is no room for
 //! more of a body, the rest is read and forgotten, so that its caller gets as far as reading why.
 
 use std::collections::HashMap;

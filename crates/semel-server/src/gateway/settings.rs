@@ -206,7 +206,7 @@ pub struct Route {
     #[serde(default)]
     pub on_crash: OnCrash,
     /// Whether a 5xx of the upstream is treated as no answer: under `hold` the request is then not sent
-    /// again before somebody has looked.
+    /// again before an operator has decided.
     #[serde(default)]
     pub doubt_5xx: bool,
     /// Attempts before an operation is given up.
@@ -239,7 +239,7 @@ pub enum OnCrash {
     /// The next request with the key runs it again.
     #[default]
     Rerun,
-    /// Nobody runs it again until somebody has looked.
+    /// It is not run again until an operator has decided.
     Hold,
 }
 

@@ -10,7 +10,7 @@ pub(crate) fn codes(said: &Value) -> Vec<&str> {
     checks.iter().map(|check| check["code"].as_str().unwrap()).collect()
 }
 
-/// Good news is code 0; what waits for somebody is a warning, which counts if it is told to.
+/// Good news is code 0; what waits for an operator is a warning, which counts if it is told to.
 async fn a_sound_store_is_good_news(ground: Ground) {
     let said = ground.json(&["doctor"]);
     let codes = codes(&said);
@@ -165,7 +165,7 @@ async fn what_a_gateway_tells_callers_apart_by_is_judged_as_it_is_set() {
     for (set, level, fix) in [
         // No gateway is set up here: what its default would cost.
         (&[][..], "note", "jwt-claim:sub"),
-        // A header or a cookie that stays the same is as good as anything, and nobody can tell.
+        // A header or a cookie that stays the same is as good as anything, and no setting shows it.
         (&[upstream], "note", "API key"),
         (&[("SEMEL_GATEWAY__PRINCIPAL", "cookie:session")], "note", "jwt-claim:sub"),
         (&[("SEMEL_GATEWAY__PRINCIPAL", "global")], "warning", "principal"),

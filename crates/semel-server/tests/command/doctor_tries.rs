@@ -11,7 +11,7 @@ use crate::ground::{Ground, Scratch, sql, unique};
 use crate::program::{Ended, semel};
 use crate::seeds::{HOUR, dead, ended, key};
 
-/// The same database as somebody who may look and nothing else.
+/// The same database as a user who may only read.
 async fn looking_at(ground: &Ground) -> String {
     let (scheme, rest) = ground.url.split_once("://").unwrap();
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
@@ -50,7 +50,7 @@ async fn a_user_who_may_not_write_is_found(ground: Ground) {
 
 crate::ground::on!(a_user_who_may_not_write_is_found: postgres, mysql);
 
-/// However many wait for somebody, all are counted, and the worst is found wherever it lies.
+/// However many wait for an operator, all are counted, and the worst is found wherever it lies.
 async fn more_than_a_page_is_counted(ground: Ground) {
     const RECORDS: u64 = 1_100;
     let place = ground.place().await;

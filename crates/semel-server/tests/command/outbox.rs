@@ -102,7 +102,7 @@ async fn published_events_are_sent_again(ground: Ground) {
     let said = ground.run(&["outbox", "redrive", "--all", "--status", "published"]).badly(2);
     assert!(said.contains("published"), "{said}");
     assert_eq!(ground.json(&["outbox", "redrive", "--all"])["changed"], 0);
-    // Never all by itself, nor as many as nobody has said.
+    // Never all by itself, nor more than a flag allows.
     for (flags, named) in [
         (&[][..], "--type or --tenant"),
         (&["--yes"], "--type or --tenant"),

@@ -226,7 +226,7 @@ async fn an_answer_can_be_asked_for_later_behind_a_path_of_something_in_front() 
     }
     shop.let_go(1);
     shop.arrived(1).await;
-    assert_eq!(shop.all(), 1, "nobody else was asked");
+    assert_eq!(shop.all(), 1, "the upstream was asked once");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Many bodies at once: nobody fills the room for others, and what is held is what is counted.
+//! Many bodies at once: no caller fills the room for others, and what is held is what is counted.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

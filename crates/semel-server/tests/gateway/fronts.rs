@@ -52,7 +52,7 @@ fn with(text: &str, there: &str, ours: &str) -> String {
 impl Front {
     /// Starts a program whose settings `write` makes for an address.
     async fn start(write: impl Fn(SocketAddr) -> (PathBuf, Vec<String>)) -> Self {
-        // Somebody else may take a port between its choice and its use.
+        // Another process may take a port between its choice and its use.
         for _ in 0..5 {
             let free = StdListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let address = free.local_addr().unwrap();

@@ -80,7 +80,7 @@ async fn a_path_or_a_method_in_another_case_is_no_way_round_a_route() {
     assert_eq!(caller.post("/orders/ABC", "k", "{}").await.status, 201, "an id is not a spelling");
     assert_eq!(caller.get("/Orders/7").await.status, 201, "no route is about GET");
     let other = caller.request("Get".parse().unwrap(), "/x").body(full("")).unwrap();
-    assert_eq!(caller.send(other).await.status, 201, "nor about a method that is nobody's");
+    assert_eq!(caller.send(other).await.status, 201, "nor about an unknown method");
 }
 
 #[test]

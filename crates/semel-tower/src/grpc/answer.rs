@@ -27,7 +27,7 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
         Collected::Whole { data, mut trailers } => {
             let none = HeaderMap::new();
             let weighed = weigh(&parts, trailers.as_deref().unwrap_or(&none), &data, rules);
-            // Said to this layer, and to nobody else.
+            // For this layer only.
             parts.headers.remove(FATE);
             if let Some(trailers) = &mut trailers {
                 trailers.remove(FATE);

@@ -71,7 +71,7 @@ impl Preset {
 
     /// A 5xx that is not kept is [`Fate::Doubt`]: it says neither that the request had its effect nor
     /// that it had none. Under [`OnCrash::Hold`](semel::OnCrash::Hold) it is then not run again before
-    /// somebody has looked. Default: it is a failure. Has no effect on [`by`](Self::by).
+    /// an operator has decided. Default: it is a failure. Has no effect on [`by`](Self::by).
     #[must_use]
     pub fn doubt_5xx(mut self) -> Self {
         self.doubts_5xx = true;
@@ -98,7 +98,7 @@ impl Preset {
         }
     }
 
-    /// The fate of an answer that nobody waits for. A refusal must be kept until somebody asks; one
+    /// The fate of an answer whose caller was sent away. A refusal must be kept until it is asked for; one
     /// that the same request may not get again is told as a failure.
     pub(super) fn fate_later(&self, answer: &Parts) -> Fate {
         let status = answer.status;
@@ -120,8 +120,8 @@ impl Preset {
     }
 }
 
-/// Is about the form of the request or the way it came: said before anything was done, by whoever says
-/// it.
+/// Is about the form of the request or the way it came: said before anything was done, by the
+/// handler or by a layer around it.
 fn is_form(status: StatusCode) -> bool {
     matches!(status.as_u16(), 400 | 405 | 406 | 411 | 413..=417 | 421 | 422 | 425 | 426 | 428 | 431)
 }

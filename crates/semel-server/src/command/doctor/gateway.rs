@@ -37,7 +37,7 @@ pub(super) async fn check(settings: &Settings) -> Vec<Check> {
     checks
 }
 
-/// An address that nobody can listen on. Whether another process has its port is not asked: that may be
+/// An address that cannot be listened on. Whether another process has its port is not asked: that may be
 /// the gateway itself.
 async fn unlistenable(name: &str, address: &str) -> Option<Check> {
     if name == "admin_listen" && address == "off" {
