@@ -6,9 +6,12 @@
 use std::time::Duration;
 
 use semel::executor::{LocalReplay, Unit};
-use semel::{Command, Error, Execution, Executor, State};
+use semel::store::{self, ErrorKind};
+use semel::{Command, Error, Execution, Executor, OnCrash, OnFailure, State};
 use semel_sql::postgres::{PgOptions, PgStore};
 use semel_testkit::conformance::transacting::TransactionFixture;
+use sqlx::ConnectOptions;
+use sqlx::postgres::PgConnectOptions;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -162,4 +165,90 @@ async fn long_work_that_fails_at_repeatable_read_is_recorded() {
     assert_eq!((found.state, found.attempt), (State::Failed, 1));
     assert_eq!(database.effects("order").await, 0);
     assert_eq!(place(&executor, "again").await.expect("runs").attempt(), Some(2));
+}
+
+/// How the server finds that a transaction cannot be put in order with another.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    /// Both have read what the other wrote: the next statement is refused, which is ours.
+    AtSettle,
+    /// The commit is refused.
+    AtCommit,
+}
+
+const REFUSE: &str = "create function refuse() returns trigger language plpgsql as
+        $$ begin raise exception 'not serializable' using errcode = '40001'; end $$;
+    create constraint trigger refuse after insert on effect deferrable initially deferred
+        for each row when (new.name = 'refused at commit') execute function refuse()";
+
+const SKEW: &str = "insert into effect select 'skew ' || count(*) from effect";
+
+/// Work that ends well, in a transaction that is refused.
+async fn refused(
+    executor: &Executor<PgStore>,
+    command: Command,
+    found: Found,
+    rival: PgConnectOptions,
+) -> store::Error {
+    let work = move |mut unit: Unit<PgStore>| async move {
+        match found {
+            Found::AtSettle => {
+                let skew = async {
+                    sqlx::raw_sql(SKEW).execute(unit.conn()).await?;
+                    let mut rival = rival.connect().await?;
+                    let text = format!("begin isolation level serializable; {SKEW}; commit");
+                    sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut rival).await
+                };
+                skew.await.map(drop).map_err(|error| error.to_string())?;
+            }
+            Found::AtCommit => Database::effect(unit.conn(), "refused at commit").await,
+        }
+        Ok::<String, String>("refused".to_owned())
+    };
+    match executor.transact(command, work).await {
+        Err(Error::Store(error)) => error,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// A transaction that the server asks to be run again has not failed, whether its claim came first or
+/// not: its work is not blamed, and the next call runs it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_that_is_to_be_run_again_has_not_failed() {
+    for found in [Found::AtSettle, Found::AtCommit] {
+        for first in [false, true] {
+            let database = database().await;
+            database.run(REFUSE).await;
+            let executor = executor(&database, "serializable").await;
+            let kept = Command::new(key("a")).on_failure(OnFailure::Keep);
+            let command = if first { kept.claim_first() } else { kept };
+            let error = refused(&executor, command.clone(), found, database.options.clone()).await;
+            assert_eq!(error.kind(), ErrorKind::RetryTransaction, "{found:?} {first}: {error}");
+            let work = |mut unit: Unit<PgStore>| async move {
+                Database::effect(unit.conn(), "order").await;
+                Ok::<String, String>("done".to_owned())
+            };
+            let again = executor.transact(command, work).await;
+            let again = again.unwrap_or_else(|error| panic!("{found:?} {first}: {error}"));
+            assert!(!again.replayed(), "{found:?} {first}");
+            // What came first is counted as a crashed attempt is, and keeps its operation.
+            assert_eq!(again.attempt(), Some(if first { 2 } else { 1 }), "{found:?}");
+            assert_eq!(database.effects("order").await, 1);
+            assert_eq!(database.effects("refused at commit").await, 0);
+        }
+    }
+}
+
+/// Work that must not be re-run blindly is not, though its transaction asks for it: what it did
+/// elsewhere is not rolled back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn careful_work_that_is_to_be_run_again_is_uncertain() {
+    let database = database().await;
+    database.run(REFUSE).await;
+    let executor = executor(&database, "serializable").await;
+    let careful = command().on_crash(OnCrash::Hold);
+    let error = refused(&executor, careful, Found::AtCommit, database.options.clone()).await;
+    assert_eq!(error.kind(), ErrorKind::RetryTransaction, "{error}");
+    let found = executor.peek(&key("a")).await.expect("a store").expect("a record").record;
+    assert_eq!(found.state, State::Uncertain);
 }

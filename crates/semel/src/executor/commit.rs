@@ -260,6 +260,14 @@ impl<S: TransactionalStore> Inner<S> {
                 self.interrupted(order, grant, "the attempt was stopped by a shutdown").await;
                 return Err(Error::Closed);
             }
+            // As in one-commit work: a transaction to be run again has not failed yet. Nothing was
+            // committed, and the claim is free for the next caller.
+            Worked::Failed(Failure::Store(error))
+                if error.kind() == ErrorKind::RetryTransaction =>
+            {
+                self.interrupted(order, grant, &error.to_string()).await;
+                return Err(error.into());
+            }
             Worked::Failed(failure) => {
                 if let Some(text) = doubted(order, &failure) {
                     self.interrupted(order, grant, &text).await;
@@ -272,9 +280,19 @@ impl<S: TransactionalStore> Inner<S> {
         let as_of = monotonic();
         failpoint("commit.before");
         if let Err(error) = self.store.commit(transaction).await {
-            if error.kind() != ErrorKind::Ambiguous {
-                let text = error.to_string();
-                return self.broke_off::<C, T, E>(order, grant, &text, error.into()).await;
+            let text = error.to_string();
+            match error.kind() {
+                ErrorKind::Ambiguous => {}
+                ErrorKind::RetryTransaction => {
+                    self.interrupted(order, grant, &text).await;
+                    return Err(error.into());
+                }
+                ErrorKind::Unavailable
+                | ErrorKind::Corrupt
+                | ErrorKind::Misconfigured
+                | ErrorKind::Capacity => {
+                    return self.broke_off::<C, T, E>(order, grant, &text, error.into()).await;
+                }
             }
             match self.end_uncommitted(order, grant).await {
                 Ended::Recorded => {

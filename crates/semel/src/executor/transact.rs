@@ -39,7 +39,10 @@ impl<S: TransactionalStore> Executor<S> {
     ///
     /// An error, a panic or an escaped unit rolls everything back, and the failure is recorded
     /// afterwards, in a transaction of its own. A caller who leaves changes nothing. The work's statements
-    /// are not the transaction's first: its isolation is that of the store's connections.
+    /// are not the transaction's first: its isolation is that of the store's connections. Where the
+    /// server cannot serialize what the work did with what others did, the error is
+    /// [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction): the work has not failed, and the
+    /// next call runs it.
     ///
     /// # Errors
     /// See [`Error`].
@@ -87,7 +90,8 @@ impl<S: TransactionalStore> Executor<S> {
     /// since a renewal moves the record, and a transaction at REPEATABLE READ or SERIALIZABLE cannot
     /// write what was moved after its snapshot. Call it first in such a transaction, and settle the
     /// claim with [`settle_in`](Self::settle_in). At READ COMMITTED nothing is locked, the claim is
-    /// renewed as before, and a process that hangs can still be taken over.
+    /// renewed as before, and a process that hangs can still be taken over; except on MySQL and MariaDB,
+    /// which do not tell at which level a transaction runs: there the record is locked at every level.
     ///
     /// # Errors
     /// [`Error::ClaimLost`]: roll back, another caller has it.
