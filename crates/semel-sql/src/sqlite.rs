@@ -59,10 +59,6 @@ const SLICE: u32 = 128;
 /// How long a step waits for the writer at most: longer than any transaction of ours may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a transaction's work may keep the writer at most, unless the settings say otherwise: a
-/// third of the default lease, since everybody's renewals wait for it.
-const WORK: Duration = Duration::from_secs(10);
-
 /// The ledger in a SQLite file. Cheap to clone: clones share the writer.
 ///
 /// ```
@@ -431,7 +427,7 @@ impl TransactionalStore for SqliteStore {
     }
 
     fn work_limit(&self, lease: Duration) -> Option<Duration> {
-        Some(self.0.settings.work_limit.unwrap_or((lease / 3).min(WORK)))
+        Some(self.0.settings.work_limit.unwrap_or((lease / 3).min(settings::WORK)))
     }
 }
 

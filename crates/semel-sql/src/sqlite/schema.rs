@@ -59,12 +59,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Opens the database for writing and makes sure of its schema.
 pub(super) async fn open(settings: &Builder) -> Result<SqliteConnection> {
-    let Builder { path, busy_timeout, .. } = settings;
-    let named = |error| failure::opening(path, *busy_timeout, error);
+    let (path, patience) = (&settings.path, settings.patience());
+    let named = |error| failure::opening(path, patience, error);
     if settings.migrate {
         make_private(path);
     }
-    let mut connection = patient(&settings.writing(), *busy_timeout).await.map_err(named)?;
+    let mut connection = patient(&settings.writing(), patience).await.map_err(named)?;
     if settings.migrate {
         bring_up(&mut connection, settings).await?;
     }
@@ -78,8 +78,8 @@ pub(super) async fn open(settings: &Builder) -> Result<SqliteConnection> {
 
 /// What the history says is not proof: the tables themselves are looked at.
 async fn usable(connection: &mut SqliteConnection, settings: &Builder) -> Result<()> {
-    let Builder { path, busy_timeout, .. } = settings;
-    let named = |error| failure::opening(path, *busy_timeout, error);
+    let (path, patience) = (&settings.path, settings.patience());
+    let named = |error| failure::opening(path, patience, error);
     let wrong = findings(connection).await.map_err(named)?;
     match wrong.into_iter().find(|finding| finding.severity == Severity::Error) {
         None => Ok(()),
@@ -103,7 +103,7 @@ fn make_private(path: &Path) {
 
 /// How a file is opened that is only read, and makes sure of its schema.
 pub(super) async fn open_to_read(settings: &Builder) -> Result<SqliteConnectOptions> {
-    let named = |error| failure::opening(&settings.path, settings.busy_timeout, error);
+    let named = |error| failure::opening(&settings.path, settings.patience(), error);
     let (options, mut connection) = to_read(settings).await.map_err(named)?;
     usable(&mut connection, settings).await?;
     connection.close().await.map_err(named)?;
@@ -139,23 +139,22 @@ pub(super) fn unwritable(error: Error) -> Finding {
 
 /// Applies what is missing; gives the versions that it applied.
 async fn bring_up(connection: &mut SqliteConnection, settings: &Builder) -> Result<Vec<i32>> {
-    let Builder { path, busy_timeout, .. } = settings;
+    let (path, patience) = (&settings.path, settings.patience());
     // Reading first: a schema that is up to date is found so without the write lock, which another
     // process may have for long.
     let history = applied(connection).await.unwrap_or_default();
     if migrate::history(MIGRATIONS, &history).iter().all(|f| f.severity != Severity::Error) {
         return Ok(Vec::new());
     }
-    let mut site = Site { connection, path, spoilt: false, busy_timeout };
+    let mut site = Site { connection, path, spoilt: false, patience };
     migrate::apply(&mut site, MIGRATIONS).await
 }
 
 /// Brings a file that nobody has opened as a store up to date, making it if need be.
 pub(super) async fn migrate(settings: &Builder) -> Result<Vec<i32>> {
-    let named = |error| failure::opening(&settings.path, settings.busy_timeout, error);
+    let named = |error| failure::opening(&settings.path, settings.patience(), error);
     make_private(&settings.path);
-    let mut connection =
-        patient(&settings.writing(), settings.busy_timeout).await.map_err(named)?;
+    let mut connection = patient(&settings.writing(), settings.patience()).await.map_err(named)?;
     let versions = bring_up(&mut connection, settings).await?;
     // Closed before anybody else opens it: the last one to leave folds the log into the file.
     connection.close().await.map_err(named)?;
@@ -185,7 +184,7 @@ async fn patient(
 
 /// What is wrong with the schema of a file that nobody has opened as a store.
 pub(super) async fn verify(settings: &Builder) -> Result<Vec<Finding>> {
-    let named = |error| failure::opening(&settings.path, settings.busy_timeout, error);
+    let named = |error| failure::opening(&settings.path, settings.patience(), error);
     let (_, mut connection) = to_read(settings).await.map_err(named)?;
     findings(&mut connection).await.map_err(named)
 }
@@ -346,7 +345,7 @@ async fn applied(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Applied>
 struct Site<'a> {
     connection: &'a mut SqliteConnection,
     path: &'a Path,
-    busy_timeout: &'a Duration,
+    patience: Duration,
     /// A step failed: nothing of it may stay.
     spoilt: bool,
 }
@@ -360,7 +359,7 @@ impl Site<'_> {
                     "a table or index of the ledger's name is there already, and is not ours";
                 failure::explained(ErrorKind::Misconfigured, "migrate", text, error)
             }
-            Some(_) | None => failure::opening(self.path, *self.busy_timeout, error),
+            Some(_) | None => failure::opening(self.path, self.patience, error),
         })
     }
 }

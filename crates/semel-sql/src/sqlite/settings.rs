@@ -12,6 +12,14 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use super::SqliteStore;
 
+/// How long a transaction's work may keep the writer at most, unless the settings say otherwise: a
+/// third of the default lease, since everybody's renewals wait for it.
+pub(super) const WORK: Duration = Duration::from_secs(10);
+
+/// How much longer than its work's limit a transaction may take: the claim is made before the work, the
+/// outcome written after it.
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+
 /// What a commit waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Synchronous {
@@ -29,7 +37,7 @@ pub enum Synchronous {
 pub struct Builder {
     pub(super) path: PathBuf,
     pub(super) synchronous: Synchronous,
-    pub(super) busy_timeout: Duration,
+    busy_timeout: Option<Duration>,
     pub(super) clock: Clock,
     pub(super) work_limit: Option<Duration>,
     pub(super) readers: usize,
@@ -42,7 +50,7 @@ impl Builder {
         Self {
             path: path.to_owned(),
             synchronous: Synchronous::default(),
-            busy_timeout: Duration::from_secs(5),
+            busy_timeout: None,
             clock: Clock::system(),
             work_limit: None,
             readers: 2,
@@ -57,10 +65,26 @@ impl Builder {
         self
     }
 
-    /// How long to wait for another process that writes. Default 5 s.
+    /// How long to wait for another process that writes. Default 2 s more than a transaction's work may
+    /// take, which is 12 s, or more where [`work_limit`](Self::work_limit) is above 10 s.
+    ///
+    /// With less than the work limit of any process on the file, a writer can be told `Busy` although
+    /// the other process keeps to its limit.
     pub fn busy_timeout(mut self, busy_timeout: Duration) -> Self {
-        self.busy_timeout = busy_timeout;
+        self.busy_timeout = Some(busy_timeout);
         self
+    }
+
+    /// How long a writer waits for another process: for each of the two locks between processes, and
+    /// for SQLite's own.
+    pub(super) fn patience(&self) -> Duration {
+        // A neighbour may have left its limit at the default, whatever this process has set.
+        self.busy_timeout.unwrap_or(self.tenure().max(WORK) + GRACE)
+    }
+
+    /// How long one transaction's work may keep the writer at most, whatever its lease.
+    pub(super) fn tenure(&self) -> Duration {
+        self.work_limit.unwrap_or(WORK)
     }
 
     /// The clock that leases are judged by. Default the machine's; tests bring one that they move.
@@ -153,7 +177,7 @@ impl Builder {
     fn common(&self) -> SqliteConnectOptions {
         SqliteConnectOptions::new()
             .filename(&self.path)
-            .busy_timeout(self.busy_timeout)
+            .busy_timeout(self.patience())
             // All blocks of all verbs, and room for the statements of the callers' transactions.
             .statement_cache_capacity(256)
             .disable_statement_logging()

@@ -42,7 +42,9 @@ impl Drop for Held {
 }
 
 impl Turnstile {
-    /// The locks beside the database at `path`; a writer waits for `patience` at most.
+    /// The locks beside the database at `path`; a writer waits for each of them for `patience` at most.
+    /// That must be longer than any process may keep its turn: a writer that gives up while its
+    /// neighbour keeps to the limit meets SQLite's lock out of turn, and is told Busy.
     pub(super) fn open(path: &Path, patience: Duration) -> Self {
         let lock = |name: &str| {
             let mut beside = path.as_os_str().to_owned();
@@ -67,12 +69,14 @@ impl Turnstile {
         if self.closed_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
-        let Some(waiting) = wait(next, self.patience).await else {
-            self.closed_until = Some(Instant::now() + CLOSED);
-            return None;
+        let passed = match wait(next, self.patience).await {
+            // *next* is given away when the turn has come, or does not come.
+            Some(_waiting) => wait(turn, self.patience).await,
+            None => None,
         };
-        let passed = wait(turn, self.patience).await;
-        drop(waiting);
+        if passed.is_none() {
+            self.closed_until = Some(Instant::now() + CLOSED);
+        }
         passed
     }
 }
@@ -101,4 +105,41 @@ fn open_as(path: &Path, database: &Path) -> std::io::Result<File> {
         let _ = file.set_permissions(metadata.permissions());
     }
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SqliteStore;
+    use super::super::settings::Builder;
+    use super::*;
+
+    /// Whether a writer with these settings gets its turn after a neighbour that keeps it for `tenure`.
+    async fn waits_out(settings: &Builder, tenure: Duration) -> bool {
+        let mut neighbour = Turnstile::open(&settings.path, settings.patience());
+        let mut writer = Turnstile::open(&settings.path, settings.patience());
+        let held = neighbour.pass().await.expect("free");
+        let (passed, ()) = tokio::join!(writer.pass(), async {
+            tokio::time::sleep(tenure).await;
+            drop(held);
+        });
+        passed.is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_neighbour_that_keeps_to_its_work_limit_is_waited_out() {
+        let name = format!("semel-turnstile-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let settings = || SqliteStore::builder(&path);
+        let second = Duration::from_secs(1);
+        assert!(waits_out(&settings(), 10 * second).await, "the default limit");
+        assert!(waits_out(&settings().work_limit(second), 10 * second).await, "a neighbour's");
+        assert!(waits_out(&settings().work_limit(60 * second), 60 * second).await, "a longer one");
+        assert!(!waits_out(&settings(), 60 * second).await, "a stopped one is not");
+        assert!(!waits_out(&settings().busy_timeout(second), 2 * second).await, "as it was told");
+        for name in ["-next", "-turn"] {
+            let mut beside = path.clone().into_os_string();
+            beside.push(name);
+            std::fs::remove_file(beside).expect("removed");
+        }
+    }
 }

@@ -114,7 +114,7 @@ pub(super) async fn start(shared: Arc<Shared>, settings: Builder) -> Result<ones
                         let options = settings.writing();
                         let bench = transaction::workbench(options.clone());
                         let connection = Some(connection);
-                        let turnstile = Turnstile::open(&settings.path, settings.busy_timeout);
+                        let turnstile = Turnstile::open(&settings.path, settings.patience());
                         Writer { shared, options, connection, bench, turnstile }.serve().await;
                     }
                 }
