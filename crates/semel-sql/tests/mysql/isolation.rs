@@ -46,8 +46,8 @@ async fn rivals(executor: &Executor<MySqlStore>) -> Result<Execution<u32>, Error
 }
 
 /// A caller's own connection, which writes nothing that was changed after its snapshot where the server
-/// can be told so.
-async fn fixed(ground: &Ground, level: &str) -> MySqlConnection {
+/// can be told so, in a transaction of the level that `set` sets.
+async fn fixed(ground: &Ground, set: &str) -> MySqlConnection {
     let mut connection = ground.plain().await;
     let known: i64 = sqlx::query_scalar(
         "SELECT CAST(COUNT(*) AS SIGNED) FROM information_schema.system_variables \
@@ -60,41 +60,60 @@ async fn fixed(ground: &Ground, level: &str) -> MySqlConnection {
         let strict = "SET SESSION innodb_snapshot_isolation = ON";
         sqlx::raw_sql(strict).execute(&mut connection).await.expect("set");
     }
-    let text = format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}; START TRANSACTION");
+    let text = format!("{set}; START TRANSACTION");
     sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut connection).await.expect("begun");
     connection
 }
 
+/// Sets the level of a session, or that of its next transaction alone.
+const LEVELS: [&str; 4] = [
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+     SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+     SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+];
+
 #[test]
 fn a_claim_handed_to_a_transaction_outlasts_its_lease_and_is_settled() {
-    run(async {
-        for level in ["REPEATABLE READ", "SERIALIZABLE"] {
-            let ground = Ground::new().await;
-            ground.run("CREATE TABLE orders (note VARCHAR(99)) ENGINE = InnoDB").await;
-            let (executor, rival) = (executor(&ground).await, executor(&ground).await);
-            let Ok(Claimed::Granted(mut claim)) = executor.claim(command()).await else {
-                panic!("a grant");
-            };
-            let mut connection = fixed(&ground, level).await;
-            executor.hold_in(&mut connection, &mut claim).await.expect("held");
-            let seen = "INSERT INTO orders SELECT COUNT(*) FROM semel_record";
-            sqlx::raw_sql(seen).execute(&mut connection).await.expect("a snapshot");
-            outlasted(&executor).await;
-            for _ in 0..3 {
-                let told = rivals(&rival).await.expect("an answer");
-                assert!(told.in_progress(), "{level}: live work is not taken over: {told:?}");
-            }
-            let swept = rival.sweep(10).await.expect("swept");
-            assert_eq!((swept.removed, swept.suspended), (0, 0));
-            let outcome = Outcome::new(Outcome::JSON, "1");
-            executor.settle_in(&mut connection, claim, outcome).await.expect("settled");
-            sqlx::raw_sql("COMMIT").execute(&mut connection).await.expect("committed");
-            let found = executor.peek(&key("a")).await.expect("a store").expect("a record");
-            assert_eq!((found.record.state, found.record.attempt), (State::Succeeded, 1));
-            assert_eq!(rivals(&rival).await.expect("an answer").value(), Some(&1));
-            assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 1);
+    run(settled_at_every_level(Ground::new));
+}
+
+#[test]
+fn a_claim_handed_to_a_transaction_outlasts_its_lease_and_is_settled_on_mysql9() {
+    run(settled_at_every_level(Ground::mysql9));
+}
+
+async fn settled_at_every_level(place: impl AsyncFn() -> Ground) {
+    for level in LEVELS {
+        let ground = place().await;
+        ground.run("CREATE TABLE orders (note VARCHAR(99)) ENGINE = InnoDB").await;
+        let (executor, rival) = (executor(&ground).await, executor(&ground).await);
+        let Ok(Claimed::Granted(mut claim)) = executor.claim(command()).await else {
+            panic!("a grant");
+        };
+        let mut connection = fixed(&ground, level).await;
+        executor.hold_in(&mut connection, &mut claim).await.expect("held");
+        let seen = "INSERT INTO orders SELECT COUNT(*) FROM semel_record";
+        sqlx::raw_sql(seen).execute(&mut connection).await.expect("a snapshot");
+        outlasted(&executor).await;
+        let found = executor.peek(&key("a")).await.expect("a store").expect("a record");
+        assert_eq!(found.record.number, 1, "{level}: renewed beside a snapshot");
+        for _ in 0..3 {
+            let told = rivals(&rival).await.expect("an answer");
+            assert!(told.in_progress(), "{level}: live work is not taken over: {told:?}");
         }
-    });
+        let swept = rival.sweep(10).await.expect("swept");
+        assert_eq!((swept.removed, swept.suspended), (0, 0));
+        let outcome = Outcome::new(Outcome::JSON, "1");
+        executor.settle_in(&mut connection, claim, outcome).await.expect("settled");
+        sqlx::raw_sql("COMMIT").execute(&mut connection).await.expect("committed");
+        let found = executor.peek(&key("a")).await.expect("a store").expect("a record");
+        assert_eq!((found.record.state, found.record.attempt), (State::Succeeded, 1));
+        assert_eq!(rivals(&rival).await.expect("an answer").value(), Some(&1));
+        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 1);
+    }
 }
 
 #[test]
