@@ -330,12 +330,12 @@ impl Store for PgStore {
 }
 
 impl PgStore {
-    /// Whether two connections share the server's sessions.
+    /// Whether a pooler hands out the server's sessions.
     async fn shares_sessions(&self) -> Result<bool> {
         let Inner { plain, limit, .. } = &*self.0;
         let looking = async {
-            let (mut one, mut other) = (plain.connect().await?, plain.connect().await?);
-            is_pooled(&mut one, &mut other).await
+            let mut first = plain.connect().await?;
+            is_pooled(plain, &mut first).await
         };
         let looked = timeout(*limit, looking).await;
         looked
@@ -346,12 +346,8 @@ impl PgStore {
 
 /// What stands in front of the server, as far as a second connection shows it.
 async fn look_for_pooler(session: &Session, first: &mut PgConnection) -> Result<Pooling> {
-    let looking = async {
-        let mut second = session.connect().await?;
-        is_pooled(first, &mut second).await
-    };
-    let shared = looking.await.map_err(unconnected("connect"))?;
-    Ok(if shared { Pooling::Unprepared } else { Pooling::Direct })
+    let pooled = is_pooled(session, first).await.map_err(unconnected("connect"))?;
+    Ok(if pooled { Pooling::Unprepared } else { Pooling::Direct })
 }
 
 async fn sweep(naming: Naming, connection: &mut PgConnection, limit: u32) -> Result<Swept> {

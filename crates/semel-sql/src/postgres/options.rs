@@ -103,8 +103,9 @@ impl PgOptions {
         self
     }
 
-    /// What stands between the store and the server. By default the store looks whether two of its
-    /// connections share a session, and takes it for [`Pooling::Unprepared`] if they do.
+    /// What stands between the store and the server. By default the store looks whether a connection
+    /// keeps the setting that it was started with, and whether two of them share a session; if not, or if
+    /// they do, it takes what stands there for [`Pooling::Unprepared`].
     pub fn pooling(mut self, pooling: Pooling) -> Self {
         self.pooling = Some(pooling);
         self

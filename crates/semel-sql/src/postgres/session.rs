@@ -156,12 +156,38 @@ impl Naming {
     }
 }
 
-/// Looks whether two connections share the server's sessions: a pooler in transaction mode stands in
-/// front. A busy one may be missed.
-pub(super) async fn is_pooled(
-    one: &mut PgConnection,
-    other: &mut PgConnection,
-) -> sqlx::Result<bool> {
+/// A setting by which a session of the server's own is known, given at its start.
+const MARK: &str = "semel.session";
+
+/// Looks whether something between this process and the server hands out the server's sessions.
+///
+/// The second connection starts with a setting that no other has. Where that is refused, or is not there
+/// afterwards, the connection is no session of the server's own. A pooler that brings the setting along
+/// may still be seen to give both connections the same session.
+pub(super) async fn is_pooled(session: &Session, first: &mut PgConnection) -> sqlx::Result<bool> {
+    let mark = format!("{:032x}", fastrand::u128(..));
+    let options = session.options.clone().options([(MARK, &mark)]);
+    let mut second = match options.connect().await {
+        Ok(second) => second,
+        Err(error) if refuses_parameters(&error) => return Ok(true),
+        Err(error) => return Err(error),
+    };
+    let asked = sqlx::raw_sql("select current_setting('semel.session', true)");
+    let found: Option<String> = asked.fetch_one(&mut second).await?.try_get(0)?;
+    Ok(found != Some(mark) || are_shared(first, &mut second).await?)
+}
+
+/// Whether start-up parameters are refused, as poolers do; a server refuses only those it does not know.
+fn refuses_parameters(error: &sqlx::Error) -> bool {
+    let Some(refusal) = error.as_database_error() else { return false };
+    // Protocol violation is PgBouncer's word for it, "not supported" that of others.
+    matches!(refusal.code().as_deref(), Some("08P01" | "0A000"))
+        || refusal.message().contains("startup parameter")
+}
+
+/// Whether two connections were given one session, or one of them several. A busy pooler, or one that
+/// hands out its sessions in rotation, need not show it.
+async fn are_shared(one: &mut PgConnection, other: &mut PgConnection) -> sqlx::Result<bool> {
     let (mut ones, mut others) = (Vec::new(), Vec::new());
     for _ in 0..2 {
         ones.push(backend(one).await?);
@@ -206,9 +232,7 @@ pub(super) fn pooled(pooling: Pooling, found: bool) -> Option<Finding> {
 /// Names the failure to open a connection with start-up parameters, which poolers refuse.
 pub(super) fn unopened(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
     move |error| {
-        let refused = error
-            .as_database_error()
-            .is_some_and(|refusal| refusal.message().contains("startup parameter"));
+        let refused = refuses_parameters(&error);
         let error = unconnected(operation)(error);
         if refused { error.with_kind(semel::store::ErrorKind::Misconfigured) } else { error }
     }

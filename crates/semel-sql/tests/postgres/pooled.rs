@@ -1,10 +1,11 @@
 //! The same store behind a pooler that hands out the server's sessions per transaction: PgBouncer as
 //! Debian ships it (1.18, which tracks no prepared statements), and a newer one that does.
 
-use semel::store::{ErrorKind, Severity, Store};
+use semel::store::{ErrorKind, Opened, Severity, Store};
 use semel_sql::postgres::Pooling;
 use semel_testkit::Fixture;
 use semel_testkit::servers::PgBouncer;
+use sqlx::ConnectOptions;
 
 use crate::database::{Database, LONG, Pooler, draft, key};
 
@@ -61,6 +62,35 @@ async fn a_pooler_is_recognised_and_said() {
     database.pooler = None;
     let found = database.store().await.check().await.expect("checked");
     assert!(found.iter().all(|finding| finding.code != "postgres-pooler"), "{found:?}");
+}
+
+/// A pooler that hands out its sessions in rotation gives two connections that take turns one each, over
+/// and over: they look like sessions of the server's own.
+#[tokio::test]
+async fn a_pooler_whose_sessions_take_turns_is_recognised() {
+    for ignored in ["", "options"] {
+        let mut database = Database::with_effects().await;
+        let server = PgBouncer::before(database.options.get_port())
+            .setting("server_round_robin", "1")
+            .setting("ignore_startup_parameters", ignored)
+            .start()
+            .expect("a PgBouncer");
+        database.pooler = Some(Pooler { server, pooling: None });
+        let address = database.address();
+        let (one, other) = tokio::join!(address.connect(), address.connect());
+        let mut both = [one.expect("connected"), other.expect("connected")];
+        for sql in ["begin", "rollback"] {
+            for connection in &mut both {
+                sqlx::raw_sql(sql).execute(connection).await.expect("two sessions");
+            }
+        }
+        let store = database.store().await;
+        let found = store.check().await.expect("checked");
+        let finding = found.iter().find(|finding| finding.code == "postgres-pooler");
+        assert_eq!(finding.expect("found").severity, Severity::Warning, "{ignored:?}: {found:?}");
+        let opened = store.open(&draft(&key("k"))).await.expect("opened");
+        assert!(matches!(opened, Opened::Inserted { .. }), "{opened:?}");
+    }
 }
 
 #[tokio::test]
