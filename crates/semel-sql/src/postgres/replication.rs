@@ -106,21 +106,21 @@ impl Seen {
         !self.names.trim().is_empty() && !matches!(self.commit.as_str(), "off" | "local")
     }
 
-    /// How many of a quorum a commit waits for; all but one of them may lack it otherwise.
-    fn wanted(&self) -> i64 {
-        let words: Vec<&str> = self.names.split([' ', '(', ')', ',']).collect();
-        let any = words.iter().position(|word| word.eq_ignore_ascii_case("any"));
-        let count = any.and_then(|at| words[at + 1..].iter().find(|word| !word.is_empty()));
-        count.and_then(|count| count.parse().ok()).unwrap_or(1)
+    /// How many of the listed standbys a commit waits for, and how many are listed.
+    fn wanted(&self) -> Wanted {
+        Wanted::of(&self.names)
     }
 
-    /// What a failover may lose: nothing, only where every server that follows has every commit.
+    /// What a failover may lose: nothing, only where every server that follows has every commit, and
+    /// every one that is listed too. One that is listed and away may be promoted when it is back.
     fn replication(&self) -> Replication {
         if self.followers + self.away == 0 && !self.waits() {
             return Replication::None;
         }
-        let enough = self.synchronous + if self.quorum <= self.wanted() { self.quorum } else { 0 };
-        if self.waits() && self.away == 0 && enough == self.followers {
+        let wanted = self.wanted();
+        let quorum = if self.quorum <= wanted.count { self.quorum } else { 0 };
+        let followed = self.synchronous + quorum == self.followers;
+        if self.waits() && self.away == 0 && followed && wanted.is_everyone() {
             return Replication::Synchronous;
         }
         Replication::Asynchronous
@@ -193,9 +193,9 @@ impl Seen {
                  operation can run again; the guarantee is best effort",
                 self.words()
             ),
-            fix: "list every standby that may be promoted in synchronous_standby_names (with \
-                  synchronous_commit = on), or declare the replication if only such a one is ever \
-                  promoted"
+            fix: "let commits wait for every standby that may be promoted (FIRST n of n names in \
+                  synchronous_standby_names, with synchronous_commit = on), or declare the \
+                  replication if only a standby that has every commit is ever promoted"
                 .into(),
         })
     }
@@ -210,11 +210,59 @@ impl Seen {
         if self.away > 0 {
             return format!("{} replication slots wait for standbys that are away", self.away);
         }
-        match &self.lagging {
-            Some(names) => format!("commits do not wait for the standby {names}"),
-            None => format!("commits wait for some of {} standbys, not for all", self.followers),
+        if let Some(names) = &self.lagging {
+            return format!("commits do not wait for the standby {names}");
+        }
+        match self.wanted() {
+            Wanted { count, listed: Some(listed) } if count < listed => format!(
+                "commits wait for {count} of the {listed} standbys in synchronous_standby_names"
+            ),
+            _ => format!("commits wait for some of {} standbys, not for all", self.followers),
         }
     }
+}
+
+/// What `synchronous_standby_names` asks of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wanted {
+    /// How many standbys a commit waits for.
+    count: i64,
+    /// How many are listed; `None` where any name will do.
+    listed: Option<i64>,
+}
+
+impl Wanted {
+    /// Reads `s1, s2`, `2 (s1, s2)`, `FIRST 2 (s1, s2)` and `ANY 2 (s1, s2)`. The server has checked it.
+    fn of(names: &str) -> Self {
+        let (head, list) = match quoted(names).find(|(_, c, quoted)| *c == '(' && !quoted) {
+            Some((at, ..)) => names.split_at(at),
+            None => ("", names),
+        };
+        let count = head.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(1);
+        let mut listed = 1;
+        for (_, c, quoted) in quoted(list) {
+            match c {
+                '*' if !quoted => return Self { count, listed: None },
+                ',' if !quoted => listed += 1,
+                _ => {}
+            }
+        }
+        Self { count, listed: Some(listed) }
+    }
+
+    /// Whether a commit waits for every standby that is listed. `*` stands for any that connects: then
+    /// only those that are connected can be counted.
+    fn is_everyone(self) -> bool {
+        self.listed.is_none_or(|listed| self.count >= listed)
+    }
+}
+
+/// The characters of a list of names, with their place, and whether they are inside double quotes.
+fn quoted(names: &str) -> impl Iterator<Item = (usize, char, bool)> + '_ {
+    names.char_indices().scan(false, |inside, (at, c)| {
+        *inside ^= c == '"';
+        Some((at, c, *inside))
+    })
 }
 
 /// What is known of how safe acknowledged commits are.
@@ -346,7 +394,23 @@ mod tests {
             // Every commit waits, for a standby that is not there.
             (Seen { names: "s1".into(), ..seen() }, Synchronous),
             (two.clone(), Asynchronous),
-            (Seen { names: "any 2(s1,s2)".into(), ..two }, Synchronous),
+            (Seen { names: "any 2(s1,s2)".into(), ..two.clone() }, Synchronous),
+            // One of them is away: when it is back it may be promoted, and lacks commits.
+            (Seen { followers: 1, quorum: 1, ..two }, Asynchronous),
+            (
+                Seen { names: "ANY 2 (s1, s2, s3)".into(), followers: 2, quorum: 2, ..seen() },
+                Asynchronous,
+            ),
+            (Seen { names: "FIRST 1 (s1, s2)".into(), ..listed.clone() }, Asynchronous),
+            (Seen { names: "s1, s2".into(), ..listed.clone() }, Asynchronous),
+            (
+                Seen { names: "2 (s1, s2)".into(), followers: 2, synchronous: 2, ..seen() },
+                Synchronous,
+            ),
+            (Seen { names: r#""s1, of (2)""#.into(), ..listed.clone() }, Synchronous),
+            // Of any name: a standby that is away and has no slot cannot be known.
+            (Seen { names: "*".into(), ..listed.clone() }, Synchronous),
+            (Seen { names: "*".into(), followers: 2, ..listed.clone() }, Asynchronous),
         ] {
             assert_eq!(seen.replication(), replication, "{seen:?}");
             let found = codes(&seen).contains(&"postgres-replication");
