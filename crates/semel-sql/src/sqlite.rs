@@ -178,6 +178,7 @@ impl SqliteStore {
                 (ErrorKind::Misconfigured, "the file was opened to be read only")
             }
             Refused::Full => (ErrorKind::Unavailable, "the writer's queue is full; slow down"),
+            Refused::Overdue => (ErrorKind::Unavailable, queue::OVERDUE),
             Refused::Closed => (ErrorKind::Unavailable, "the store is closed; open it again"),
         };
         Error::new(kind, operation, text)
@@ -280,9 +281,14 @@ impl Store for SqliteStore {
     type Renewer = SqliteRenewer;
 
     async fn open(&self, draft: &Draft) -> Result<Opened> {
-        let (ticket, waiting) = self.enqueue(Step::Open(draft.clone()))?;
-        match self.open_or_look(&draft.key, ticket, waiting).await {
-            // Another process keeps the lock, or the disk is full. What is there can be read all the same.
+        let asked = match self.enqueue(Step::Open(draft.clone())) {
+            Ok((ticket, waiting)) => self.open_or_look(&draft.key, ticket, waiting).await,
+            Err(error) if self.0.shared.queue.is_overdue() => Err(error),
+            Err(error) => return Err(error),
+        };
+        match asked {
+            // A transaction or another process keeps the lock, or the disk is full. What is there can
+            // be read all the same.
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Capacity) => {
                 match self.look(&draft.key, "open").await {
                     Ok(Some(Peeked { record, now })) => {

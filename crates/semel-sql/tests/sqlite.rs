@@ -35,6 +35,8 @@ mod files;
 mod idmap;
 #[path = "sqlite/outbox.rs"]
 mod outbox;
+#[path = "sqlite/overdue.rs"]
+mod overdue;
 #[path = "sqlite/processes.rs"]
 mod processes;
 #[path = "sqlite/transactions.rs"]

@@ -5,6 +5,7 @@
 //! executed here.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,10 @@ pub(super) const GROUP: usize = 64;
 /// Steps that may wait in one lane. At a few thousand steps a second on a slow disk the last of
 /// them still is served within its lease; more would only be refused later.
 pub(super) const LANE: usize = 4096;
+
+/// Why nothing begins while a lent transaction is overdue.
+pub(super) const OVERDUE: &str = "a transaction has outlived its limit and still holds the database, so nothing was begun: its unit \
+     was moved out of its work (into a spawned task?), or its thread is blocked; end it, and try again";
 
 /// A step of the ledger.
 #[derive(Debug)]
@@ -114,9 +119,11 @@ pub(super) enum Refused {
     Full,
     /// The writer has ended.
     Closed,
+    /// The writer waits for a transaction that has outlived its limit.
+    Overdue,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Lane {
     Renew,
     Settle,
@@ -135,6 +142,7 @@ struct Lines {
     transact: VecDeque<Borrower>,
     tickets: u64,
     closed: bool,
+    overdue: bool,
 }
 
 /// The line. Independent of any runtime: callers may live on several.
@@ -163,6 +171,9 @@ impl Queue {
         lines.tickets += 1;
         let ticket = Ticket(lines.tickets);
         let lane = step.lane();
+        if lines.overdue && lane == Lane::Begin {
+            return Err(Refused::Overdue);
+        }
         let line = lines.of(lane);
         if line.len() >= LANE {
             return Err(Refused::Full);
@@ -178,6 +189,9 @@ impl Queue {
         let mut lines = self.lines();
         if lines.closed {
             return Err(Refused::Closed);
+        }
+        if lines.overdue {
+            return Err(Refused::Overdue);
         }
         if lines.transact.len() >= LANE {
             return Err(Refused::Full);
@@ -197,6 +211,24 @@ impl Queue {
             line.retain(|request| request.ticket != ticket);
             line.len() < before
         })
+    }
+
+    /// Refuses everything that would begin, until [`admit`](Self::admit), and hands out what waits to
+    /// begin. Renewals, outcomes and the outbox keep their places: they belong to work that has begun.
+    pub(super) fn refuse(&self) -> (VecDeque<Request>, VecDeque<Borrower>) {
+        let mut lines = self.lines();
+        lines.overdue = true;
+        (mem::take(&mut lines.begin), mem::take(&mut lines.transact))
+    }
+
+    /// Takes the [refusal](Self::refuse) back.
+    pub(super) fn admit(&self) {
+        self.lines().overdue = false;
+    }
+
+    /// Whether what would begin is [refused](Self::refuse).
+    pub(super) fn is_overdue(&self) -> bool {
+        self.lines().overdue
     }
 
     /// Lets nobody else in; who waits is still served.

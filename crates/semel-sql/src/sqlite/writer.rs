@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use semel::store::{Error, ErrorKind, Result};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -16,11 +17,11 @@ use sqlx::{ConnectOptions, Connection, Executor, Pool, Sqlite};
 use tokio::sync::{oneshot, watch};
 
 use super::group::{self, Broken};
-use super::queue::{Answer, Borrower, Queue, Request, Step};
-use super::settings::Builder;
+use super::queue::{Answer, Borrower, OVERDUE, Queue, Request, Step};
+use super::settings::{Builder, GRACE};
 use super::statements::Texts;
 use super::tick::Tick;
-use super::transaction::{self, SqliteTransaction};
+use super::transaction::{self, Returned, SqliteTransaction};
 use super::turnstile::Turnstile;
 use super::{failure, schema};
 use crate::error::again;
@@ -79,6 +80,8 @@ struct Writer {
     bench: Pool<Sqlite>,
     /// Where the writers of all processes take turns.
     turnstile: Turnstile,
+    /// After how long a lent transaction is overdue.
+    tenure: Duration,
 }
 
 /// Ends the line even if the writer panics: nobody may wait for a thread that is gone.
@@ -115,7 +118,10 @@ pub(super) async fn start(shared: Arc<Shared>, settings: Builder) -> Result<ones
                         let bench = transaction::workbench(options.clone());
                         let connection = Some(connection);
                         let turnstile = Turnstile::open(&settings.path, settings.patience());
-                        Writer { shared, options, connection, bench, turnstile }.serve().await;
+                        let tenure = settings.tenure() + GRACE;
+                        let writer =
+                            Writer { shared, options, connection, bench, turnstile, tenure };
+                        writer.serve().await;
                     }
                 }
                 Err(error) => {
@@ -240,7 +246,7 @@ impl Writer {
             Ok(transaction) => {
                 // If the borrower has left meanwhile, the transaction is dropped and comes home.
                 let _ = borrower.send(Ok(transaction));
-                if let Ok(returned) = back.await {
+                if let Some(returned) = self.returned(back).await {
                     returned.finish().await;
                 }
             }
@@ -249,6 +255,30 @@ impl Writer {
             }
         }
         self.shared.lent.send_replace(false);
+    }
+
+    /// Waits for a lent transaction. It cannot be taken back from work that moved it elsewhere: while it
+    /// is overdue, whatever would begin is refused instead of waiting without a word.
+    async fn returned(&self, mut back: oneshot::Receiver<Returned>) -> Option<Returned> {
+        if let Ok(returned) = tokio::time::timeout(self.tenure, &mut back).await {
+            return returned.ok();
+        }
+        let (path, limit) = (self.shared.path.display(), self.tenure);
+        tracing::error!(%path, ?limit, "a transaction has outlived its limit and still holds the \
+            database: calls are refused until it ends; do not move a unit out of its work (into \
+            `tokio::spawn`), and do not block its thread");
+        let (requests, borrowers) = self.shared.queue.refuse();
+        let refused = |operation| Error::new(ErrorKind::Unavailable, operation, OVERDUE);
+        for Request { step, reply, .. } in requests {
+            let _ = reply.send(Err(refused(step.operation())));
+        }
+        for borrower in borrowers {
+            let _ = borrower.send(Err(refused("begin")));
+        }
+        let returned = back.await.ok();
+        self.shared.queue.admit();
+        tracing::info!(%path, "the overdue transaction has ended: calls are taken again");
+        returned
     }
 }
 
