@@ -77,16 +77,16 @@ const LEVELS: [&str; 4] = [
 
 #[test]
 fn a_claim_handed_to_a_transaction_outlasts_its_lease_and_is_settled() {
-    run(settled_at_every_level(Ground::new));
+    run(settled_at(&LEVELS, Ground::new));
 }
 
 #[test]
 fn a_claim_handed_to_a_transaction_outlasts_its_lease_and_is_settled_on_mysql9() {
-    run(settled_at_every_level(Ground::mysql9));
+    run(settled_at(&LEVELS[2..3], Ground::mysql9));
 }
 
-async fn settled_at_every_level(place: impl AsyncFn() -> Ground) {
-    for level in LEVELS {
+async fn settled_at(levels: &[&str], place: impl AsyncFn() -> Ground) {
+    for level in levels {
         let ground = place().await;
         ground.run("CREATE TABLE orders (note VARCHAR(99)) ENGINE = InnoDB").await;
         let (executor, rival) = (executor(&ground).await, executor(&ground).await);
@@ -95,7 +95,8 @@ async fn settled_at_every_level(place: impl AsyncFn() -> Ground) {
         };
         let mut connection = fixed(&ground, level).await;
         executor.hold_in(&mut connection, &mut claim).await.expect("held");
-        let seen = "INSERT INTO orders SELECT COUNT(*) FROM semel_record";
+        // Not of our table: a level that locks what it reads would keep renewals off by itself.
+        let seen = "SELECT COUNT(*) FROM orders; INSERT INTO orders VALUES ('one')";
         sqlx::raw_sql(seen).execute(&mut connection).await.expect("a snapshot");
         outlasted(&executor).await;
         let found = executor.peek(&key("a")).await.expect("a store").expect("a record");
