@@ -182,7 +182,18 @@ impl Ledger {
         judged: Version,
         change: &Change,
     ) -> Result<Swapped> {
-        match self.try_swap(connection, key, judged, change).await {
+        let swapped = async {
+            // An UPDATE of MySQL's cannot be told not to wait for a row.
+            if self.server.flavour == Flavour::MySql {
+                let free = "SELECT 1 FROM semel_record WHERE digest = ? FOR UPDATE NOWAIT";
+                sqlx::query(free)
+                    .bind(identity(key).to_vec())
+                    .fetch_optional(&mut *connection)
+                    .await?;
+            }
+            self.try_swap(connection, key, judged, change).await
+        };
+        match swapped.await {
             Ok(swapped) => Ok(swapped),
             // The lost row may be whatever it likes by now: the caller asks again.
             Err(error) if self.merely_held(&error) => Ok(Swapped::Lost),

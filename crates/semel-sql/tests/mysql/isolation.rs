@@ -9,7 +9,7 @@ use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection};
 use semel_testkit::fixture::run;
 use tokio::time::timeout;
 
-use crate::fixture::{Ground, LONG, key};
+use crate::fixture::{Ground, LONG, at_once, key};
 
 /// Lapses while the test looks on; the work waits for that, not for a time.
 const LEASE: Duration = Duration::from_millis(300);
@@ -101,10 +101,11 @@ async fn settled_at(levels: &[&str], place: impl AsyncFn() -> Ground) {
         outlasted(&executor).await;
         let found = executor.peek(&key("a")).await.expect("a store").expect("a record");
         assert_eq!(found.record.number, 1, "{level}: renewed beside a snapshot");
-        for _ in 0..3 {
+        at_once(async |_| {
             let told = rivals(&rival).await.expect("an answer");
             assert!(told.in_progress(), "{level}: live work is not taken over: {told:?}");
-        }
+        })
+        .await;
         let swept = rival.sweep(10).await.expect("swept");
         assert_eq!((swept.removed, swept.suspended), (0, 0));
         let outcome = Outcome::new(Outcome::JSON, "1");
