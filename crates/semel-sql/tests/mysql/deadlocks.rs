@@ -3,7 +3,7 @@
 use semel::executor::{LocalReplay, Unit};
 use semel::{Command, Error, Executor, Key, State};
 use semel_sql::mysql::MySqlStore;
-use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection};
+use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection, Row as _};
 use semel_testkit::fixture::run;
 use semel_testkit::servers::{MariaDb, Options};
 use tokio::task::JoinHandle;
@@ -44,13 +44,20 @@ async fn rival(ground: &Ground) -> JoinHandle<()> {
         sent(&mut rival, "UPDATE stock SET n = n + 1 WHERE id = 1").await;
         sent(&mut rival, "ROLLBACK").await;
     });
-    let waits = format!(
-        "SELECT COUNT(*) FROM information_schema.innodb_trx \
-         WHERE trx_mysql_thread_id = {id} AND trx_state = 'LOCK WAIT'"
-    );
-    let seen = async { while ground.number(&waits).await == 0 {} };
+    let mut watcher = ground.plain().await;
+    let seen = async { while !waits_for_a_lock(&mut watcher, id).await {} };
     timeout(LONG, seen).await.expect("the rival waits for row 1");
     waiting
+}
+
+/// Whether the transaction of session `id` waits for a lock. By the monitor, which is always up to date:
+/// `information_schema.innodb_trx` is not read anew while it is asked more often than every 100 ms.
+async fn waits_for_a_lock(connection: &mut MySqlConnection, id: i64) -> bool {
+    let row = sqlx::raw_sql("SHOW ENGINE INNODB STATUS").fetch_one(connection).await;
+    let status: String = row.and_then(|row| row.try_get(2)).expect("the monitor");
+    let session = format!("thread id {id},");
+    let mut transactions = status.split("---TRANSACTION");
+    transactions.any(|shown| shown.contains("LOCK WAIT") && shown.contains(&session))
 }
 
 fn number(error: &sqlx::Error) -> Option<u16> {
