@@ -30,9 +30,9 @@ use crate::wire;
 /// it away is sent anew.
 ///
 /// What is [`Refused`](PublishError::Refused), and so buried: an event larger than the server or the
-/// stream takes. One whose subject the stream does not have is [`Unrouted`](PublishError::Unrouted) and
-/// waits until it has. A stream that is *missing* refuses everybody, so that is
-/// [`Unavailable`](PublishError::Unavailable) with a message that says what to do: the relay waits for
+/// stream takes. An event with a subject that the stream does not have is
+/// [`Unrouted`](PublishError::Unrouted) and waits until it has. A stream that is *missing* refuses every
+/// event, so that is [`Unavailable`](PublishError::Unavailable) with a message that says what to do: the relay waits for
 /// it and loses nothing.
 #[derive(Clone)]
 pub struct NatsPublisher {
