@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use semel::testing::FAILPOINT;
+use semel_core::testing::FAILPOINT;
 use semel_ids::map::IdMap;
 use semel_ids::migration::{BusinessTable, Checkpoint as _, FileCheckpoint, Migration, Verified};
 use semel_ids::resource::Order;
@@ -126,7 +126,7 @@ pub async fn run(place: &Place, settings: &Settings) -> Result<Line, Trouble> {
 struct Verify;
 
 impl table::Visitor for Verify {
-    type Output = semel::store::Result<Verified>;
+    type Output = semel_core::store::Result<Verified>;
 
     async fn visit<M: IdMap, T: BusinessTable>(self, map: M, table: T) -> Self::Output {
         Migration::of::<Order>(&map, &table).batch(5_000).verify(|_| {}).await

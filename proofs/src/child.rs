@@ -12,9 +12,9 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::executor::{Error, Unit};
-use semel::store::AnyStore;
-use semel::{Command, Context, Execution, Executor, Key, OnCrash, Policy, Sweeping, Wait};
+use semel_core::executor::{Error, Unit};
+use semel_core::store::AnyStore;
+use semel_core::{Command, Context, Execution, Executor, Key, OnCrash, Policy, Sweeping, Wait};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::oneshot;
@@ -152,7 +152,7 @@ pub enum Answer {
 ///
 /// # Errors
 /// The store could not be opened.
-pub async fn serve(settings: Settings) -> semel::store::Result<()> {
+pub async fn serve(settings: Settings) -> semel_core::store::Result<()> {
     let backend = settings.backend.clone();
     match settings.mode {
         Mode::Run | Mode::Hold => {
@@ -175,7 +175,7 @@ impl Visitor for Serve {
     }
 }
 
-fn executor<S: semel::Store>(store: S, settings: &Settings) -> Executor<S> {
+fn executor<S: semel_core::Store>(store: S, settings: &Settings) -> Executor<S> {
     let on_crash = match settings.mode {
         Mode::Hold => OnCrash::Hold,
         Mode::Transact | Mode::ClaimFirst | Mode::Run => OnCrash::Rerun,

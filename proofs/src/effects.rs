@@ -9,8 +9,8 @@ use std::future::Future;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use semel::Context;
-use semel::store::{Error, ErrorKind, Inspect, Result, TransactionalStore};
+use semel_core::Context;
+use semel_core::store::{Error, ErrorKind, Inspect, Result, TransactionalStore};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;

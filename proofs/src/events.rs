@@ -28,7 +28,7 @@ use crate::crash::{Deaths, Trouble};
 use crate::place::Place;
 use crate::report::Line;
 use crate::subject::Death;
-use semel::testing::FAILPOINT;
+use semel_core::testing::FAILPOINT;
 
 /// What to do.
 #[derive(Clone, Debug)]

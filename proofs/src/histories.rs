@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use semel::clock::{Clock, Timestamp, micros};
-use semel::store::memory::MemoryStore;
+use semel_core::clock::{Clock, Timestamp, micros};
+use semel_core::store::memory::MemoryStore;
 use semel_redis::RedisStore;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use semel::testing::{Guard, SABOTAGE};
+use semel_core::testing::{Guard, SABOTAGE};
 use serde_json::Value;
 use tokio::process::Command;
 

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::store::Draft;
-use semel::{
+use semel_core::store::Draft;
+use semel_core::{
     AttemptId, Command, Context, Executor, Fingerprint, Key, OnCrash, OperationId, Policy, Store,
 };
 use tokio::sync::oneshot;

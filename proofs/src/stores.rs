@@ -8,9 +8,9 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use semel::AnyStore;
-use semel::store::memory::MemoryStore;
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::AnyStore;
+use semel_core::store::memory::MemoryStore;
+use semel_core::store::{Error, ErrorKind, Result};
 use semel_redis::RedisStore;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;

@@ -7,9 +7,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use semel::executor::Error;
-use semel::store::Store as _;
-use semel::{Recorded, State};
+use semel_core::executor::Error;
+use semel_core::store::Store as _;
+use semel_core::{Recorded, State};
 use tokio::time::Instant;
 
 use crate::child::{self, Answer, Mode};

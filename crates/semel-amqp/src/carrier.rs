@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use semel::event::{Carried, Envelope, STRUCTURED, Unreadable};
+use semel_core::event::{Carried, Envelope, STRUCTURED, Unreadable};
 
 /// In front of an attribute's name, as the binding for AMQP wants it.
 const PREFIX: &str = "cloudEvents:";

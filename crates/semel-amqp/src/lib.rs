@@ -3,11 +3,11 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use semel::Executor;
-//! use semel::inbox::{Consumer, Failure, Inbox};
-//! use semel::outbox::Relay;
-//! use semel::outbox::memory::MemoryOutbox;
-//! use semel::store::memory::MemoryStore;
+//! use semel_core::Executor;
+//! use semel_core::inbox::{Consumer, Failure, Inbox};
+//! use semel_core::outbox::Relay;
+//! use semel_core::outbox::memory::MemoryOutbox;
+//! use semel_core::store::memory::MemoryStore;
 //! use semel_amqp::{AmqpPublisher, AmqpSource};
 //!
 //! let url = "amqp://guest:guest@127.0.0.1:5672/%2f";

@@ -13,8 +13,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Connection};
-use semel::event::Envelope;
-use semel::outbox::{PublishError, Publisher, partition};
+use semel_core::event::Envelope;
+use semel_core::outbox::{PublishError, Publisher, partition};
 
 pub use builder::PublisherBuilder;
 use verdict::Heard;

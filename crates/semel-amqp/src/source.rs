@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::inbox::{Source, SourceError};
+use semel_core::inbox::{Source, SourceError};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 

@@ -57,7 +57,8 @@ impl Topology {
             let reason = format!("it has 1 to {MAX_GROUP} of A-Z a-z 0-9 - _");
             return Err(SetupError::setting("group", reason));
         }
-        if self.kinds.iter().any(|kind| kind.is_empty() || kind.len() > semel::event::MAX_TYPE) {
+        if self.kinds.iter().any(|kind| kind.is_empty() || kind.len() > semel_core::event::MAX_TYPE)
+        {
             return Err(SetupError::setting("kinds", "one of them is no event type"));
         }
         if self.ordered.is_some_and(|queues| !(1..=BUCKETS).contains(&queues)) {

@@ -10,9 +10,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use semel::executor::{Command, Error, Execution, Executor, Unit};
-use semel::store::TransactionalStore;
-use semel::{OperationId, Reference};
+use semel_core::executor::{Command, Error, Execution, Executor, Unit};
+use semel_core::store::TransactionalStore;
+use semel_core::{OperationId, Reference};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};

@@ -1,7 +1,7 @@
 //! Where to look when the map does not know an id: business tables, while their rows are on their
 //! way into the map.
 
-use semel::store::{BoxFuture, Result};
+use semel_core::store::{BoxFuture, Result};
 use ulid::Ulid;
 
 use crate::codec::PublicId;

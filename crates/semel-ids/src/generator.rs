@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::Clock;
+use semel_core::Clock;
 use ulid::Ulid;
 
 /// Random bits of a ULID.

@@ -8,8 +8,8 @@ pub mod memory;
 
 use std::future::Future;
 
-use semel::key::{InvalidKey, check_tenant};
-use semel::store::{self, Result};
+use semel_core::key::{InvalidKey, check_tenant};
+use semel_core::store::{self, Result};
 use ulid::Ulid;
 
 use crate::codec::{Codec, PublicId};

@@ -21,7 +21,7 @@
 //! use semel_ids::migration::{MemoryTable, Migration};
 //! use semel_ids::resource::Order;
 //!
-//! # async fn example() -> semel::store::Result<()> {
+//! # async fn example() -> semel_core::store::Result<()> {
 //! let (map, table) = (MemoryMap::new(), MemoryTable::new());
 //! table.put("acme", "ord_01arz3ndektsv4rrffq69g5fav");
 //!
@@ -52,7 +52,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use semel::store::{ErrorKind, Result};
+use semel_core::store::{ErrorKind, Result};
 
 pub use backfill::Backfilled;
 pub use business::{BusinessRow, BusinessTable, Cursor, Field, Page};

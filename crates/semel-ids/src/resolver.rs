@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use semel::key::check_tenant;
+use semel_core::key::check_tenant;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 

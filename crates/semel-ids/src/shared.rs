@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use semel::store::{BoxFuture, Result};
+use semel_core::store::{BoxFuture, Result};
 use ulid::Ulid;
 
 /// What the cache holds under a key.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 use std::time::Duration;
 
-use semel::{Clock, clock::Timestamp};
+use semel_core::{Clock, clock::Timestamp};
 use semel_ids::{Generator, OnRollback};
 use ulid::Ulid;
 

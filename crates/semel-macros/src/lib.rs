@@ -64,10 +64,10 @@ pub fn idempotent(arguments: TokenStream, function: TokenStream) -> TokenStream 
     expand::expand(arguments.into(), function.into()).into()
 }
 
-/// Makes a unit struct or an empty enum a kind of thing with public ids: a `semel_ids::Resource`.
+/// Makes a unit struct or an empty enum a kind of thing with public ids: a `semel::ids::Resource`.
 ///
 /// ```
-/// use semel_ids::TypedId;
+/// use semel::ids::TypedId;
 /// use semel_macros::Resource;
 ///
 /// #[derive(Resource)]
@@ -77,13 +77,13 @@ pub fn idempotent(arguments: TokenStream, function: TokenStream) -> TokenStream 
 /// type WalletAccountId = TypedId<WalletAccount>;
 /// let id: WalletAccountId = "wac_01arz3ndektsv4rrffq69g5fav_3K".parse()?;
 /// assert!("wac_01arz3ndektsv4rrffq69g5fav".parse::<WalletAccountId>().is_err());
-/// # Ok::<(), semel_ids::InvalidId>(())
+/// # Ok::<(), semel::ids::InvalidId>(())
 /// ```
 ///
 /// | argument | what it is |
 /// |---|---|
 /// | `type = "…"` | needed. Its name in the map: a capital and at most 31 capitals, digits and underscores |
-/// | `prefix = "…"` | needed. What its public ids begin with: a lower-case letter and 1 to 9 lower-case letters or digits. No two types of a service share one; `semel_ids::Registry` sees to it |
+/// | `prefix = "…"` | needed. What its public ids begin with: a lower-case letter and 1 to 9 lower-case letters or digits. No two types of a service share one; `semel::ids::Registry` sees to it |
 /// | `checksum` | two characters more, which tell a mistyped id from an unknown one without asking anybody |
 /// | `base62` | four characters shorter, in both cases |
 ///

@@ -16,11 +16,11 @@ use crate::complaints::Complaints;
 /// Every argument, in the order in which the documentation lists them.
 const KNOWN: [&str; 4] = ["type", "prefix", "checksum", "base62"];
 
-/// Longest name and prefix: `semel_ids`' limits.
+/// Longest name and prefix: `semel::ids`' limits.
 const MAX_TYPE: usize = 32;
 const MAX_PREFIX: usize = 10;
 
-/// The implementation of `semel_ids::Resource`.
+/// The implementation of `semel::ids::Resource`.
 pub(crate) fn expand(item: TokenStream) -> TokenStream {
     let item = match syn::parse2::<DeriveInput>(item) {
         Ok(item) => item,
@@ -49,18 +49,18 @@ fn implementation(
     let checksum = checksum.then(|| quote_spanned!(at=> .checksum()));
     let codec = (base62.is_some() || checksum.is_some()).then(|| {
         quote_spanned! {at=>
-            fn codec() -> &'static ::semel_ids::Codec {
-                static CODEC: ::std::sync::LazyLock<::semel_ids::Codec> =
-                    ::std::sync::LazyLock::new(|| ::semel_ids::Codec::new() #base62 #checksum);
+            fn codec() -> &'static ::semel::ids::Codec {
+                static CODEC: ::std::sync::LazyLock<::semel::ids::Codec> =
+                    ::std::sync::LazyLock::new(|| ::semel::ids::Codec::new() #base62 #checksum);
                 &CODEC
             }
         }
     });
     quote_spanned! {at=>
         #[automatically_derived]
-        impl ::semel_ids::Resource for #item {
-            const TYPE: ::semel_ids::ResourceType =
-                ::semel_ids::ResourceType::new(#name, #prefix);
+        impl ::semel::ids::Resource for #item {
+            const TYPE: ::semel::ids::ResourceType =
+                ::semel::ids::ResourceType::new(#name, #prefix);
             #codec
         }
     }
@@ -213,7 +213,7 @@ fn is_prefix(prefix: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use semel_ids::resource::{InvalidResource, ResourceType};
+    use semel::ids::resource::{InvalidResource, ResourceType};
 
     use super::*;
 

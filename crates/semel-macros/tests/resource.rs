@@ -1,6 +1,6 @@
 //! What `#[derive(Resource)]` makes: ids of a kind, as its attribute says.
 
-use semel_ids::{Resource, TypedId};
+use semel::ids::{Resource, TypedId};
 use semel_macros::Resource as Derived;
 use ulid::Ulid;
 

@@ -2,16 +2,16 @@
 //! and a source that brings a group's messages until it has answered each.
 //!
 //! [`Topology`] names the stream and makes it. [`NatsPublisher`] stands behind a
-//! [`Relay`](semel::outbox::Relay), [`NatsSource`] in front of a
-//! [`Consumer`](semel::inbox::Consumer). What is handled once is decided by neither of them: that is
+//! [`Relay`](semel_core::outbox::Relay), [`NatsSource`] in front of a
+//! [`Consumer`](semel_core::inbox::Consumer). What is handled once is decided by neither of them: that is
 //! the inbox's ledger, because a broker forgets and repeats.
 //!
 //! ```no_run
-//! use semel::Executor;
-//! use semel::inbox::{Consumer, Failure, Inbox};
-//! use semel::outbox::Relay;
-//! use semel::outbox::memory::MemoryOutbox;
-//! use semel::store::memory::MemoryStore;
+//! use semel_core::Executor;
+//! use semel_core::inbox::{Consumer, Failure, Inbox};
+//! use semel_core::outbox::Relay;
+//! use semel_core::outbox::memory::MemoryOutbox;
+//! use semel_core::store::memory::MemoryStore;
 //! use semel_nats::{NatsPublisher, NatsSource, Topology};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

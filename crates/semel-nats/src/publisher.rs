@@ -14,8 +14,8 @@ use async_nats::jetstream::response::Response;
 use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, HeaderMap, Message, Request};
 use futures_util::StreamExt as _;
-use semel::event::{Envelope, EventId};
-use semel::outbox::{PublishError, Publisher};
+use semel_core::event::{Envelope, EventId};
+use semel_core::outbox::{PublishError, Publisher};
 use tokio::sync::OnceCell;
 
 use crate::link::{self, TIMEOUT, Unanswered};

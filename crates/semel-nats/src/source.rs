@@ -16,7 +16,7 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::consumer::pull::Config;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy};
-use semel::inbox::{Source, SourceError};
+use semel_core::inbox::{Source, SourceError};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use message::NatsMessage;

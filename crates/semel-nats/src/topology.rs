@@ -15,8 +15,8 @@ use async_nats::jetstream::context::{
 };
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
 use async_nats::jetstream::{self, ErrorCode};
-use semel::event::Envelope;
-use semel::outbox::partition;
+use semel_core::event::Envelope;
+use semel_core::outbox::partition;
 
 use crate::link::TIMEOUT;
 use crate::names::{self, InvalidSetting};

@@ -10,7 +10,7 @@ use async_nats::HeaderMap;
 use async_nats::header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID};
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
-use semel::event::{Carried, Envelope, Unreadable};
+use semel_core::event::{Carried, Envelope, Unreadable};
 
 const PREFIX: &str = "ce-";
 const CONTENT_TYPE: &str = "content-type";

@@ -8,7 +8,7 @@
 //! use semel_redis::RedisCache;
 //!
 //! let cache = RedisCache::open("redis://127.0.0.1:6379")?;
-//! # Ok::<(), semel::store::Error>(())
+//! # Ok::<(), semel_core::store::Error>(())
 //! ```
 //!
 //! # Clusters
@@ -29,7 +29,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use semel::store::{BoxFuture, Error, ErrorKind, Result};
+use semel_core::store::{BoxFuture, Error, ErrorKind, Result};
 use semel_ids::shared::{News, Note, Shared, Slot, Wrong};
 use ulid::Ulid;
 

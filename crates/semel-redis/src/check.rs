@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use redis::{Pipeline, Value};
-use semel::store::{Finding, Severity};
+use semel_core::store::{Finding, Severity};
 
 use crate::error::Failure;
 use crate::reply;

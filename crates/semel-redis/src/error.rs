@@ -4,7 +4,7 @@
 //! answered proves that nothing was changed. Only a reply that never came leaves a doubt.
 
 use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
-use semel::store::{Error, ErrorKind as Kind};
+use semel_core::store::{Error, ErrorKind as Kind};
 
 /// Why there is no answer to use.
 #[derive(Debug, Clone)]

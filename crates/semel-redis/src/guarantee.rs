@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use semel::store::{Guarantee, Replication, ReplicationState};
+use semel_core::store::{Guarantee, Replication, ReplicationState};
 
 use crate::check::Facts;
 use crate::settings::Settings;

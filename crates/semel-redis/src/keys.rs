@@ -3,7 +3,7 @@
 //! A record's name is the prefix and its key's digest in hex: no byte that a caller chose is part of
 //! it, so no `{…}` of theirs decides on a slot, and the eight digits in our logs find it.
 
-use semel::Digest;
+use semel_core::Digest;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 /// Hex digits of a digest.
@@ -74,7 +74,7 @@ fn digit(hex: u8) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use semel::Key;
+    use semel_core::Key;
 
     use super::*;
 

@@ -35,9 +35,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel::clock::micros;
-use semel::store::Draft;
-use semel::{
+use semel_core::clock::micros;
+use semel_core::store::Draft;
+use semel_core::{
     AttemptId, Entry, ErrorText, Fence, Fingerprint, Key, Kind, Lease, OnCrash, OperationId,
     Outcome, Principal, Record, Recorded, Reference, State, Timestamp, Version,
 };

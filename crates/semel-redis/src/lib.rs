@@ -5,8 +5,8 @@
 //! the server's clock; `PEXPIRE` only collects garbage.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), semel::store::Error> {
-//! use semel::store::{Severity, Store};
+//! # async fn example() -> Result<(), semel_core::store::Error> {
+//! use semel_core::store::{Severity, Store};
 //! use semel_redis::RedisStore;
 //!
 //! let store = RedisStore::connect("redis://127.0.0.1:6379").await?;

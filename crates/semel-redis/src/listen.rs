@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt};
 use redis::aio::{PubSub, PubSubSink};
 use redis::{Client, ConnectionInfo, ErrorKind as RedisErrorKind, Msg, RedisError, RedisResult};
-use semel::Hint;
-use semel::store::{BoxFuture, Error, ErrorKind, Listen, Result};
+use semel_core::Hint;
+use semel_core::store::{BoxFuture, Error, ErrorKind, Listen, Result};
 
 use crate::error::{Effect, Failure};
 use crate::settings::Settings;

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use redis::Value;
-use semel::Lease;
-use semel::store::{Renewed, Renewer, Result};
+use semel_core::Lease;
+use semel_core::store::{Renewed, Renewer, Result};
 
 use crate::error::Effect;
 use crate::keys::Keys;

@@ -1,7 +1,7 @@
 //! Reading the server's answers: the few shapes that our commands ask for, out of the many there are.
 
 use redis::Value;
-use semel::Timestamp;
+use semel_core::Timestamp;
 
 /// An integer.
 pub(crate) fn int(value: &Value) -> Option<i64> {

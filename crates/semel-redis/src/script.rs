@@ -78,7 +78,7 @@ impl Call<'_> {
         }
         #[cfg(feature = "testing")]
         if clock_is_sabotaged() {
-            let now = semel::Clock::system().now().as_micros();
+            let now = semel_core::Clock::system().now().as_micros();
             command.arg(now / 1_000_000).arg(now % 1_000_000);
         }
         command
@@ -87,7 +87,7 @@ impl Call<'_> {
 
 #[cfg(feature = "testing")]
 fn clock_is_sabotaged() -> bool {
-    semel::testing::sabotaged(semel::testing::Guard::StoreClock)
+    semel_core::testing::sabotaged(semel_core::testing::Guard::StoreClock)
 }
 
 /// With the guard on the store's clock removed, the scripts believe the caller's clock.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ConnectionInfo;
-use semel::store::{Error, ErrorKind, Replication, Result};
+use semel_core::store::{Error, ErrorKind, Replication, Result};
 
 use crate::check::{self, Facts};
 use crate::cluster::Cluster;
@@ -44,7 +44,7 @@ impl Settings {
 /// Settings of a [`RedisStore`].
 ///
 /// ```no_run
-/// # async fn example() -> Result<(), semel::store::Error> {
+/// # async fn example() -> Result<(), semel_core::store::Error> {
 /// use std::time::Duration;
 /// use semel_redis::RedisStore;
 ///

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redis::Value;
-use semel::clock::Timestamp;
-use semel::store::{
+use semel_core::clock::Timestamp;
+use semel_core::store::{
     Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listed,
     Listen, Opened, Page, Peeked, Replication, Result, Settled, Store, Swapped, Swept, Tally,
 };
-use semel::{Digest, ErrorText, Fence, Key, Lease, OnCrash, Record, State, Version};
+use semel_core::{Digest, ErrorText, Fence, Key, Lease, OnCrash, Record, State, Version};
 
 use crate::error::{Effect, Failure, unexpected};
 use crate::guarantee::GuaranteeState;
@@ -356,7 +356,7 @@ fn record_and_now(operation: &'static str, value: Value) -> Result<(Record, Time
 /// The condition of a settling or renewing write.
 pub(crate) fn lease_guard(lease: &Lease) -> Guard {
     #[cfg(feature = "testing")]
-    if semel::testing::sabotaged(semel::testing::Guard::Fence) {
+    if semel_core::testing::sabotaged(semel_core::testing::Guard::Fence) {
         return Guard::none();
     }
     Guard::lease(lease)
@@ -365,7 +365,7 @@ pub(crate) fn lease_guard(lease: &Lease) -> Guard {
 /// The condition of a write over a judged record.
 pub(crate) fn version_guard(version: Version) -> Guard {
     #[cfg(feature = "testing")]
-    if semel::testing::sabotaged(semel::testing::Guard::Version) {
+    if semel_core::testing::sabotaged(semel_core::testing::Guard::Version) {
         return Guard::none();
     }
     Guard::version(version)

@@ -6,7 +6,7 @@
 //! the streams.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), semel::store::Error> {
+//! # async fn example() -> Result<(), semel_core::store::Error> {
 //! use semel_redis::stream::Streams;
 //!
 //! let streams = Streams::builder().prefix("shop:events").connect("redis://127.0.0.1:6379").await?;
@@ -44,7 +44,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::Value;
-use semel::store::{Error, ErrorKind, Finding, Result};
+use semel_core::store::{Error, ErrorKind, Finding, Result};
 
 pub use message::StreamMessage;
 pub use publisher::StreamPublisher;

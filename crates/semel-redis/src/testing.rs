@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redis::Value;
-use semel::clock::micros;
-use semel::store::Result;
+use semel_core::clock::micros;
+use semel_core::store::Result;
 
 use crate::error::Effect;
 use crate::script::{self, Call};

@@ -8,11 +8,11 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value};
-use semel::store::{
+use semel_core::store::{
     Cursor, Ending, Error, ErrorKind, Filter, ForeignCursor, Listed, Page, Result, Swept, Tally,
     Unreadable,
 };
-use semel::{Digest, Entry, ErrorText, OnCrash, State, Timestamp};
+use semel_core::{Digest, Entry, ErrorText, OnCrash, State, Timestamp};
 
 use crate::error::{Effect, Failure, answer, unexpected};
 use crate::layout::{self, HEADER, Header, OUTLINE, Readable};
@@ -426,7 +426,7 @@ pub(crate) async fn names(store: &RedisStore) -> Result<Vec<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
-    use semel::Key;
+    use semel_core::Key;
 
     use super::*;
 

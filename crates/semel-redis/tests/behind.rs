@@ -8,11 +8,11 @@ mod support;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use semel::store::{
+use semel_core::store::{
     Change, Draft, Ending, ErrorKind, Filter, Inspect, Opened, Renewed, Renewer, Settled, Severity,
     Store, Swapped,
 };
-use semel::{ErrorText, Hint, OnCrash, Outcome, Recorded, State};
+use semel_core::{ErrorText, Hint, OnCrash, Outcome, Recorded, State};
 use semel_redis::RedisStore;
 use semel_testkit::servers::{Options, Redis, Server};
 use support::{Place, claim, client, draft, key};
@@ -136,7 +136,8 @@ async fn a_damaged_or_newer_value_is_corrupt_and_is_never_written_over() {
             set
         };
         let _: () = place.raw(&mut set()).await;
-        let corrupt = |error: semel::store::Error| assert_eq!(error.kind(), ErrorKind::Corrupt);
+        let corrupt =
+            |error: semel_core::store::Error| assert_eq!(error.kind(), ErrorKind::Corrupt);
         corrupt(store.open(&whole).await.unwrap_err());
         corrupt(store.peek(&whole.key).await.unwrap_err());
         if bad.len() < 113 || bad[0] != 1 {

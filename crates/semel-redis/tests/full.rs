@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use semel::store::{
+use semel_core::store::{
     Change, Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store, Swapped,
 };
-use semel::{AttemptId, Command, ErrorText, Executor, Outcome, Recorded, State};
+use semel_core::{AttemptId, Command, ErrorText, Executor, Outcome, Recorded, State};
 use semel_redis::RedisStore;
 use semel_testkit::servers::{Options, Redis, RedisCluster, Server};
 use support::{LONG, Place, claim, client, draft, key};
@@ -175,7 +175,7 @@ async fn work_that_ends_on_a_full_server_is_done_once_and_replayed_elsewhere() {
     let repeat = there.run(command("k"), none).await.unwrap();
     assert_eq!((repeat.value(), repeat.replayed()), (Some(&7), true));
     let refused = there.run(command("new"), none).await.unwrap_err();
-    assert!(matches!(refused, semel::Error::Capacity), "{refused:?}");
+    assert!(matches!(refused, semel_core::Error::Capacity), "{refused:?}");
     assert_eq!(effects.load(Ordering::Relaxed), 1);
 }
 

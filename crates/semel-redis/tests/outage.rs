@@ -6,8 +6,8 @@ mod support;
 
 use std::time::Duration;
 
-use semel::store::{Ending, ErrorKind, Opened, Settled, Store};
-use semel::{Key, Lease, Outcome, Recorded, State};
+use semel_core::store::{Ending, ErrorKind, Opened, Settled, Store};
+use semel_core::{Key, Lease, Outcome, Recorded, State};
 use semel_redis::RedisStore;
 use semel_testkit::proxy::{Direction, FaultProxy};
 use semel_testkit::servers::{Options, Redis, RedisCluster};
@@ -49,7 +49,7 @@ async fn a_server_that_died_is_found_again_and_has_forgotten_nothing() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     server.restart().unwrap();
     assert_eq!(store.peek(&key("k")).await.unwrap().unwrap().record.state, State::Running);
-    use semel::store::{Renewed, Renewer};
+    use semel_core::store::{Renewed, Renewer};
     let renewed = renewer.renew(&[(lease, Duration::from_secs(9))]).await.unwrap();
     assert_eq!(renewed, [Renewed::Extended]);
     assert_eq!(store.settle(&lease, &success()).await.unwrap(), Settled::Done);

@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel::store::{
+use semel_core::store::{
     Change, Draft, Ending, ErrorKind, Guarantee, Opened, Renewed, Renewer, Replication, Settled,
     Store,
 };
-use semel::{AttemptId, ErrorText, Key, OnCrash, Outcome, Record, Recorded, State, Version};
+use semel_core::{AttemptId, ErrorText, Key, OnCrash, Outcome, Record, Recorded, State, Version};
 use semel_redis::RedisStore;
 use semel_testkit::servers::{Options, Redis, Server};
 use support::{LONG, Place, claim, client, draft, key};

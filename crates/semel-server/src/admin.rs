@@ -13,8 +13,8 @@ use axum::routing::get;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use semel::store::Inspect;
-use semel::{Executor, Key};
+use semel_core::store::Inspect;
+use semel_core::{Executor, Key};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;

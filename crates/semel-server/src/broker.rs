@@ -7,8 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use semel::store::{Finding, Severity};
 use semel_amqp::{AmqpPublisher, SetupError};
+use semel_core::store::{Finding, Severity};
 use semel_nats::async_nats::Client;
 use semel_nats::async_nats::jetstream::{self, ErrorCode, context::GetStreamErrorKind};
 use semel_nats::{Topology, TopologyError};

@@ -21,7 +21,7 @@ pub(crate) mod words;
 use std::time::Duration;
 
 use clap::Args;
-use semel::EventId;
+use semel_core::EventId;
 
 use crate::failure::Failure;
 use crate::place::{Opening, Place, StoreKind, StoreUrl};

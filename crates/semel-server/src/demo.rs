@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use axum::extract::FromRef;
 use clap::Args;
-use semel::Executor;
+use semel_core::Executor;
 use semel_ids::Resolver;
 use semel_tower::axum::ids::Ids;
 use tokio_util::sync::CancellationToken;

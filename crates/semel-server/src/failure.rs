@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use semel::store::{Error, ErrorKind, ForeignCursor};
+use semel_core::store::{Error, ErrorKind, ForeignCursor};
 
 use crate::place::redacted;
 

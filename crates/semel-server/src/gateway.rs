@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use clap::Args;
 use http::HeaderName;
-use semel::store::memory::MemoryStore;
-use semel::{AnyStore, Executor};
+use semel_core::store::memory::MemoryStore;
+use semel_core::{AnyStore, Executor};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

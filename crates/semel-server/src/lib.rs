@@ -17,19 +17,6 @@ mod serve;
 pub mod settings;
 mod signals;
 
-/// The guides' examples, compiled with the tests.
-#[cfg(doctest)]
-mod guides {
-    #[doc = include_str!("../../../docs/guides/events-from-an-mq-callback.md")]
-    mod events_from_an_mq_callback {}
-    #[doc = include_str!("../../../docs/guides/key-design.md")]
-    mod key_design {}
-    #[doc = include_str!("../../../docs/guides/map-migration.md")]
-    mod map_migration {}
-    #[doc = include_str!("../../../docs/guides/public-ids.md")]
-    mod public_ids {}
-}
-
 use std::io::Write as _;
 use std::process::ExitCode;
 

@@ -12,9 +12,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use semel::Clock;
-use semel::store::memory::MemoryStore;
-use semel::store::{AnyStore, ErrorKind};
+use semel_core::Clock;
+use semel_core::store::memory::MemoryStore;
+use semel_core::store::{AnyStore, ErrorKind};
 use semel_redis::RedisStore;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
@@ -353,7 +353,7 @@ impl Place {
 }
 
 /// A file that was not opened is as unreachable as a server that is away, and here it can be seen why.
-fn unopened(path: &Path, error: semel::store::Error) -> Failure {
+fn unopened(path: &Path, error: semel_core::store::Error) -> Failure {
     match in_the_way(path) {
         Some(why) => Failure::unreachable(why),
         None => error.into(),
@@ -543,13 +543,13 @@ mod tests {
         }
         let url = "memory:?capacity=1".parse().unwrap();
         let place = Place::open(&url, Opening::Serve, "").await.unwrap();
-        let executor = semel::Executor::new(place.ledger());
+        let executor = semel_core::Executor::new(place.ledger());
         let run = async |id| {
-            let key = semel::Key::command("acme", "PAY", id).unwrap();
-            executor.run(semel::Command::new(key), |_| async { Ok::<_, String>(1) }).await
+            let key = semel_core::Key::command("acme", "PAY", id).unwrap();
+            executor.run(semel_core::Command::new(key), |_| async { Ok::<_, String>(1) }).await
         };
         assert!(run("a").await.is_ok());
-        assert!(matches!(run("b").await, Err(semel::Error::Capacity)));
+        assert!(matches!(run("b").await, Err(semel_core::Error::Capacity)));
     }
 
     #[test]

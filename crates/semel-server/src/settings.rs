@@ -19,7 +19,7 @@ mod sane;
 use std::path::Path;
 use std::time::Duration;
 
-use semel::policy::{OnFailure, Wait};
+use semel_core::policy::{OnFailure, Wait};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -115,12 +115,12 @@ fn garbled(text: &str, error: &toml::de::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use semel::bus::Bus;
-    use semel::executor::Polling;
-    use semel::outbox::RelayBuilder;
-    use semel::outbox::memory::MemoryOutbox;
-    use semel::policy::Policy;
-    use semel::store::memory::MemoryStore;
+    use semel_core::bus::Bus;
+    use semel_core::executor::Polling;
+    use semel_core::outbox::RelayBuilder;
+    use semel_core::outbox::memory::MemoryOutbox;
+    use semel_core::policy::Policy;
+    use semel_core::store::memory::MemoryStore;
 
     use super::*;
 
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(ledger.prefix, Ledger::default().prefix);
         assert_eq!(ledger.policy(), Policy::default());
         assert_eq!(ledger.polling(), Polling::default());
-        assert_eq!(inbox.policy(), semel::inbox::Inbox::<MemoryStore>::default_policy());
+        assert_eq!(inbox.policy(), semel_core::inbox::Inbox::<MemoryStore>::default_policy());
         assert_eq!(inbox.wait_max, Inbox::default().wait_max);
         assert_eq!(idresolve.resolver, semel_ids::Settings::default());
         // The only one without a default.
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(gateway, crate::gateway::settings::Gateway::default());
         // A relay shows its settings and nothing else.
         let builder =
-            || semel::outbox::Relay::builder(MemoryOutbox::new(), Bus::<MemoryStore>::new());
+            || semel_core::outbox::Relay::builder(MemoryOutbox::new(), Bus::<MemoryStore>::new());
         let [said, usual] = [relay.over(builder()), builder()];
         let shown = |builder: RelayBuilder<_, _>| format!("{:?}", builder.build().unwrap());
         assert_eq!(shown(said), shown(usual));
@@ -220,7 +220,8 @@ mod tests {
         assert_eq!((policy.lease, policy.wait), (seconds(5), Wait::UpTo(seconds(6))));
         assert_eq!(policy.max_attempts, Some(7));
         assert_eq!(policy.on_failure, OnFailure::Backoff { base: seconds(8), cap: seconds(9) });
-        let builder = semel::outbox::Relay::builder(MemoryOutbox::new(), Bus::<MemoryStore>::new());
+        let builder =
+            semel_core::outbox::Relay::builder(MemoryOutbox::new(), Bus::<MemoryStore>::new());
         let relay = format!("{:?}", settings.relay.over(builder).build().unwrap());
         for said in ["batch: 10", "11s", "12s", "13s", "14", "keep: 15s"] {
             assert!(relay.contains(said), "{said} in {relay}");

@@ -10,8 +10,8 @@
 
 use std::time::Duration;
 
-use semel::executor::Unit;
-use semel::{Command, Error, Execution, Executor, Fingerprint, Key, Wait};
+use semel_core::executor::Unit;
+use semel_core::{Command, Error, Execution, Executor, Fingerprint, Key, Wait};
 use semel_sql::sqlite::SqliteStore;
 use serde::{Deserialize, Serialize};
 use sqlx::Connection as _;

@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! # async fn example(pool: semel_sql::sqlx::SqlitePool, store: semel_sql::sqlite::SqliteStore)
-//! # -> semel::store::Result<()> {
+//! # -> semel_core::store::Result<()> {
 //! use semel_ids::migration::{FileCheckpoint, Migration};
 //! use semel_ids::resource::Order;
 //! use semel_sql::business::Layout;
@@ -24,7 +24,7 @@
 mod inspection;
 mod names;
 
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::store::{Error, ErrorKind, Result};
 use semel_ids::migration::{BusinessRow, Cursor, Field, Page};
 
 pub use inspection::Inspection;

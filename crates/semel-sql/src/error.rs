@@ -3,7 +3,7 @@
 //! The server's own codes are not here: each dialect brings them as [`Codes`]. What is shared is the
 //! one question that all of them answer alike: was anything sent, and did a reply come back?
 
-use semel::store::{Error, ErrorKind};
+use semel_core::store::{Error, ErrorKind};
 use sqlx::error::DatabaseError;
 
 /// A dialect's reading of the codes with which its server refuses a statement; `None` where the

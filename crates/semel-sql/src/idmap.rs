@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use semel::store::Result;
+use semel_core::store::Result;
 use semel_ids::map::{Binding, Inserted, Place, Row};
 use ulid::Ulid;
 

@@ -18,9 +18,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use semel::key::{Digest, Key};
-use semel::record::Version;
-use semel::store::{Change, Draft, Error, ErrorKind, Opened, Peeked, Result, Settled, Swapped};
+use semel_core::key::{Digest, Key};
+use semel_core::record::Version;
+use semel_core::store::{
+    Change, Draft, Error, ErrorKind, Opened, Peeked, Result, Settled, Swapped,
+};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
-use semel::fingerprint::Fingerprint;
-use semel::store::{Error, ErrorKind, Finding, Result, Severity};
+use semel_core::fingerprint::Fingerprint;
+use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
 
 /// One numbered step of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

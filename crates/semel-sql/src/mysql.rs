@@ -10,7 +10,7 @@
 //! `SET STATEMENT`; on MySQL 8 they were not, and `check` says so.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), semel::store::Error> {
+//! # async fn example() -> Result<(), semel_core::store::Error> {
 //! use semel_sql::mysql::MySqlStore;
 //!
 //! let store = MySqlStore::connect("mysql://app@localhost/shop").await?;
@@ -43,10 +43,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::claim::Lease;
-use semel::key::Key;
-use semel::record::Version;
-use semel::store::{
+use semel_core::claim::Lease;
+use semel_core::key::Key;
+use semel_core::record::Version;
+use semel_core::store::{
     Change, Draft, Ending, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer,
     Replication, ReplicationState, Result, Settled, Store, Swapped, Swept,
 };

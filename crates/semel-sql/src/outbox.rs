@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, HashMap};
 #[cfg(feature = "testing")]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use semel::claim::AttemptId;
-use semel::clock::{Timestamp, micros};
-use semel::event::{Carried, Envelope, EventId};
-use semel::outbox::{Fate, Lane, Leased, Marked, Row, Selection, Status, Ticket, Verb};
-use semel::outcome::ErrorText;
-use semel::store::Result;
+use semel_core::claim::AttemptId;
+use semel_core::clock::{Timestamp, micros};
+use semel_core::event::{Carried, Envelope, EventId};
+use semel_core::outbox::{Fate, Lane, Leased, Marked, Row, Selection, Status, Ticket, Verb};
+use semel_core::outcome::ErrorText;
+use semel_core::store::Result;
 
 pub(crate) use self::search::{GRACE, LONG, Looked, REDATED, SHORT, Search};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -359,7 +359,7 @@ pub(crate) struct Cursor {
 impl Cursor {
     /// The number after which to look, if a test took the guard away.
     pub(crate) fn after(&self) -> Option<u64> {
-        let removed = semel::testing::sabotaged(semel::testing::Guard::ClaimByState);
+        let removed = semel_core::testing::sabotaged(semel_core::testing::Guard::ClaimByState);
         removed.then(|| self.last.load(Ordering::SeqCst))
     }
 

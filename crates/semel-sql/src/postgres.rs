@@ -6,7 +6,7 @@
 //! skip locked rows.
 //!
 //! ```no_run
-//! # async fn example() -> semel::store::Result<()> {
+//! # async fn example() -> semel_core::store::Result<()> {
 //! use semel_sql::postgres::PgStore;
 //!
 //! let store = PgStore::connect("postgres://app@localhost/app").await?;
@@ -36,10 +36,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::claim::Lease;
-use semel::key::{Hint, Key};
-use semel::record::Version;
-use semel::store::{
+use semel_core::claim::Lease;
+use semel_core::key::{Hint, Key};
+use semel_core::record::Version;
+use semel_core::store::{
     Change, Draft, Ending, Finding, Guarantee, Listen, Opened, Peeked, Result, Settled, Store,
     Swapped, Swept,
 };

@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use semel::claim::{AttemptId, Fence, OperationId};
-use semel::clock::{Timestamp, micros};
-use semel::fingerprint::Fingerprint;
-use semel::key::{Key, Kind, Principal};
-use semel::outcome::{ErrorText, Outcome, Recorded, Reference};
-use semel::policy::OnCrash;
-use semel::record::{Entry, Record, State};
-use semel::store::{Cursor, Draft, Ending, Error, Listed, Page, Result, Unreadable};
+use semel_core::claim::{AttemptId, Fence, OperationId};
+use semel_core::clock::{Timestamp, micros};
+use semel_core::fingerprint::Fingerprint;
+use semel_core::key::{Key, Kind, Principal};
+use semel_core::outcome::{ErrorText, Outcome, Recorded, Reference};
+use semel_core::policy::OnCrash;
+use semel_core::record::{Entry, Record, State};
+use semel_core::store::{Cursor, Draft, Ending, Error, Listed, Page, Result, Unreadable};
 
 use crate::error::corrupt;
 
@@ -327,6 +327,6 @@ fn code(stored: i16) -> Option<u8> {
 
 /// Reads what a dialect could not decode as the damage that it is.
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
-pub(crate) fn undecodable(operation: &'static str, error: sqlx::Error) -> semel::store::Error {
-    semel::store::Error::new(semel::store::ErrorKind::Corrupt, operation, error)
+pub(crate) fn undecodable(operation: &'static str, error: sqlx::Error) -> semel_core::store::Error {
+    semel_core::store::Error::new(semel_core::store::ErrorKind::Corrupt, operation, error)
 }

@@ -7,7 +7,7 @@
 //! turns by SQLite's lock, and one that waits too long is told `Busy`.
 //!
 //! Deliberately absent: databases in memory (refused: each connection would have its own; use
-//! [`MemoryStore`](semel::store::memory::MemoryStore)), network file systems (reported by `check`)
+//! [`MemoryStore`](semel_core::store::memory::MemoryStore)), network file systems (reported by `check`)
 //! and wake-ups across processes: a waiter in another process polls.
 
 mod business;
@@ -32,10 +32,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::claim::Lease;
-use semel::key::Key;
-use semel::record::Version;
-use semel::store::{
+use semel_core::claim::Lease;
+use semel_core::key::Key;
+use semel_core::record::Version;
+use semel_core::store::{
     Change, Draft, Ending, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer,
     Result, Settled, Store, Swapped, Swept, TransactionalStore,
 };
@@ -62,7 +62,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The ledger in a SQLite file. Cheap to clone: clones share the writer.
 ///
 /// ```
-/// # async fn example(directory: &std::path::Path) -> semel::store::Result<()> {
+/// # async fn example(directory: &std::path::Path) -> semel_core::store::Result<()> {
 /// use semel_sql::sqlite::SqliteStore;
 ///
 /// let store = SqliteStore::open(directory.join("ledger.db")).await?;

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::poll;
-use semel::store::{
+use semel_core::store::{
     BoxFuture, Change, Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store, Swapped,
     TransactionalStore,
 };
-use semel::{
+use semel_core::{
     AttemptId, Clock, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome,
     Recorded, State, Timestamp,
 };
@@ -97,7 +97,7 @@ impl Place {
 
     /// Sets the clock: no time passes.
     fn set_clock(&self, span: Duration, ahead: bool) {
-        let (now, by) = (self.clock.now().as_micros(), semel::clock::micros(span));
+        let (now, by) = (self.clock.now().as_micros(), semel_core::clock::micros(span));
         self.clock.set(Timestamp::from_micros(if ahead { now + by } else { now - by }));
     }
 

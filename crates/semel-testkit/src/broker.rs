@@ -29,8 +29,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel::inbox::Source;
-use semel::outbox::Publisher;
+use semel_core::inbox::Source;
+use semel_core::outbox::Publisher;
 
 pub use list::BEHAVIOURS;
 pub use outage::leave_dead_for;
@@ -59,7 +59,7 @@ pub trait BrokerFixture: Send + Sync + 'static {
     /// How long the broker of this fixture waits for an answer before it brings a message again.
     ///
     /// Set it short, for behaviours wait for it several times over; but so long that a loaded
-    /// machine [keeps](semel::inbox::Message::keep) a message in time. Default 3 s. Where the broker
+    /// machine [keeps](semel_core::inbox::Message::keep) a message in time. Default 3 s. Where the broker
     /// waits for ever as long as its client lives, any span will do.
     fn patience(&self) -> Duration {
         Duration::from_secs(3)

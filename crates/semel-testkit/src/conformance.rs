@@ -51,7 +51,7 @@ use crate::suite::Groups;
 /// # struct MyFixture;
 /// # impl MyFixture { async fn new() -> Self { MyFixture } }
 /// # impl Fixture for MyFixture {
-/// #     type Store = semel::store::memory::MemoryStore;
+/// #     type Store = semel_core::store::memory::MemoryStore;
 /// #     async fn store(&self) -> Self::Store { Self::Store::new() }
 /// # }
 /// conformance!(MyFixture::new());

@@ -5,8 +5,8 @@
 //! [`proxy`](crate::proxy).
 //!
 //! ```
-//! use semel::store::memory::MemoryStore;
-//! use semel::store::{ErrorKind, Store};
+//! use semel_core::store::memory::MemoryStore;
+//! use semel_core::store::{ErrorKind, Store};
 //! use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 //!
 //! # semel_testkit::fixture::run(async {
@@ -26,12 +26,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::store::{
+use semel_core::store::{
     Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Held, Inspect,
     Listed, Listen, Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
     Tally, TransactionalStore,
 };
-use semel::{Hint, Key, Lease, Version};
+use semel_core::{Hint, Key, Lease, Version};
 
 pub use self::script::{Fault, Faults, Verb};
 

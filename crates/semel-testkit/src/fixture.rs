@@ -7,8 +7,8 @@
 use std::future::Future;
 use std::time::Duration;
 
-use semel::Key;
-use semel::store::{BoxFuture, Inspect};
+use semel_core::Key;
+use semel_core::store::{BoxFuture, Inspect};
 
 /// A place for one test's records: a database, a key prefix, a directory. Dropping it cleans up.
 ///
@@ -36,7 +36,7 @@ pub trait Fixture: Send + Sync + 'static {
     }
 
     /// Sets the store's clock `span` ahead, or back again: no time passes, and what the store remembers
-    /// of its clock ([`Watermark`](semel::store::Watermark)) stays where it was. `false`, the default, if
+    /// of its clock ([`Watermark`](semel_core::store::Watermark)) stays where it was. `false`, the default, if
     /// that is not to be had, or moves nothing.
     ///
     /// Where the clock is a server's, the stored times and the mark are moved the other way.
@@ -52,7 +52,7 @@ pub trait Fixture: Send + Sync + 'static {
     }
 
     /// Damages the stored record of `key` so that reading it must fail as
-    /// [`Corrupt`](semel::store::ErrorKind::Corrupt): cut it short, or give it a state that does
+    /// [`Corrupt`](semel_core::store::ErrorKind::Corrupt): cut it short, or give it a state that does
     /// not exist. `None`, the default, is for stores whose records nothing can reach but
     /// themselves.
     fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {

@@ -10,7 +10,7 @@
 //! | `rollback` | what is inserted is part of a transaction that can be rolled back |
 //! | `writers` | two transactions can be open and write at the same time |
 //! | `foreign` | somebody else can write rows |
-//! | `executor` | the map is also a [`TransactionalStore`](semel::store::TransactionalStore) |
+//! | `executor` | the map is also a [`TransactionalStore`](semel_core::store::TransactionalStore) |
 //!
 //! Each behaviour was written against a wrong map that someone could have built: one without the
 //! tenant in its key, one that is case-insensitive, one that forgets that internal ids are unique, one

@@ -22,8 +22,8 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use semel::store::memory::MemoryStore;
-//! use semel::{Clock, Timestamp};
+//! use semel_core::store::memory::MemoryStore;
+//! use semel_core::{Clock, Timestamp};
 //! use semel_testkit::{Fixture, behaviours};
 //!
 //! struct Memory {
@@ -69,8 +69,8 @@
 //!
 //! # How to prove your own store
 //!
-//! 1. Implement [`Store`](semel::store::Store) and [`Inspect`](semel::store::Inspect). A store keeps
-//!    records and decides nothing: [`MemoryStore`](semel::store::memory::MemoryStore) is the
+//! 1. Implement [`Store`](semel_core::store::Store) and [`Inspect`](semel_core::store::Inspect). A store keeps
+//!    records and decides nothing: [`MemoryStore`](semel_core::store::memory::MemoryStore) is the
 //!    reference, in 300 lines.
 //! 2. Write a [`Fixture`]: a fresh place for each test, another handle on it, and a way to let its
 //!    time pass. Give it [`corrupt`](Fixture::corrupt) if anything else can write where your records
@@ -87,9 +87,9 @@
 //!    thinned history and the seed that replays it.
 //! 5. Put a [`FaultProxy`](proxy::FaultProxy) between your store and its server. Cut the reply of
 //!    every verb after every number of bytes: a step whose reply did not arrive whole is
-//!    [`Ambiguous`](semel::store::ErrorKind::Ambiguous), and only a connection that was never made,
+//!    [`Ambiguous`](semel_core::store::ErrorKind::Ambiguous), and only a connection that was never made,
 //!    or a reply that proves that nothing ran, is
-//!    [`Unavailable`](semel::store::ErrorKind::Unavailable). Assert on
+//!    [`Unavailable`](semel_core::store::ErrorKind::Unavailable). Assert on
 //!    [`faults`](proxy::FaultProxy::faults) that the fault happened, and on
 //!    [`traffic`](proxy::FaultProxy::traffic) that `open`, `settle` and `peek` are one trip each.
 //! 6. Break your store on purpose, one guard at a time, and see the suite turn red. This crate does

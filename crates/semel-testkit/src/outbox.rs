@@ -10,7 +10,7 @@
 //! | `rollback` | appends are part of a transaction that can be rolled back |
 //! | `writers` | two transactions can be open and write at the same time |
 //! | `damage` | rows can be damaged from outside |
-//! | `executor` | the outbox is also a [`TransactionalStore`](semel::store::TransactionalStore) |
+//! | `executor` | the outbox is also a [`TransactionalStore`](semel_core::store::TransactionalStore) |
 //!
 //! Each behaviour was written against a wrong outbox that someone could have built: one that forgets
 //! lanes, one whose claim goes by a cursor, one that marks without a token, one that leases nothing.
@@ -19,8 +19,8 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use semel::outbox::memory::MemoryOutbox;
-//! use semel::{Clock, Timestamp};
+//! use semel_core::outbox::memory::MemoryOutbox;
+//! use semel_core::{Clock, Timestamp};
 //! use semel_testkit::{OutboxFixture, outbox_behaviours};
 //!
 //! struct Memory {
@@ -94,7 +94,7 @@ pub mod transacting;
 use std::future::Future;
 use std::time::Duration;
 
-use semel::outbox::Outbox;
+use semel_core::outbox::Outbox;
 
 pub use list::BEHAVIOURS;
 

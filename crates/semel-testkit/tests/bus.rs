@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::bus::Bus;
-use semel::event::{Envelope, EventId};
-use semel::inbox::{Failure, Group, HandleError, Handled, Inbox, InvalidGroup};
-use semel::outbox::memory::MemoryOutbox;
-use semel::outbox::{Outbox, PublishError, Publisher, Relay, Row, Selection, Status};
-use semel::store::memory::MemoryStore;
-use semel::{Executor, OnFailure, Policy, State};
+use semel_core::bus::Bus;
+use semel_core::event::{Envelope, EventId};
+use semel_core::inbox::{Failure, Group, HandleError, Handled, Inbox, InvalidGroup};
+use semel_core::outbox::memory::MemoryOutbox;
+use semel_core::outbox::{Outbox, PublishError, Publisher, Relay, Row, Selection, Status};
+use semel_core::store::memory::MemoryStore;
+use semel_core::{Executor, OnFailure, Policy, State};
 
 /// What was handled: the consumer and the event.
 #[derive(Clone, Default)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::executor::{Claimed, LocalReplay, NoDurableClaim, Verification};
-use semel::store::memory::MemoryStore;
-use semel::store::{Change, Ending, Store as _, Swapped};
-use semel::{
+use semel_core::executor::{Claimed, LocalReplay, NoDurableClaim, Verification};
+use semel_core::store::memory::MemoryStore;
+use semel_core::store::{Change, Ending, Store as _, Swapped};
+use semel_core::{
     Clock, Command, Error, ErrorText, Execution, Executor, Key, OnCrash, OnFailure, Operate,
     Operated, Outcome, Resolution, State, Sweeping, Timestamp,
 };
@@ -56,7 +56,7 @@ async fn crash(executor: &Executor<Store>, clock: &Clock, command: Command) {
     clock.advance(PAST_LEASE);
 }
 
-async fn record(store: &Store) -> Option<semel::Record> {
+async fn record(store: &Store) -> Option<semel_core::Record> {
     store.sound().peek(&key()).await.expect("memory does not fail").map(|found| found.record)
 }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::executor::{LocalReplay, Polling};
-use semel::store::memory::MemoryStore;
-use semel::store::{ErrorKind, Filter, Inspect as _, Store as _};
-use semel::{
+use semel_core::executor::{LocalReplay, Polling};
+use semel_core::store::memory::MemoryStore;
+use semel_core::store::{ErrorKind, Filter, Inspect as _, Store as _};
+use semel_core::{
     Clock, Command, Entry, Error, Execution, Executor, Fingerprint, Key, OnCrash, Operate,
     Operated, Policy, State, Sweeping, Timestamp, Wait,
 };

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use semel::store::memory::MemoryStore;
-use semel::store::{Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store};
-use semel::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId};
+use semel_core::store::memory::MemoryStore;
+use semel_core::store::{Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store};
+use semel_core::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_testkit::{Fixture, conformance};
 
-struct Sound(FaultyStore<MemoryStore>, semel::Clock);
+struct Sound(FaultyStore<MemoryStore>, semel_core::Clock);
 
 impl Sound {
     async fn new() -> Self {
-        let clock = semel::Clock::manual(semel::Timestamp::from_micros(1_700_000_000_000_000));
+        let clock =
+            semel_core::Clock::manual(semel_core::Timestamp::from_micros(1_700_000_000_000_000));
         Sound(FaultyStore::new(MemoryStore::with(10_000, clock.clone())), clock)
     }
 }

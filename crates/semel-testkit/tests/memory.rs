@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::store::memory::MemoryStore;
-use semel::{Clock, Timestamp};
+use semel_core::store::memory::MemoryStore;
+use semel_core::{Clock, Timestamp};
 use semel_testkit::{Fixture, conformance, model_test};
 
 struct Memory {
@@ -31,7 +31,7 @@ impl Fixture for Memory {
 
     /// Moves nothing: the store goes by the time that passes.
     async fn jump(&self, span: Duration, ahead: bool) -> bool {
-        let (now, by) = (self.clock.now().as_micros(), semel::clock::micros(span));
+        let (now, by) = (self.clock.now().as_micros(), semel_core::clock::micros(span));
         self.clock.set(Timestamp::from_micros(if ahead { now + by } else { now - by }));
         false
     }
@@ -46,8 +46,8 @@ model_test!(Memory::new());
 
 /// What only this store does: it is bounded.
 mod capacity {
-    use semel::store::{Draft, Ending, ErrorKind, Opened, Store};
-    use semel::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded};
+    use semel_core::store::{Draft, Ending, ErrorKind, Opened, Store};
+    use semel_core::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded};
 
     use super::*;
 

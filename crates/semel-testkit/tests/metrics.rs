@@ -8,12 +8,12 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
-use semel::event::Envelope;
-use semel::inbox::{Answer, Failure, Group, Inbox, Waiting};
-use semel::outbox::memory::MemoryOutbox;
-use semel::outbox::{Ask, Outbox, PublishError, Publisher, Relay, Selection};
-use semel::store::memory::MemoryStore;
-use semel::{
+use semel_core::event::Envelope;
+use semel_core::inbox::{Answer, Failure, Group, Inbox, Waiting};
+use semel_core::outbox::memory::MemoryOutbox;
+use semel_core::outbox::{Ask, Outbox, PublishError, Publisher, Relay, Selection};
+use semel_core::store::memory::MemoryStore;
+use semel_core::{
     Clock, Executor, Kind, Operate as _, Operated, Policy, Principal, State, Timestamp, Wait,
 };
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
@@ -217,7 +217,7 @@ async fn an_outage_shows_in_the_gauges_of_the_backlog_and_its_end_too() {
     book.shows("semel_outbox_pending", 0.0).await;
     assert_eq!(book.get("semel_outbox_oldest_seconds"), Some(0.0));
     assert_eq!(book.get("semel_outbox_dead"), Some(1.0), "until somebody deals with it");
-    let verb = semel::outbox::Verb::Discard { reason: "a test".to_owned() };
+    let verb = semel_core::outbox::Verb::Discard { reason: "a test".to_owned() };
     let applied = outbox.apply(&Selection::default(), &verb, None, 10).await;
     assert_eq!(applied.expect("a verb").changed, 1);
     book.shows("semel_outbox_dead", 0.0).await;
@@ -387,7 +387,7 @@ async fn the_worst_of_many_failed_events_shows_in_its_gauge() {
     let digest = |event: &Envelope| {
         let id = event.id().to_string();
         let of = (event.tenant(), Principal::global());
-        semel::Key::new(Kind::Event, of.0, "INVENTORY", of.1, &id).expect("a key").digest()
+        semel_core::Key::new(Kind::Event, of.0, "INVENTORY", of.1, &id).expect("a key").digest()
     };
     events.sort_by_key(|event| digest(event));
     let worst = events.pop().expect("there are many");
@@ -409,8 +409,9 @@ async fn what_is_held_and_what_waits_shows_in_the_ledgers_gauges() {
     let book = Book::default();
     let _here = metrics::set_default_local_recorder(&book);
     let executor = Executor::new(MemoryStore::new());
-    let command =
-        |id: &str| semel::Command::new(semel::Key::command("acme", "PAY", id).expect("a key"));
+    let command = |id: &str| {
+        semel_core::Command::new(semel_core::Key::command("acme", "PAY", id).expect("a key"))
+    };
     let fail = |_| async { Err::<(), _>("the bank is away") };
     assert!(executor.run(command("1"), fail).await.is_err());
     assert!(executor.run(command("2").max_attempts(1), fail).await.is_err());
@@ -441,7 +442,9 @@ async fn no_label_carries_a_key_or_an_id() {
     let _ = inbox
         .executor()
         .run(
-            semel::Command::new(semel::Key::command("acme", "PAY", "secret-key").expect("a key")),
+            semel_core::Command::new(
+                semel_core::Key::command("acme", "PAY", "secret-key").expect("a key"),
+            ),
             |_| async { Ok::<_, String>(1) },
         )
         .await;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::outbox::memory::MemoryOutbox;
-use semel::{Clock, Timestamp};
+use semel_core::outbox::memory::MemoryOutbox;
+use semel_core::{Clock, Timestamp};
 use semel_testkit::{OutboxFixture, outbox_conformance};
 
 struct Memory {
@@ -43,7 +43,7 @@ impl OutboxFixture for Memory {
 
     /// Moves nothing: the outbox goes by the time that passes.
     async fn jump(&self, span: Duration, ahead: bool) -> bool {
-        let (now, by) = (self.clock.now().as_micros(), semel::clock::micros(span));
+        let (now, by) = (self.clock.now().as_micros(), semel_core::clock::micros(span));
         self.clock.set(Timestamp::from_micros(if ahead { now + by } else { now - by }));
         false
     }
@@ -53,8 +53,8 @@ outbox_conformance!(Memory::new());
 
 /// What does not depend on the outbox: a relay that cannot work is not built.
 mod settings {
-    use semel::InvalidPolicy;
-    use semel::outbox::Relay;
+    use semel_core::InvalidPolicy;
+    use semel_core::outbox::Relay;
     use semel_testkit::outbox::broker::Broker;
 
     use super::*;

@@ -1,8 +1,8 @@
 //! What a relay makes of a broker that says nothing about one event and takes the others.
 
-use semel::Envelope;
-use semel::outbox::memory::MemoryOutbox;
-use semel::outbox::{Outbox, PublishError, Publisher, Relay, Selection, Status};
+use semel_core::Envelope;
+use semel_core::outbox::memory::MemoryOutbox;
+use semel_core::outbox::{Outbox, PublishError, Publisher, Relay, Selection, Status};
 
 /// Takes everything but the events of one type, about which it says nothing.
 struct Deaf;

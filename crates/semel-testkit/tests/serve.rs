@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::executor::LocalReplay;
-use semel::store::memory::MemoryStore;
-use semel::store::{ErrorKind, Store as _};
-use semel::{
+use semel_core::executor::LocalReplay;
+use semel_core::store::memory::MemoryStore;
+use semel_core::store::{ErrorKind, Store as _};
+use semel_core::{
     Clock, Command, Error, Executor, Key, OnCrash, Outcome, Record, Recorded, Reference, Served,
     Settlement, State, Sweeping, Timestamp,
 };

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use semel::event::{Envelope, TraceContext};
-use semel::outbox::memory::MemoryOutbox;
-use semel::outbox::{Outbox, PublishError, Publisher, Relay};
+use semel_core::event::{Envelope, TraceContext};
+use semel_core::outbox::memory::MemoryOutbox;
+use semel_core::outbox::{Outbox, PublishError, Publisher, Relay};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -44,7 +44,7 @@ impl Log {
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("semel::")
+        metadata.target().starts_with("semel_core::")
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {

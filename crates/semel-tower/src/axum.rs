@@ -7,9 +7,9 @@ pub mod ids;
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
-use semel::Context;
-use semel::executor::Unit;
-use semel::store::TransactionalStore;
+use semel_core::Context;
+use semel_core::executor::Unit;
+use semel_core::store::TransactionalStore;
 
 use crate::http::Slug;
 use crate::road::{Transaction, Unprotected};
@@ -117,8 +117,8 @@ mod tests {
     use axum::body::Body;
     use axum::routing::post;
     use http::{Request, StatusCode};
-    use semel::Executor;
-    use semel::store::memory::MemoryStore;
+    use semel_core::Executor;
+    use semel_core::store::memory::MemoryStore;
     use semel_sql::sqlite::SqliteStore;
     use tower::ServiceExt as _;
 

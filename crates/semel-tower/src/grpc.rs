@@ -11,7 +11,7 @@
 //! | key missing where it is required, malformed, repeated | `INVALID_ARGUMENT` |
 //! | another message under the same key | `FAILED_PRECONDITION` |
 //! | still running; failed and not yet due; another attempt took over | `ABORTED`, with `grpc-retry-pushback-ms` |
-//! | waited for the answer until the route's [deadline](semel::Wait::Deadline) | `DEADLINE_EXCEEDED` |
+//! | waited for the answer until the route's [deadline](semel_core::Wait::Deadline) | `DEADLINE_EXCEEDED` |
 //! | failed for good, given up, uncertain; done, but the answer was too large to keep | `FAILED_PRECONDITION` |
 //! | message too large; ledger full | `RESOURCE_EXHAUSTED` |
 //! | tenant or caller cannot be told | `UNAUTHENTICATED` |
@@ -45,8 +45,8 @@
 //! use bytes::Bytes;
 //! use http::{HeaderMap, HeaderValue, Request, Response};
 //! use http_body_util::{BodyExt as _, Full};
-//! use semel::Executor;
-//! use semel::store::memory::MemoryStore;
+//! use semel_core::Executor;
+//! use semel_core::store::memory::MemoryStore;
 //! use semel_tower::grpc::{GrpcLayer, Rules};
 //! use semel_tower::{Body, Scope, Tenant};
 //! use std::convert::Infallible;
@@ -64,8 +64,8 @@
 //! async fn charge(
 //!     request: Request<Body<Full<Bytes>>>,
 //! ) -> Result<Response<http_body_util::combinators::BoxBody<Bytes, Infallible>>, Infallible> {
-//!     // In a tonic handler: request.extensions().get::<semel::Context>()
-//!     let claim = request.extensions().get::<semel::Context>().expect("a call with a key");
+//!     // In a tonic handler: request.extensions().get::<semel_core::Context>()
+//!     let claim = request.extensions().get::<semel_core::Context>().expect("a call with a key");
 //!     assert_eq!(claim.attempt(), 1);
 //!     let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), 0.into())]);
 //!     let message = Full::from(&b"\0\0\0\0\x02ok"[..]);

@@ -16,8 +16,8 @@
 //! axum's own (`middleware::from_fn`) needs
 //! `.map_request(|request: Request<_>| request.map(axum::body::Body::new))` in between. A handler's
 //! answer is delivered when it is whole and recorded; what must stream goes without a key. Every
-//! answer under a key has its [`Key`](semel::Key) in its extensions, so that a log outside can tell
-//! its digest; a problem has its [`Slug`], an answer that was kept its [`Receipt`](semel::Receipt).
+//! answer under a key has its [`Key`](semel_core::Key) in its extensions, so that a log outside can tell
+//! its digest; a problem has its [`Slug`], an answer that was kept its [`Receipt`](semel_core::Receipt).
 //!
 //! # Example
 //!
@@ -25,8 +25,8 @@
 //! use bytes::Bytes;
 //! use http::{Request, Response};
 //! use http_body_util::{BodyExt as _, Full};
-//! use semel::Executor;
-//! use semel::store::memory::MemoryStore;
+//! use semel_core::Executor;
+//! use semel_core::store::memory::MemoryStore;
 //! use semel_tower::http::IdempotencyLayer;
 //! use semel_tower::{Body, Scope, Tenant};
 //! use std::convert::Infallible;
@@ -38,7 +38,7 @@
 //! let service = ServiceBuilder::new()
 //!     .layer(IdempotencyLayer::new(executor, Tenant::fixed("acme"), Scope::global()))
 //!     .service(service_fn(async |request: Request<Body<Full<Bytes>>>| {
-//!         let claim = request.extensions().get::<semel::Context>().expect("a request with a key");
+//!         let claim = request.extensions().get::<semel_core::Context>().expect("a request with a key");
 //!         let order = Bytes::from(claim.operation_id().to_string());
 //!         Ok::<_, Infallible>(Response::new(Full::new(order)))
 //!     }));

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
-use semel::Principal;
-use semel::key::MAX_SCOPE;
+use semel_core::Principal;
+use semel_core::key::MAX_SCOPE;
 use sha2::{Digest as _, Sha256};
 
 use crate::problem::{Problem, Slug};
@@ -86,7 +86,7 @@ impl Scope {
     /// authentication layer put into the request's extensions is there.
     ///
     /// ```
-    /// use semel::Principal;
+    /// use semel_core::Principal;
     /// use semel_tower::Scope;
     ///
     /// #[derive(Clone)]

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
-use semel::key::MAX_ID;
+use semel_core::key::MAX_ID;
 use sfv::{BareItem, Item, Parser};
 
 /// No header that holds a key of [`MAX_ID`] bytes is longer, parameters included.

@@ -43,7 +43,7 @@ mod operation;
 mod problem;
 
 use http::{HeaderName, Method};
-use semel::Store;
+use semel_core::Store;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{OpenApi, PathItem};
 

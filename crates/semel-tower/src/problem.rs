@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use http::StatusCode;
-use semel::{Error, OperationId};
+use semel_core::{Error, OperationId};
 
 use self::slug::Facts;
 pub use self::slug::Slug;

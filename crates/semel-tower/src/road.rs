@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http::{Extensions, Request, Response};
 use http_body::Body as HttpBody;
 use metrics::counter;
-use semel::executor::Unit;
-use semel::store::{ErrorKind, TransactionalStore};
-use semel::{Command, Context, Error, Executor, Served, Settlement, Store};
+use semel_core::executor::Unit;
+use semel_core::store::{ErrorKind, TransactionalStore};
+use semel_core::{Command, Context, Error, Executor, Served, Settlement, Store};
 use tower_service::Service;
 use tracing::Instrument as _;
 

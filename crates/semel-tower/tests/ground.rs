@@ -15,9 +15,9 @@ mod stores;
 use std::future::Future;
 use std::time::Duration;
 
-use semel::executor::Builder;
-use semel::store::TransactionalStore;
-use semel::{AnyStore, Executor};
+use semel_core::executor::Builder;
+use semel_core::store::TransactionalStore;
+use semel_core::{AnyStore, Executor};
 use semel_testkit::Fixture;
 
 pub(crate) use client::{Answer, Client, Protocol, Sent, body, chunked, get, keyed, post, request};

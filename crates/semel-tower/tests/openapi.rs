@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode, header};
-use semel::Executor;
-use semel::store::memory::MemoryStore;
+use semel_core::Executor;
+use semel_core::store::memory::MemoryStore;
 use semel_tower::http::{IdempotencyLayer, Preset, Rules, Slug};
 use semel_tower::{Scope, Tenant, openapi};
 use serde_json::{Value, json};

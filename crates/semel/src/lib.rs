@@ -1,9 +1,9 @@
-//! Runs a command, a message or an event once, through retries, duplicates, crashes and zombies.
+//! Makes commands, messages and events happen exactly once: through retries, duplicates, crashes and
+//! zombies.
 //!
-//! A command, a message and an event are doors to one **ledger**. Every door makes a claim on a
-//! [`Key`]; the ledger grants it to one caller, as a fenced lease; the holder runs the work and
-//! settles the claim with an [`Outcome`]. Everybody else replays the outcome, waits for it, or is
-//! told plainly why not.
+//! A command, a message and an event are claims on one **ledger**. Each has a [`Key`]; the ledger grants
+//! the claim to one caller, as a fenced lease; that caller runs the work and settles the claim with an
+//! [`Outcome`]. Every repeat replays the outcome, waits for it, or is refused with the reason.
 //!
 //! ```
 //! use semel::store::memory::MemoryStore;
@@ -28,8 +28,7 @@
 //! for attempt in 1..=3 {
 //!     let charged = executor
 //!         .run(command.clone(), |claim| async move {
-//!             // Pass this on: the same in every retry of this operation, so that the payment
-//!             // provider can recognise a repeat too.
+//!             // The same in every retry of this operation: the payment provider recognises a repeat.
 //!             let id = claim.downstream_key("charge")?;
 //!             Ok::<_, semel::executor::NoDurableClaim>(Charge { id, cents: 1999 })
 //!         })
@@ -57,48 +56,77 @@
 //!
 //! Each holds within [`Policy::keep`], by the store's clock: a key that comes again after that is new.
 //!
-//! # What is where
+//! # Features
 //!
-//! [`judge`] decides, for every store and door, in one pure function. [`store`] is what a backend
-//! must offer: a versioned map with a clock. [`executor`] carries decisions out: it claims, runs,
-//! renews, waits and settles. Durable stores are in `semel-sql` and `semel-redis`; this crate itself
-//! opens no socket and no file.
+//! None is on by default.
+//!
+//! | feature | gives |
+//! |---|---|
+//! | `sqlite`, `postgres`, `mysql` | `semel::sqlite`, `semel::postgres`, `semel::mysql`: records, outbox and id map |
+//! | `redis` | `semel::redis`: records, events over Redis Streams, with `ids` the shared cache |
+//! | `http`, `axum` | `semel::http`: the layer for tower services; `semel::axum`: extractors |
+//! | `grpc` | `semel::grpc`: the layer for unary methods |
+//! | `client` | `semel::client`: outbound calls with a stable key |
+//! | `openapi` | `semel::openapi`: the key and the problems in a utoipa document |
+//! | `nats`, `amqp` | `semel::nats`, `semel::amqp`: publishers and sources |
+//! | `ids` | `semel::ids`: public ids and their resolver |
+//! | `macros` | `#[semel::idempotent]`, `#[derive(semel::ids::Resource)]` |
 
-pub mod bus;
-pub mod claim;
-pub mod clock;
-pub mod event;
-pub mod executor;
-pub mod fingerprint;
-pub mod inbox;
-pub mod judge;
-pub mod key;
-mod measure;
-mod operate;
-pub mod outbox;
-pub mod outcome;
-pub mod policy;
-pub mod record;
-pub mod store;
-mod sweeper;
-#[cfg(feature = "testing")]
-pub mod testing;
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub use claim::{AttemptId, Fence, InvalidOperationId, Lease, OperationId, Origin};
-pub use clock::{Clock, Timestamp};
-pub use event::{Envelope, EventId};
-pub use executor::{
-    Command, Consumed, Context, Error, Execution, Executor, Receipt, Served, Settlement,
-};
-pub use fingerprint::{Fingerprint, InvalidFingerprint, Pointer};
-pub use key::{Digest, Hint, InvalidKey, Key, Kind, Principal};
-pub use operate::{Holder, Operate, Operated, Resolution};
-pub use outcome::{ErrorText, InvalidReference, Outcome, Recorded, Reference};
-pub use policy::{InvalidPolicy, OnCrash, OnFailure, Policy, Wait, Woken};
-pub use record::{Entry, Record, State, Version};
-pub use store::{AnyStore, Store};
-pub use sweeper::Sweeping;
+pub use semel_core::*;
 
-// For `semel-macros`, whose users may know serde by another name.
-#[doc(hidden)]
-pub use serde as __serde;
+/// Publishes and consumes events over RabbitMQ.
+#[cfg(feature = "amqp")]
+pub use semel_amqp as amqp;
+/// Public ids: codec, typed ids, their map and the cached resolver.
+#[cfg(feature = "ids")]
+pub use semel_ids as ids;
+#[cfg(feature = "macros")]
+pub use semel_macros::idempotent;
+/// Publishes and consumes events over NATS JetStream.
+#[cfg(feature = "nats")]
+pub use semel_nats as nats;
+/// Keeps records in Redis, and publishes and consumes events over Redis Streams.
+#[cfg(feature = "redis")]
+pub use semel_redis as redis;
+/// What the three SQL stores share: business tables, migrations, and the sqlx that they are built with.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub use semel_sql as sql;
+#[cfg(feature = "mysql")]
+pub use semel_sql::mysql;
+#[cfg(feature = "postgres")]
+pub use semel_sql::postgres;
+#[cfg(feature = "sqlite")]
+pub use semel_sql::sqlite;
+#[cfg(feature = "axum")]
+pub use semel_tower::axum;
+#[cfg(feature = "client")]
+pub use semel_tower::client;
+#[cfg(feature = "grpc")]
+pub use semel_tower::grpc;
+#[cfg(feature = "openapi")]
+pub use semel_tower::openapi;
+
+/// Idempotency keys for any tower service over HTTP.
+#[cfg(feature = "http")]
+pub mod http {
+    pub use semel_tower::http::*;
+    pub use semel_tower::{
+        Atomic, Body, Collected, Damaged, Envelope, Fenced, Road, Scope, Tenant, Transaction,
+        Unprotected, collect, key,
+    };
+}
+
+// The guides' examples, compiled with the tests.
+#[cfg(all(doctest, feature = "ids"))]
+mod guides {
+    #[doc = include_str!("../../../docs/guides/events-from-an-mq-callback.md")]
+    mod events_from_an_mq_callback {}
+    #[doc = include_str!("../../../docs/guides/key-design.md")]
+    mod key_design {}
+    #[doc = include_str!("../../../docs/guides/map-migration.md")]
+    mod map_migration {}
+    #[doc = include_str!("../../../docs/guides/public-ids.md")]
+    mod public_ids {}
+}

@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use semel::store::Result;
-use semel::testing::failpoint;
+use semel_core::store::Result;
+use semel_core::testing::failpoint;
 use semel_ids::map::IdMap;
 use semel_ids::migration::{
     Backfilled, BusinessTable, Checkpoint, FileCheckpoint, Migration, Saved,

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use semel::store::TransactionalStore;
+use semel_core::store::TransactionalStore;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;

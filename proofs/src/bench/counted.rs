@@ -4,11 +4,11 @@
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use semel::store::{
+use semel_core::store::{
     Change, Draft, Ending, Finding, Guarantee, Listen, Opened, Peeked, Result, Settled, Swapped,
     Swept,
 };
-use semel::{Hint, Key, Lease, Store, Version};
+use semel_core::{Hint, Key, Lease, Store, Version};
 
 /// The store with its count.
 #[derive(Debug)]

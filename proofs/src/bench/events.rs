@@ -10,7 +10,7 @@ mod latency;
 mod relay;
 mod wire;
 
-use semel::Envelope;
+use semel_core::Envelope;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;

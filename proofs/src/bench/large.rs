@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use semel::executor::LocalReplay;
-use semel::store::{Ending, Opened, Settled};
-use semel::{Executor, Lease, Store, Sweeping};
+use semel_core::executor::LocalReplay;
+use semel_core::store::{Ending, Opened, Settled};
+use semel_core::{Executor, Lease, Store, Sweeping};
 use tokio::task::JoinSet;
 
 use super::counted::Counted;

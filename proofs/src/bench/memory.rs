@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::store::memory::MemoryStore;
-use semel::store::{Ending, Opened, Settled};
-use semel::{Clock, Lease, Outcome, Recorded, Store};
+use semel_core::store::memory::MemoryStore;
+use semel_core::store::{Ending, Opened, Settled};
+use semel_core::{Clock, Lease, Outcome, Recorded, Store};
 
 use super::arguments::Arguments;
 use super::large::{self, Crowd};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel::executor::LocalReplay;
-use semel::store::Draft;
-use semel::{
+use semel_core::executor::LocalReplay;
+use semel_core::store::Draft;
+use semel_core::{
     AttemptId, Command, Execution, Executor, Fingerprint, Key, OnCrash, OperationId, Policy, State,
     Store, Sweeping,
 };
@@ -76,7 +76,7 @@ impl<S: Store> Run<S> {
 
 /// The one answer that counts: executed by this very call, for the first time, and recorded.
 fn executed<E: std::fmt::Debug>(
-    answer: Result<Execution<Order>, semel::Error<E>>,
+    answer: Result<Execution<Order>, semel_core::Error<E>>,
     number: u64,
 ) -> Result<(), Trouble> {
     match answer {
@@ -182,7 +182,7 @@ impl<S: Business> Transact<S> {
 
 impl<S: Business> Contender for Transact<S> {
     async fn once(&self, number: u64) -> Result<(), Trouble> {
-        let work = move |mut unit: semel::executor::Unit<S>| async move {
+        let work = move |mut unit: semel_core::executor::Unit<S>| async move {
             S::place(unit.conn(), number).await?;
             Ok::<_, sqlx::Error>(Order::new(number))
         };

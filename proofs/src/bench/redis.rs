@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value};
-use semel::store::{Opened, Store as _};
-use semel::{Lease, Outcome, Recorded};
+use semel_core::store::{Opened, Store as _};
+use semel_core::{Lease, Outcome, Recorded};
 use semel_redis::RedisStore;
 
 use super::arguments::{Arguments, Which};
@@ -102,7 +102,7 @@ impl Packing {
         };
         let running = redis::cmd("GET").arg(&name).query_async(&mut connection).await?;
         let outcome = Recorded::Whole(Outcome::new(Outcome::JSON, BODY.to_vec()));
-        let ending = semel::store::Ending::Succeeded { outcome, keep: draft.keep };
+        let ending = semel_core::store::Ending::Succeeded { outcome, keep: draft.keep };
         let lease = Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id };
         let _ = store.settle(&lease, &ending).await?;
         let settled = redis::cmd("GET").arg(&name).query_async(&mut connection).await?;
@@ -128,7 +128,7 @@ struct Own {
 impl Contender for Own {
     async fn once(&self, number: u64) -> Result<(), Trouble> {
         let (name, mut connection) = (self.site.name(number), self.connection.clone());
-        let attempt = semel::AttemptId::generate().to_bytes();
+        let attempt = semel_core::AttemptId::generate().to_bytes();
         let Packing { running, settled } = &self.packing;
         let mut open = self.open.key(&name);
         open.arg(&running[packed::HEAD]).arg(attempt.as_slice()).arg(&running[packed::REST..]);
@@ -161,7 +161,7 @@ struct Minimal {
 impl Contender for Minimal {
     async fn once(&self, number: u64) -> Result<(), Trouble> {
         let (name, mut connection) = (self.site.name(number), self.connection.clone());
-        let attempt = semel::AttemptId::generate().to_bytes();
+        let attempt = semel_core::AttemptId::generate().to_bytes();
         let mut claim = redis::cmd("SET");
         claim.arg(&name).arg(attempt.as_slice()).arg("NX").arg("GET").arg("PX").arg("30000");
         let held: Value = claim.query_async(&mut connection).await?;

@@ -83,7 +83,7 @@ async fn claim(connection: &mut SqliteConnection, number: u64) -> Result<Granted
     let (key, fence) = (ours::key(number), now());
     let granted = Granted {
         digest: *key.digest().as_bytes(),
-        attempt: semel::AttemptId::generate().to_bytes(),
+        attempt: semel_core::AttemptId::generate().to_bytes(),
         fence,
     };
     let done = sqlx::query(INSERT)

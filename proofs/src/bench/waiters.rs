@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use semel::{Command, Execution, Executor, Key, Store, Sweeping, Wait};
+use semel_core::{Command, Execution, Executor, Key, Store, Sweeping, Wait};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use semel::store::{Filter, Inspect as _};
-use semel::{Recorded, State};
+use semel_core::store::{Filter, Inspect as _};
+use semel_core::{Recorded, State};
 
 use super::Trouble;
 use super::clients::{Book, Story, id};

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use semel::inbox::Inbox;
-use semel::outbox::Backlog;
-use semel::store::{Filter, Inspect};
-use semel::{Executor, Kind, State};
+use semel_core::inbox::Inbox;
+use semel_core::outbox::Backlog;
+use semel_core::store::{Filter, Inspect};
+use semel_core::{Executor, Kind, State};
 use tokio::time::Instant;
 
 use super::child::{GROUPS, ORDERED};
@@ -106,7 +106,7 @@ pub(super) async fn wait(backend: &Backend, book: &Book) -> Result<Drained, Trou
 struct Left;
 
 impl table::Visitor for Left {
-    type Output = semel::store::Result<Backlog>;
+    type Output = semel_core::store::Result<Backlog>;
 
     async fn visit<S: EventDatabase>(self, store: S) -> Self::Output {
         store.backlog().await

@@ -8,9 +8,9 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use semel::inbox::{Consumer, Group, Source};
-use semel::outbox::Publisher;
 use semel_amqp::{AmqpPublisher, AmqpSource};
+use semel_core::inbox::{Consumer, Group, Source};
+use semel_core::outbox::Publisher;
 use semel_nats::{NatsPublisher, NatsSource, Topology};
 use semel_redis::stream::Streams;
 use semel_testkit::proxy::FaultProxy;
@@ -174,7 +174,7 @@ impl Broker {
 fn start<S: EventDatabase>(
     group: Group<S>,
     source: impl Source,
-) -> Result<semel::inbox::Consuming, Trouble> {
+) -> Result<semel_core::inbox::Consuming, Trouble> {
     let consumer = Consumer::new(group, source)?.at_once(usize::from(PARTITIONS));
     Ok(consumer.retry_every(Duration::from_millis(200)).start())
 }
@@ -210,7 +210,7 @@ fn stream_source(streams: &Streams, group: &str) -> semel_redis::stream::SourceB
     if group == ORDERED { source.ordered() } else { source }
 }
 
-async fn streams(port: u16) -> semel::store::Result<Streams> {
+async fn streams(port: u16) -> semel_core::store::Result<Streams> {
     let streams = Streams::builder().partitions(PARTITIONS);
     streams.connect(&format!("redis://127.0.0.1:{port}")).await
 }

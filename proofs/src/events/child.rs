@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::bus::Bus;
-use semel::executor::Unit;
-use semel::inbox::{Group, Inbox};
-use semel::outbox::{PublishError, Publisher, Relay};
-use semel::testing::failpoint;
-use semel::{Envelope, Executor, OnFailure, Policy};
+use semel_core::bus::Bus;
+use semel_core::executor::Unit;
+use semel_core::inbox::{Group, Inbox};
+use semel_core::outbox::{PublishError, Publisher, Relay};
+use semel_core::testing::failpoint;
+use semel_core::{Envelope, Executor, OnFailure, Policy};
 
 use super::broker::{Broker, Drive};
 use super::table::{self, EventDatabase};

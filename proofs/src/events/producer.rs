@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::executor::Unit;
-use semel::{Command, Envelope, Executor, Key};
+use semel_core::executor::Unit;
+use semel_core::{Command, Envelope, Executor, Key};
 use tokio::sync::Mutex as Turn;
 use tokio::task::JoinSet;
 
@@ -88,7 +88,7 @@ async fn tell<S: EventDatabase>(executor: &Executor<S>, lanes: &Lanes, book: &Mu
         };
         match executor.transact(Command::new(key.clone()), work).await {
             Ok(done) if done.value().is_some() => break,
-            Err(semel::Error::Work(text)) if takes_back && text == "taken back" => return 0,
+            Err(semel_core::Error::Work(text)) if takes_back && text == "taken back" => return 0,
             // The same command again, until it is known to have happened: once.
             Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::future::Future;
 
-use semel::outbox::Outbox;
-use semel::store::{Error, ErrorKind, Result, TransactionalStore};
+use semel_core::outbox::Outbox;
+use semel_core::store::{Error, ErrorKind, Result, TransactionalStore};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::executor::Unit;
-use semel::{AnyStore, Executor, Wait};
+use semel_core::executor::Unit;
+use semel_core::{AnyStore, Executor, Wait};
 use semel_proofs::effects::{self, Database, Effect};
 use semel_proofs::on_stores;
 use semel_proofs::place::Place;
@@ -84,10 +84,10 @@ async fn run(
     executor: &Executor<AnyStore>,
     id: &str,
     seen: &Seen,
-) -> Result<u64, semel::Error<String>> {
+) -> Result<u64, semel_core::Error<String>> {
     let noted = seen.clone();
     let wait = Wait::Deadline(LEASE + HANG);
-    let work = move |context: semel::Context| async move {
+    let work = move |context: semel_core::Context| async move {
         noted.note(&context);
         Ok::<_, String>(fastrand::u64(..))
     };
@@ -151,7 +151,7 @@ impl<D: Database> Visitor for Cut<D> {
 async fn transact<S: Database>(
     executor: &Executor<S>,
     id: &str,
-) -> Result<String, semel::Error<String>> {
+) -> Result<String, semel_core::Error<String>> {
     let wait = Wait::Deadline(LEASE + HANG);
     let work = |mut unit: Unit<S>| async move {
         let effect = Effect::of(unit.context());

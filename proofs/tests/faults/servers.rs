@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use semel::store::ErrorKind;
-use semel::{AnyStore, Error, Execution, Executor, Wait};
+use semel_core::store::ErrorKind;
+use semel_core::{AnyStore, Error, Execution, Executor, Wait};
 use semel_proofs::place::Place;
 use semel_proofs::scene::{command, executor};
 use semel_testkit::servers::{MariaDb, Options, Postgres, Redis, Server};

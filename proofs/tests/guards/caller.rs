@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use semel::executor::Error;
-use semel::{Execution, State, Store as _, Wait};
+use semel_core::executor::Error;
+use semel_core::{Execution, State, Store as _, Wait};
 use semel_proofs::on_stores;
 use semel_proofs::place::Place;
 use semel_proofs::scene::{Seen, command, executor, key};
@@ -23,7 +23,7 @@ async fn a_caller_who_leaves_neither_doubles_nor_strands_the_work(place: Arc<Pla
         .for_each_concurrent(16, |n| {
             let (executor, seen, left) = (&executor, seen.clone(), &left);
             async move {
-                let work = move |context: semel::Context| async move {
+                let work = move |context: semel_core::Context| async move {
                     tokio::time::sleep(Duration::from_micros(fastrand::u64(..2_000))).await;
                     seen.note(&context);
                     Ok::<_, String>(fastrand::u64(..))
@@ -48,7 +48,7 @@ async fn a_caller_who_leaves_neither_doubles_nor_strands_the_work(place: Arc<Pla
         .for_each_concurrent(64, |n| {
             let (executor, seen, stuck) = (&executor, seen.clone(), &stuck);
             async move {
-                let work = move |context: semel::Context| async move {
+                let work = move |context: semel_core::Context| async move {
                     seen.note(&context);
                     Ok::<_, String>(0_u64)
                 };

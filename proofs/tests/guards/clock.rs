@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use semel::clock::{Clock, Timestamp, micros};
-use semel::store::{Opened, Store as _};
-use semel::{Execution, Wait};
+use semel_core::clock::{Clock, Timestamp, micros};
+use semel_core::store::{Opened, Store as _};
+use semel_core::{Execution, Wait};
 use semel_proofs::effects::Database;
 use semel_proofs::place::Place;
 use semel_proofs::scene::{self, Slow, command, executor, key, orphan};

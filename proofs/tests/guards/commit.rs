@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::executor::{Error, Unit};
-use semel::store::ErrorKind;
-use semel::{Command, Execution};
+use semel_core::executor::{Error, Unit};
+use semel_core::store::ErrorKind;
+use semel_core::{Command, Execution};
 use semel_proofs::effects::{self, Database, Effect};
 use semel_proofs::on_stores;
 use semel_proofs::place::Place;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::{Execution, State, Store as _, Wait};
+use semel_core::{Execution, State, Store as _, Wait};
 use semel_proofs::on_stores;
 use semel_proofs::place::Place;
 use semel_proofs::scene::{Slow, command, executor, key};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::executor::LocalReplay;
-use semel::{Command, Executor, InvalidKey, Key, Policy};
+use semel_core::executor::LocalReplay;
+use semel_core::{Command, Executor, InvalidKey, Key, Policy};
 use semel_proofs::on_stores;
 use semel_proofs::place::Place;
 use semel_proofs::scene::{Seen, key};
@@ -32,7 +32,7 @@ async fn keys_that_differ_in_one_byte_never_meet(place: Arc<Place>) {
     for round in 0..2 {
         for (n, key) in keys.iter().enumerate() {
             let seen = seen.clone();
-            let work = move |context: semel::Context| async move {
+            let work = move |context: semel_core::Context| async move {
                 seen.note(&context);
                 Ok::<_, String>(n)
             };

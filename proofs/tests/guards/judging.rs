@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::clock::{Clock, Timestamp};
-use semel::store::memory::MemoryStore;
-use semel::store::{Opened, Store as _};
-use semel::{Fingerprint, Origin};
+use semel_core::clock::{Clock, Timestamp};
+use semel_core::store::memory::MemoryStore;
+use semel_core::store::{Opened, Store as _};
+use semel_core::{Fingerprint, Origin};
 use semel_proofs::on_stores;
 use semel_proofs::place::Place;
 use semel_proofs::scene::{Slow, command, executor, orphan};

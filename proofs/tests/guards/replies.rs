@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::store::{AnyStore, Opened, Store as _};
-use semel::{Execution, Executor};
+use semel_core::store::{AnyStore, Opened, Store as _};
+use semel_core::{Execution, Executor};
 use semel_proofs::on_stores;
 use semel_proofs::place::Place;
 use semel_proofs::scene::{Seen, command, executor, orphan};
@@ -18,7 +18,7 @@ async fn faulty(place: &Place) -> FaultyStore<AnyStore> {
 
 async fn run_once(executor: &Executor<FaultyStore<AnyStore>>, seen: &Seen) -> Execution<u32> {
     let noted = seen.clone();
-    let work = move |context: semel::Context| async move {
+    let work = move |context: semel_core::Context| async move {
         noted.note(&context);
         Ok::<_, String>(7)
     };
@@ -77,7 +77,7 @@ on_stores!(a_lost_reply_of_complete_is_found_out: memory sqlite postgres mysql r
 
 /// Discards the record, so that the next round starts anew.
 async fn forget(place: &Place) {
-    use semel::store::{Change, Ending, Swapped};
+    use semel_core::store::{Change, Ending, Swapped};
     let store = place.backend().open().await.expect("a store");
     let key = semel_proofs::scene::key("k");
     let record = store.peek(&key).await.expect("readable").expect("a record").record;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::executor::{Error, Unit};
-use semel::{OnFailure, State};
+use semel_core::executor::{Error, Unit};
+use semel_core::{OnFailure, State};
 use semel_proofs::effects::{self, Database, Effect};
 use semel_proofs::on_stores;
 use semel_proofs::place::Place;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use semel::executor::{Claimed, Served, Settlement};
-use semel::outbox::{Outbox, Selection};
-use semel::store::Filter;
-use semel::{
+use semel_core::executor::{Claimed, Served, Settlement};
+use semel_core::outbox::{Outbox, Selection};
+use semel_core::store::Filter;
+use semel_core::{
     Command, Envelope, Error, Execution, Executor, Fingerprint, Key, Outcome, Recorded, Wait,
 };
 use semel_ids::create::{CreateError, CreateExt as _};
@@ -81,7 +81,8 @@ async fn a_thing_is_made_once_with_its_id_its_row_and_its_event<S: Whole>() {
     assert_eq!(effects::read(scene.place.backend()).await.expect("effects").len(), 1);
     assert_eq!(events(&scene.store).await, 1);
     let filter = Filter { reference: Some(id.to_string()), ..Filter::default() };
-    let found = semel::store::Inspect::list(&scene.store, &filter, None, 10).await.expect("a page");
+    let found =
+        semel_core::store::Inspect::list(&scene.store, &filter, None, 10).await.expect("a page");
     assert_eq!(found.entries.len(), 1, "the outcome refers to the public id");
     scene.place.remove().await;
 }

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use semel::outbox::Outbox;
-use semel::store::TransactionalStore;
+use semel_core::outbox::Outbox;
+use semel_core::store::TransactionalStore;
 use semel_ids::create::CreatingStore;
 use semel_ids::resource::Order;
 use semel_ids::{Binding, Generator, Reason, Registration, Resolver, TypedId};

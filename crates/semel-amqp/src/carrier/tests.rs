@@ -1,6 +1,6 @@
 //! Messages as they are written and read, without a broker.
 
-use semel::Timestamp;
+use semel_core::Timestamp;
 
 use super::*;
 

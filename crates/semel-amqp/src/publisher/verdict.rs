@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use semel::outbox::PublishError;
+use semel_core::outbox::PublishError;
 
 use crate::carrier::Mark;
 

@@ -11,7 +11,7 @@ use lapin::message::Delivery;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, Consumer};
-use semel::inbox::SourceError;
+use semel_core::inbox::SourceError;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 

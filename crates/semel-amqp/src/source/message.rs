@@ -9,8 +9,8 @@ use bytes::Bytes;
 use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
 use lapin::{Acker, BasicProperties};
-use semel::event::{Envelope, Unreadable};
-use semel::inbox::{Answer, Message, SourceError};
+use semel_core::event::{Envelope, Unreadable};
+use semel_core::inbox::{Answer, Message, SourceError};
 
 use super::counter::Counter;
 use super::told;

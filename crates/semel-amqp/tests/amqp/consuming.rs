@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lapin::options::QueueDeleteOptions;
-use semel::inbox::{Answer, Message as _, Source as _};
-use semel::outbox::Publisher as _;
+use semel_core::inbox::{Answer, Message as _, Source as _};
+use semel_core::outbox::Publisher as _;
 
 use crate::fixture::{GROUP, Place, about, next, take, within};
 
@@ -19,7 +19,7 @@ async fn what_was_put_off_comes_once() {
         let message = next(&source).await;
         message.answer(Answer::Later(Duration::from_millis(300))).await.expect("it is put off");
     }
-    let mut missing: Vec<_> = sent.iter().map(semel::event::Envelope::id).collect();
+    let mut missing: Vec<_> = sent.iter().map(semel_core::event::Envelope::id).collect();
     while !missing.is_empty() {
         let event = take(&source).await;
         assert!(missing.contains(&event.id()), "it came twice");
@@ -111,7 +111,7 @@ async fn nothing_is_lost_when_next_is_dropped() {
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
     let publisher = place.publisher().connect().await.expect("the broker is there");
     let sent: Vec<_> = (0..200).map(|it| about(&format!("ord_{it}"))).collect();
-    let mut missing: Vec<_> = sent.iter().map(semel::event::Envelope::id).collect();
+    let mut missing: Vec<_> = sent.iter().map(semel_core::event::Envelope::id).collect();
     let taking = async {
         while !missing.is_empty() {
             let limit = Duration::from_micros(300);
@@ -137,7 +137,8 @@ async fn a_group_takes_only_its_kinds() {
     let _all = place.source("audit", false).connect().await.expect("the broker is there");
     let publisher = place.publisher().connect().await.expect("the broker is there");
     let of = |kind: &str| {
-        let event = semel::event::Envelope::builder("acme", kind, "/orders").about("order", "1");
+        let event =
+            semel_core::event::Envelope::builder("acme", kind, "/orders").about("order", "1");
         event.build().expect("a valid event")
     };
     let sent = [of("order.placed"), of("cart.filled"), of("order.line.added"), of("order.paid")];
@@ -157,7 +158,7 @@ async fn groups_of_any_number_of_queues_get_every_event() {
     let sent: Vec<_> = (0..200).map(|it| about(&format!("ord_{it}"))).collect();
     assert_eq!(publisher.publish(&sent).await, vec![Ok(()); sent.len()]);
     for source in [&three, &all] {
-        let mut missing: Vec<_> = sent.iter().map(semel::event::Envelope::id).collect();
+        let mut missing: Vec<_> = sent.iter().map(semel_core::event::Envelope::id).collect();
         while !missing.is_empty() {
             let id = take(source).await.id();
             missing.retain(|other| *other != id);

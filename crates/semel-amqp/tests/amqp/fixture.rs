@@ -12,13 +12,13 @@ use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ExchangeDeleteOptions, QueueDeleteOptions,
 };
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
-use semel::AttemptId;
-use semel::event::Envelope;
-use semel::inbox::{Answer, Message as _, Source as _};
-use semel::outbox::{PublishError, Publisher as _};
 use semel_amqp::{
     AmqpMessage, AmqpPublisher, AmqpSource, BUCKETS, PublisherBuilder, SourceBuilder,
 };
+use semel_core::AttemptId;
+use semel_core::event::Envelope;
+use semel_core::inbox::{Answer, Message as _, Source as _};
+use semel_core::outbox::{PublishError, Publisher as _};
 use semel_testkit::BrokerFixture;
 use semel_testkit::servers::{Options, RabbitMq, Server};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use semel::inbox::{Answer, Message as _};
+use semel_core::inbox::{Answer, Message as _};
 
 use crate::fixture::{GROUP, Place, next, take};
 
@@ -125,7 +125,7 @@ async fn a_strangers_message_can_be_put_off_and_reaches_nobody_else() {
     let again = next(&source).await;
     assert_eq!(again.raw(), message.raw());
     again.answer(Answer::Ack).await.expect("the broker is there");
-    use semel::inbox::Source as _;
+    use semel_core::inbox::Source as _;
     let more = tokio::time::timeout(std::time::Duration::from_secs(1), other.next()).await;
     assert!(more.is_err(), "the copy went to another queue");
 }

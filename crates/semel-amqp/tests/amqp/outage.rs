@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::inbox::{Answer, Message as _};
-use semel::outbox::{PublishError, Publisher as _};
+use semel_core::inbox::{Answer, Message as _};
+use semel_core::outbox::{PublishError, Publisher as _};
 
 use crate::fixture::{GROUP, Place, about, insist, next, take, within};
 
@@ -26,7 +26,7 @@ async fn faults_an_ordered_lane_keeps_its_order_when_the_broker_is_killed() {
         seen.push(take(&source).await.id());
     }
     seen.dedup();
-    let wanted: Vec<_> = sent.iter().map(semel::event::Envelope::id).collect();
+    let wanted: Vec<_> = sent.iter().map(semel_core::event::Envelope::id).collect();
     let from = wanted.len() - seen.len();
     assert!(from <= 1, "the one in hands came again: {seen:?}");
     assert_eq!(seen, wanted[from..]);
@@ -45,7 +45,7 @@ async fn faults_what_waits_for_later_survives_a_kill() {
         message.answer(Answer::Later(Duration::from_millis(900))).await.expect("it is put off");
     }
     place.kill_and_restart().await;
-    let mut missing: Vec<_> = sent.iter().map(semel::event::Envelope::id).collect();
+    let mut missing: Vec<_> = sent.iter().map(semel_core::event::Envelope::id).collect();
     while !missing.is_empty() {
         let id = take(&source).await.id();
         missing.retain(|other| *other != id);

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions};
 use lapin::types::FieldTable;
-use semel::event::Envelope;
-use semel::outbox::memory::MemoryOutbox;
-use semel::outbox::{Outbox as _, PublishError, Publisher as _, Relay, Selection, Status};
+use semel_core::event::Envelope;
+use semel_core::outbox::memory::MemoryOutbox;
+use semel_core::outbox::{Outbox as _, PublishError, Publisher as _, Relay, Selection, Status};
 use semel_testkit::servers::Options;
 
 use crate::fixture::{GROUP, Place, about, insist, take};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use semel::store::Result;
+use semel_core::store::Result;
 use ulid::Ulid;
 
 use super::{Binding, IdMap, Inserted, Place, Row};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::store::{Error, ErrorKind, Result};
 
 use super::business::{BusinessTable, Cursor, Page};
 use super::checkpoint::{Checkpoint, Saved};

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 
-use semel::store::Result;
+use semel_core::store::Result;
 use serde::{Deserialize, Serialize};
 
 /// A column of a row, as it was found.

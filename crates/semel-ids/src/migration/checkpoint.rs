@@ -8,7 +8,7 @@ mod file;
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use semel::store::Result;
+use semel_core::store::Result;
 use serde::{Deserialize, Serialize};
 
 pub use file::FileCheckpoint;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use semel::store::Result;
+use semel_core::store::Result;
 use ulid::Ulid;
 
 use super::business::{BusinessRow, BusinessTable, Field};

@@ -1,6 +1,6 @@
 //! A business table as the resolver's fallback, while its rows are on their way into the map.
 
-use semel::store::{BoxFuture, Result};
+use semel_core::store::{BoxFuture, Result};
 use ulid::Ulid;
 
 use super::LOOKUP;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 
-use semel::clock::{Clock, micros};
-use semel::store::Result;
+use semel_core::clock::{Clock, micros};
+use semel_core::store::Result;
 use ulid::Ulid;
 
 use super::business::BusinessTable;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use semel::store::Result;
+use semel_core::store::Result;
 
 use super::Migration;
 use super::business::BusinessTable;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use semel::key::InvalidKey;
-use semel::store;
+use semel_core::key::InvalidKey;
+use semel_core::store;
 use ulid::Ulid;
 
 use crate::typed::InvalidId;

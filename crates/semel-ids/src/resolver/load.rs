@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use semel::store::{self, BoxFuture};
+use semel_core::store::{self, BoxFuture};
 use ulid::Ulid;
 
 use super::answer::{Reason, ResolveError};

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use semel::store::{self, ErrorKind};
+use semel_core::store::{self, ErrorKind};
 
 use super::name::Name;
 use super::{Inner, Resolver, Word};
@@ -31,7 +31,7 @@ pub struct Revoked {
 pub enum RevokeError {
     /// The tenant cannot be one.
     #[error(transparent)]
-    Tenant(semel::InvalidKey),
+    Tenant(semel_core::InvalidKey),
     /// The map did not answer.
     #[error(transparent)]
     Store(store::Error),

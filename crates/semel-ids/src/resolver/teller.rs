@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use semel::store;
+use semel_core::store;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::store::ErrorKind;
+use semel_core::store::ErrorKind;
 use semel_ids::map::IdMap;
 use semel_ids::migration::{BusinessRow, Field, MAX_BATCH, Reason};
 use semel_ids::resource::{Order, Resource};

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 
-use semel::store::{ErrorKind, Result};
+use semel_core::store::{ErrorKind, Result};
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::migration::{
     Checkpoint, Cursor, FileCheckpoint, MemoryTable, Migration, Reason, Saved,

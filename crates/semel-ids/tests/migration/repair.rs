@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::store::ErrorKind;
+use semel_core::store::ErrorKind;
 use semel_ids::map::IdMap;
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::migration::{Change, Changed, MemoryTable, Migration, Repaired};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::store::{Error, ErrorKind, Result};
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
 use semel_ids::migration::{BusinessRow, BusinessTable, Cursor, MemoryTable, Migration, Page};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::store::{BoxFuture, Error, ErrorKind, Result};
+use semel_core::store::{BoxFuture, Error, ErrorKind, Result};
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::map::{Inserted, Place, Row};
 use semel_ids::resource::Order;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use semel::executor::LocalReplay;
+use semel::redis::RedisStore;
+use semel::sql::postgres::{PgOptions, PgStore};
+use semel::sql::sqlx::postgres::{PgConnectOptions, PgConnection};
+use semel::sql::sqlx::{self, AssertSqlSafe, ConnectOptions as _};
 use semel::store::AnyStore;
 use semel::{AttemptId, Error, Execution, Executor, Store, Wait};
 use semel_macros::idempotent;
-use semel_redis::RedisStore;
-use semel_sql::postgres::{PgOptions, PgStore};
-use semel_sql::sqlx::postgres::{PgConnectOptions, PgConnection};
-use semel_sql::sqlx::{self, AssertSqlSafe, ConnectOptions as _};
 use tokio::task::JoinSet;
 
 use crate::{Order, OutOfStock, Request};

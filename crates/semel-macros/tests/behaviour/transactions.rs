@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use semel::executor::NoDurableClaim;
+use semel::sql::sqlite::SqliteStore;
+use semel::sql::sqlx::{self, Connection as _, SqliteConnection};
 use semel::{Error, Execution, Executor, OnCrash};
 use semel_macros::idempotent;
-use semel_sql::sqlite::SqliteStore;
-use semel_sql::sqlx::{self, Connection as _, SqliteConnection};
 
 /// A ledger and a table of charges in one file.
 struct Till {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_nats::jetstream::AckKind;
 use async_nats::{Client, Message as Carrier, Request, Subject};
 use bytes::Bytes;
-use semel::event::{Envelope, Unreadable};
-use semel::inbox::{Answer, Message, SourceError};
+use semel_core::event::{Envelope, Unreadable};
+use semel_core::inbox::{Answer, Message, SourceError};
 
 use crate::link::{self, Unanswered};
 use crate::wire;

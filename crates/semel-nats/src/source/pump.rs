@@ -15,7 +15,7 @@ use async_nats::jetstream::stream::ConsumerErrorKind;
 use async_nats::jetstream::{AckKind, ErrorCode};
 use async_nats::{Message, StatusCode, Subject, Subscriber};
 use futures_util::StreamExt as _;
-use semel::inbox::SourceError;
+use semel_core::inbox::SourceError;
 use tokio_util::sync::CancellationToken;
 
 use super::NatsMessage;

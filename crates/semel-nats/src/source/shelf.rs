@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_nats::Subject;
-use semel::inbox::SourceError;
+use semel_core::inbox::SourceError;
 use tokio::sync::Notify;
 
 use super::NatsMessage;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::inbox::Source as _;
-use semel::outbox::{PublishError, Publisher as _};
+use semel_core::inbox::Source as _;
+use semel_core::outbox::{PublishError, Publisher as _};
 use semel_nats::NatsPublisher;
 
 use crate::place::{Place, event, events, insist, publish, take, within};

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, stream};
 use bytes::Bytes;
-use semel::event::{Envelope, EventId};
-use semel::inbox::{Answer, Message as _, Source as _};
-use semel::outbox::{PublishError, Publisher as _};
+use semel_core::event::{Envelope, EventId};
+use semel_core::inbox::{Answer, Message as _, Source as _};
+use semel_core::outbox::{PublishError, Publisher as _};
 use semel_nats::{NatsMessage, NatsPublisher, NatsSource, SourceBuilder, Topology, async_nats};
 use semel_testkit::BrokerFixture;
 use semel_testkit::servers::{Fleet, Nats, Options, Server};

@@ -8,11 +8,11 @@ use async_nats::jetstream::{self, consumer, stream};
 use metrics::{
     Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
-use semel::Executor;
-use semel::event::Envelope;
-use semel::inbox::{Consumer, Inbox};
-use semel::outbox::{PublishError, Publisher as _, partition};
-use semel::store::memory::MemoryStore;
+use semel_core::Executor;
+use semel_core::event::Envelope;
+use semel_core::inbox::{Consumer, Inbox};
+use semel_core::outbox::{PublishError, Publisher as _, partition};
+use semel_core::store::memory::MemoryStore;
 use semel_nats::{NatsPublisher, async_nats};
 
 use crate::place::{Place, event, events, insist, publish, take, within};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::{self, consumer};
-use semel::event::{Envelope, STRUCTURED};
-use semel::inbox::{Answer, Message as _};
-use semel::outbox::Publisher as _;
+use semel_core::event::{Envelope, STRUCTURED};
+use semel_core::inbox::{Answer, Message as _};
+use semel_core::outbox::Publisher as _;
 use semel_nats::{NatsMessage, async_nats};
 use semel_testkit::BrokerFixture as _;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt};
 use redis::Msg;
 use redis::aio::{PubSub, PubSubSink};
-use semel::store::{BoxFuture, Result};
+use semel_core::store::{BoxFuture, Result};
 use semel_ids::shared::{Heard, News};
 
 use crate::listen;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::store::Result;
+use semel_core::store::Result;
 
 use super::{Inner, RedisCache};
 use crate::keys::Keys;
@@ -20,7 +20,7 @@ use crate::settings::{Settings, misconfigured, nodes};
 ///     .prefix("bc:pid:")
 ///     .timeout(Duration::from_millis(100))
 ///     .open("redis://127.0.0.1:6379")?;
-/// # Ok::<(), semel::store::Error>(())
+/// # Ok::<(), semel_core::store::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]

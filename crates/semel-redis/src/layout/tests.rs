@@ -1,7 +1,7 @@
 //! Any record survives the layout, and no bytes make reading it panic.
 
 use proptest::prelude::*;
-use semel::store::Draft;
+use semel_core::store::Draft;
 
 use super::*;
 

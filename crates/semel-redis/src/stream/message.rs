@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redis::Value;
-use semel::event::{Envelope, Unreadable};
-use semel::inbox::{Answer, Message, SourceError};
+use semel_core::event::{Envelope, Unreadable};
+use semel_core::inbox::{Answer, Message, SourceError};
 
 use super::reader::Reader;
 use crate::reply;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use semel::event::Envelope;
-use semel::outbox::{PublishError, Publisher, partition};
+use semel_core::event::Envelope;
+use semel_core::outbox::{PublishError, Publisher, partition};
 
 use super::{Shared, script};
 use crate::error::Failure;

@@ -10,9 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
-use semel::AttemptId;
-use semel::inbox::SourceError;
-use semel::store::{Listen as _, Result};
+use semel_core::AttemptId;
+use semel_core::inbox::SourceError;
+use semel_core::store::{Listen as _, Result};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 

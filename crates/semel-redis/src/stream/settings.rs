@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::store::Result;
+use semel_core::store::Result;
 
 use super::{Shared, StreamSource, Streams, misconfigured};
 use crate::settings::Builder;

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use semel::inbox::{Source, SourceError};
-use semel::store::Result;
+use semel_core::inbox::{Source, SourceError};
+use semel_core::store::Result;
 use tokio::sync::watch;
 
 use super::reader::Reader;

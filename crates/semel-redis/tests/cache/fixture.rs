@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redis::FromRedisValue;
-use semel::AttemptId;
-use semel::store::Result;
+use semel_core::AttemptId;
+use semel_core::store::Result;
 use semel_ids::shared::{Heard, News, Note, Shared as _, Slot, Wrong};
 use semel_redis::RedisCache;
 use ulid::Ulid;

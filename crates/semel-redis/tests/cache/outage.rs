@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::store::ErrorKind;
+use semel_core::store::ErrorKind;
 use semel_ids::shared::{Heard, News, Shared, Slot};
 use semel_redis::RedisCache;
 use semel_testkit::proxy::{Direction, FaultProxy};

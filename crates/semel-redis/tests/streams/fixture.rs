@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel::AttemptId;
+use semel_core::AttemptId;
 use semel_redis::{StreamPublisher, StreamSource, Streams};
 use semel_testkit::BrokerFixture;
 use semel_testkit::servers::{Options, Redis, Server};

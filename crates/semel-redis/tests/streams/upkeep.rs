@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use semel::event::Envelope;
-use semel::inbox::{Answer, Message, Source};
-use semel::outbox::{PublishError, Publisher};
-use semel::store::Severity;
+use semel_core::event::Envelope;
+use semel_core::inbox::{Answer, Message, Source};
+use semel_core::outbox::{PublishError, Publisher};
+use semel_core::store::Severity;
 use semel_redis::{StreamSource, Streams};
 
 use crate::fixture::{LONG, PATIENCE, Place};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use semel::store::{BoxFuture, Draft, Opened, Store};
-use semel::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId};
+use semel_core::store::{BoxFuture, Draft, Opened, Store};
+use semel_core::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId};
 use semel_redis::{Builder, RedisStore};
 use semel_testkit::Fixture;
 

@@ -13,8 +13,8 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use clap::Args;
-use semel::store::Listed;
-use semel::{Clock, OperationId};
+use semel_core::store::Listed;
+use semel_core::{Clock, OperationId};
 use serde_json::{Map, Value, json};
 
 use super::{shown, words};

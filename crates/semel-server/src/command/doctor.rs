@@ -9,10 +9,10 @@ mod gateway;
 mod writing;
 
 use clap::Args;
-use semel::outbox::{Ask, Backlog, Outbox};
-use semel::policy::OnFailure;
-use semel::store::{Filter, Finding, Guarantee, Inspect as _, Severity, Store as _};
-use semel::{AnyStore, State};
+use semel_core::outbox::{Ask, Backlog, Outbox};
+use semel_core::policy::OnFailure;
+use semel_core::store::{Filter, Finding, Guarantee, Inspect as _, Severity, Store as _};
+use semel_core::{AnyStore, State};
 use semel_ids::shared::Shared as _;
 use serde_json::{Value, json};
 

@@ -5,9 +5,9 @@
 use std::collections::HashSet;
 
 use clap::{Args, Subcommand};
-use semel::clock::Clock;
-use semel::store::{Cursor, Filter, Inspect as _, Listed};
-use semel::{
+use semel_core::clock::Clock;
+use semel_core::store::{Cursor, Filter, Inspect as _, Listed};
+use semel_core::{
     AnyStore, ErrorText, EventId, Holder, Kind, Operate as _, Operated, Resolution, State,
 };
 use serde_json::json;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use semel::store::{Error, ErrorKind};
+use semel_core::store::{Error, ErrorKind};
 use semel_ids::migration::{
     Backfilled, BusinessTable, FileCheckpoint, Migration, Progress, Repaired,
 };

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use semel::store::{Finding, Severity};
+use semel_core::store::{Finding, Severity};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::{postgres, sqlite};
 use serde_json::json;

@@ -4,10 +4,10 @@
 //! Publishing is the relays'; a verb here only says that a row may be tried again, or never.
 
 use clap::{Args, Subcommand};
-use semel::Timestamp;
-use semel::clock::Clock;
-use semel::outbox::{Backlog, Outbox, Row, Selection, Status, Verb};
-use semel::store::Result as StoreResult;
+use semel_core::Timestamp;
+use semel_core::clock::Clock;
+use semel_core::outbox::{Backlog, Outbox, Row, Selection, Status, Verb};
+use semel_core::store::Result as StoreResult;
 use serde_json::{Value, json};
 
 use super::audit::{Actor, By, Trail};

@@ -1,7 +1,7 @@
 //! `semel records`: the ledger, listed, shown and decided by hand.
 //!
 //! Every verb writes over the very version it looked at; a record that moved meanwhile is left alone
-//! and said so. What a verb means is [`semel::Operate`]'s.
+//! and said so. What a verb means is [`semel_core::Operate`]'s.
 
 mod answer;
 mod decide;
@@ -12,9 +12,9 @@ mod timeline;
 mod trace;
 
 use clap::{ArgGroup, Args, Subcommand};
-use semel::clock::Clock;
-use semel::store::{Cursor, Filter, Listed, Store as _};
-use semel::{AnyStore, Kind, Operated, Resolution};
+use semel_core::clock::Clock;
+use semel_core::store::{Cursor, Filter, Listed, Store as _};
+use semel_core::{AnyStore, Kind, Operated, Resolution};
 use serde_json::json;
 
 use self::decide::{How, What, decide, refused};

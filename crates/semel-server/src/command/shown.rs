@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, TableStyle, Width};
-use semel::Timestamp;
+use semel_core::Timestamp;
 use serde_json::Value;
 
 use crate::failure::Failure;

@@ -1,9 +1,9 @@
 //! `semel sweep`: removes what nobody can need any more, now instead of in a minute.
 
 use clap::Args;
-use semel::Clock;
-use semel::store::{Filter, Inspect as _, Store as _};
-use semel::{OnCrash, Record, State, Timestamp};
+use semel_core::Clock;
+use semel_core::store::{Filter, Inspect as _, Store as _};
+use semel_core::{OnCrash, Record, State, Timestamp};
 use serde_json::json;
 
 use super::audit::{By, Trail};
@@ -90,7 +90,7 @@ impl Tally {
 
 /// Until there is nothing more. A store may have looked in vain and still have more to look at.
 async fn sweep(
-    ledger: &semel::AnyStore,
+    ledger: &semel_core::AnyStore,
     limit: u64,
     tally: &mut Tally,
     trail: &mut Trail,
@@ -115,7 +115,7 @@ async fn sweep(
 
 /// What a sweep would do, by looking at every record.
 async fn foresee(
-    ledger: &semel::AnyStore,
+    ledger: &semel_core::AnyStore,
     limit: u64,
     tally: &mut Tally,
     unread: &mut Unread,

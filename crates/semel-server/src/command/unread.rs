@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use semel::store::Unreadable;
+use semel_core::store::Unreadable;
 use serde_json::{Value, json};
 
 use super::{shown, words};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use semel::outbox::Status;
-use semel::store::Cursor;
-use semel::{EventId, Kind, State};
+use semel_core::outbox::Status;
+use semel_core::store::Cursor;
+use semel_core::{EventId, Kind, State};
 
 const KINDS: [Kind; 5] = [Kind::Command, Kind::Http, Kind::Grpc, Kind::Message, Kind::Event];
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel::event::{Envelope, Unreadable};
-use semel::inbox::{Answer, Message, Source, SourceError};
+use semel_core::event::{Envelope, Unreadable};
+use semel_core::inbox::{Answer, Message, Source, SourceError};
 
 /// The messages about one tenant's events, over all groups of this process.
 #[derive(Debug)]

@@ -6,13 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::Executor;
-use semel::bus::Bus;
-use semel::event::Envelope;
-use semel::executor::Unit;
-use semel::inbox::{Consumer, Consuming, Failure as Unhandled, Group, Inbox, InvalidGroup, Source};
-use semel::outbox::Relaying;
 use semel_amqp::{AmqpPublisher, AmqpSource};
+use semel_core::Executor;
+use semel_core::bus::Bus;
+use semel_core::event::Envelope;
+use semel_core::executor::Unit;
+use semel_core::inbox::{
+    Consumer, Consuming, Failure as Unhandled, Group, Inbox, InvalidGroup, Source,
+};
+use semel_core::outbox::Relaying;
 use semel_nats::{NatsPublisher, NatsSource};
 use semel_redis::stream::Streams;
 use tokio_util::task::AbortOnDropHandle;

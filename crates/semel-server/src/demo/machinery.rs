@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use semel::Executor;
-use semel::inbox::Inbox;
-use semel::outbox::{Outbox, Publisher, Relay};
-use semel::store::Store;
+use semel_core::Executor;
+use semel_core::inbox::Inbox;
+use semel_core::outbox::{Outbox, Publisher, Relay};
+use semel_core::store::Store;
 use semel_ids::{IdMap, Resolver};
 
 use crate::failure::Failure;
@@ -54,9 +54,9 @@ pub(super) fn resolver(map: impl IdMap, settings: &IdResolve) -> Result<Resolver
 
 #[cfg(test)]
 mod tests {
-    use semel::bus::Bus;
-    use semel::outbox::memory::MemoryOutbox;
-    use semel::store::memory::MemoryStore;
+    use semel_core::bus::Bus;
+    use semel_core::outbox::memory::MemoryOutbox;
+    use semel_core::store::memory::MemoryStore;
 
     use super::*;
 

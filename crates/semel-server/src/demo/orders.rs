@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use semel::event::{Envelope, InvalidEvent};
-use semel::executor::Unit;
+use semel_core::event::{Envelope, InvalidEvent};
+use semel_core::executor::Unit;
 use semel_ids::create::{CreateError, CreateExt as _};
 use semel_ids::{TypedId, resource};
 use serde::{Deserialize, Serialize};

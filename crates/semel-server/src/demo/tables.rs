@@ -6,8 +6,8 @@
 use std::future::Future;
 use std::time::Duration;
 
-use semel::outbox::Outbox;
-use semel::store::{Inspect, TransactionalStore};
+use semel_core::outbox::Outbox;
+use semel_core::store::{Inspect, TransactionalStore};
 use semel_ids::create::CreatingStore;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;

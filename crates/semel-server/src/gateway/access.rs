@@ -13,7 +13,7 @@ use std::time::Duration;
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use metrics::{counter, histogram};
-use semel::{Key, Receipt};
+use semel_core::{Key, Receipt};
 use semel_tower::http::{REPLAYED, Slug};
 use tokio::time::Instant;
 use tower::Service;

@@ -17,7 +17,7 @@ use http::header::CONNECTION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use semel::{AnyStore, Command, Executor};
+use semel_core::{AnyStore, Command, Executor};
 use semel_tower::grpc::{GrpcLayer, GrpcService, Rules as GrpcRules};
 use semel_tower::http::{Idempotency, IdempotencyLayer, Problem, Rules, Slug};
 use semel_tower::{Body, Fenced};

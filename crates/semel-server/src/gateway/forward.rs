@@ -227,7 +227,7 @@ impl<B> Inner<B> {
         let (target, version) = (std::mem::replace(request.uri_mut(), uri), request.version());
         headers::forward(request.headers_mut(), &target, version, from, &self.owned);
         trace::hand_on(request.headers_mut());
-        if let Some(claim) = request.extensions_mut().remove::<semel::Context>() {
+        if let Some(claim) = request.extensions_mut().remove::<semel_core::Context>() {
             headers::claimed(request.headers_mut(), &claim);
         }
         // Which version is spoken with the upstream is the connection's to say.

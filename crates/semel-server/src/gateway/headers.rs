@@ -9,7 +9,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 use http_body::Body;
-use semel::Context;
+use semel_core::Context;
 
 /// Headers of a connection, named by `Connection` or not. `TE` is looked at first.
 static HOP_BY_HOP: [HeaderName; 9] = [

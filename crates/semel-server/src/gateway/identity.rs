@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, COOKIE};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
-use semel::Principal;
+use semel_core::Principal;
 use semel_tower::{Scope, Tenant};
 
 use super::token::Issuer;

@@ -11,7 +11,7 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use semel::Receipt;
+use semel_core::Receipt;
 use semel_tower::http::{OPERATIONS, Slug};
 
 use super::identity::Who;
@@ -224,7 +224,7 @@ mod tests {
             passed.extensions_mut().insert(Passed);
             assert!(finished(&own(origins), &[("origin", "https://a")], passed).is_empty());
             let mut replay = Response::new(());
-            let (operation_id, fence) = (semel::OperationId::generate(), semel::Fence(1));
+            let (operation_id, fence) = (semel_core::OperationId::generate(), semel_core::Fence(1));
             let receipt = Receipt { operation_id, attempt: 1, fence, recorded: true };
             replay.extensions_mut().insert(receipt);
             let headers = finished(&own(origins), &[("origin", "https://a")], replay);

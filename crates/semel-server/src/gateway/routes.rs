@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
-use semel::{Command, Policy};
+use semel_core::{Command, Policy};
 use semel_tower::grpc::{Codes, Rules as GrpcRules};
 use semel_tower::http::{Preset as Kept, Rules};
 
@@ -211,8 +211,8 @@ fn command(route: &Route) -> impl Fn(Command) -> Command + Send + Sync + 'static
             command = command.max_attempts(attempts);
         }
         match on_crash {
-            OnCrash::Rerun => command.on_crash(semel::OnCrash::Rerun),
-            OnCrash::Hold => command.on_crash(semel::OnCrash::Hold),
+            OnCrash::Rerun => command.on_crash(semel_core::OnCrash::Rerun),
+            OnCrash::Hold => command.on_crash(semel_core::OnCrash::Hold),
         }
     }
 }

@@ -3,7 +3,7 @@
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use http_body::Body as HttpBody;
-use semel::OperationId;
+use semel_core::OperationId;
 use semel_tower::http::Problem;
 
 use super::body::Answer;
@@ -25,12 +25,12 @@ pub(super) struct Sent {
 
 impl Sent {
     pub(super) fn of<B>(request: &Request<B>) -> Self {
-        let claim = request.extensions().get::<semel::Context>();
+        let claim = request.extensions().get::<semel_core::Context>();
         Self {
             path: request.uri().path().to_owned(),
             grpc: is_grpc(request.headers()),
             claimed: claim.is_some(),
-            operation: claim.map(semel::Context::operation_id),
+            operation: claim.map(semel_core::Context::operation_id),
             idempotent: request.method().is_idempotent(),
             http1: request.version() < Version::HTTP_2,
         }

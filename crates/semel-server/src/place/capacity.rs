@@ -7,11 +7,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use semel::store::{
+use semel_core::store::{
     AnyRenewer, Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee,
     Inspect, Listed, Listen, Opened, Page, Peeked, Result, Settled, Store, Swapped, Swept, Tally,
 };
-use semel::{AnyStore, Hint, Key, Lease, Version};
+use semel_core::{AnyStore, Hint, Key, Lease, Version};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -146,8 +146,8 @@ impl Inspect for CapacityWatch {
 
 #[cfg(test)]
 mod tests {
-    use semel::store::memory::MemoryStore;
-    use semel::{AttemptId, Clock, Fingerprint, OnCrash, OperationId};
+    use semel_core::store::memory::MemoryStore;
+    use semel_core::{AttemptId, Clock, Fingerprint, OnCrash, OperationId};
 
     use super::*;
 

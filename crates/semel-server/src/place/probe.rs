@@ -5,8 +5,10 @@
 
 use std::time::Duration;
 
-use semel::store::{Change, Draft, Ending, Error, ErrorKind, Opened, Result, Store as _, Swapped};
-use semel::{
+use semel_core::store::{
+    Change, Draft, Ending, Error, ErrorKind, Opened, Result, Store as _, Swapped,
+};
+use semel_core::{
     AnyStore, AttemptId, ErrorText, Fingerprint, Key, Lease, OnCrash, OperationId, Policy,
 };
 

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use semel::store::{Finding, Severity};
+use semel_core::store::{Finding, Severity};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;

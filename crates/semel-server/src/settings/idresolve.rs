@@ -33,7 +33,7 @@ impl IdResolve {
     pub(crate) fn cache(
         &self,
         limit: Option<Duration>,
-    ) -> Option<semel::store::Result<RedisCache>> {
+    ) -> Option<semel_core::store::Result<RedisCache>> {
         let url = self.shared()?;
         let mut cache = RedisCache::builder();
         if let Some(prefix) = &self.l2_prefix {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::AnyStore;
-use semel::policy::{OnFailure, Policy, Wait};
+use semel_core::AnyStore;
+use semel_core::policy::{OnFailure, Policy, Wait};
 use serde::Deserialize;
 
 use super::duration;
@@ -52,7 +52,7 @@ impl Inbox {
 
     /// How an event is handled, as it was set, or as the library has it.
     pub(crate) fn policy(&self) -> Policy {
-        let usual = semel::inbox::Inbox::<AnyStore>::default_policy();
+        let usual = semel_core::inbox::Inbox::<AnyStore>::default_policy();
         Policy {
             lease: self.lock_ttl.unwrap_or(usual.lease),
             wait: if self.wait_if_in_progress { Wait::UpTo(self.wait_max) } else { usual.wait },

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use semel::Executor;
-use semel::executor::Polling;
-use semel::policy::Policy;
-use semel::store::Store;
+use semel_core::Executor;
+use semel_core::executor::Polling;
+use semel_core::policy::Policy;
+use semel_core::store::Store;
 use serde::Deserialize;
 
 use super::{duration, waits};

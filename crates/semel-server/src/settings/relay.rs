@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::outbox::{Outbox, Publisher, RelayBuilder};
-use semel::policy::OnFailure;
+use semel_core::outbox::{Outbox, Publisher, RelayBuilder};
+use semel_core::policy::OnFailure;
 use serde::Deserialize;
 
 use super::duration;

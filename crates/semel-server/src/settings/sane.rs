@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use semel::policy::{OnFailure, Policy};
+use semel_core::policy::{OnFailure, Policy};
 use semel_ids::CacheSettings;
 
 use super::{IdResolve, Inbox, Ledger, Patience, Relay, Settings};

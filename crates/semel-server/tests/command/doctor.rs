@@ -38,8 +38,8 @@ async fn events_that_were_given_up_are_a_warning() {
     let ground = Ground::sqlite().await;
     let place = ground.place().await;
     orders(&place, 2).await;
-    let error = semel::ErrorText::new("no");
-    relayed(&place, semel::outbox::Fate::Dead { error, holds_lane: false }).await;
+    let error = semel_core::ErrorText::new("no");
+    relayed(&place, semel_core::outbox::Fate::Dead { error, holds_lane: false }).await;
     place.close().await;
     let said = ground.json(&["doctor"]);
     assert!(codes(&said).contains(&"outbox-dead"), "{said}");

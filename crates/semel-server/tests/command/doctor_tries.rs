@@ -1,8 +1,8 @@
 //! What `semel doctor` finds by trying: a store that cannot be written to, a gateway that would not start.
 
 use futures_util::future::join_all;
-use semel::State;
-use semel::store::{Change, Draft, Filter, Inspect as _, Store as _, Swapped, Tally};
+use semel_core::State;
+use semel_core::store::{Change, Draft, Filter, Inspect as _, Store as _, Swapped, Tally};
 use semel_testkit::servers::{Options, Redis};
 use serde_json::Value;
 
@@ -55,8 +55,8 @@ async fn more_than_a_page_is_counted(ground: Ground) {
     const RECORDS: u64 = 1_100;
     let place = ground.place().await;
     let ledger = place.ledger();
-    let keys: Vec<semel::Key> = (0..RECORDS).map(|at| key("PAY", &format!("d{at}"))).collect();
-    let last = keys.iter().map(semel::Key::digest).max().unwrap();
+    let keys: Vec<semel_core::Key> = (0..RECORDS).map(|at| key("PAY", &format!("d{at}"))).collect();
+    let last = keys.iter().map(semel_core::Key::digest).max().unwrap();
     for some in keys.chunks(100) {
         join_all(some.iter().map(|key| async {
             ended(&ledger, key, dead("no")).await;
@@ -90,16 +90,16 @@ async fn more_than_a_page_is_counted(ground: Ground) {
 
 crate::ground::on!(more_than_a_page_is_counted: sqlite, postgres, mysql, redis);
 
-fn retried(key: &semel::Key, operation_id: semel::OperationId) -> Draft {
+fn retried(key: &semel_core::Key, operation_id: semel_core::OperationId) -> Draft {
     Draft {
         key: key.clone(),
-        fingerprint: semel::Fingerprint::none(),
+        fingerprint: semel_core::Fingerprint::none(),
         operation_id,
-        attempt_id: semel::AttemptId::generate(),
+        attempt_id: semel_core::AttemptId::generate(),
         attempt: 7,
         owner: "host:1:a".into(),
         lease: HOUR,
-        on_crash: semel::OnCrash::Rerun,
+        on_crash: semel_core::OnCrash::Rerun,
         keep: HOUR,
         parcel: None,
     }

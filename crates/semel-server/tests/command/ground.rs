@@ -54,7 +54,7 @@ impl Drop for Scratch {
 
 /// Of this test, and of no other that runs or ever ran.
 pub(crate) fn unique() -> String {
-    semel::OperationId::generate().to_string().to_lowercase()
+    semel_core::OperationId::generate().to_string().to_lowercase()
 }
 
 pub(crate) fn server(variable: &str) -> String {
@@ -208,7 +208,7 @@ pub(crate) async fn sql(ground: &Ground, text: &str) {
 }
 
 /// Spoils a record, in a place that no filter looks at where it is a database that looks.
-pub(crate) async fn damage(ground: &Ground, key: &semel::Key) {
+pub(crate) async fn damage(ground: &Ground, key: &semel_core::Key) {
     let digest: String = key.digest().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let name = match ground.url.split(':').next() {
         Some("redis") => {

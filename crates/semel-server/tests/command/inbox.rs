@@ -1,7 +1,7 @@
 //! `semel inbox`.
 
-use semel::EventId;
-use semel::store::Inspect as _;
+use semel_core::EventId;
+use semel_core::store::Inspect as _;
 use semel_server::place::Place;
 
 use crate::ground::{Ground, audited, damage, on, sql};
@@ -52,8 +52,8 @@ async fn failed_events_are_redriven_and_discarded(ground: Ground) {
     assert_eq!(discarded["events"].as_array().unwrap().len(), 5);
     assert_eq!(discarded["events"][0]["error"], "a test", "{discarded}");
     // The envelope stays with what was discarded, so that it can still be sent round again.
-    let discarded = Some(semel::State::Discarded);
-    let filter = semel::store::Filter { state: discarded, ..Default::default() };
+    let discarded = Some(semel_core::State::Discarded);
+    let filter = semel_core::store::Filter { state: discarded, ..Default::default() };
     let discarded = entries(&place, &filter).await;
     assert!(discarded.len() >= 5 && discarded.iter().all(|entry| entry.record.parcel.is_some()));
     place.close().await;
@@ -95,7 +95,7 @@ async fn a_discarded_event_is_left_alone_unless_it_is_named(ground: Ground) {
 on!(a_discarded_event_is_left_alone_unless_it_is_named: sqlite, postgres, mysql, redis);
 
 /// All that match: a page of Redis may be empty and not the last.
-async fn entries(place: &Place, filter: &semel::store::Filter) -> Vec<semel::Entry> {
+async fn entries(place: &Place, filter: &semel_core::store::Filter) -> Vec<semel_core::Entry> {
     let (mut entries, mut after) = (Vec::new(), None);
     loop {
         let page = place.ledger().list(filter, after.as_ref(), 100).await.unwrap();
@@ -160,7 +160,8 @@ async fn an_unreadable_event_stops_no_redrive(ground: Ground) {
     for event in &events {
         handled(&place, "NOTIFY", *event, false).await;
     }
-    let filter = semel::store::Filter { id: Some(events[1].to_string()), ..Default::default() };
+    let filter =
+        semel_core::store::Filter { id: Some(events[1].to_string()), ..Default::default() };
     damage(&ground, &entries(&place, &filter).await[0].key).await;
     let redriven = ground.run(&["inbox", "redrive", "--all", "--json"]);
     let told: serde_json::Value = serde_json::from_str(&redriven.stdout).unwrap();

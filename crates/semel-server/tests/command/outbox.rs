@@ -1,7 +1,7 @@
 //! `semel outbox`.
 
-use semel::ErrorText;
-use semel::outbox::Fate;
+use semel_core::ErrorText;
+use semel_core::outbox::Fate;
 
 use crate::ground::{Ground, audited, on, sql};
 use crate::seeds::{orders, relayed};

@@ -1,6 +1,6 @@
 //! `semel records`: listing, finding, releasing, purging.
 
-use semel::{Key, Kind, OnCrash, Principal};
+use semel_core::{Key, Kind, OnCrash, Principal};
 
 use crate::ground::{Ground, audited, damage, on, sql};
 use crate::program::Ended;

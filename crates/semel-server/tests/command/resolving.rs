@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
-use semel::executor::{Claimed, Error};
-use semel::{Command, Executor, OnCrash, Outcome};
+use semel_core::executor::{Claimed, Error};
+use semel_core::{Command, Executor, OnCrash, Outcome};
 use semel_tower::http::IdempotencyLayer;
 use semel_tower::{Body, Scope, Tenant};
 use tokio::sync::{Notify, Semaphore};
@@ -19,7 +19,10 @@ use crate::ground::{Ground, audited, on};
 use crate::seeds::{HOUR, claimed, dead, ended, key, succeeded, uncertain};
 
 /// Runs a command that answers `"ran"`.
-async fn call(executor: &Executor<semel::AnyStore>, id: &str) -> Result<String, Error<String>> {
+async fn call(
+    executor: &Executor<semel_core::AnyStore>,
+    id: &str,
+) -> Result<String, Error<String>> {
     let command = Command::new(key("PAY", id));
     let ran = executor.run(command, |_| async { Ok::<_, String>("ran".to_owned()) }).await?;
     Ok(ran.into_value().unwrap_or_else(|| "in progress".to_owned()))
@@ -162,7 +165,7 @@ async fn a_file_that_is_no_answer_is_code_2() {
     let ledger = place.ledger();
     ended(&ledger, &key("PAY", "k"), uncertain("?")).await;
     ended(&ledger, &key("PAY", "done"), succeeded("1", "r", HOUR)).await;
-    ended(&ledger, &semel::Key::message("acme", "MAIL", "m").unwrap(), dead("no")).await;
+    ended(&ledger, &semel_core::Key::message("acme", "MAIL", "m").unwrap(), dead("no")).await;
     claimed(&ledger, &key("PAY", "lapsed"), OnCrash::Hold, Duration::ZERO).await;
     let text = ground.scratch.file("text", "not JSON");
     let resolve = |words: &[&str]| ground.run(&[&["records", "resolve"], words].concat());

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::event::Envelope;
-use semel::inbox::Inbox;
-use semel::outbox::{Ask, Fate, Outbox};
-use semel::store::{Draft, Ending, Opened, Store as _, TransactionalStore};
-use semel::{
+use semel_core::event::Envelope;
+use semel_core::inbox::Inbox;
+use semel_core::outbox::{Ask, Fate, Outbox};
+use semel_core::store::{Draft, Ending, Opened, Store as _, TransactionalStore};
+use semel_core::{
     AnyStore, AttemptId, Command, ErrorText, EventId, Executor, Fingerprint, Key, Lease, OnCrash,
     OnFailure, OperationId, Outcome, Policy, Recorded, Reference,
 };
@@ -50,7 +50,7 @@ pub(crate) async fn claimed(
 pub(crate) async fn ended(ledger: &AnyStore, key: &Key, ending: Ending) {
     let lease = claimed(ledger, key, OnCrash::Rerun, HOUR).await;
     let settled = ledger.settle(&lease, &ending).await.expect("the store answers");
-    assert_eq!(settled, semel::store::Settled::Done);
+    assert_eq!(settled, semel_core::store::Settled::Done);
 }
 
 pub(crate) fn succeeded(answer: &str, reference: &str, keep: Duration) -> Ending {

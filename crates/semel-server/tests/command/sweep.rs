@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::OnCrash;
+use semel_core::OnCrash;
 
 use crate::ground::{Ground, on};
 use crate::seeds::{HOUR, claimed, dead, ended, key, succeeded};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::outbox::Fate;
-use semel::{ErrorText, Key, Kind, Principal};
+use semel_core::outbox::Fate;
+use semel_core::{ErrorText, Key, Kind, Principal};
 
 use crate::ground::{Ground, damage, on};
 use crate::seeds::{handled, orders, relayed};

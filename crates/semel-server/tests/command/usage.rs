@@ -4,8 +4,8 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::Duration;
 
-use semel::outbox::Fate;
-use semel::{ErrorText, OnCrash};
+use semel_core::outbox::Fate;
+use semel_core::{ErrorText, OnCrash};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
 

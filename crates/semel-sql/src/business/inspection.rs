@@ -1,6 +1,6 @@
 //! Whether a table is fit to have public ids, and which statements would make it so.
 
-use semel::store::{Error, ErrorKind, Finding, Result, Severity};
+use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
 
 use super::names::Names;
 

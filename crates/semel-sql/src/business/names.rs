@@ -1,8 +1,8 @@
 //! The names of a table and its columns. They become part of statements, so they are checked and
 //! quoted, and nothing else gets in.
 
-use semel::key::check_tenant;
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::key::check_tenant;
+use semel_core::store::{Error, ErrorKind, Result};
 
 /// The longest name that every database takes.
 const MAX_NAME: usize = 63;

@@ -2,8 +2,8 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use semel::key::Digest;
-use semel::store::{Draft, Result};
+use semel_core::key::Digest;
+use semel_core::store::{Draft, Result};
 use tokio::sync::oneshot;
 
 use super::step::{Settlement, Step};

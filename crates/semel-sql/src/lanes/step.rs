@@ -4,9 +4,9 @@
 
 use std::collections::VecDeque;
 
-use semel::claim::Lease;
-use semel::key::Digest;
-use semel::store::{Draft, Ending, Opened, Peeked, Result, Settled};
+use semel_core::claim::Lease;
+use semel_core::key::Digest;
+use semel_core::store::{Draft, Ending, Opened, Peeked, Result, Settled};
 
 use super::Dialect;
 use super::queue::{Queue, Waiting};

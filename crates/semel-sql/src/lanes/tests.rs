@@ -2,9 +2,9 @@
 
 use std::sync::atomic::AtomicBool;
 
-use semel::claim::{AttemptId, Fence, OperationId};
-use semel::fingerprint::Fingerprint;
-use semel::policy::OnCrash;
+use semel_core::claim::{AttemptId, Fence, OperationId};
+use semel_core::fingerprint::Fingerprint;
+use semel_core::policy::OnCrash;
 use tokio::sync::Semaphore;
 
 use super::*;

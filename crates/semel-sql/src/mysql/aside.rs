@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use semel::store::Result;
+use semel_core::store::Result;
 use sqlx::MySqlConnection;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;

@@ -6,9 +6,11 @@
 
 use std::io;
 
-use semel::key::{Digest, Key};
-use semel::record::Version;
-use semel::store::{Change, Draft, Error, ErrorKind, Opened, Peeked, Result, Settled, Swapped};
+use semel_core::key::{Digest, Key};
+use semel_core::record::Version;
+use semel_core::store::{
+    Change, Draft, Error, ErrorKind, Opened, Peeked, Result, Settled, Swapped,
+};
 use sqlx::MySqlConnection;
 use tokio::time::{Instant, sleep, timeout_at};
 

@@ -1,7 +1,7 @@
 //! Business tables in MySQL and MariaDB. Values travel as bytes and are compared in the column's own
 //! character set and collation, so that its indexes serve.
 
-use semel::store::{Error, Result};
+use semel_core::store::{Error, Result};
 use semel_ids::migration::{BusinessRow, BusinessTable, Cursor, Field, Page};
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::{Arguments, AssertSqlSafe, MySqlPool, Row};

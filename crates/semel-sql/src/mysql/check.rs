@@ -2,8 +2,8 @@
 //!
 //! Reads settings; changes none. Whether the schema is ours is `schema`'s business.
 
-use semel::event::{MAX_PACKED_ATTRIBUTES, MAX_PAYLOAD};
-use semel::store::{Finding, Replication, Result, Severity};
+use semel_core::event::{MAX_PACKED_ATTRIBUTES, MAX_PAYLOAD};
+use semel_core::store::{Finding, Replication, Result, Severity};
 use sqlx::{MySqlConnection, Row};
 
 use super::ledger::failed;

@@ -3,10 +3,10 @@
 //! Text travels as bytes in both directions, so that no character set of a session touches it. What
 //! the columns mean is `crate::row`'s business.
 
-use semel::clock::Timestamp;
-use semel::key::Key;
-use semel::record::Entry;
-use semel::store::{Draft, Listed, Peeked, Result};
+use semel_core::clock::Timestamp;
+use semel_core::key::Key;
+use semel_core::record::Entry;
+use semel_core::store::{Draft, Listed, Peeked, Result};
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::query::Query;
 use sqlx::{MySql, Row};
@@ -146,7 +146,7 @@ pub(crate) fn bind_draft<'q>(query: Bound<'q>, draft: &Draft) -> Bound<'q> {
 /// The bytes under which a key is stored.
 pub(crate) fn identity(key: &Key) -> [u8; 32] {
     #[cfg(feature = "testing")]
-    if semel::testing::sabotaged(semel::testing::Guard::Identity) {
+    if semel_core::testing::sabotaged(semel_core::testing::Guard::Identity) {
         return *merged(key).digest().as_bytes();
     }
     *key.digest().as_bytes()

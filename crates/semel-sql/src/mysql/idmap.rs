@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use semel::store::{ErrorKind, Result};
+use semel_core::store::{ErrorKind, Result};
 use semel_ids::PublicId;
 use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
 use semel_ids::resource::ResourceType;

@@ -3,9 +3,9 @@
 //! Reads only, without locks. What did not succeed and is not running, what is due, references and
 //! tenants have an index; other filters walk the table a page at a time.
 
-use semel::clock::micros;
-use semel::record::Record;
-use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result, Tally};
+use semel_core::clock::micros;
+use semel_core::record::Record;
+use semel_core::store::{Cursor, Filter, Inspect, Listed, Page, Result, Tally};
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};

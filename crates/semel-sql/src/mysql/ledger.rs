@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::claim::{Fence, Lease};
-use semel::key::Key;
-use semel::record::Version;
-use semel::store::{
+use semel_core::claim::{Fence, Lease};
+use semel_core::key::Key;
+use semel_core::record::Version;
+use semel_core::store::{
     Change, Draft, Ending, Error, ErrorKind, Opened, Peeked, ReplicationState, Result, Settled,
     Swapped,
 };
@@ -157,7 +157,7 @@ impl Ledger {
         take(&mut found, &digest).map(existing).transpose().map_err(sqlx::Error::decode)
     }
 
-    /// [`Store::open`](semel::Store::open) in the caller's transaction, on MariaDB: one statement,
+    /// [`Store::open`](semel_core::Store::open) in the caller's transaction, on MariaDB: one statement,
     /// whose answer is the current row at every isolation level. `None` if a rival holds the key.
     pub(crate) async fn open_one(
         &self,
@@ -174,7 +174,7 @@ impl Ledger {
         }
     }
 
-    /// [`Store::swap`](semel::Store::swap), in whatever transaction the connection is in.
+    /// [`Store::swap`](semel_core::Store::swap), in whatever transaction the connection is in.
     pub(crate) async fn swap_one(
         &self,
         connection: &mut MySqlConnection,

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use semel::Outcome;
-use semel::claim::Lease;
-use semel::store::{Draft, Ending, Renewed, Result, Settled};
+use semel_core::Outcome;
+use semel_core::claim::Lease;
+use semel_core::store::{Draft, Ending, Renewed, Result, Settled};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection};
 
 use super::batch::split;
@@ -136,7 +136,7 @@ impl Ledger {
     }
 }
 
-/// [`State::Running`](semel::State::Running) as it is stored.
+/// [`State::Running`](semel_core::State::Running) as it is stored.
 const RUNNING: i16 = 0;
 
 /// What became of all rows of a statement, where that is the same for all of them.
@@ -232,7 +232,7 @@ fn packed(order: Vec<usize>, bytes: usize, size_of: impl Fn(usize) -> usize) -> 
 
 #[cfg(test)]
 mod tests {
-    use semel::{AttemptId, Fingerprint, Key, OnCrash, OperationId};
+    use semel_core::{AttemptId, Fingerprint, Key, OnCrash, OperationId};
 
     use super::*;
 

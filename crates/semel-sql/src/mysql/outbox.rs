@@ -12,13 +12,13 @@ mod put_off;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use semel::claim::AttemptId;
-use semel::event::Envelope;
-use semel::outbox::{
+use semel_core::claim::AttemptId;
+use semel_core::event::Envelope;
+use semel_core::outbox::{
     Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Ticket,
     Verb,
 };
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::store::{Error, ErrorKind, Result};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 use tokio::time::timeout;

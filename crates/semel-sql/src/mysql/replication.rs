@@ -3,7 +3,7 @@
 //! Read from variables and counters that every account may see. A replica that is away at the moment,
 //! and one that follows a replica, is not seen: that is what a declaration is for.
 
-use semel::store::{Finding, Replication, Result, Severity};
+use semel_core::store::{Finding, Replication, Result, Severity};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::check::{finding, is_on};

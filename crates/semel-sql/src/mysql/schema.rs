@@ -3,7 +3,7 @@
 //! Every DDL statement commits by itself here, so a migration is written to be run again after a
 //! crash in its middle (`IF NOT EXISTS`), and an advisory lock keeps a second instance out.
 
-use semel::store::{Error, ErrorKind, Finding, Result, Severity};
+use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::ledger::failed;

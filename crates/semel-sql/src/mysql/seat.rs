@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::store::{Error, ErrorKind, Result};
 use sqlx::MySqlConnection;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::store::{Error, ErrorKind, Result};
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, MySqlConnection, Row};

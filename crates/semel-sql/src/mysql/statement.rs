@@ -78,7 +78,7 @@ impl Guards {
     fn of_environment() -> Self {
         #[cfg(feature = "testing")]
         {
-            use semel::testing::{Guard, sabotaged};
+            use semel_core::testing::{Guard, sabotaged};
             Self { fence: !sabotaged(Guard::Fence), version: !sabotaged(Guard::Version) }
         }
         #[cfg(not(feature = "testing"))]

@@ -5,7 +5,7 @@
 //! that was claimed anew in between stays. All go by one moment at which the server's clock was believed. `sweep_at` is null for Dead, Uncertain and Discarded records and
 //! lies after the end of every live lease.
 
-use semel::store::{Result, Swept};
+use semel_core::store::{Result, Swept};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::columns::Bound;

@@ -11,10 +11,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::claim::Lease;
-use semel::key::Key;
-use semel::record::Version;
-use semel::store::{
+use semel_core::claim::Lease;
+use semel_core::key::Key;
+use semel_core::record::Version;
+use semel_core::store::{
     Change, Draft, Ending, Error, ErrorKind, Held, Opened, Result, Settled, Swapped,
     TransactionalStore,
 };

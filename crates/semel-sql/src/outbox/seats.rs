@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::store::Result;
+use semel_core::store::Result;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::event::TraceContext;
+use semel_core::event::TraceContext;
 
 use super::*;
 

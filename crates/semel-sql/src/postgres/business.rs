@@ -1,7 +1,7 @@
 //! Business tables in PostgreSQL. Values travel as text and are compared in the column's own type and
 //! collation, so that its indexes serve.
 
-use semel::store::{Error, Result};
+use semel_core::store::{Error, Result};
 use semel_ids::migration::{BusinessRow, BusinessTable, Cursor, Field, Page};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{Arguments, AssertSqlSafe, PgPool, Row};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use semel::store::{Error, ErrorKind};
+use semel_core::store::{Error, ErrorKind};
 use tokio::time::{Duration, Instant, sleep};
 
 /// How long a step that met a locked row is asked again before that is its answer.

@@ -7,7 +7,7 @@ mod desk;
 
 use std::collections::HashSet;
 
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::store::{Error, ErrorKind, Result};
 use semel_ids::PublicId;
 use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
 use semel_ids::resource::ResourceType;

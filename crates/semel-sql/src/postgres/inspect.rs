@@ -1,8 +1,8 @@
 //! Listing for operators, in order of the digest.
 
-use semel::clock::micros;
-use semel::record::{Entry, Record, State};
-use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result, Tally};
+use semel_core::clock::micros;
+use semel_core::record::{Entry, Record, State};
+use semel_core::store::{Cursor, Filter, Inspect, Listed, Page, Result, Tally};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, Row};
 

@@ -3,11 +3,11 @@
 //! Which connection it is (a lane, a caller's transaction) is decided by the neighbours; the texts
 //! are in `statement`.
 
-use semel::claim::{Fence, Lease};
-use semel::clock::Timestamp;
-use semel::key::{Digest, Key};
-use semel::record::Version;
-use semel::store::{
+use semel_core::claim::{Fence, Lease};
+use semel_core::clock::Timestamp;
+use semel_core::key::{Digest, Key};
+use semel_core::record::Version;
+use semel_core::store::{
     Change, Draft, Ending, Error, ErrorKind, Held, Opened, Peeked, Result, Settled, Swapped,
 };
 use sqlx::postgres::{PgArguments, PgRow};

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use semel::store::{Error, ErrorKind, Replication, Result};
+use semel_core::store::{Error, ErrorKind, Replication, Result};
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 
@@ -114,7 +114,7 @@ impl PgOptions {
     /// How acknowledged commits reach the servers that can be promoted, for operators that know more than
     /// the store can see: that only synchronous standbys are ever promoted, or that copies are made
     /// from archived log. By default the store looks for standbys, when it connects and whenever it
-    /// is checked or swept. See [`guarantee`](semel::store::Store::guarantee).
+    /// is checked or swept. See [`guarantee`](semel_core::store::Store::guarantee).
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = Some(replication);
         self

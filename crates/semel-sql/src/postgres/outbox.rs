@@ -8,14 +8,14 @@ mod operators;
 
 use std::time::Duration;
 
-use semel::claim::AttemptId;
-use semel::clock::micros;
-use semel::event::Envelope;
-use semel::outbox::{
+use semel_core::claim::AttemptId;
+use semel_core::clock::micros;
+use semel_core::event::Envelope;
+use semel_core::outbox::{
     Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Ticket,
     Verb,
 };
-use semel::store::Result;
+use semel_core::store::Result;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, SqlSafeStr, SqlStr};
@@ -112,7 +112,7 @@ impl Outbox for PgStore {
                 .await
                 .map_err(|_| {
                     let late = timed_out(Stage::Running, "append", self.0.limit);
-                    late.with_kind(semel::store::ErrorKind::Unavailable)
+                    late.with_kind(semel_core::store::ErrorKind::Unavailable)
                 })?
                 .map_err(failed_in("append"))?;
         }

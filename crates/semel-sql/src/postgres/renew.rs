@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::claim::Lease;
-use semel::store::{Renewed, Renewer, Result};
+use semel_core::claim::Lease;
+use semel_core::store::{Renewed, Renewer, Result};
 use sqlx::{PgConnection, Row};
 use tokio::time::timeout;
 

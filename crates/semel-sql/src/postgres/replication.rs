@@ -15,7 +15,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel::store::{
+use semel_core::store::{
     Error, ErrorKind, Finding, Guarantee, Replication, ReplicationState, Result, Severity,
 };
 use sqlx::postgres::PgRow;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::store::{Error, ErrorKind, Finding, Result, Severity};
+use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 use tokio::time::timeout;

@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use semel::store::{Error, Finding, Result, Severity};
+use semel_core::store::{Error, Finding, Result, Severity};
 use sqlx::postgres::{PgArguments, PgConnectOptions};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Postgres, Row, SqlStr};
@@ -234,6 +234,6 @@ pub(super) fn unopened(operation: &'static str) -> impl Fn(sqlx::Error) -> Error
     move |error| {
         let refused = refuses_parameters(&error);
         let error = unconnected(operation)(error);
-        if refused { error.with_kind(semel::store::ErrorKind::Misconfigured) } else { error }
+        if refused { error.with_kind(semel_core::store::ErrorKind::Misconfigured) } else { error }
     }
 }

@@ -6,7 +6,7 @@
 #[cfg(feature = "testing")]
 use std::borrow::Cow;
 
-use semel::store::{Error, ErrorKind};
+use semel_core::store::{Error, ErrorKind};
 #[cfg(feature = "testing")]
 use sqlx::AssertSqlSafe;
 use sqlx::error::DatabaseError;
@@ -90,7 +90,7 @@ pub(super) fn text(sql: &'static str) -> SqlStr {
 /// The text to send: the file's, unless a test took one of its guards away.
 #[cfg(feature = "testing")]
 pub(super) fn text(sql: &'static str) -> SqlStr {
-    match sabotage(sql, semel::testing::sabotaged) {
+    match sabotage(sql, semel_core::testing::sabotaged) {
         Cow::Borrowed(sql) => sql.into_sql_str(),
         Cow::Owned(sql) => AssertSqlSafe(sql).into_sql_str(),
     }
@@ -98,8 +98,11 @@ pub(super) fn text(sql: &'static str) -> SqlStr {
 
 /// Drops the lines that end in `-- guard: <name>` and stops the clock at the transaction's start.
 #[cfg(feature = "testing")]
-fn sabotage(sql: &'static str, removed: fn(semel::testing::Guard) -> bool) -> Cow<'static, str> {
-    use semel::testing::Guard;
+fn sabotage(
+    sql: &'static str,
+    removed: fn(semel_core::testing::Guard) -> bool,
+) -> Cow<'static, str> {
+    use semel_core::testing::Guard;
     let mut sql = Cow::Borrowed(sql);
     for guard in [Guard::Fence, Guard::Version] {
         if removed(guard) {
@@ -194,7 +197,7 @@ pub(super) fn codes(error: &dyn DatabaseError) -> Option<ErrorKind> {
 
 #[cfg(all(test, feature = "testing"))]
 mod tests {
-    use semel::testing::Guard;
+    use semel_core::testing::Guard;
 
     use super::*;
 

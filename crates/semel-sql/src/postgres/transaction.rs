@@ -10,10 +10,10 @@ mod sessions;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use semel::claim::Lease;
-use semel::key::Key;
-use semel::record::Version;
-use semel::store::{
+use semel_core::claim::Lease;
+use semel_core::key::Key;
+use semel_core::record::Version;
+use semel_core::store::{
     Change, Draft, Ending, Error, ErrorKind, Held, Opened, Result, Settled, Swapped,
     TransactionalStore,
 };

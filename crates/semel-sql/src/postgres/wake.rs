@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use semel::key::Hint;
-use semel::store::{BoxFuture, Error, ErrorKind, Listen, Result};
+use semel_core::key::Hint;
+use semel_core::store::{BoxFuture, Error, ErrorKind, Listen, Result};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::sync::mpsc;

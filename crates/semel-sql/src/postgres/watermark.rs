@@ -1,7 +1,7 @@
 //! Whether the server's clock is believed by those who remove by it.
 
-use semel::clock::Timestamp;
-use semel::store::{ClockTrust, Result, Watermark};
+use semel_core::clock::Timestamp;
+use semel_core::store::{ClockTrust, Result, Watermark};
 use sqlx::{PgConnection, Row};
 
 use super::session::Naming;

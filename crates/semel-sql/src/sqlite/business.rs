@@ -1,7 +1,7 @@
 //! Business tables in SQLite, where a column holds whatever was put there: every value is read by the
 //! type that it has.
 
-use semel::store::{Error, Result};
+use semel_core::store::{Error, Result};
 use semel_ids::migration::{BusinessRow, BusinessTable, Cursor, Field, Page};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, AssertSqlSafe, Row, SqlitePool, TypeInfo, ValueRef};

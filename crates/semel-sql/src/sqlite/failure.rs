@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use semel::store::{Error, ErrorKind};
+use semel_core::store::{Error, ErrorKind};
 
 /// "SQL error or missing database": no such table, no such savepoint, a transaction within one.
 pub(super) const ERROR: i32 = 1;

@@ -4,9 +4,11 @@
 //! with it, so the others are run again, each alone: `writer` does that.
 
 use futures_util::TryStreamExt;
-use semel::claim::Fence;
-use semel::clock::Timestamp;
-use semel::store::{Change, ClockTrust, Ending, Opened, Renewed, Result, Settled, Swapped, Swept};
+use semel_core::claim::Fence;
+use semel_core::clock::Timestamp;
+use semel_core::store::{
+    Change, ClockTrust, Ending, Opened, Renewed, Result, Settled, Swapped, Swept,
+};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Either, Executor};
 

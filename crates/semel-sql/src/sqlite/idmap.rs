@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use semel::store::{Error, ErrorKind, Result, TransactionalStore};
+use semel_core::store::{Error, ErrorKind, Result, TransactionalStore};
 use semel_ids::PublicId;
 use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
 use semel_ids::resource::ResourceType;

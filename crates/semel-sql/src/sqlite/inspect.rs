@@ -3,9 +3,9 @@
 //! Reads only, on a reader's connection. What failed, is due or waits for a decision and what made a
 //! reference has an index; other filters walk the primary key.
 
-use semel::clock::micros;
-use semel::record::{Record, State};
-use semel::store::{Cursor, Filter, Inspect, Listed, Page, Result, Tally};
+use semel_core::clock::micros;
+use semel_core::record::{Record, State};
+use semel_core::store::{Cursor, Filter, Inspect, Listed, Page, Result, Tally};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Executor, QueryBuilder, Row as _, Sqlite};
 

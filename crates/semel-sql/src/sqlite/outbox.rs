@@ -9,14 +9,14 @@ mod texts;
 
 use std::time::Duration;
 
-use semel::claim::AttemptId;
-use semel::clock::{Timestamp, micros};
-use semel::event::Envelope;
-use semel::outbox::{
+use semel_core::claim::AttemptId;
+use semel_core::clock::{Timestamp, micros};
+use semel_core::event::Envelope;
+use semel_core::outbox::{
     Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Status,
     Ticket, Verb,
 };
-use semel::store::{ClockTrust, Result};
+use semel_core::store::{ClockTrust, Result};
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Executor, QueryBuilder, Row as _, SqlSafeStr, Sqlite};
 

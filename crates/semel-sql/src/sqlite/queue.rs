@@ -9,10 +9,10 @@ use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use semel::claim::Lease;
-use semel::key::Key;
-use semel::record::Version;
-use semel::store::{Change, Draft, Ending, Opened, Renewed, Result, Settled, Swapped, Swept};
+use semel_core::claim::Lease;
+use semel_core::key::Key;
+use semel_core::record::Version;
+use semel_core::store::{Change, Draft, Ending, Opened, Renewed, Result, Settled, Swapped, Swept};
 use tokio::sync::{Notify, oneshot};
 
 use super::outbox::{Task, Told};
@@ -309,8 +309,8 @@ fn wanted(request: Request) -> Option<Request> {
 
 #[cfg(test)]
 mod tests {
-    use semel::claim::{AttemptId, Fence};
-    use semel::key::Digest;
+    use semel_core::claim::{AttemptId, Fence};
+    use semel_core::key::Digest;
 
     use super::*;
 

@@ -4,7 +4,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use semel::store::{Error, Result};
+use semel_core::store::{Error, Result};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
 use tokio::sync::{Semaphore, SemaphorePermit};

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use semel::store::{Error, ErrorKind, Finding, Result, Severity};
+use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection as _, Executor, Row};
 

@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use semel::clock::Clock;
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::clock::Clock;
+use semel_core::store::{Error, ErrorKind, Result};
 use sqlx::ConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
@@ -143,7 +143,7 @@ impl Builder {
         if path.is_empty() || path == ":memory:" || path.starts_with("file:") {
             return refused(
                 "a database in memory or under a URI is no ledger; give the path of a file, or use \
-                 `semel::store::memory::MemoryStore`",
+                 `semel_core::store::memory::MemoryStore`",
             );
         }
         // Absolute, so that a later change of the working directory cannot split the store in two.
@@ -151,7 +151,7 @@ impl Builder {
             self.path = absolute;
         }
         #[cfg(feature = "testing")]
-        if semel::testing::sabotaged(semel::testing::Guard::StoreClock) {
+        if semel_core::testing::sabotaged(semel_core::testing::Guard::StoreClock) {
             self.clock = Clock::system();
         }
         Ok(self)

@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use semel::claim::{Fence, Lease};
-use semel::clock::Timestamp;
-use semel::key::Key;
-use semel::record::{Entry, Record, Version};
-use semel::store::{Draft, Ending, Error, ErrorKind, Listed, Result};
+use semel_core::claim::{Fence, Lease};
+use semel_core::clock::Timestamp;
+use semel_core::key::Key;
+use semel_core::record::{Entry, Record, Version};
+use semel_core::store::{Draft, Ending, Error, ErrorKind, Listed, Result};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, AssertSqlSafe, Encode, Row, SqlSafeStr, SqlStr, Sqlite, Type};
 
@@ -213,7 +213,7 @@ impl Verb {
 /// The condition of every write under a lease.
 fn leased() -> &'static str {
     #[cfg(feature = "testing")]
-    if semel::testing::sabotaged(semel::testing::Guard::Fence) {
+    if semel_core::testing::sabotaged(semel_core::testing::Guard::Fence) {
         return "digest = ? AND (1 OR (fence = ? AND attempt_id = ? AND state = 0))";
     }
     "digest = ? AND fence = ? AND attempt_id = ? AND state = 0"
@@ -222,7 +222,7 @@ fn leased() -> &'static str {
 /// The condition of every write over a judged version.
 fn judged() -> &'static str {
     #[cfg(feature = "testing")]
-    if semel::testing::sabotaged(semel::testing::Guard::Version) {
+    if semel_core::testing::sabotaged(semel_core::testing::Guard::Version) {
         return "digest = ? AND (1 OR (attempt_id = ? AND number = ?))";
     }
     "digest = ? AND attempt_id = ? AND number = ?"
@@ -379,7 +379,7 @@ pub(super) fn identity(key: &Key) -> [u8; 32] {
 /// What a case-blind, space-trimming collation would find a key by: sabotage alone asks for it.
 fn merged(key: &Key) -> Option<[u8; 32]> {
     #[cfg(feature = "testing")]
-    if semel::testing::sabotaged(semel::testing::Guard::Identity) {
+    if semel_core::testing::sabotaged(semel_core::testing::Guard::Identity) {
         let id = key.id().trim().to_lowercase();
         let merged = Key::new(key.kind(), key.tenant(), key.scope(), *key.asked_by(), &id);
         return merged.ok().map(|merged| *merged.digest().as_bytes());

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use semel::claim::Fence;
-use semel::clock::{Clock, Timestamp};
+use semel_core::claim::Fence;
+use semel_core::clock::{Clock, Timestamp};
 
 /// The last fence given on each file that this process has open: two handles on one file are one
 /// ledger, and their fences must grow together.

@@ -1,7 +1,7 @@
 //! Whether the store's clock is believed by those who remove by it.
 
-use semel::clock::Timestamp;
-use semel::store::{ClockTrust, Watermark};
+use semel_core::clock::Timestamp;
+use semel_core::store::{ClockTrust, Watermark};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Executor, Row};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 
-use semel::store::{ErrorKind, Result, Severity};
+use semel_core::store::{ErrorKind, Result, Severity};
 use semel_ids::map::{Binding, IdMap, Inserted};
 use semel_ids::migration::{BusinessRow, BusinessTable, Field, Migration, Reason, TableFallback};
 use semel_ids::resource::{Order, Resource};

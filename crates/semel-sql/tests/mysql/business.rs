@@ -54,7 +54,7 @@ impl Shop for Kiosk {
         self.store.clone()
     }
 
-    async fn table(&self, layout: Layout) -> semel::store::Result<MySqlTable> {
+    async fn table(&self, layout: Layout) -> semel_core::store::Result<MySqlTable> {
         MySqlTable::open(self.pool.clone(), layout).await
     }
 

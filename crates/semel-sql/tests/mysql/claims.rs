@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use semel::claim::Lease;
-use semel::store::{Change, Ending, ErrorKind, Filter};
-use semel::store::{Inspect, Opened, Settled, Store, Swapped};
+use semel_core::claim::Lease;
+use semel_core::store::{Change, Ending, ErrorKind, Filter};
+use semel_core::store::{Inspect, Opened, Settled, Store, Swapped};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, Connection};
 use semel_testkit::fixture::run;
@@ -30,8 +30,8 @@ fn a_rival_never_waits_behind_an_open_transaction() {
     });
 }
 
-async fn insert_as_a_rival_would(connection: &mut sqlx::MySqlConnection, key: &semel::Key) {
-    use semel::store::TransactionalStore as _;
+async fn insert_as_a_rival_would(connection: &mut sqlx::MySqlConnection, key: &semel_core::Key) {
+    use semel_core::store::TransactionalStore as _;
     // Another instance's store, whose statement runs in this transaction.
     let url = std::env::var("SEMEL_TEST_MYSQL_URL").expect("set");
     let other = semel_sql::mysql::MySqlStore::connect(&url).await.expect("connects");
@@ -106,14 +106,14 @@ fn settles_that_share_a_statement_learn_each_their_own_fate() {
         }
         // Every third claim is not its holder's any more.
         for lease in leases.iter_mut().step_by(3) {
-            lease.fence = semel::Fence(lease.fence.0 + 1);
+            lease.fence = semel_core::Fence(lease.fence.0 + 1);
         }
         let endings: Vec<_> = (0..64)
             .map(|i| match i % 4 {
                 0 => success(&"x".repeat(i * 100)),
                 1 => failure(),
                 2 => Ending::Removed,
-                _ => Ending::Dead { error: semel::ErrorText::new("dead 💀 ") },
+                _ => Ending::Dead { error: semel_core::ErrorText::new("dead 💀 ") },
             })
             .collect();
         let settles =
@@ -124,18 +124,18 @@ fn settles_that_share_a_statement_learn_each_their_own_fate() {
             assert_eq!(settled.expect("settle"), expected, "k-{i}");
             let record = store.peek(&keys[i]).await.expect("peek").map(|peeked| peeked.record);
             let state = match (i % 3, i % 4) {
-                (0, _) => Some(semel::State::Running),
-                (_, 0) => Some(semel::State::Succeeded),
-                (_, 1) => Some(semel::State::Failed),
+                (0, _) => Some(semel_core::State::Running),
+                (_, 0) => Some(semel_core::State::Succeeded),
+                (_, 1) => Some(semel_core::State::Failed),
                 (_, 2) => None,
-                (_, _) => Some(semel::State::Dead),
+                (_, _) => Some(semel_core::State::Dead),
             };
             assert_eq!(record.as_ref().map(|record| record.state), state, "k-{i}");
             if let (Some(record), Some(ended)) = (&record, state)
-                && ended != semel::State::Running
+                && ended != semel_core::State::Running
             {
                 let now = record.updated_at;
-                let before = semel::Record { number: 1, ..record.clone() };
+                let before = semel_core::Record { number: 1, ..record.clone() };
                 let expected = before.ended(&endings[i], now).expect("it remains");
                 assert_eq!(*record, expected, "k-{i} is what its own ending makes of it");
             }
@@ -283,7 +283,7 @@ fn text_of_any_kind_is_stored_byte_by_byte() {
         let ground = Ground::new().await;
         let store = ground.connect().await;
         for text in ["naïve ", "😀", "😁", " lead", "e\u{301}", "ﬁ", "\u{200b}x"] {
-            let key = semel::Key::command(text, text, text).expect("valid");
+            let key = semel_core::Key::command(text, text, text).expect("valid");
             let mut draft = draft(&key);
             draft.owner = text.into();
             let opened = store.open(&draft).await.expect("open");

@@ -1,7 +1,7 @@
 //! Transactions that the server rolled back by itself while the work went on.
 
-use semel::executor::{LocalReplay, Unit};
-use semel::{Command, Error, Executor, Key, State};
+use semel_core::executor::{LocalReplay, Unit};
+use semel_core::{Command, Error, Executor, Key, State};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection, Row as _};
 use semel_testkit::fixture::run;
@@ -166,7 +166,7 @@ fn a_swallowed_lock_wait_commits_nothing_where_it_rolls_back() {
 #[test]
 fn a_caller_whose_own_transaction_was_rolled_back_by_a_deadlock_is_told_so() {
     run(async {
-        use semel::store::{ErrorKind, Opened, TransactionalStore as _};
+        use semel_core::store::{ErrorKind, Opened, TransactionalStore as _};
         let ground = arena(Ground::new().await).await;
         let store = ground.connect().await;
         let mut caller = ground.plain().await;

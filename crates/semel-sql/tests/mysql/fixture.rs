@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use semel::claim::{AttemptId, Lease, OperationId};
-use semel::fingerprint::Fingerprint;
-use semel::key::Key;
-use semel::outcome::{ErrorText, Outcome, Recorded};
-use semel::policy::OnCrash;
-use semel::store::{BoxFuture, Draft, Ending, Opened, Store};
+use semel_core::claim::{AttemptId, Lease, OperationId};
+use semel_core::fingerprint::Fingerprint;
+use semel_core::key::Key;
+use semel_core::outcome::{ErrorText, Outcome, Recorded};
+use semel_core::policy::OnCrash;
+use semel_core::store::{BoxFuture, Draft, Ending, Opened, Store};
 use semel_sql::mysql::{Builder, MySqlStore};
 use semel_sql::sqlx::{self, AssertSqlSafe, Connection, MySqlConnection};
 use semel_testkit::Fixture;
@@ -215,11 +215,11 @@ impl Fixture for Ground {
     }
 
     async fn advance(&self, span: Duration) {
-        self.shift(semel::clock::micros(span)).await;
+        self.shift(semel_core::clock::micros(span)).await;
     }
 
     async fn jump(&self, span: Duration, ahead: bool) -> bool {
-        let by = semel::clock::micros(span);
+        let by = semel_core::clock::micros(span);
         self.shift(if ahead { by } else { -by }).await;
         self.forget_clock(if ahead { by } else { -by }).await;
         true
@@ -287,7 +287,7 @@ pub(crate) async fn claim(store: &impl Store, key: &Key) -> Lease {
     }
 }
 
-pub(crate) fn lease(draft: &Draft, fence: semel::Fence) -> Lease {
+pub(crate) fn lease(draft: &Draft, fence: semel_core::Fence) -> Lease {
     Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::store::{ErrorKind, Opened, Store};
+use semel_core::store::{ErrorKind, Opened, Store};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, AssertSqlSafe, Row};
 use semel_testkit::fixture::run;
@@ -109,7 +109,7 @@ fn connections_that_are_killed_under_load_are_replaced_and_no_claim_is_given_twi
 /// Reads until the store answers: a read may be repeated.
 async fn retry<T, F>(read: impl Fn() -> F) -> T
 where
-    F: Future<Output = semel::store::Result<T>>,
+    F: Future<Output = semel_core::store::Result<T>>,
 {
     let answer = async {
         loop {
@@ -124,7 +124,7 @@ where
 
 #[test]
 fn transactions_and_renewers_get_new_connections() {
-    use semel::store::{Renewed, Renewer as _, TransactionalStore as _};
+    use semel_core::store::{Renewed, Renewer as _, TransactionalStore as _};
     run(async {
         let ground = Ground::new().await;
         let store = ground.connect().await;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::outbox::{Ask, Outbox as _};
-use semel::store::{Filter, Inspect, Store as _, TransactionalStore as _};
+use semel_core::outbox::{Ask, Outbox as _};
+use semel_core::store::{Filter, Inspect, Store as _, TransactionalStore as _};
 use semel_ids::TypedId;
 use semel_ids::map::{Binding, IdMap as _};
 use semel_ids::resource::{Order, Resource as _};
@@ -20,7 +20,7 @@ fn order(number: u128) -> Binding {
 }
 
 /// Every step that has a connection of its own or shares one, each of which must succeed.
-async fn use_all(store: &MySqlStore, renewer: &mut impl semel::store::Renewer, round: u128) {
+async fn use_all(store: &MySqlStore, renewer: &mut impl semel_core::store::Renewer, round: u128) {
     let id = format!("round-{round}");
     store.backlog().await.expect("backlog");
     let ask = Ask { limit: 10, lease: Duration::from_secs(30), bytes: 1 << 20 };
@@ -31,7 +31,7 @@ async fn use_all(store: &MySqlStore, renewer: &mut impl semel::store::Renewer, r
     assert!(revoked.expect("revoke"));
     let claimed = draft(&key(&id));
     let opened = store.open(&claimed).await.expect("open");
-    let semel::store::Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
+    let semel_core::store::Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
     let lease = lease(&claimed, fence);
     let _ = renewer.renew(&[(lease, Duration::from_secs(30))]).await.expect("renew");
     let _ = store.settle(&lease, &success("ok")).await.expect("settle");

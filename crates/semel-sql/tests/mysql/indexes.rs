@@ -1,7 +1,7 @@
 //! Which rows a listing reads: those that it is about.
 
-use semel::store::{Filter, Inspect as _};
-use semel::{Kind, State};
+use semel_core::store::{Filter, Inspect as _};
+use semel_core::{Kind, State};
 use semel_testkit::fixture::run;
 
 use crate::fixture::Ground;

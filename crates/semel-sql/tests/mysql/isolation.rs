@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::executor::{Claimed, LocalReplay};
-use semel::{Command, Error, Execution, Executor, Outcome, State};
+use semel_core::executor::{Claimed, LocalReplay};
+use semel_core::{Command, Error, Execution, Executor, Outcome, State};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection};
 use semel_testkit::fixture::run;
@@ -125,7 +125,7 @@ fn long_work_of_a_claim_that_came_first_completes() {
         ground.run("CREATE TABLE orders (note VARCHAR(99)) ENGINE = InnoDB").await;
         let (executor, rival) = (executor(&ground).await, executor(&ground).await);
         let (looking, lookers) = (executor.clone(), rival.clone());
-        let work = move |mut unit: semel::executor::Unit<MySqlStore>| async move {
+        let work = move |mut unit: semel_core::executor::Unit<MySqlStore>| async move {
             let order = "INSERT INTO orders SELECT COUNT(*) FROM semel_record";
             sqlx::raw_sql(order).execute(unit.conn()).await.map_err(|e| e.to_string())?;
             outlasted(&looking).await;

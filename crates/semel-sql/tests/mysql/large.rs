@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::event::{Envelope, MAX_PAYLOAD};
-use semel::inbox::{Answer, Handled, Inbox};
-use semel::outbox::{Ask, Outbox as _};
-use semel::store::{ErrorKind, Store as _};
-use semel::{Executor, Key, Kind, OnFailure, Policy, Principal, State};
+use semel_core::event::{Envelope, MAX_PAYLOAD};
+use semel_core::inbox::{Answer, Handled, Inbox};
+use semel_core::outbox::{Ask, Outbox as _};
+use semel_core::store::{ErrorKind, Store as _};
+use semel_core::{Executor, Key, Kind, OnFailure, Policy, Principal, State};
 use semel_sql::mysql::MySqlStore;
 use semel_testkit::fixture::run;
 use semel_testkit::servers::{MariaDb, Options};

@@ -31,7 +31,7 @@ mod idmap {
 
 use std::time::Duration;
 
-use semel::store::{Renewed, Renewer as _, Settled, Store as _};
+use semel_core::store::{Renewed, Renewer as _, Settled, Store as _};
 use semel_testkit::fixture::run;
 
 use crate::fixture::{Ground, claim, draft, failure, key, keys, lease, success};
@@ -51,7 +51,7 @@ fn many_claims_are_renewed_and_ended_in_one_statement_each() {
                 Settled::Done
             );
             let stranger = draft(&keys(8)[5]);
-            leases[5].0 = lease(&stranger, semel::Fence(1));
+            leases[5].0 = lease(&stranger, semel_core::Fence(1));
             let mut renewer = store.renewer().await.expect("renewer");
             let renewed = renewer.renew(&leases).await.expect("renewed");
             for (i, renewed) in renewed.into_iter().enumerate() {
@@ -76,9 +76,9 @@ fn many_claims_are_renewed_and_ended_in_one_statement_each() {
             for (i, key) in keys(8).iter().enumerate() {
                 let record = store.peek(key).await.expect("readable").expect("there").record;
                 let expected = match i {
-                    5 => semel::State::Running,
-                    i if i % 2 == 0 => semel::State::Succeeded,
-                    _ => semel::State::Failed,
+                    5 => semel_core::State::Running,
+                    i if i % 2 == 0 => semel_core::State::Succeeded,
+                    _ => semel_core::State::Failed,
                 };
                 assert_eq!(record.state, expected, "{i}");
             }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use semel::outbox::Outbox as _;
+use semel_core::outbox::Outbox as _;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, MySqlConnection};
 use semel_testkit::OutboxFixture;
@@ -38,11 +38,11 @@ impl OutboxFixture for Ground {
     }
 
     async fn advance(&self, span: Duration) {
-        shift(self, semel::clock::micros(span)).await;
+        shift(self, semel_core::clock::micros(span)).await;
     }
 
     async fn jump(&self, span: Duration, ahead: bool) -> bool {
-        let by = semel::clock::micros(span);
+        let by = semel_core::clock::micros(span);
         shift(self, if ahead { by } else { -by }).await;
         self.forget_clock(if ahead { by } else { -by }).await;
         true
@@ -103,7 +103,7 @@ fn a_row_has_what_debeziums_outbox_router_reads_by_default() {
     semel_testkit::fixture::run(async {
         let ground = Ground::new().await;
         let (store, mut connection) = (ground.connect().await, ground.plain().await);
-        let event = semel::event::Envelope::builder("acme", "order.placed", "/orders");
+        let event = semel_core::event::Envelope::builder("acme", "order.placed", "/orders");
         let event = event.about("order", "ord_1").json(&7).build().expect("valid");
         store.append(&mut connection, std::slice::from_ref(&event)).await.expect("written");
         let read = "SELECT id, aggregatetype, aggregateid, type, payload FROM semel_outbox";

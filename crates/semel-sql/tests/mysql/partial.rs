@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use semel::claim::Lease;
-use semel::key::Key;
-use semel::policy::OnCrash;
-use semel::store::{Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store};
+use semel_core::claim::Lease;
+use semel_core::key::Key;
+use semel_core::policy::OnCrash;
+use semel_core::store::{Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, MySqlConnection};
 use semel_testkit::Fixture;
@@ -69,7 +69,7 @@ fn locked_rows_cost_their_neighbours_neither_a_renewal_nor_time() {
         let keys = keys(80);
         let mut leases: Vec<_> =
             claims(&store, &keys).await.into_iter().map(|lease| (lease, LENGTH)).collect();
-        leases[3].0.fence = semel::Fence(7);
+        leases[3].0.fence = semel_core::Fence(7);
         ground.run("UPDATE semel_record SET lease_until = 7").await;
         let holder = lock(&ground, &[keys[0].clone(), keys[41].clone(), keys[70].clone()]).await;
         let mut renewer = store.renewer().await.expect("renewer");
@@ -200,7 +200,8 @@ fn a_refused_claim_is_no_concern_of_those_in_other_statements() {
         let mut holder = ground.plain().await;
         sqlx::raw_sql("BEGIN").execute(&mut holder).await.expect("begin");
         let opened =
-            semel::store::TransactionalStore::open_in(&store, &mut holder, &draft(&keys[0])).await;
+            semel_core::store::TransactionalStore::open_in(&store, &mut holder, &draft(&keys[0]))
+                .await;
         assert!(matches!(opened, Ok(Opened::Inserted { .. })), "{opened:?}");
         let drafts: Vec<Draft> = [&key("alone")].into_iter().chain(&keys).map(draft).collect();
         let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
@@ -265,7 +266,7 @@ fn a_lapsed_claim_that_was_to_be_verified_is_suspended_after_its_keep_and_never_
         assert_eq!((swept.removed, swept.suspended), (1, 1), "the others after their keep");
         for id in ["hold", "verify"] {
             let record = store.peek(&key(id)).await.expect("peek").expect("kept").record;
-            assert_eq!(record.state, semel::State::Uncertain, "{id}");
+            assert_eq!(record.state, semel_core::State::Uncertain, "{id}");
         }
         assert!(store.peek(&key("rerun")).await.expect("peek").is_none());
     });

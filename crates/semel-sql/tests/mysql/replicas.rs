@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::store::{ErrorKind, Finding, Guarantee, Opened, Replication, Settled, Store as _};
+use semel_core::store::{ErrorKind, Finding, Guarantee, Opened, Replication, Settled, Store as _};
 use semel_sql::mysql::MySqlStore;
 use semel_testkit::fixture::run;
 use semel_testkit::proxy::{Direction, FaultProxy};

@@ -1,6 +1,6 @@
 //! Migrations, and what the store says about a server or a schema that is not as it must be.
 
-use semel::store::{ErrorKind, Store};
+use semel_core::store::{ErrorKind, Store};
 use semel_sql::mysql::MySqlStore;
 use semel_testkit::fixture::run;
 
@@ -51,7 +51,7 @@ fn verify_names_what_is_missing_or_changed() {
     run(async {
         let ground = Ground::bare().await;
         let store = ground.connect().await;
-        let words = |findings: Vec<semel::store::Finding>| {
+        let words = |findings: Vec<semel_core::store::Finding>| {
             findings.into_iter().map(|f| f.found).collect::<Vec<_>>().join("; ")
         };
         let empty = words(store.verify().await.expect("verify"));
@@ -71,7 +71,7 @@ fn verify_names_what_is_missing_or_changed() {
 
 #[test]
 fn a_table_without_its_key_or_its_generated_columns_is_an_error() {
-    use semel::store::Severity;
+    use semel_core::store::Severity;
     run(async {
         for (change, code) in [
             ("DROP PRIMARY KEY", "mysql-primary-key"),
@@ -144,7 +144,7 @@ fn a_column_with_a_collation_is_a_finding() {
     run(async {
         let ground = Ground::new().await;
         let store = ground.connect().await;
-        let codes = |findings: Vec<semel::store::Finding>| {
+        let codes = |findings: Vec<semel_core::store::Finding>| {
             findings.into_iter().map(|f| f.code).collect::<Vec<_>>()
         };
         let before = codes(store.check().await.expect("check"));
@@ -159,7 +159,7 @@ fn a_column_with_a_collation_is_a_finding() {
 
 #[test]
 fn an_id_map_that_could_merge_ids_is_an_error() {
-    use semel::store::Severity;
+    use semel_core::store::Severity;
     run(async {
         for (change, code) in [
             ("DROP PRIMARY KEY, ADD KEY (resource_type, tenant, public_id)", "mysql-unique-key"),

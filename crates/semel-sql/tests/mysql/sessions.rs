@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use semel::store::{Store as _, TransactionalStore as _};
+use semel_core::store::{Store as _, TransactionalStore as _};
 use semel_sql::mysql::{MySqlStore, MySqlTransaction};
 use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection};
 use semel_testkit::fixture::run;

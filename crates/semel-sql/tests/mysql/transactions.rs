@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use semel::store::{Change, ErrorKind, Opened, Settled, Store, Swapped, TransactionalStore};
+use semel_core::store::{Change, ErrorKind, Opened, Settled, Store, Swapped, TransactionalStore};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, Connection};
 use semel_testkit::fixture::run;
@@ -46,7 +46,7 @@ fn claim_work_and_outcome_are_one_commit() {
         );
         store.commit(transaction).await.expect("commit");
         let record = store.peek(&key("a")).await.expect("peek").expect("there").record;
-        assert_eq!(record.state, semel::State::Succeeded);
+        assert_eq!(record.state, semel_core::State::Succeeded);
         assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 1);
     });
 }
@@ -116,7 +116,7 @@ fn a_record_that_came_after_the_snapshot_of_a_repeatable_read_is_seen() {
         let opened = store.open_in(&mut work, &draft(&key("a"))).await.expect("open");
         let Opened::Existing { record, .. } = opened else { panic!("granted twice: {opened:?}") };
         assert_eq!(record.attempt_id, held.attempt_id);
-        assert_eq!(record.state, semel::State::Succeeded);
+        assert_eq!(record.state, semel_core::State::Succeeded);
         work.rollback().await.expect("rollback");
     });
 }
@@ -129,7 +129,7 @@ fn a_regrant_inside_a_transaction_is_undone_with_it() {
         let settled = store.settle(&held, &crate::fixture::failure()).await.expect("settle");
         assert_eq!(settled, Settled::Done);
         let before = store.peek(&key("a")).await.expect("peek").expect("there").record;
-        let again = semel::store::Draft { attempt: 2, ..draft(&key("a")) };
+        let again = semel_core::store::Draft { attempt: 2, ..draft(&key("a")) };
         let mut transaction = store.begin().await.expect("begin");
         let connection = MySqlStore::connection(&mut transaction);
         let change = Change::Regrant(again.clone());
@@ -172,7 +172,7 @@ fn work_that_ends_its_transaction_is_refused_in_words() {
             assert_eq!(error.kind(), ErrorKind::Misconfigured, "{sabotage}: {error}");
             assert!(error.to_string().contains("do without COMMIT"), "{error}");
             let left = store.peek(&key).await.expect("peek").map(|found| found.record.state);
-            assert_ne!(left, Some(semel::State::Succeeded), "{sabotage}");
+            assert_ne!(left, Some(semel_core::State::Succeeded), "{sabotage}");
         }
     });
 }
@@ -244,7 +244,7 @@ fn a_claim_that_a_rival_holds_is_not_waited_for_inside_a_transaction_either() {
 }
 
 /// What a step inside a transaction says when its statement is never answered.
-async fn stuck(ground: &Ground, store: &MySqlStore, verb: &str) -> semel::store::Error {
+async fn stuck(ground: &Ground, store: &MySqlStore, verb: &str) -> semel_core::store::Error {
     let held = claim(store, &key("a")).await;
     let record = store.peek(&key("a")).await.expect("peek").expect("there").record;
     let (event, gated) = if verb == "open" { ("INSERT", "b") } else { ("UPDATE", "a") };
@@ -300,7 +300,8 @@ fn a_connection_lost_inside_a_transaction_leaves_no_doubt() {
         let error = opened.expect_err("its connection was killed");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         let ending = success("ok");
-        let settled = store.settle_in(connection, &lease(&draft, semel::Fence(1)), &ending).await;
+        let settled =
+            store.settle_in(connection, &lease(&draft, semel_core::Fence(1)), &ending).await;
         let error = settled.expect_err("there is no connection");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     });

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use semel::store::{Change, Draft, Opened, Renewer, Settled, Store, Swapped, TransactionalStore};
+use semel_core::store::{
+    Change, Draft, Opened, Renewer, Settled, Store, Swapped, TransactionalStore,
+};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx;
 use semel_testkit::fixture::run;

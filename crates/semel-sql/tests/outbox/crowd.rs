@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel::event::Envelope;
-use semel::outbox::{Ask, Fate, Lane, Leased, Marked, Outbox};
+use semel_core::event::Envelope;
+use semel_core::outbox::{Ask, Fate, Lane, Leased, Marked, Outbox};
 use semel_testkit::OutboxFixture;
 use tokio::task::JoinSet;
 
@@ -118,7 +118,7 @@ pub(crate) async fn what_lies_beyond_the_window_is_found<F: OutboxFixture>(fixtu
     put(&fixture, &outbox, &[about("resting")]).await;
     let one = Ask::new(1, LEASE);
     let head = outbox.claim(one).await.expect("a claim").remove(0);
-    let rest = Fate::Retry { after: LEASE, error: semel::ErrorText::new("no luck") };
+    let rest = Fate::Retry { after: LEASE, error: semel_core::ErrorText::new("no luck") };
     assert_eq!(outbox.mark(&[(head.ticket, rest)]).await.expect("marked"), [Marked::Done]);
     let followers: Vec<Envelope> = (0..1_100).map(|_| about("resting")).collect();
     put(&fixture, &outbox, &followers).await;

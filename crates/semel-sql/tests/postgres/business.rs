@@ -54,7 +54,7 @@ impl Shop for Kiosk {
         self.store.clone()
     }
 
-    async fn table(&self, layout: Layout) -> semel::store::Result<PgTable> {
+    async fn table(&self, layout: Layout) -> semel_core::store::Result<PgTable> {
         PgTable::open(self.pool.clone(), layout).await
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::executor::{LocalReplay, Unit};
-use semel::{Command, Error, Execution, Executor, Wait};
+use semel_core::executor::{LocalReplay, Unit};
+use semel_core::{Command, Error, Execution, Executor, Wait};
 use semel_sql::postgres::PgStore;
 use semel_testkit::conformance::transacting::TransactionFixture;
 use tokio::sync::{Barrier, watch};

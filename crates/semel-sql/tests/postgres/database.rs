@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::clock::micros;
-use semel::store::{BoxFuture, Draft, Ending, Opened};
-use semel::{
+use semel_core::clock::micros;
+use semel_core::store::{BoxFuture, Draft, Ending, Opened};
+use semel_core::{
     AttemptId, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded,
 };
 use semel_sql::postgres::{PgOptions, PgStore, Pooling};

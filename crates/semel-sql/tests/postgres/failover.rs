@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use semel::executor::{LocalReplay, Unit};
-use semel::store::{ErrorKind, Finding, Guarantee, Replication, Severity, Store};
-use semel::{Command, Error, Execution, Executor, Wait};
+use semel_core::executor::{LocalReplay, Unit};
+use semel_core::store::{ErrorKind, Finding, Guarantee, Replication, Severity, Store};
+use semel_core::{Command, Error, Execution, Executor, Wait};
 use semel_sql::postgres::{PgOptions, PgStore};
 use semel_testkit::servers::{Options, Postgres, Server};
 use sqlx::postgres::PgConnectOptions;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::store::{
+use semel_core::store::{
     Draft, Ending, ErrorKind, Filter, Inspect, Opened, Renewed, Renewer, Settled, Store,
     TransactionalStore,
 };
-use semel::{Key, Outcome, Record, Recorded, State};
+use semel_core::{Key, Outcome, Record, Recorded, State};
 use semel_sql::postgres::{PgOptions, PgStore};
 use semel_testkit::Fixture;
 use tokio::time::timeout;

@@ -1,7 +1,7 @@
 //! The id map in PostgreSQL: the suite that every map passes, on transactions that the application
 //! opened by itself, and what only this server can show.
 
-use semel::store::ErrorKind;
+use semel_core::store::ErrorKind;
 use semel_ids::map::{Binding, IdMap as _, Inserted, Place, Row};
 use semel_ids::resource::{Order, Resource as _};
 use semel_ids::{PublicId, TypedId};

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use semel::executor::{LocalReplay, Unit};
-use semel::store::{self, ErrorKind};
-use semel::{Command, Error, Execution, Executor, OnCrash, OnFailure, State};
+use semel_core::executor::{LocalReplay, Unit};
+use semel_core::store::{self, ErrorKind};
+use semel_core::{Command, Error, Execution, Executor, OnCrash, OnFailure, State};
 use semel_sql::postgres::{PgOptions, PgStore};
 use semel_testkit::conformance::transacting::TransactionFixture;
 use sqlx::ConnectOptions;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use semel::clock::micros;
-use semel::outbox::{Ask, Outbox as _};
+use semel_core::clock::micros;
+use semel_core::outbox::{Ask, Outbox as _};
 use semel_sql::postgres::PgStore;
 use semel_testkit::{Fixture as _, OutboxFixture};
 use sqlx::PgConnection;
@@ -189,9 +189,9 @@ async fn an_append_in_a_transaction_that_failed_is_refused_and_leaves_nothing() 
     let mut transaction = OutboxFixture::begin(&database, &store).await;
     let wrong = sqlx::raw_sql("select 1 / 0").execute(&mut transaction).await;
     assert!(wrong.is_err());
-    let event = semel::event::Envelope::builder("acme", "k", "/s").build().expect("valid");
+    let event = semel_core::event::Envelope::builder("acme", "k", "/s").build().expect("valid");
     let error = store.append(&mut transaction, &[event]).await.expect_err("the transaction failed");
-    assert_eq!(error.kind(), semel::store::ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), semel_core::store::ErrorKind::Unavailable, "{error}");
     OutboxFixture::rollback(&database, &store, transaction).await;
     assert_eq!(store.backlog().await.expect("a backlog").waiting, 0);
 }
@@ -203,7 +203,7 @@ async fn an_append_in_a_transaction_that_failed_is_refused_and_leaves_nothing() 
 async fn a_row_has_what_debeziums_outbox_router_reads_by_default() {
     let database = Database::new().await;
     let (store, mut connection) = (database.store().await, database.connection().await);
-    let event = semel::event::Envelope::builder("acme", "order.placed", "/orders");
+    let event = semel_core::event::Envelope::builder("acme", "order.placed", "/orders");
     let event = event.about("order", "ord_1").json(&7).build().expect("valid");
     store.append(&mut connection, std::slice::from_ref(&event)).await.expect("written");
     let read = "select id, aggregatetype, aggregateid, type, payload from semel_outbox";

@@ -1,7 +1,7 @@
 //! The same store behind a pooler that hands out the server's sessions per transaction: PgBouncer as
 //! Debian ships it (1.18, which tracks no prepared statements), and a newer one that does.
 
-use semel::store::{ErrorKind, Opened, Severity, Store};
+use semel_core::store::{ErrorKind, Opened, Severity, Store};
 use semel_sql::postgres::Pooling;
 use semel_testkit::Fixture;
 use semel_testkit::servers::PgBouncer;

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use semel::store::{
+use semel_core::store::{
     Change, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store, Swapped, Swept,
     TransactionalStore,
 };
-use semel::{Key, Lease, OnCrash, State};
+use semel_core::{Key, Lease, OnCrash, State};
 use semel_sql::postgres::{PgOptions, PgStore, PgTransaction};
 use semel_testkit::Fixture;
 use sqlx::{Connection, PgConnection};
@@ -17,7 +17,7 @@ use crate::database::{Database, LONG, draft, failure, granted, key, lease, succe
 use crate::proxy::Proxy;
 
 /// The other side stays where it is until the step is done: who waits for it gets an error, or nothing.
-async fn at_once<T>(step: impl Future<Output = semel::store::Result<T>>) -> T {
+async fn at_once<T>(step: impl Future<Output = semel_core::store::Result<T>>) -> T {
     timeout(LONG, step).await.expect("waits for nobody").expect("no error")
 }
 
@@ -374,7 +374,7 @@ async fn a_claim_that_is_renewed_while_the_sweeper_looks_is_not_swept() {
     let database = Database::new().await;
     let store = database.store().await;
     let key = key("renewed");
-    let held = semel::store::Draft { on_crash: OnCrash::Hold, ..draft(&key) };
+    let held = semel_core::store::Draft { on_crash: OnCrash::Hold, ..draft(&key) };
     let claim = lease(&held, &store.open(&held).await.expect("opened"));
     database.advance(Duration::from_secs(60)).await;
     let mut renewer = store.renewer().await.expect("renewer");

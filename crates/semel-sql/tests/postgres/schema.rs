@@ -1,6 +1,6 @@
 //! The schema: made once by however many, and checked in words.
 
-use semel::store::{ErrorKind, Opened, Severity, Store};
+use semel_core::store::{ErrorKind, Opened, Severity, Store};
 use semel_sql::postgres::{MIGRATIONS, print};
 use semel_testkit::Fixture;
 use sqlx::AssertSqlSafe;

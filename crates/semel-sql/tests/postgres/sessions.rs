@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::store::TransactionalStore;
+use semel_core::store::TransactionalStore;
 use semel_sql::postgres::PgStore;
 use semel_testkit::Fixture;
 use sqlx::{Acquire, Row};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::State;
-use semel::store::{ErrorKind, Opened, Settled, Store, TransactionalStore};
+use semel_core::State;
+use semel_core::store::{ErrorKind, Opened, Settled, Store, TransactionalStore};
 use semel_sql::postgres::{PgStore, PgTransaction};
 use semel_testkit::Fixture;
 use sqlx::{Acquire, PgConnection};
@@ -113,7 +113,7 @@ async fn a_savepoint_left_open_is_not_taken_for_a_commit() {
 }
 
 /// Two transactions that each settled a claim that the other wants to settle next.
-async fn crossed(store: &PgStore) -> [semel::store::Result<Settled>; 2] {
+async fn crossed(store: &PgStore) -> [semel_core::store::Result<Settled>; 2] {
     let drafts = [draft(&key("one")), draft(&key("two"))];
     let mut leases = Vec::new();
     for draft in &drafts {

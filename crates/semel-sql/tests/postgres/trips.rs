@@ -1,6 +1,6 @@
 //! What a step costs in round trips, counted on the wire.
 
-use semel::store::{Change, Opened, Settled, Store, Swapped, TransactionalStore};
+use semel_core::store::{Change, Opened, Settled, Store, Swapped, TransactionalStore};
 use semel_sql::postgres::{PgOptions, PgStore};
 
 use crate::database::{Database, draft, failure, key, lease, success};

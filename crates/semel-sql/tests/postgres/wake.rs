@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use semel::Hint;
-use semel::store::{ErrorKind, Store};
+use semel_core::Hint;
+use semel_core::store::{ErrorKind, Store};
 use semel_testkit::Fixture;
 use tokio::time::timeout;
 

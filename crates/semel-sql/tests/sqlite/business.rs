@@ -59,7 +59,7 @@ impl Shop for Kiosk {
         self.store.clone()
     }
 
-    async fn table(&self, layout: Layout) -> semel::store::Result<SqliteTable> {
+    async fn table(&self, layout: Layout) -> semel_core::store::Result<SqliteTable> {
         SqliteTable::open(self.pool.clone(), layout).await
     }
 

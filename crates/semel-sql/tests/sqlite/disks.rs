@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use semel::store::{Filter, Inspect as _, Severity};
+use semel_core::store::{Filter, Inspect as _, Severity};
 
 use super::*;
 
@@ -93,7 +93,7 @@ async fn on_a_disk_that_fills_up() {
     let told = store.writable().await.expect_err("it takes no writes");
     assert_eq!(told.kind(), ErrorKind::Capacity, "{told}");
     let found = store.check().await.expect("checked");
-    let full = |finding: &semel::store::Finding| {
+    let full = |finding: &semel_core::store::Finding| {
         finding.code == "sqlite-full" && finding.severity == Severity::Error
     };
     assert!(found.iter().any(full), "{found:?}");

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use semel::store::{Finding, Severity};
+use semel_core::store::{Finding, Severity};
 use semel_sql::sqlite::print;
 
 use super::*;

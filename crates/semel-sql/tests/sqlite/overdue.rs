@@ -1,8 +1,8 @@
 //! A unit that is moved out of its work keeps the database, and cannot be taken back.
 
 use futures_util::future::join;
-use semel::executor::{LocalReplay, Unit};
-use semel::{Command, Error};
+use semel_core::executor::{LocalReplay, Unit};
+use semel_core::{Command, Error};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -11,7 +11,7 @@ use super::*;
 /// How long the test waits for an answer: less than a step waits for the writer by itself.
 const SOON: Duration = Duration::from_secs(20);
 
-fn is_refused(error: &semel::store::Error) -> bool {
+fn is_refused(error: &semel_core::store::Error) -> bool {
     error.kind() == ErrorKind::Unavailable && error.to_string().contains("moved out of its work")
 }
 
@@ -20,7 +20,7 @@ async fn while_a_moved_unit_holds_the_database_calls_are_refused_and_begun_work_
     let place = Place::new();
     let limit = Duration::from_millis(100);
     let store = place.builder().work_limit(limit).open().await.expect("opens");
-    let executor = semel::Executor::builder(store.clone()).local_replay(LocalReplay::OFF);
+    let executor = semel_core::Executor::builder(store.clone()).local_replay(LocalReplay::OFF);
     let executor = executor.build().expect("the default policy is valid");
     settled(&store, "done").await;
     let (renewing, ending) =

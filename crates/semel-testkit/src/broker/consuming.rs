@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use semel::inbox::{Answer, Source as _};
+use semel_core::inbox::{Answer, Source as _};
 
 use super::BrokerFixture;
 use super::scene::{GROUP, answer, events, ids, next, opened, publish, take, take_all, within};

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use semel::event::Envelope;
-use semel::inbox::{Answer, Consumer, Group, Inbox};
-use semel::store::memory::MemoryStore;
-use semel::{Executor, State};
+use semel_core::event::Envelope;
+use semel_core::inbox::{Answer, Consumer, Group, Inbox};
+use semel_core::store::memory::MemoryStore;
+use semel_core::{Executor, State};
 use tokio::sync::{Barrier, Notify};
 
 use super::BrokerFixture;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::event::Envelope;
-use semel::inbox::{Answer, Consumer, Inbox, Message, Source};
-use semel::outbox::partition;
-use semel::store::memory::MemoryStore;
-use semel::{Executor, OnFailure, Policy};
+use semel_core::event::Envelope;
+use semel_core::inbox::{Answer, Consumer, Inbox, Message, Source};
+use semel_core::outbox::partition;
+use semel_core::store::memory::MemoryStore;
+use semel_core::{Executor, OnFailure, Policy};
 use tokio::runtime::Runtime;
 
 use super::BrokerFixture;
@@ -125,7 +125,7 @@ async fn start<F: BrokerFixture>(
     store: &MemoryStore,
     story: &Story,
     seed: u64,
-) -> (Runtime, semel::inbox::Consuming) {
+) -> (Runtime, semel_core::inbox::Consuming) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

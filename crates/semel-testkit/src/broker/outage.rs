@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel::event::{Envelope, EventId};
-use semel::inbox::{Consumer, Group, Inbox};
-use semel::outbox::memory::MemoryOutbox;
-use semel::outbox::{Outbox, Relay, Relaying, Row, Selection, Status};
-use semel::store::memory::MemoryStore;
+use semel_core::event::{Envelope, EventId};
+use semel_core::inbox::{Consumer, Group, Inbox};
+use semel_core::outbox::memory::MemoryOutbox;
+use semel_core::outbox::{Outbox, Relay, Relaying, Row, Selection, Status};
+use semel_core::store::memory::MemoryStore;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

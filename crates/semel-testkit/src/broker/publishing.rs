@@ -3,9 +3,9 @@
 use std::future::Future;
 
 use futures_util::future::join_all;
-use semel::Timestamp;
-use semel::event::{Envelope, MAX_HEADERS, TraceContext};
-use semel::outbox::Publisher;
+use semel_core::Timestamp;
+use semel_core::event::{Envelope, MAX_HEADERS, TraceContext};
+use semel_core::outbox::Publisher;
 
 use super::BrokerFixture;
 use super::scene::{GROUP, KIND, built, event, events, ids, publish, take, take_all, within};

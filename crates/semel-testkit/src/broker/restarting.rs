@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use semel::event::{Envelope, EventId};
-use semel::inbox::Consumer;
-use semel::outbox::{PublishError, Publisher};
+use semel_core::event::{Envelope, EventId};
+use semel_core::inbox::Consumer;
+use semel_core::outbox::{PublishError, Publisher};
 
 use super::BrokerFixture;
 use super::handling::drained;

@@ -6,11 +6,11 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel::event::{Builder, Envelope, EventId};
-use semel::inbox::{Answer, Group, Inbox, Message, Source};
-use semel::outbox::Publisher;
-use semel::store::memory::MemoryStore;
-use semel::{Executor, OnFailure, Policy};
+use semel_core::event::{Builder, Envelope, EventId};
+use semel_core::inbox::{Answer, Group, Inbox, Message, Source};
+use semel_core::outbox::Publisher;
+use semel_core::store::memory::MemoryStore;
+use semel_core::{Executor, OnFailure, Policy};
 use tokio::sync::watch;
 
 /// So long that only what never happens takes it, in milliseconds.

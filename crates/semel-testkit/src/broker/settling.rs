@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::inbox::{Answer, Message as _};
+use semel_core::inbox::{Answer, Message as _};
 use tokio::time::Instant;
 
 use super::BrokerFixture;

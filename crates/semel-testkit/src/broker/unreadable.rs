@@ -1,7 +1,7 @@
 //! Messages that are no events: they lose nothing and stop nobody.
 
 use bytes::Bytes;
-use semel::inbox::{Answer, Consumer, Message as _};
+use semel_core::inbox::{Answer, Consumer, Message as _};
 
 use super::BrokerFixture;
 use super::handling::buried;

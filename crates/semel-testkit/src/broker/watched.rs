@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel::event::{Envelope, Unreadable};
-use semel::inbox::{Answer, Message, Source, SourceError};
+use semel_core::event::{Envelope, Unreadable};
+use semel_core::inbox::{Answer, Message, Source, SourceError};
 
 /// A source with a record of its deliveries and answers.
 #[derive(Debug)]

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use semel::executor::Unit;
-use semel::{Command, Error, Executor, Fingerprint, OnFailure, Recorded, Settlement, State, Wait};
-use semel::{Recorded::Omitted, Served};
+use semel_core::executor::Unit;
+use semel_core::{
+    Command, Error, Executor, Fingerprint, OnFailure, Recorded, Settlement, State, Wait,
+};
+use semel_core::{Recorded::Omitted, Served};
 use tokio::sync::oneshot;
 
 use super::serving::{

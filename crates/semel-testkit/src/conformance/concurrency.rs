@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use semel::store::{Change, Draft, Ending, Opened, Renewed, Renewer, Settled, Store, Swapped};
-use semel::{Lease, OnCrash, State};
+use semel_core::store::{Change, Draft, Ending, Opened, Renewed, Renewer, Settled, Store, Swapped};
+use semel_core::{Lease, OnCrash, State};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -427,7 +427,7 @@ pub async fn settles_of_different_keys_do_not_hinder_each_other<F: Fixture>(fixt
         .crowd(CROWD, |at, store| {
             let held = claims[at];
             // Every fourth one is stale, in the middle of its neighbours' batch.
-            let stale = Lease { fence: semel::Fence(held.fence.0 + 1), ..held };
+            let stale = Lease { fence: semel_core::Fence(held.fence.0 + 1), ..held };
             async move {
                 let lease = if at % 4 == 3 { stale } else { held };
                 (at, settle(&*store, &lease, &failure(&format!("of {at}"))).await)

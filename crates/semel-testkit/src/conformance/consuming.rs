@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use semel::executor::Claimed;
-use semel::{Consumed, Error, Key, Outcome};
+use semel_core::executor::Claimed;
+use semel_core::{Consumed, Error, Key, Outcome};
 use tokio::sync::oneshot;
 
 use super::stage::{PAST_LEASE, Work, command, executor, key, value};

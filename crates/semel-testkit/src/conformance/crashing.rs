@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use semel::executor::{Claimed, LocalReplay, Verification};
-use semel::{
+use semel_core::executor::{Claimed, LocalReplay, Verification};
+use semel_core::{
     Command, Error, Executor, Holder, Key, OnCrash, Operate, Operated, Outcome, Resolution, State,
 };
 
@@ -153,7 +153,7 @@ pub async fn an_overruled_holder_is_refused<F: Fixture>(fixture: F) {
 /// Who looked at one version decides about no other, whether that was renewed, taken over or decided
 /// meanwhile; and a decision that counts is one over what was seen.
 pub async fn a_decision_is_about_the_version_that_was_seen<F: Fixture>(fixture: F) {
-    use semel::store::Store as _;
+    use semel_core::store::Store as _;
     let executor = executor(&fixture).await;
     let seen = async || {
         let found = executor.store().peek(&key()).await.expect("a store").expect("a record");
@@ -273,7 +273,7 @@ pub async fn a_panic_under_verify_asks_the_verifier<F: Fixture>(fixture: F) {
 /// A record that goes between its judgement and the re-grant leaves nothing to go on with: what is
 /// granted then is a new operation, from its first attempt.
 pub async fn a_record_that_vanishes_before_its_regrant_is_a_new_operation<F: Fixture>(fixture: F) {
-    use semel::store::{Change, Ending, Store as _, Swapped};
+    use semel_core::store::{Change, Ending, Store as _, Swapped};
 
     use crate::faulty::{Fault, FaultyStore, Verb};
 

@@ -4,8 +4,10 @@
 
 use std::time::Duration;
 
-use semel::store::{ErrorKind, Filter, Inspect};
-use semel::{Error, Execution, Fingerprint, OnFailure, Operate, Operated, Reference, State, Wait};
+use semel_core::store::{ErrorKind, Filter, Inspect};
+use semel_core::{
+    Error, Execution, Fingerprint, OnFailure, Operate, Operated, Reference, State, Wait,
+};
 
 use super::stage::{Answer, Held, SOON, Work, command, executor, key, value};
 use crate::Fixture;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::store::{Draft, Ending, Filter};
-use semel::{ErrorText, OnCrash, State};
+use semel_core::store::{Draft, Ending, Filter};
+use semel_core::{ErrorText, OnCrash, State};
 
 use super::scene::{BRIEF, KEEP, Scene, answer, brief, draft, key, success};
 use crate::fixture::Fixture;
@@ -230,7 +230,7 @@ pub async fn a_lease_without_end_never_lapses<F: Fixture>(fixture: F) {
     let (record, now) = scene.existing(&first).await;
     assert!(record.held(now));
     scene.sweeps(0).await;
-    assert_eq!(scene.renew(&held, Duration::MAX).await, semel::store::Renewed::Extended);
+    assert_eq!(scene.renew(&held, Duration::MAX).await, semel_core::store::Renewed::Extended);
     let error = ErrorText::new("x");
     let never = Ending::Failed { error, retry_after: Some(Duration::MAX), keep: Duration::MAX };
     scene.end(&held, &never).await;

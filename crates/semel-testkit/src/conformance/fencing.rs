@@ -1,7 +1,7 @@
 //! Whose lease counts: after a takeover the old holder can write nothing, and fences only grow.
 
-use semel::store::{Change, Draft, Ending, Renewed, Settled};
-use semel::{AttemptId, Fence, Lease, OnCrash, State};
+use semel_core::store::{Change, Draft, Ending, Renewed, Settled};
+use semel_core::{AttemptId, Fence, Lease, OnCrash, State};
 
 use super::scene::{
     BRIEF, LEASE, Scene, answer, assert_granted, brief, draft, endings, failure, key, next, success,

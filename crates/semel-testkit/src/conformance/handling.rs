@@ -5,9 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::inbox::{Answer, Failure, Group, HandleError, Handled, Inbox, Kept, Reached, Stored};
-use semel::store::{Filter, Inspect, Store as _};
-use semel::{
+use semel_core::inbox::{
+    Answer, Failure, Group, HandleError, Handled, Inbox, Kept, Reached, Stored,
+};
+use semel_core::store::{Filter, Inspect, Store as _};
+use semel_core::{
     Envelope, Executor, Key, Kind, OnFailure, Operated, Outcome, Principal, Record, State,
     Timestamp, Wait,
 };
@@ -50,9 +52,9 @@ async fn record<F: Fixture>(executor: &Executor<F::Store>, group: &str) -> Recor
 /// How long a failure waits at first: longer than a busy machine takes from one step to the next.
 const REST: Duration = Duration::from_secs(100);
 
-fn resting<F: Fixture>(wait: Wait) -> semel::Policy {
+fn resting<F: Fixture>(wait: Wait) -> semel_core::Policy {
     let on_failure = OnFailure::Backoff { base: REST, cap: REST * 100 };
-    semel::Policy { wait, on_failure, ..Inbox::<F::Store>::default_policy() }
+    semel_core::Policy { wait, on_failure, ..Inbox::<F::Store>::default_policy() }
 }
 
 /// A group whose one handler fails `failures` times, and counts its runs.
@@ -68,7 +70,7 @@ fn failing<F: Fixture>(
     })
 }
 
-async fn one<S: semel::Store>(group: &Group<S>) -> Result<Handled> {
+async fn one<S: semel_core::Store>(group: &Group<S>) -> Result<Handled> {
     let mut results = group.handle(&event()).await;
     assert_eq!(results.len(), 1, "{results:?}");
     results.remove(0).1
@@ -110,8 +112,8 @@ pub async fn a_handled_event_keeps_its_type<F: Fixture>(fixture: F) {
     assert_eq!(one(&audit).await.expect("handled"), Handled::Done { attempt: 1 });
     for group in ["INVENTORY", "AUDIT"] {
         let record = record::<F>(&executor, group).await;
-        let Some(semel::Recorded::Whole(mark)) = record.outcome else { panic!("no success") };
-        assert_eq!(mark.reference().map(semel::Reference::as_str), Some("order.placed"));
+        let Some(semel_core::Recorded::Whole(mark)) = record.outcome else { panic!("no success") };
+        assert_eq!(mark.reference().map(semel_core::Reference::as_str), Some("order.placed"));
         assert!(mark.body().is_empty() && record.parcel.is_none(), "nothing else is kept");
     }
     let filter = Filter {
@@ -165,12 +167,12 @@ pub async fn consumers_are_independent<F: Fixture>(fixture: F) {
     let (a, b, c) = (Work::default(), Work::default(), Work::default());
     let count = |work: &Work| {
         let work = work.clone();
-        move |_: Arc<Envelope>, _: semel::Context| {
+        move |_: Arc<Envelope>, _: semel_core::Context| {
             work.start();
             async { Ok::<_, Failure>(()) }
         }
     };
-    let fails = |_: Arc<Envelope>, _: semel::Context| async { Err::<(), _>("never") };
+    let fails = |_: Arc<Envelope>, _: semel_core::Context| async { Err::<(), _>("never") };
     let inventory = inbox
         .group("INVENTORY")
         .on("order.placed", count(&a))
@@ -319,7 +321,8 @@ pub async fn a_failed_event_waits_for_its_time<F: Fixture>(fixture: F) {
 /// Twenty executions by default, fewer here; then it is dead, with the words that operators know.
 pub async fn after_the_last_attempt_it_is_dead<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
-    let policy = semel::Policy { max_attempts: Some(3), ..Inbox::<F::Store>::default_policy() };
+    let policy =
+        semel_core::Policy { max_attempts: Some(3), ..Inbox::<F::Store>::default_policy() };
     let runs = work.clone();
     let group = Inbox::new(executor.clone()).policy(policy).group("INVENTORY").on(
         "order.placed",
@@ -399,9 +402,9 @@ pub async fn the_scheduler_handles_what_is_due<F: Fixture>(fixture: F) {
 /// A consumer that died with an event in hand is found by the scheduler when its lease is over.
 pub async fn the_scheduler_takes_over_what_crashed<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
-    let parcel = Outcome::new(semel::event::PACKED, event().pack());
-    let fingerprint = semel::Fingerprint::opaque("order.placed\0/orders");
-    let crashed = semel::store::Draft {
+    let parcel = Outcome::new(semel_core::event::PACKED, event().pack());
+    let fingerprint = semel_core::Fingerprint::opaque("order.placed\0/orders");
+    let crashed = semel_core::store::Draft {
         parcel: Some(parcel),
         fingerprint,
         ..scene::draft(&key("INVENTORY"))
@@ -427,7 +430,7 @@ pub async fn an_operator_redrives_and_discards<F: Fixture>(fixture: F) {
     one(&group).await.expect_err("dead at once");
     assert_eq!(dead(&group).await.len(), 1);
     let (tenant, id) = ("acme", event().id());
-    let verb = |reached: semel::store::Result<Reached>| {
+    let verb = |reached: semel_core::store::Result<Reached>| {
         let reached = reached.expect("a verb");
         assert!(reached.len() <= 1 && reached.iter().all(|(whose, _)| whose.handler.is_none()));
         reached.first().map(|(_, operated)| *operated)

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel::executor::Unit;
-use semel::inbox::{Group, HandleError, Handled, Inbox, Stored};
-use semel::store::Store as _;
-use semel::{Envelope, Executor, Policy, State};
+use semel_core::executor::Unit;
+use semel_core::inbox::{Group, HandleError, Handled, Inbox, Stored};
+use semel_core::store::Store as _;
+use semel_core::{Envelope, Executor, Policy, State};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::handling::{event, key};

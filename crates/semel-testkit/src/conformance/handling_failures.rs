@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::inbox::{Answer, Failure, Group, HandleError, Handled, Inbox, Kept, Whose};
-use semel::store::Inspect;
-use semel::{Context, Envelope, EventId, Executor, Key, Operate as _, Operated, State, Store};
+use semel_core::inbox::{Answer, Failure, Group, HandleError, Handled, Inbox, Kept, Whose};
+use semel_core::store::Inspect;
+use semel_core::{Context, Envelope, EventId, Executor, Key, Operate as _, Operated, State, Store};
 
 use super::handling::{event, key, of_kind};
 use super::handling_slowly::brief;

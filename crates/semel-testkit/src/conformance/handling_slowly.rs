@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::executor::LocalReplay;
-use semel::inbox::{Answer, Group, HandleError, Handled, Inbox};
-use semel::{Context, Envelope, Executor, Policy, Record, State, Store};
+use semel_core::executor::LocalReplay;
+use semel_core::inbox::{Answer, Group, HandleError, Handled, Inbox};
+use semel_core::{Context, Envelope, Executor, Policy, Record, State, Store};
 use tokio::sync::{mpsc, oneshot};
 
 use super::handling::{event, key};
@@ -85,7 +85,7 @@ impl Slow {
     }
 }
 
-async fn record<S: Store>(executor: &Executor<S>, group: &str) -> (Record, semel::Timestamp) {
+async fn record<S: Store>(executor: &Executor<S>, group: &str) -> (Record, semel_core::Timestamp) {
     let found = executor.peek(&key(group)).await.expect("a store").expect("a record");
     (found.record, found.now)
 }

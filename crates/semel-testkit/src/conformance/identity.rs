@@ -1,7 +1,7 @@
 //! Which keys are one key: those whose five parts are equal byte for byte, and no others.
 
-use semel::store::{Draft, Filter, Opened};
-use semel::{Key, Kind, Principal};
+use semel_core::store::{Draft, Filter, Opened};
+use semel_core::{Key, Kind, Principal};
 
 use super::scene::{Scene, answer, assert_granted, draft, key, success};
 use crate::fixture::Fixture;
@@ -10,7 +10,7 @@ impl<F: Fixture> Scene<F> {
     /// Claims every key, then checks that each has its own record, its own lease and its own
     /// answer, and that each is listed under its own name.
     async fn keeps_apart(&self, keys: &[Key]) {
-        let mut claims: Vec<(Draft, semel::Lease)> = Vec::new();
+        let mut claims: Vec<(Draft, semel_core::Lease)> = Vec::new();
         for (at, key) in keys.iter().enumerate() {
             let mine = draft(key);
             match self.open(&mine).await {
@@ -119,13 +119,14 @@ pub async fn keys_of_right_to_left_text_are_separate_keys<F: Fixture>(fixture: F
 
 /// The longest keys differ in their last byte too.
 pub async fn keys_of_full_length_differ_in_their_last_byte<F: Fixture>(fixture: F) {
-    let id = |last: char| format!("{}{last}", "x".repeat(semel::key::MAX_ID - last.len_utf8()));
-    let scope = |last: char| format!("{}{last}", "s".repeat(semel::key::MAX_SCOPE - 1));
-    let tenant = |last: char| format!("{}{last}", "t".repeat(semel::key::MAX_TENANT - 1));
+    let id =
+        |last: char| format!("{}{last}", "x".repeat(semel_core::key::MAX_ID - last.len_utf8()));
+    let scope = |last: char| format!("{}{last}", "s".repeat(semel_core::key::MAX_SCOPE - 1));
+    let tenant = |last: char| format!("{}{last}", "t".repeat(semel_core::key::MAX_TENANT - 1));
     let full = |t: char, s: char, i: char| {
         Key::command(&tenant(t), &scope(s), &id(i)).expect("of just the right length")
     };
-    let wide = "😀".repeat(semel::key::MAX_ID / 4);
+    let wide = "😀".repeat(semel_core::key::MAX_ID / 4);
     let keys = [
         full('a', 'a', 'a'),
         full('a', 'a', 'b'),

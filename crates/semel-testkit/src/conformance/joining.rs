@@ -1,8 +1,8 @@
 //! Claims in transactions that belong to the caller, and sessions that work leaves behind.
 
-use semel::executor::{Claimed, Unit};
-use semel::store::{ErrorKind, TransactionalStore};
-use semel::{Command, Error, Execution, Key, Outcome, State};
+use semel_core::executor::{Claimed, Unit};
+use semel_core::store::{ErrorKind, TransactionalStore};
+use semel_core::{Command, Error, Execution, Key, Outcome, State};
 use tokio::sync::oneshot;
 
 use super::transacting::{Leak, On, TransactionFixture, command, executor, place, state, value};

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use semel::judge::Verdict;
-use semel::store::{Ending, Filter, Settled};
-use semel::{Command, Error, ErrorText, Execution, OnFailure, Outcome, State};
+use semel_core::judge::Verdict;
+use semel_core::store::{Ending, Filter, Settled};
+use semel_core::{Command, Error, ErrorText, Execution, OnFailure, Outcome, State};
 
 use super::scene::{KEEP, Scene, draft, key, success};
 use super::stage::{LEASE, PAST_LEASE, Work, command, executor, value};
@@ -116,7 +116,7 @@ pub async fn what_a_jump_has_put_off_is_found<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let parcel = Some(Outcome::new(Outcome::JSON, "{}"));
     scene.fixture.jump(JUMP, true).await;
-    scene.claim(&semel::store::Draft { parcel, ..draft(&key("running")) }).await;
+    scene.claim(&semel_core::store::Draft { parcel, ..draft(&key("running")) }).await;
     let failed = scene.claim(&draft(&key("failed"))).await;
     let error = ErrorText::new("no");
     let retry_after = Some(Duration::from_secs(60));
@@ -127,7 +127,7 @@ pub async fn what_a_jump_has_put_off_is_found<F: Fixture>(fixture: F) {
     for id in ["running", "failed"] {
         let verdict = scene.verdict(&draft(&key(id)), None).await;
         assert_eq!(matches!(verdict, Verdict::Redate { .. }), moved, "{verdict:?}");
-        scene.change(&key(id), &semel::store::Change::Redate).await;
+        scene.change(&key(id), &semel_core::store::Change::Redate).await;
     }
     assert!(scene.list(&due, 10).await.is_empty());
 }

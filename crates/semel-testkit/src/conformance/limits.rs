@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use semel::clock::micros;
-use semel::store::{Change, Draft, Ending, ErrorKind, Filter, Store};
-use semel::{
+use semel_core::clock::micros;
+use semel_core::store::{Change, Draft, Ending, ErrorKind, Filter, Store};
+use semel_core::{
     AttemptId, ErrorText, Fingerprint, OperationId, Outcome, Recorded, Reference, State, Timestamp,
 };
 

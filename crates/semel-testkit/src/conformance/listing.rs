@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use semel::store::{Change, Draft, Ending, Filter, Inspect, Store, Tally};
-use semel::{ErrorText, Key, Kind, Outcome, Principal, Recorded, Reference, State};
+use semel_core::store::{Change, Draft, Ending, Filter, Inspect, Store, Tally};
+use semel_core::{ErrorText, Key, Kind, Outcome, Principal, Recorded, Reference, State};
 
 use super::scene::{BRIEF, KEEP, Scene, answer, draft, failure, key, success};
 use crate::fixture::Fixture;

@@ -2,8 +2,8 @@
 //!
 //! What the answer *means* is the judge's business; see [`reading`](super::reading).
 
-use semel::store::{Draft, Ending, Opened, Store};
-use semel::{ErrorText, Fingerprint, OnCrash, State};
+use semel_core::store::{Draft, Ending, Opened, Store};
+use semel_core::{ErrorText, Fingerprint, OnCrash, State};
 
 use super::scene::{
     BRIEF, KEEP, Scene, answer, assert_granted, brief, claim, draft, key, lease, next, success,
@@ -65,7 +65,10 @@ pub async fn an_open_shows_the_stores_clock_beside_the_record<F: Fixture>(fixtur
     scene.outlive_brief().await;
     let (aged, now) = scene.existing(&first).await;
     let age = now.as_micros() - aged.created_at.as_micros();
-    assert!(age >= semel::clock::micros(BRIEF), "time passed, but not for the store: {age} us");
+    assert!(
+        age >= semel_core::clock::micros(BRIEF),
+        "time passed, but not for the store: {age} us"
+    );
 }
 
 /// Times of a grant lie between the store's own readings before and after it.

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::store::{Change, Draft, Ending, Filter, Settled};
-use semel::{ErrorText, OnCrash, Outcome, Recorded, Reference, State};
+use semel_core::store::{Change, Draft, Ending, Filter, Settled};
+use semel_core::{ErrorText, OnCrash, Outcome, Recorded, Reference, State};
 use tokio::task::JoinHandle;
 
 use super::scene::{

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use semel::judge::{Grant, Verdict};
-use semel::store::{Change, Draft, Ending};
-use semel::{ErrorText, Fingerprint, OnCrash, Origin, Recorded};
+use semel_core::judge::{Grant, Verdict};
+use semel_core::store::{Change, Draft, Ending};
+use semel_core::{ErrorText, Fingerprint, OnCrash, Origin, Recorded};
 
 use super::scene::{BRIEF, KEEP, LEASE, Scene, answer, brief, draft, failure, key, success};
 use crate::fixture::Fixture;

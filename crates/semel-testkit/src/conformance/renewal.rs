@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::store::{Change, Ending, Renewed, Swapped};
-use semel::{Record, State};
+use semel_core::store::{Change, Ending, Renewed, Swapped};
+use semel_core::{Record, State};
 
 use super::scene::{
     BRIEF, LEASE, Scene, assert_granted, brief, draft, endings, key, next, success,
@@ -20,7 +20,7 @@ pub async fn a_renewal_counts_from_the_stores_now<F: Fixture>(fixture: F) {
     let record = scene.record(&first.key).await;
     assert_eq!(record.lease_until, Some(record.updated_at.after(LEASE)));
     let age = record.updated_at.as_micros() - record.created_at.as_micros();
-    assert!(age >= semel::clock::micros(BRIEF), "the renewal is dated when it happened");
+    assert!(age >= semel_core::clock::micros(BRIEF), "the renewal is dated when it happened");
 }
 
 /// A renewal moves the lease and the write counter, and nothing else.
@@ -165,7 +165,7 @@ pub async fn a_takeover_judged_before_a_renewal_is_refused<F: Fixture>(fixture: 
 
 /// A renewer goes on working after a lease of its was lost.
 pub async fn a_lost_lease_does_not_spoil_the_next_renewal<F: Fixture>(fixture: F) {
-    use semel::store::{Renewer, Store};
+    use semel_core::store::{Renewer, Store};
 
     let scene = Scene::set(fixture).await;
     let lost = scene.claim(&draft(&key("lost"))).await;

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::judge::{self, Request, Verdict};
-use semel::store::{
+use semel_core::judge::{self, Request, Verdict};
+use semel_core::store::{
     Change, Draft, Ending, ErrorKind, Filter, Inspect, Listed, Opened, Peeked, Renewed, Renewer,
     Settled, Store, Swapped, Swept, Tally,
 };
-use semel::{
+use semel_core::{
     AttemptId, Digest, Entry, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId,
     Outcome, Record, Recorded, Timestamp, Version,
 };
@@ -340,7 +340,7 @@ pub(crate) fn endings() -> [Ending; 7] {
 
 /// Asserts that a record is the grant that `draft` asked for, at `fence`.
 pub(crate) fn assert_granted(record: &Record, draft: &Draft, fence: Fence) {
-    assert_eq!(record.state, semel::State::Running);
+    assert_eq!(record.state, semel_core::State::Running);
     assert_eq!(record.fingerprint, draft.fingerprint);
     assert_eq!(record.operation_id, draft.operation_id);
     assert_eq!(record.attempt_id, draft.attempt_id);
@@ -349,7 +349,7 @@ pub(crate) fn assert_granted(record: &Record, draft: &Draft, fence: Fence) {
     assert_eq!(&*record.owner, &*draft.owner);
     assert_eq!(record.on_crash, draft.on_crash);
     // Stores persist whole microseconds, saturating.
-    assert_eq!(semel::clock::micros(record.keep), semel::clock::micros(draft.keep));
+    assert_eq!(semel_core::clock::micros(record.keep), semel_core::clock::micros(draft.keep));
     assert_eq!(record.lease_until, Some(record.updated_at.after(draft.lease)));
     assert_eq!(record.retry_at, None);
     assert_eq!(record.outcome, None);

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use semel::{
+use semel_core::{
     Command, Error, Executor, Fingerprint, Key, OnCrash, OnFailure, Outcome, Receipt, Record,
     Recorded, Served, Settlement, State, Store, Wait,
 };

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use semel::store::{Ending, Settled};
-use semel::{ErrorText, Outcome, Record, Recorded, Reference, State};
+use semel_core::store::{Ending, Settled};
+use semel_core::{ErrorText, Outcome, Record, Recorded, Reference, State};
 
 use super::scene::{
     BRIEF, KEEP, Scene, answer, brief, draft, endings, failure, key, next, success,
@@ -103,7 +103,7 @@ pub async fn a_release_leaves_nothing_behind<F: Fixture>(fixture: F) {
     let held = scene.claim(&first).await;
     scene.end(&held, &Ending::Removed).await;
     assert!(scene.peek(&first.key).await.is_none());
-    assert!(scene.list(&semel::store::Filter::default(), 10).await.is_empty());
+    assert!(scene.list(&semel_core::store::Filter::default(), 10).await.is_empty());
 }
 
 /// A recorded ending is final for its holder, whatever came first and whatever comes second.
@@ -157,7 +157,7 @@ pub async fn retention_counts_from_the_completion<F: Fixture>(fixture: F) {
     scene.end(&held, &Ending::Succeeded { outcome: answer("1"), keep }).await;
     let record = scene.record(&first.key).await;
     let ran = record.updated_at.as_micros() - record.created_at.as_micros();
-    assert!(ran >= semel::clock::micros(BRIEF), "completion is dated when it happened");
+    assert!(ran >= semel_core::clock::micros(BRIEF), "completion is dated when it happened");
     assert_eq!(record.expires_at, record.completed_at.map(|at| at.after(keep)));
 }
 
@@ -175,7 +175,7 @@ pub async fn settling_one_key_leaves_its_neighbour_alone<F: Fixture>(fixture: F)
 /// A claim that does not exist cannot be settled, and settling it does not create it.
 pub async fn settling_what_was_never_claimed_is_lost<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
-    let never = super::scene::lease(&draft(&key("never")), semel::Fence(1));
+    let never = super::scene::lease(&draft(&key("never")), semel_core::Fence(1));
     for ending in &endings() {
         assert_eq!(scene.settle(&never, ending).await, Settled::Lost);
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::executor::LocalReplay;
-use semel::{Command, Error, Execution, Executor, Key, Store};
+use semel_core::executor::LocalReplay;
+use semel_core::{Command, Error, Execution, Executor, Key, Store};
 use tokio::sync::oneshot;
 
 use crate::Fixture;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use semel::store::{Change, Draft, Ending, Swapped};
-use semel::{AttemptId, ErrorText, Fingerprint, OnCrash, State, Version};
+use semel_core::store::{Change, Draft, Ending, Swapped};
+use semel_core::{AttemptId, ErrorText, Fingerprint, OnCrash, State, Version};
 
 use super::scene::{
     KEEP, LEASE, Scene, answer, assert_granted, brief, draft, endings, failure, key, next, success,
@@ -159,7 +159,7 @@ pub async fn a_record_can_be_ended_without_its_holder<F: Fixture>(fixture: F) {
         assert_eq!(swapped.number, 2);
         assert_eq!(swapped.lease_until, None);
         assert_eq!(swapped.completed_at, Some(swapped.updated_at));
-        let spans = |record: &semel::Record| {
+        let spans = |record: &semel_core::Record| {
             let from = record.updated_at.as_micros();
             [record.retry_at, record.expires_at].map(|at| at.map(|at| at.as_micros() - from))
         };

@@ -6,9 +6,9 @@
 use std::future::Future;
 use std::time::Duration;
 
-use semel::executor::{Claimed, LocalReplay, Unit};
-use semel::store::{ErrorKind, TransactionalStore};
-use semel::{
+use semel_core::executor::{Claimed, LocalReplay, Unit};
+use semel_core::store::{ErrorKind, TransactionalStore};
+use semel_core::{
     Command, Error, Execution, Executor, Fingerprint, InvalidPolicy, Key, OnCrash, OnFailure,
     Outcome, State, Wait,
 };

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use semel::executor::LocalReplay;
-use semel::{Error, Execution, Executor, Wait, Woken};
+use semel_core::executor::LocalReplay;
+use semel_core::{Error, Execution, Executor, Wait, Woken};
 
 use super::stage::{Held, LEASE, SOON, Work, command, executor, value};
 use crate::Fixture;

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use semel::store::{ErrorKind, Result};
+use semel_core::store::{ErrorKind, Result};
 use semel_ids::map::{Binding, IdMap, Inserted};
 use tokio::time::timeout;
 

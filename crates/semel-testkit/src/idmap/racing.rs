@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use semel::store::{ErrorKind, Result};
+use semel_core::store::{ErrorKind, Result};
 use semel_ids::map::{Binding, IdMap, Inserted};
 
 use super::IdMapFixture;

@@ -1,8 +1,8 @@
 //! Mappings of the executor's transactions: there if and only if the command committed.
 
-use semel::executor::Unit;
-use semel::store::TransactionalStore;
-use semel::{Command, Error, Execution, Executor, Key};
+use semel_core::executor::Unit;
+use semel_core::store::TransactionalStore;
+use semel_core::{Command, Error, Execution, Executor, Key};
 use semel_ids::map::{Binding, IdMap, Inserted, register};
 
 use super::IdMapFixture;

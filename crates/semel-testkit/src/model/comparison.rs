@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::store::Peeked;
-use semel::{ErrorText, Fingerprint, Outcome, Record, Recorded, Reference, State, Timestamp};
+use semel_core::store::Peeked;
+use semel_core::{ErrorText, Fingerprint, Outcome, Record, Recorded, Reference, State, Timestamp};
 
 use super::ledger::Line;
 use super::operation::Span;
@@ -41,7 +41,7 @@ pub(super) fn differences(
     half: Duration,
 ) -> Vec<&'static str> {
     let Peeked { record, now: at } = peeked;
-    let half = semel::clock::micros(half);
+    let half = semel_core::clock::micros(half);
     let same = |wanted: Option<Span>, stored: Option<Timestamp>| match (wanted, stored) {
         (None, None) => true,
         (Some(wanted), Some(stored)) => {

@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use semel::judge::{self, Request, Verdict};
-use semel::store::{
+use semel_core::judge::{self, Request, Verdict};
+use semel_core::store::{
     Change, Draft, Ending, Filter, Inspect, Opened, Peeked, Renewed, Renewer, Settled, Store,
     Swapped,
 };
-use semel::{
+use semel_core::{
     AttemptId, Digest, ErrorText, Fence, Key, Lease, OperationId, Origin, Outcome, Recorded, State,
     Version,
 };
@@ -378,7 +378,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
             attempt: line.as_ref().map_or(1, |line| line.attempt + 1),
             owner: "model:2:b".into(),
             lease: self.span(lease),
-            on_crash: line.as_ref().map_or(semel::OnCrash::Rerun, |line| line.on_crash),
+            on_crash: line.as_ref().map_or(semel_core::OnCrash::Rerun, |line| line.on_crash),
             keep: self.span(line.map_or(1, |line| line.keep)),
             parcel: parcel.map(comparison::parcel),
         };

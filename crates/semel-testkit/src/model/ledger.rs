@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use semel::{AttemptId, Fence, OnCrash, OperationId, State};
+use semel_core::{AttemptId, Fence, OnCrash, OperationId, State};
 
 use super::operation::{Ask, End, Span};
 

@@ -1,7 +1,7 @@
 //! What can happen to a ledger, as data: one step of a random history, and how histories are drawn.
 
 use proptest::prelude::*;
-use semel::OnCrash;
+use semel_core::OnCrash;
 
 /// Keys of one history.
 pub(crate) const KEYS: usize = 3;

@@ -6,11 +6,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use semel::Timestamp;
-use semel::event::{Builder, Envelope, EventId, MAX_ATTRIBUTES, MAX_NAME, MAX_TYPE, MAX_VALUE};
-use semel::event::{InvalidEvent, TraceContext};
-use semel::key::MAX_TENANT;
-use semel::outbox::{Outbox, Status};
+use semel_core::Timestamp;
+use semel_core::event::{
+    Builder, Envelope, EventId, MAX_ATTRIBUTES, MAX_NAME, MAX_TYPE, MAX_VALUE,
+};
+use semel_core::event::{InvalidEvent, TraceContext};
+use semel_core::key::MAX_TENANT;
+use semel_core::outbox::{Outbox, Status};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -137,7 +139,7 @@ pub async fn an_event_of_full_size_reads_back<F: OutboxFixture>(fixture: F) {
     for at in 0..MAX_ATTRIBUTES {
         builder = builder.attribute(&format!("attribute{at:011}"), &text(MAX_VALUE));
     }
-    let long = "c".repeat(semel::key::MAX_ID);
+    let long = "c".repeat(semel_core::key::MAX_ID);
     let sound: Result<Envelope, InvalidEvent> =
         builder.correlation_id(&long).causation_id(&long).build();
     assert_reads_back(&fixture, &[sound.expect("at its limits")]).await;
@@ -195,7 +197,7 @@ pub async fn the_same_event_twice_is_one_row<F: OutboxFixture>(fixture: F) {
 pub async fn a_published_event_appended_again_stays_published<F: OutboxFixture>(fixture: F) {
     let event = event();
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
-    settle(&outbox, &semel::outbox::Fate::Published).await;
+    settle(&outbox, &semel_core::outbox::Fate::Published).await;
     put(&fixture, &outbox, std::slice::from_ref(&event)).await;
     assert!(claim_all(&outbox).await.is_empty());
     assert_eq!(row(&outbox, event.id()).await.status, Status::Published);

@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use semel::event::{Envelope, EventId};
-use semel::outbox::{Lane, PublishError, Publisher};
+use semel_core::event::{Envelope, EventId};
+use semel_core::outbox::{Lane, PublishError, Publisher};
 use tokio::sync::{oneshot, watch};
 
 /// How long anything may take that is only late on a loaded machine.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use semel::event::Envelope;
-use semel::outbox::{Outbox, RelayBuilder, Status, Verb};
+use semel_core::event::Envelope;
+use semel_core::outbox::{Outbox, RelayBuilder, Status, Verb};
 
 use super::OutboxFixture;
 use super::broker::{Broker, Reply};

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use semel::event::{Envelope, EventId};
-use semel::outbox::{Ask, Fate, Outbox, Status};
+use semel_core::event::{Envelope, EventId};
+use semel_core::outbox::{Ask, Fate, Outbox, Status};
 
 use super::OutboxFixture;
 use super::scene::*;

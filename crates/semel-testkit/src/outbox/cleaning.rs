@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::event::Envelope;
-use semel::outbox::{Fate, Outbox, Status, Verb};
+use semel_core::event::Envelope;
+use semel_core::outbox::{Fate, Outbox, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use semel::ErrorText;
-use semel::outbox::{Fate, Outbox, Status, Verb};
+use semel_core::ErrorText;
+use semel_core::outbox::{Fate, Outbox, Status, Verb};
 
 use super::OutboxFixture;
 use super::broker::Broker;
@@ -69,7 +69,7 @@ pub async fn a_damaged_row_can_be_redriven_and_discarded<F: OutboxFixture>(fixtu
     assert_eq!(leased.attempt, 1);
     mark_all(&outbox, &[leased], &Fate::Untried).await;
     let verb = Verb::Discard { reason: "lost".to_owned() };
-    let all = semel::outbox::Selection::default();
+    let all = semel_core::outbox::Selection::default();
     assert_eq!(apply(&outbox, &all, &verb, ALL).await, 1);
     assert_eq!(statuses(&outbox).await, [Status::Discarded]);
 }

@@ -1,9 +1,9 @@
 //! What operators have discarded: settled for good, kept apart from what is dead, and left as it was
 //! decided by everybody who does not name it.
 
-use semel::ErrorText;
-use semel::event::{Envelope, EventId};
-use semel::outbox::{Fate, Outbox, Selection, Status, Verb};
+use semel_core::ErrorText;
+use semel_core::event::{Envelope, EventId};
+use semel_core::outbox::{Fate, Outbox, Selection, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -58,7 +58,7 @@ pub async fn a_discarded_row_is_not_dead<F: OutboxFixture>(fixture: F) {
         assert_eq!(super::scene::ids(&listed), [id], "{status:?}");
     }
     assert_eq!(apply(&outbox, &only(&ids), &discard("all of it"), ALL).await, 3);
-    assert_eq!(outbox.backlog().await.expect("a backlog"), semel::outbox::Backlog::default());
+    assert_eq!(outbox.backlog().await.expect("a backlog"), semel_core::outbox::Backlog::default());
 }
 
 /// A verb on many leaves alone what was discarded, and the reason that it has.

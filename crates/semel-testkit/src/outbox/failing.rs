@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::ErrorText;
-use semel::event::Envelope;
-use semel::outbox::{Outbox, Pass, Relay, Row, Status, Verb};
+use semel_core::ErrorText;
+use semel_core::event::Envelope;
+use semel_core::outbox::{Outbox, Pass, Relay, Row, Status, Verb};
 
 use super::OutboxFixture;
 use super::broker::{Broker, Reply};

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use semel::event::{Envelope, EventId};
-use semel::outbox::{Fate, Outbox, Status, Verb};
+use semel_core::event::{Envelope, EventId};
+use semel_core::outbox::{Fate, Outbox, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use semel::outbox::{Fate, Marked, Outbox, Status, Ticket};
-use semel::outcome::MAX_ERROR;
-use semel::{AttemptId, ErrorText};
+use semel_core::outbox::{Fate, Marked, Outbox, Status, Ticket};
+use semel_core::outcome::MAX_ERROR;
+use semel_core::{AttemptId, ErrorText};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -166,7 +166,7 @@ pub async fn a_second_mark_is_lost<F: OutboxFixture>(fixture: F) {
         }
         assert_eq!(row(&outbox, event.id()).await, before);
         // Out of the way of the next.
-        let verb = semel::outbox::Verb::Discard { reason: "done".to_owned() };
+        let verb = semel_core::outbox::Verb::Discard { reason: "done".to_owned() };
         apply(&outbox, &only(&[event.id()]), &verb, 1).await;
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::event::{Envelope, EventId};
-use semel::outbox::{Applied, Backlog, Fate, Marked, Outbox, Selection, Status, Verb};
+use semel_core::event::{Envelope, EventId};
+use semel_core::outbox::{Applied, Backlog, Fate, Marked, Outbox, Selection, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;

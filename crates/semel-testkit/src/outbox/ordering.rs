@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use semel::event::{Envelope, EventId};
-use semel::outbox::{Fate, Status, Verb};
+use semel_core::event::{Envelope, EventId};
+use semel_core::outbox::{Fate, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;

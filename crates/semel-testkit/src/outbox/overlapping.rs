@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::outbox::{Fate, Outbox};
+use semel_core::outbox::{Fate, Outbox};
 
 use super::OutboxFixture;
 use super::scene::*;

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel::event::{Envelope, EventId};
-use semel::outbox::{Ask, Fate, Lane, Marked, Outbox, Selection, Status, Verb};
+use semel_core::event::{Envelope, EventId};
+use semel_core::outbox::{Ask, Fate, Lane, Marked, Outbox, Selection, Status, Verb};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 

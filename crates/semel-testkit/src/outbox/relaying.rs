@@ -7,13 +7,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::event::{Envelope, EventId};
-use semel::outbox::{Lane, Pass, Relay, RelayBuilder, Status, Verb};
+use semel_core::event::{Envelope, EventId};
+use semel_core::outbox::{Lane, Pass, Relay, RelayBuilder, Status, Verb};
 
 use super::OutboxFixture;
 use super::broker::Broker;
 use super::scene::*;
-use semel::outbox::Outbox;
+use semel_core::outbox::Outbox;
 
 /// A relay with leases that no loaded machine outlives.
 pub(super) fn relay<O: Outbox>(outbox: &Arc<O>, broker: &Broker) -> RelayBuilder<O, Broker> {

@@ -1,6 +1,6 @@
 //! Events belong to the transaction that appended them.
 
-use semel::outbox::Outbox;
+use semel_core::outbox::Outbox;
 
 use super::OutboxFixture;
 use super::scene::*;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use semel::event::{Builder, Envelope, EventId};
-use semel::outbox::{Ask, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb};
-use semel::store::ErrorKind;
-use semel::{AttemptId, ErrorText};
+use semel_core::event::{Builder, Envelope, EventId};
+use semel_core::outbox::{Ask, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb};
+use semel_core::store::ErrorKind;
+use semel_core::{AttemptId, ErrorText};
 
 use super::OutboxFixture;
 

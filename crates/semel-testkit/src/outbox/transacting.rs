@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::event::Envelope;
-use semel::executor::Unit;
-use semel::outbox::Outbox;
-use semel::store::TransactionalStore;
-use semel::{Command, Error, Execution, Executor, Key};
+use semel_core::event::Envelope;
+use semel_core::executor::Unit;
+use semel_core::outbox::Outbox;
+use semel_core::store::TransactionalStore;
+use semel_core::{Command, Error, Execution, Executor, Key};
 
 use super::OutboxFixture;
 use super::broker::Broker;

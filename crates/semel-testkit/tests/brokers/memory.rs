@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel::event::{Envelope, Unreadable};
-use semel::inbox::{Answer, Message, Source, SourceError};
-use semel::outbox::{PublishError, Publisher, partition};
+use semel_core::event::{Envelope, Unreadable};
+use semel_core::inbox::{Answer, Message, Source, SourceError};
+use semel_core::outbox::{PublishError, Publisher, partition};
 use semel_testkit::BrokerFixture;
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use semel::store::Result;
+use semel_core::store::Result;
 use semel_ids::PublicId;
 use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
 use semel_ids::resource::ResourceType;

@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel::event::{Envelope, EventId};
-use semel::outbox::memory::MemoryOutbox;
-use semel::outbox::{
+use semel_core::event::{Envelope, EventId};
+use semel_core::outbox::memory::MemoryOutbox;
+use semel_core::outbox::{
     Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Status,
     Ticket, Verb,
 };
-use semel::store::Result;
-use semel::{AttemptId, Clock, ErrorText, Timestamp};
+use semel_core::store::Result;
+use semel_core::{AttemptId, Clock, ErrorText, Timestamp};
 use semel_testkit::OutboxFixture;
 
 /// What is wrong with an outbox.

@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel::store::memory::MemoryStore;
-use semel::store::{
+use semel_core::store::memory::MemoryStore;
+use semel_core::store::{
     Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Listed, Opened, Page,
     Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept, Tally,
 };
-use semel::{
+use semel_core::{
     Clock, Digest, Entry, ErrorText, Key, Lease, OnCrash, Record, Recorded, State, Timestamp,
     Version,
 };

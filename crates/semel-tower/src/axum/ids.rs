@@ -51,7 +51,7 @@ use std::sync::Arc;
 
 use axum::extract::{FromRef, FromRequestParts, OptionalFromRequestParts};
 use http::request::Parts;
-use semel::key::check_tenant;
+use semel_core::key::check_tenant;
 use semel_ids::resolver::MAX_BATCH;
 use semel_ids::{PublicId, Reason, Resolution, ResolveError, Resolver, Resource, TypedId};
 

@@ -6,8 +6,8 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use semel::Context;
-use semel::executor::NoDurableClaim;
+use semel_core::Context;
+use semel_core::executor::NoDurableClaim;
 use sha2::{Digest as _, Sha256};
 
 use super::Dialect;

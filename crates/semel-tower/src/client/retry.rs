@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
-use semel::Clock;
+use semel_core::Clock;
 
 use super::dialect::{Advice, Dialect};
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Body as HttpBody;
-use semel::{Outcome, Receipt, Recorded, Settlement};
+use semel_core::{Outcome, Receipt, Recorded, Settlement};
 use tonic::{Code, Status};
 
 use super::codes::{Answered, FATE};

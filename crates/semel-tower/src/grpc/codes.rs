@@ -79,7 +79,7 @@ impl Codes {
 
     /// A code that tells of a failing server (`CANCELLED`, `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
     /// `UNAVAILABLE`, `DATA_LOSS`) and is not kept is [`Fate::Doubt`]: it says neither that the call had
-    /// its effect nor that it had none. Under [`OnCrash::Hold`](semel::OnCrash::Hold) it is then not run
+    /// its effect nor that it had none. Under [`OnCrash::Hold`](semel_core::OnCrash::Hold) it is then not run
     /// again before an operator has decided. Default: it is a failure. Has no effect on [`by`](Self::by).
     #[must_use]
     pub fn doubt_errors(mut self) -> Self {

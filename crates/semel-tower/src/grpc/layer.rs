@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use http::HeaderName;
-use semel::store::TransactionalStore;
-use semel::{Executor, Store};
+use semel_core::store::TransactionalStore;
+use semel_core::{Executor, Store};
 use tower_layer::Layer;
 
 use super::methods::{InvalidDescriptorSet, Methods};
@@ -21,8 +21,8 @@ use crate::road::{Atomic, Fenced, Road};
 /// method alone that it was not told of:
 ///
 /// ```
-/// use semel::Executor;
-/// use semel::store::memory::MemoryStore;
+/// use semel_core::Executor;
+/// use semel_core::store::memory::MemoryStore;
 /// use semel_tower::grpc::{GrpcLayer, Rules};
 /// use semel_tower::{Scope, Tenant};
 ///

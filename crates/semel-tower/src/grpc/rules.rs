@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderName, header};
-use semel::store::BoxFuture;
-use semel::{Command, Fingerprint, Wait};
+use semel_core::store::BoxFuture;
+use semel_core::{Command, Fingerprint, Wait};
 use tonic::Status;
 
 use super::codes::Codes;
@@ -44,7 +44,7 @@ pub(super) type Matched = Arc<dyn Fn(&[u8]) -> Fingerprint + Send + Sync>;
 ///
 /// ```
 /// use std::time::Duration;
-/// use semel::Wait;
+/// use semel_core::Wait;
 /// use semel_tower::grpc::{Codes, Rules};
 ///
 /// let rules = Rules::new()
@@ -159,7 +159,7 @@ impl Rules {
     ///
     /// ```
     /// use prost::Message;
-    /// use semel::Fingerprint;
+    /// use semel_core::Fingerprint;
     /// use semel_tower::grpc::Rules;
     ///
     /// #[derive(Clone, PartialEq, Message)]

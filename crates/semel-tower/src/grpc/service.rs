@@ -14,7 +14,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Request, Response};
 use http_body::Body as HttpBody;
-use semel::{Command, Error, Fingerprint, Key, Kind, Served, Settlement, Store};
+use semel_core::{Command, Error, Fingerprint, Key, Kind, Served, Settlement, Store};
 use tonic::Code;
 use tonic::server::NamedService;
 use tower_service::Service;
@@ -157,7 +157,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
                 return Ok(refuse(problem));
             }
         };
-        let outer = parts.extensions.get::<semel::Context>();
+        let outer = parts.extensions.get::<semel_core::Context>();
         if outer.is_some_and(|outer| *outer.key() == key) {
             // A layer around this one has claimed it: this call is its work.
             let passing = inner.call(Request::from_parts(parts, Body::through(body))).await;
@@ -261,7 +261,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let kept = Arc::clone(&rules);
         // The attempt may go on in a task of its own, but it is still this call's in the logs.
         let span = tracing::Span::current();
-        let work = move |_: semel::Context, carry: Carry<'_>| {
+        let work = move |_: semel_core::Context, carry: Carry<'_>| {
             let mut request = Request::from_parts(parts, Body::whole(data));
             // Whoever repeats the call must be able to read its answer: it is kept uncompressed.
             request.headers_mut().remove(ACCEPTED);

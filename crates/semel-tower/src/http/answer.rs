@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body::Body as HttpBody;
-use semel::{Outcome, Receipt, Recorded, Settlement};
+use semel_core::{Outcome, Receipt, Recorded, Settlement};
 
 use super::cors;
 use super::rules::Rules;

@@ -11,7 +11,7 @@ use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
-use semel::Fingerprint;
+use semel_core::Fingerprint;
 
 use super::multipart;
 use super::rules::Rules;

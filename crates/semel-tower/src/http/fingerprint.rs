@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use semel::Fingerprint;
+use semel_core::Fingerprint;
 
 use super::content::{self, Content};
 use super::layer::target;

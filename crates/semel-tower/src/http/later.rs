@@ -13,8 +13,8 @@ use http::header::{CACHE_CONTROL, LOCATION, ORIGIN, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::Body as HttpBody;
-use semel::store::Peeked;
-use semel::{
+use semel_core::store::Peeked;
+use semel_core::{
     Command, Error, Executor, Key, Kind, OnCrash, OnFailure, OperationId, Outcome, Record,
     Recorded, Served, State, Store, Wait,
 };
@@ -222,7 +222,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         if found.held(now) {
             return Ok(accepted(id, rules.retry_after));
         }
-        let receipt = semel::Receipt {
+        let receipt = semel_core::Receipt {
             operation_id: id,
             attempt: found.attempt,
             fence: found.fence,
@@ -296,12 +296,12 @@ async fn point<S: Store>(
         .on_crash(OnCrash::Rerun)
         .on_failure(OnFailure::Retry);
     let written = executor.serve(command, |_| async move {
-        semel::Settlement::Complete { answer: (), outcome: Recorded::Whole(outcome) }
+        semel_core::Settlement::Complete { answer: (), outcome: Recorded::Whole(outcome) }
     });
     written.await.map(|_| ())
 }
 
-fn pointer_key(tenant: &str, principal: semel::Principal, id: OperationId) -> Option<Key> {
+fn pointer_key(tenant: &str, principal: semel_core::Principal, id: OperationId) -> Option<Key> {
     Key::new(Kind::Http, tenant, POINTERS, principal, &id.to_string()).ok()
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderName, Method, Uri};
-use semel::store::TransactionalStore;
-use semel::{Executor, Store};
+use semel_core::store::TransactionalStore;
+use semel_core::{Executor, Store};
 use tower_layer::Layer;
 
 use super::rules::Rules;
@@ -29,8 +29,8 @@ type Named = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 /// It cannot be built without saying how tenants and callers are told apart:
 ///
 /// ```
-/// use semel::Executor;
-/// use semel::store::memory::MemoryStore;
+/// use semel_core::Executor;
+/// use semel_core::store::memory::MemoryStore;
 /// use semel_tower::http::{IdempotencyLayer, Rules};
 /// use semel_tower::{Scope, Tenant};
 ///

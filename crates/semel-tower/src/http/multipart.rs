@@ -4,7 +4,7 @@
 //! Reading is strict. A body that two readers could divide differently (no last boundary, lines that end
 //! in a bare LF, words before the first part or after the last) is no list of parts here.
 
-use semel::Fingerprint;
+use semel_core::Fingerprint;
 
 /// The longest boundary that there may be (RFC 2046, 5.1.1).
 const MAX_BOUNDARY: usize = 70;

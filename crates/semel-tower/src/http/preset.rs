@@ -70,7 +70,7 @@ impl Preset {
     }
 
     /// A 5xx that is not kept is [`Fate::Doubt`]: it says neither that the request had its effect nor
-    /// that it had none. Under [`OnCrash::Hold`](semel::OnCrash::Hold) it is then not run again before
+    /// that it had none. Under [`OnCrash::Hold`](semel_core::OnCrash::Hold) it is then not run again before
     /// an operator has decided. Default: it is a failure. Has no effect on [`by`](Self::by).
     #[must_use]
     pub fn doubt_5xx(mut self) -> Self {

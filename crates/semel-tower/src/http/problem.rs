@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Body as HttpBody;
-use semel::OperationId;
+use semel_core::OperationId;
 use serde::Serialize;
 
 use crate::body::Body;

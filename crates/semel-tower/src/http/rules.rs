@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderName, Method, StatusCode, header};
-use semel::store::BoxFuture;
-use semel::{Command, Pointer, Wait};
+use semel_core::store::BoxFuture;
+use semel_core::{Command, Pointer, Wait};
 
 use super::cors::CORS;
 use super::preset::Preset;
@@ -66,7 +66,7 @@ type Settings = Arc<dyn Fn(Command) -> Command + Send + Sync>;
 ///
 /// ```
 /// use std::time::Duration;
-/// use semel::Wait;
+/// use semel_core::Wait;
 /// use semel_tower::http::{Preset, Rules};
 ///
 /// let rules = Rules::new()
@@ -250,7 +250,7 @@ impl Rules {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use semel::OnCrash;
+    /// use semel_core::OnCrash;
     /// use semel_tower::http::Rules;
     ///
     /// let rules = Rules::new().command(|command| {

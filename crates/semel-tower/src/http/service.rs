@@ -14,7 +14,7 @@ use http::header::{CONTENT_TYPE, EXPECT, ORIGIN, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body as HttpBody;
-use semel::{Command, Key, Kind, Served, Settlement, Store};
+use semel_core::{Command, Key, Kind, Served, Settlement, Store};
 use tower_service::Service;
 use tracing::Instrument as _;
 
@@ -193,7 +193,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let (tenant, principal) = identify(&door.tenant, &door.scope, parts)?;
         let key = Key::new(Kind::Http, &tenant, &scope_of(&operation), principal, &key)
             .map_err(|invalid| Problem::new(Slug::TenantUnknown, invalid.to_string()))?;
-        let outer = parts.extensions.get::<semel::Context>();
+        let outer = parts.extensions.get::<semel_core::Context>();
         if outer.is_some_and(|outer| *outer.key() == key) {
             // A layer around this one has claimed it: this request is its work.
             return Ok(None);
@@ -239,7 +239,7 @@ impl<S: Store, R: Road<S>> Journey<S, R> {
         let kept = rules.clone();
         // The attempt may go on in a task of its own, but it is still this request's in the logs.
         let span = tracing::Span::current();
-        let work = move |context: semel::Context, carry: Carry<'_>| {
+        let work = move |context: semel_core::Context, carry: Carry<'_>| {
             let mut request = Request::from_parts(*parts, Body::with_trailers(data, trailers));
             carry(request.extensions_mut());
             let sent_away = begun.map(|begun| begun.tell(context.operation_id()));

@@ -1,7 +1,7 @@
 //! One operation: what was described before is taken back, what holds now is added.
 
 use http::{HeaderName, StatusCode};
-use semel::key::MAX_ID;
+use semel_core::key::MAX_ID;
 use utoipa::openapi::header::{Header, HeaderBuilder};
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::schema::{ObjectBuilder, SchemaFormat, Type};

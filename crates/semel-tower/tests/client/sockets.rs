@@ -11,8 +11,8 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use semel::store::memory::MemoryStore;
-use semel::{Command, Executor, Key};
+use semel_core::store::memory::MemoryStore;
+use semel_core::{Command, Executor, Key};
 use semel_testkit::proxy::FaultProxy;
 use semel_tower::client::{Attempts, Call, CallKey, CallLayer, Dialect, Error};
 use tower::{Layer as _, ServiceExt as _, service_fn};
@@ -226,8 +226,8 @@ async fn an_operation_that_fails_after_the_charge_charges_once_when_it_runs_agai
             }
         })
     };
-    assert!(matches!(pay(Fate::ReplyLost).await, Err(semel::Error::Work(_))));
-    assert!(matches!(pay(Fate::Panics).await, Err(semel::Error::Panicked { .. })));
+    assert!(matches!(pay(Fate::ReplyLost).await, Err(semel_core::Error::Work(_))));
+    assert!(matches!(pay(Fate::Panics).await, Err(semel_core::Error::Panicked { .. })));
     let paid = pay(Fate::Finishes).await.unwrap();
     assert_eq!(paid.attempt(), Some(3));
     assert_eq!(paid.value().unwrap(), r#"{"charge":"ch_1"}"#);

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::routing::post as on_post;
 use http::StatusCode;
-use semel::Executor;
+use semel_core::Executor;
 use semel_sql::sqlite::SqliteStore;
 use semel_testkit::Fixture as _;
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};

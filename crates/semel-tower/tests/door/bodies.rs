@@ -6,7 +6,7 @@ use axum::routing::post as on_post;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use semel::store::memory::MemoryStore;
+use semel_core::store::memory::MemoryStore;
 
 use crate::ground::{Protocol, Server, chunked, run};
 use crate::stage::{layer, order, send, with};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::post as on_post;
 use http::StatusCode;
-use semel::store::memory::MemoryStore;
-use semel::{Key, Kind, Principal, State, Store as _};
+use semel_core::store::memory::MemoryStore;
+use semel_core::{Key, Kind, Principal, State, Store as _};
 use semel_tower::axum::Claim;
 use tower_http::timeout::TimeoutLayer;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::{MethodRouter, post as on_post};
 use http::StatusCode;
-use semel::Wait;
-use semel::store::memory::MemoryStore;
+use semel_core::Wait;
+use semel_core::store::memory::MemoryStore;
 use semel_testkit::faulty::{Fault, Verb};
 use semel_tower::http::{OPERATIONS, Rules};
 
@@ -48,7 +48,7 @@ fn an_attempt_that_is_its_callers_goes_on_while_the_way_to_it_is_written() {
                 format!("run {}", runs.next())
             })
         };
-        let rules = Rules::new().command(semel::Command::attended);
+        let rules = Rules::new().command(semel_core::Command::attended);
         let app = Router::new().route("/orders", handler).layer(layer(store).rules(rules));
         // The claim comes first, then the pointer.
         faults.spare(Verb::Open, 1);
@@ -194,7 +194,7 @@ fn a_replay_check_of_a_long_route_is_asked_at_the_url_too() {
         let path = format!("/{}", "a-long-name/".repeat(20));
         let path = path.trim_end_matches('/');
         let operation = format!("POST {path}");
-        assert!(operation.len() > semel::key::MAX_SCOPE);
+        assert!(operation.len() > semel_core::key::MAX_SCOPE);
         let gate = Gate::new();
         let waits = gate.clone();
         let handler = on_post(async move || {

@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::routing::post as on_post;
 use http::{Method, StatusCode};
-use semel::store::memory::MemoryStore;
+use semel_core::store::memory::MemoryStore;
 use semel_tower::axum::Claim;
 use tower::ServiceBuilder;
 use tower_http::cors::CorsLayer;

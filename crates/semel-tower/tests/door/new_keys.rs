@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::post as on_post;
 use http::{HeaderName, Method, Request, StatusCode};
-use semel::store::memory::MemoryStore;
-use semel::{Executor, OnFailure, OperationId};
+use semel_core::store::memory::MemoryStore;
+use semel_core::{Executor, OnFailure, OperationId};
 use semel_sql::sqlite::SqliteStore;
 use semel_testkit::Fixture as _;
 use semel_testkit::faulty::{Fault, Verb};
@@ -159,8 +159,9 @@ async fn told_of_endings(said: &mut Said) {
     let store = ground.store().await;
     abandoned(&store).await;
     ground.advance(Duration::from_secs(60)).await;
-    let rules = Rules::new()
-        .command(|command| command.verify(|_| async { semel::executor::Verification::Unknown }));
+    let rules = Rules::new().command(|command| {
+        command.verify(|_| async { semel_core::executor::Verification::Unknown })
+    });
     let app = failing().layer(layer(store).rules(rules));
     said.note(Slug::Uncertain, &send(&app, order()).await);
     let ground = Sqlite::open().await;

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::routing::post as on_post;
 use http::Request;
-use semel::store::memory::MemoryStore;
+use semel_core::store::memory::MemoryStore;
 use semel_tower::axum::Claim;
 use semel_tower::http::Rules;
 

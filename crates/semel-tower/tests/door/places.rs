@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::{OriginalUri, Path};
 use axum::routing::post as on_post;
 use http::{Request, Response};
-use semel::store::memory::MemoryStore;
+use semel_core::store::memory::MemoryStore;
 use semel_testkit::faulty::{Fault, Verb};
 use semel_tower::Body;
 use semel_tower::http::Rules;

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::extract::RawQuery;
 use axum::routing::post as on_post;
-use semel::store::memory::MemoryStore;
+use semel_core::store::memory::MemoryStore;
 
 use crate::ground::{post, run};
 use crate::stage::{layer, send};

@@ -8,8 +8,10 @@ use axum::Router;
 use axum::body::Body;
 use http::{HeaderName, HeaderValue, Request, Response};
 use http_body_util::BodyExt as _;
-use semel::store::{Draft, Opened};
-use semel::{AttemptId, Executor, Fingerprint, Key, Kind, OnCrash, OperationId, Principal, Store};
+use semel_core::store::{Draft, Opened};
+use semel_core::{
+    AttemptId, Executor, Fingerprint, Key, Kind, OnCrash, OperationId, Principal, Store,
+};
 use semel_testkit::faulty::{Faults, FaultyStore};
 use semel_tower::http::IdempotencyLayer;
 use semel_tower::{Scope, Tenant};

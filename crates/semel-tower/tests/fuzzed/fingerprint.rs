@@ -1,6 +1,6 @@
 //! What must hold of the fingerprints of any bodies.
 
-use semel::{Fingerprint, Pointer};
+use semel_core::{Fingerprint, Pointer};
 
 use crate::json::{Document, Meaning};
 use crate::spelling::{Spelling, leaves, neighbours};

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use semel::{Key, Kind, Principal};
+use semel_core::{Key, Kind, Principal};
 use semel_tower::key::{InvalidKeyHeader, key_in, parse};
 
 const MAX_KEY: usize = 255;

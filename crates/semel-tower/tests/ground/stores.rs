@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::clock::micros;
-use semel::store::memory::MemoryStore;
-use semel::{AttemptId, Clock, Timestamp};
+use semel_core::clock::micros;
+use semel_core::store::memory::MemoryStore;
+use semel_core::{AttemptId, Clock, Timestamp};
 use semel_redis::RedisStore;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::{PgOptions, PgStore};

@@ -63,7 +63,7 @@ async fn twice_with<G: Ground>(
         }
     });
     let server = Server::speaking(Protocol::H2, layer.layer(inner)).await;
-    let key = semel::OperationId::generate().to_string();
+    let key = semel_core::OperationId::generate().to_string();
     // A body that breaks off takes the head with it where it is quick, and is no answer anyhow.
     let first = match server.h2().await.begin(wired(&key, 100)).await {
         Ok(response) => ground::Answer::of(response).await.ok(),

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel::store::TransactionalStore;
+use semel_core::store::TransactionalStore;
 use semel_tower::grpc::{Codes, GrpcLayer, Rules};
 use semel_tower::{Scope, Tenant, Transaction};
 use tonic::{Code, Response, Status};
@@ -35,7 +35,7 @@ async fn write<G: AtomicGround>(visit: &Visit) {
 }
 
 fn connection<G: AtomicGround>(
-    unit: &mut semel::executor::Unit<G::Store>,
+    unit: &mut semel_core::executor::Unit<G::Store>,
 ) -> &mut <G::Store as TransactionalStore>::Connection {
     unit.conn()
 }
@@ -107,7 +107,7 @@ async fn a_caller_who_leaves_does_not_undo_it<G: AtomicGround>(ground: G) {
             }
         }
     });
-    let wait = semel::Wait::UpTo(Duration::from_secs(60));
+    let wait = semel_core::Wait::UpTo(Duration::from_secs(60));
     let desk = open(&ground, Rules::new().wait(wait), bank).await;
     let mut teller = desk.teller().await;
     {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use semel::store::BoxFuture;
+use semel_core::store::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_stream::StreamExt as _;
 use tonic::codec::CompressionEncoding;
@@ -66,7 +66,7 @@ pub(crate) struct Visit {
     /// Which run of the handler this is, from 1.
     pub(crate) n: u32,
     /// The claim that it runs under, if any.
-    pub(crate) claim: Option<semel::Context>,
+    pub(crate) claim: Option<semel_core::Context>,
     pub(crate) request: Request<Charge>,
 }
 
@@ -82,7 +82,7 @@ impl Visit {
         Ok(Response::new(self.receipt()))
     }
 
-    pub(crate) fn claim(&self) -> &semel::Context {
+    pub(crate) fn claim(&self) -> &semel_core::Context {
         self.claim.as_ref().expect("a call with a key has a claim")
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use semel::store::BoxFuture;
+use semel_core::store::BoxFuture;
 use tower::{Layer, Service};
 
 use crate::ground::until;

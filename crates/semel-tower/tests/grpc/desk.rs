@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use prost::Message as _;
-use semel::{Executor, Key, Kind, Principal, Store};
+use semel_core::{Executor, Key, Kind, Principal, Store};
 use semel_tower::grpc::{GrpcLayer, Rules};
 use semel_tower::{Road, Scope, Tenant};
 use tokio::net::TcpListener;

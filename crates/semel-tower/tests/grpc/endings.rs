@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::store::{Draft, Opened};
-use semel::{
+use semel_core::store::{Draft, Opened};
+use semel_core::{
     AttemptId, Command, Executor, Fingerprint, OnCrash, OnFailure, OperationId, Outcome, Recorded,
     Settlement, Store,
 };

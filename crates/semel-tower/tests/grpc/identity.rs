@@ -1,7 +1,7 @@
 //! Whose key it is: nobody gets an answer that was made for another.
 
 use http::HeaderName;
-use semel::Store;
+use semel_core::Store;
 use semel_tower::grpc::{GrpcLayer, Rules};
 use semel_tower::{Scope, Tenant};
 use tonic::metadata::AsciiMetadataKey;
@@ -11,7 +11,7 @@ use crate::bank::{Bank, CHARGE, Charge, paid};
 use crate::desk::{Desk, keyed, refusal, refused, told, unkeyed};
 use crate::ground::Ground;
 
-fn by_metadata<S: Store>(executor: semel::Executor<S>, rules: Rules) -> GrpcLayer<S> {
+fn by_metadata<S: Store>(executor: semel_core::Executor<S>, rules: Rules) -> GrpcLayer<S> {
     let tenant = Tenant::header(HeaderName::from_static("x-tenant"));
     let scope = Scope::header(http::header::AUTHORIZATION);
     GrpcLayer::new(executor, tenant, scope).unary(CHARGE, rules)

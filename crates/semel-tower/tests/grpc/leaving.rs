@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use semel::Wait;
+use semel_core::Wait;
 use semel_tower::grpc::Rules;
 use tokio::sync::Semaphore;
 use tonic::Code;

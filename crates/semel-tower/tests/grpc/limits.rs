@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel::Wait;
+use semel_core::Wait;
 use semel_testkit::Fixture as _;
 use semel_tower::grpc::Rules;
 use tonic::{Code, Request, Response};

@@ -53,7 +53,7 @@ async fn in_an_axum_router<G: Ground>(ground: G) {
 }
 
 async fn twice_by_mistake<G: Ground>(ground: G) {
-    let rules = Rules::new().wait(semel::Wait::UpTo(std::time::Duration::from_secs(60)));
+    let rules = Rules::new().wait(semel_core::Wait::UpTo(std::time::Duration::from_secs(60)));
     let layer = layer(ground.executor().await, rules);
     let service = layer.layer(layer.layer(Bank::new(paid)));
     let server = ground::Server::speaking(Protocol::H2, service).await;

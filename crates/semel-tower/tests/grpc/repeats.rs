@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use semel::{OnFailure, Wait};
+use semel_core::{OnFailure, Wait};
 use semel_tower::grpc::Rules;
 use tonic::{Code, Status};
 

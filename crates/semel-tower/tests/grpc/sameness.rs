@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::HeaderName;
 use prost::Message as _;
-use semel::Fingerprint;
+use semel_core::Fingerprint;
 use semel_tower::grpc::Rules;
 use tonic::{Code, Request};
 

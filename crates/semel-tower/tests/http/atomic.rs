@@ -8,9 +8,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::{any, post as on_post};
 use http::{Method, StatusCode};
-use semel::executor::Unit;
-use semel::store::TransactionalStore;
-use semel::{Executor, OnFailure};
+use semel_core::executor::Unit;
+use semel_core::store::TransactionalStore;
+use semel_core::{Executor, OnFailure};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_tower::axum::{Claim, Tx};
 use semel_tower::http::{IdempotencyLayer, Preset, Rules};
@@ -237,9 +237,10 @@ async fn a_handler_knows_its_claim<G: AtomicGround>(ground: G) {
     let telling = on_post(|Claim(claim): Claim| async move {
         format!("{} {}", claim.attempt(), claim.downstream_key("charge").is_ok())
     });
-    for (rules, expected) in
-        [(Rules::new(), "1 false"), (Rules::new().command(semel::Command::claim_first), "1 true")]
-    {
+    for (rules, expected) in [
+        (Rules::new(), "1 false"),
+        (Rules::new().command(semel_core::Command::claim_first), "1 true"),
+    ] {
         let layer = layer(ground.executor().await).rules(rules);
         let router = Router::new().route("/orders", telling.clone()).layer(layer);
         let server = Server::start(&ground, router).await;
@@ -249,7 +250,7 @@ async fn a_handler_knows_its_claim<G: AtomicGround>(ground: G) {
 }
 
 async fn rows_under_a_claim_that_comes_first_commit_with_their_answer<G: AtomicGround>(ground: G) {
-    let rules = Rules::new().command(semel::Command::claim_first);
+    let rules = Rules::new().command(semel_core::Command::claim_first);
     let (server, runs) = writing(&ground, rules.clone(), 503).await;
     assert_eq!(server.send(post("/orders", "k", "[1]")).await.status, 503);
     assert_eq!(ground.rows().await.len(), 0);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::OnCrash;
+use semel_core::OnCrash;
 use semel_tower::http::Rules;
 
 use crate::ground::{Ground, Server, on_every_store, post};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::Wait;
+use semel_core::Wait;
 use semel_tower::http::Rules;
 
 use crate::ground::{Answer, Ground, Memory, Server, on_every_store, post, run};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use semel::{OnCrash, OnFailure, Store as _};
+use semel_core::{OnCrash, OnFailure, Store as _};
 use semel_testkit::Fixture as _;
 use semel_tower::http::{Fate, Preset, Rules};
 
@@ -169,7 +169,7 @@ async fn a_server_error_is_a_failure_or_in_doubt<G: Ground>(ground: G) {
     for (preset, runs_in_all) in
         [(Preset::success_only(), 2), (Preset::success_only().doubt_5xx(), 1)]
     {
-        let held = |command: semel::Command| command.on_crash(OnCrash::Hold);
+        let held = |command: semel_core::Command| command.on_crash(OnCrash::Hold);
         let rules = Rules::new().preset(preset).command(held);
         let (server, runs) = serve(&ground, rules, |_| ready(failing())).await;
         let key = format!("k-{runs_in_all}");

@@ -1,7 +1,7 @@
 //! Whose key it is: tenants, principals, routes and methods do not meet.
 
 use http::{HeaderName, Method, Request};
-use semel::{Command, Key, Outcome, Principal};
+use semel_core::{Command, Key, Outcome, Principal};
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{Scope, Tenant};
 

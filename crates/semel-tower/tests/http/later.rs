@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use http::{HeaderName, Request};
-use semel::{Executor, OperationId, Store as _};
+use semel_core::{Executor, OperationId, Store as _};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_tower::http::{IdempotencyLayer, OPERATIONS, Rules};
 use semel_tower::{Scope, Tenant};

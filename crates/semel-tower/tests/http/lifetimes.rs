@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::request::Parts;
-use semel::Executor;
-use semel::executor::LocalReplay;
+use semel_core::Executor;
+use semel_core::executor::LocalReplay;
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_tower::http::Rules;
 

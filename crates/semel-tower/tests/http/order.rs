@@ -1,7 +1,7 @@
 //! The order of checks: route, key, tenant, principal, body, store.
 
 use http::{HeaderName, Method, Request};
-use semel::{Executor, Principal};
+use semel_core::{Executor, Principal};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{Scope, Tenant};

@@ -10,7 +10,7 @@ use http::{HeaderMap, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use semel::{Executor, OnCrash, Store};
+use semel_core::{Executor, OnCrash, Store};
 use semel_redis::RedisStore;
 use semel_sql::postgres::PgStore;
 use semel_testkit::faulty::{Fault, Faults, FaultyStore, Verb};

@@ -200,7 +200,7 @@ async fn outer_layers_add_their_own_headers_once<G: Ground>(ground: G) {
 
 async fn a_receipt_goes_with_every_kept_answer<G: Ground>(ground: G) {
     let shown = axum::middleware::map_response(async |response: axum::response::Response| {
-        let receipt = response.extensions().get::<semel::Receipt>().copied();
+        let receipt = response.extensions().get::<semel_core::Receipt>().copied();
         let shown = receipt.map(|receipt| format!("{} {}", receipt.operation_id, receipt.attempt));
         ([("x-receipt", shown.unwrap_or_default())], response)
     });

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
-use semel::OperationId;
+use semel_core::OperationId;
 use semel_tower::http::{Preset, Rules};
 
 use crate::ground::{Ground, Server, on_every_store, post};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytes::Bytes;
 use flate2::GzBuilder;
 use http::{HeaderName, Method, Request};
-use semel::Pointer;
+use semel_core::Pointer;
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{Scope, Tenant};
 

@@ -12,9 +12,9 @@ use axum::routing::{MethodRouter, any};
 use bytes::Bytes;
 use http::StatusCode;
 use http::request::Parts;
-use semel::executor::LocalReplay;
-use semel::store::{BoxFuture, Draft, Opened};
-use semel::{
+use semel_core::executor::LocalReplay;
+use semel_core::store::{BoxFuture, Draft, Opened};
+use semel_core::{
     AnyStore, AttemptId, Context, Executor, Fingerprint, Key, Kind, OnCrash, OperationId,
     Principal, Store,
 };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use semel::Wait;
+use semel_core::Wait;
 use semel_tower::http::Rules;
 
 use crate::ground::{Ground, on_every_store, post};

@@ -2,8 +2,8 @@
 
 use axum::body::Body;
 use http::{Request, StatusCode};
-use semel::Executor;
-use semel::store::memory::MemoryStore;
+use semel_core::Executor;
+use semel_core::store::memory::MemoryStore;
 use semel_ids::resource::User;
 use semel_tower::http::IdempotencyLayer;
 use semel_tower::{Scope, Tenant};

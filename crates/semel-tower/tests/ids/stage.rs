@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Request, StatusCode};
 use http_body_util::BodyExt as _;
-use semel::store::{self, BoxFuture, ErrorKind};
+use semel_core::store::{self, BoxFuture, ErrorKind};
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::map::{Inserted, Place, Row};
 use semel_ids::resource::{Order, User};

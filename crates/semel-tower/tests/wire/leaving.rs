@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use semel::testing::{Guard, SABOTAGE};
+use semel_core::testing::{Guard, SABOTAGE};
 use semel_testkit::effects::Effect;
 
 use self::office::Office;

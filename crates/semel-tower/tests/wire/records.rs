@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::Executor;
-use semel::store::memory::MemoryStore;
+use semel_core::Executor;
+use semel_core::store::memory::MemoryStore;
 use semel_redis::RedisStore;
 use semel_testkit::faulty::{Fault, Faults, FaultyStore, Verb};
 

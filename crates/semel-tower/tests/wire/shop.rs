@@ -10,7 +10,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use http::{HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::BodyExt as _;
-use semel::{Context, Executor, Store, Wait};
+use semel_core::{Context, Executor, Store, Wait};
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{Scope, Tenant};
 use tokio::sync::watch;

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use semel::outbox::{Ask, Fate, Marked};
+use semel_core::outbox::{Ask, Fate, Marked};
 
 use super::event;
 use super::ground::{Ground, Telling};
@@ -72,7 +72,7 @@ async fn held<S: Telling>() -> Result<(Ground<S>, f64), Trouble> {
     ground.tell(&[event(rests)]).await?;
     let ask = Ask::new(BATCH, Duration::from_secs(30));
     let head = store.claim(ask).await?;
-    let rest = Fate::Retry { after: LONG, error: semel::ErrorText::new("it rests") };
+    let rest = Fate::Retry { after: LONG, error: semel_core::ErrorText::new("it rests") };
     let marks: Vec<_> = head.iter().map(|row| (row.ticket, rest.clone())).collect();
     if store.mark(&marks).await? != [Marked::Done] {
         return Err("one row was to be put to rest".into());

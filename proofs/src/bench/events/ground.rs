@@ -5,8 +5,8 @@
 
 use std::future::Future;
 
-use semel::store::{Inspect, TransactionalStore};
-use semel::{Envelope, outbox::Outbox};
+use semel_core::store::{Inspect, TransactionalStore};
+use semel_core::{Envelope, outbox::Outbox};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;

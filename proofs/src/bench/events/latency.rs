@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use semel::bus::Bus;
-use semel::event::{Envelope, EventId, Unreadable};
-use semel::executor::Unit;
-use semel::inbox::{Answer, Consumer, Group, Inbox, Message, Source, SourceError};
-use semel::outbox::{PublishError, Publisher, Relay};
-use semel::{Command, Execution, Executor, Key};
+use semel_core::bus::Bus;
+use semel_core::event::{Envelope, EventId, Unreadable};
+use semel_core::executor::Unit;
+use semel_core::inbox::{Answer, Consumer, Group, Inbox, Message, Source, SourceError};
+use semel_core::outbox::{PublishError, Publisher, Relay};
+use semel_core::{Command, Execution, Executor, Key};
 use semel_nats::NatsSource;
 use semel_sql::postgres::PgStore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use semel::Envelope;
-use semel::outbox::{Publisher, Relay};
+use semel_core::Envelope;
+use semel_core::outbox::{Publisher, Relay};
 use semel_sql::postgres::PgStore;
 use tokio::task::JoinSet;
 

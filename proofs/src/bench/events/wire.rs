@@ -12,9 +12,9 @@ use lapin::options::{
 use lapin::types::{FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use redis::aio::MultiplexedConnection;
-use semel::Envelope;
-use semel::outbox::{Publisher, partition};
 use semel_amqp::{AmqpPublisher, AmqpSource};
+use semel_core::Envelope;
+use semel_core::outbox::{Publisher, partition};
 use semel_nats::async_nats::jetstream::{self, context::Context};
 use semel_nats::async_nats::{Client, HeaderMap};
 use semel_nats::{NatsPublisher, Topology};

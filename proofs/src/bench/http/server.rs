@@ -4,9 +4,9 @@
 //! `bench serve bare | ours REMEMBERING STORE | minimal REDIS`.
 
 use axum::Router;
-use semel::executor::LocalReplay;
-use semel::store::memory::MemoryStore;
-use semel::{Clock, Executor, Store, Sweeping};
+use semel_core::executor::LocalReplay;
+use semel_core::store::memory::MemoryStore;
+use semel_core::{Clock, Executor, Store, Sweeping};
 use semel_tower::http::IdempotencyLayer;
 use semel_tower::{Scope, Tenant};
 use std::time::Duration;

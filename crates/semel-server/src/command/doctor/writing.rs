@@ -3,9 +3,9 @@
 //! A record of its own is written by the [probe](crate::place::probe), an event in a transaction that is
 //! rolled back.
 
-use semel::outbox::{Outbox, Selection, Verb};
-use semel::store::{Error, ErrorKind, TransactionalStore};
-use semel::{AnyStore, Envelope, EventId};
+use semel_core::outbox::{Outbox, Selection, Verb};
+use semel_core::store::{Error, ErrorKind, TransactionalStore};
+use semel_core::{AnyStore, Envelope, EventId};
 
 use super::Check;
 use crate::failure::Failure;

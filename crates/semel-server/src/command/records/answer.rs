@@ -7,7 +7,7 @@ use std::path::Path;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use semel::{Kind, Outcome, Record, Recorded, Resolution};
+use semel_core::{Kind, Outcome, Record, Recorded, Resolution};
 use semel_tower::Envelope;
 
 use super::is_http;

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use semel::store::{Listed, Store as _};
-use semel::{AnyStore, Holder, Operate as _, Operated, Resolution, State};
+use semel_core::store::{Listed, Store as _};
+use semel_core::{AnyStore, Holder, Operate as _, Operated, Resolution, State};
 use serde_json::json;
 
 use super::super::audit::{self, By, Trail};
@@ -137,8 +137,12 @@ async fn decided(
     Ok(operated)
 }
 
-/// What [`semel::Operate::decide`] would answer.
-async fn foresee(ledger: &AnyStore, key: &semel::Key, holder: Holder) -> Result<Operated, Failure> {
+/// What [`semel_core::Operate::decide`] would answer.
+async fn foresee(
+    ledger: &AnyStore,
+    key: &semel_core::Key,
+    holder: Holder,
+) -> Result<Operated, Failure> {
     let Some(found) = ledger.peek(key).await? else { return Ok(Operated::Missing) };
     let state = found.record.state;
     let held = found.record.held(found.now) && holder == Holder::Respected;
@@ -149,7 +153,7 @@ async fn foresee(ledger: &AnyStore, key: &semel::Key, holder: Holder) -> Result<
 }
 
 /// Who holds the record, and for how long still.
-async fn held(ledger: &AnyStore, key: &semel::Key) -> Result<String, Failure> {
+async fn held(ledger: &AnyStore, key: &semel_core::Key) -> Result<String, Failure> {
     let holder = match ledger.peek(key).await? {
         Some(found) => {
             let left = found.record.lease_until.and_then(|until| until.remaining(found.now));
@@ -183,9 +187,9 @@ pub(super) fn refused(operated: Operated) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use semel::store::memory::MemoryStore;
-    use semel::store::{Draft, Ending, Filter, Inspect as _, Opened, Renewer as _, Settled};
-    use semel::{
+    use semel_core::store::memory::MemoryStore;
+    use semel_core::store::{Draft, Ending, Filter, Inspect as _, Opened, Renewer as _, Settled};
+    use semel_core::{
         AttemptId, ErrorText, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded,
     };
 

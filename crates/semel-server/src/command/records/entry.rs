@@ -1,7 +1,7 @@
 //! A record as an operator sees it.
 
-use semel::store::{Content, Filter, Listed, Unreadable};
-use semel::{Key, OnCrash, Principal, Record, Recorded, State, Timestamp};
+use semel_core::store::{Content, Filter, Listed, Unreadable};
+use semel_core::{Key, OnCrash, Principal, Record, Recorded, State, Timestamp};
 use serde_json::{Value, json};
 
 use super::super::{shown, unread, words};
@@ -155,7 +155,7 @@ fn note(listed: &Listed, now: Timestamp) -> String {
 /// Everything about an event's handling by anybody.
 pub(crate) fn consumers(tenant: &str, id: &str) -> Filter {
     Filter {
-        kind: Some(semel::Kind::Event),
+        kind: Some(semel_core::Kind::Event),
         tenant: Some(tenant.to_owned()),
         id: Some(id.to_owned()),
         ..Filter::default()

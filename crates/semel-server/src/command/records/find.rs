@@ -4,8 +4,8 @@
 //! digest, which names one. Nothing is guessed.
 
 use clap::Args;
-use semel::store::{Cursor, Filter, Inspect as _, Listed, Page, Store as _};
-use semel::{AnyStore, Entry, Kind, OperationId, Principal, State};
+use semel_core::store::{Cursor, Filter, Inspect as _, Listed, Page, Store as _};
+use semel_core::{AnyStore, Entry, Kind, OperationId, Principal, State};
 use serde_json::{Value, json};
 
 use super::super::unread::Unread;
@@ -94,7 +94,7 @@ impl Which {
     }
 
     /// What no store filters by.
-    pub(super) fn narrows(&self, key: &semel::Key) -> bool {
+    pub(super) fn narrows(&self, key: &semel_core::Key) -> bool {
         let shown = entry::principal(key.asked_by());
         match self.principal.as_deref() {
             None => true,
@@ -125,13 +125,13 @@ impl Which {
     }
 
     /// The key, where every part of it is known.
-    fn key(&self, id: &str) -> Option<semel::Key> {
+    fn key(&self, id: &str) -> Option<semel_core::Key> {
         let principal = match self.principal.as_deref() {
             None | Some("global") => Principal::global(),
             Some(digits) => Principal::from_bytes(&words::unhex(digits)?)?,
         };
         let (tenant, scope) = (self.tenant.as_deref()?, self.scope.as_deref()?);
-        semel::Key::new(self.kind?, tenant, scope, principal, id).ok()
+        semel_core::Key::new(self.kind?, tenant, scope, principal, id).ok()
     }
 }
 
@@ -188,7 +188,7 @@ impl Key {
                 let candidates: Vec<_> = found.iter().map(entry::json).collect();
                 shown::json(&json!({ "candidates": candidates }))
             }
-            false => entry::table(found, &[], semel::Clock::system().now()),
+            false => entry::table(found, &[], semel_core::Clock::system().now()),
         };
         if let Err(failure) = shown {
             return failure;

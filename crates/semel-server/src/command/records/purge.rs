@@ -3,9 +3,9 @@
 //! What was seen is what is removed: a record that moved since, or whose lease runs, stays.
 
 use clap::Args;
-use semel::clock::Clock;
-use semel::store::{Inspect as _, Listed, Store as _};
-use semel::{AnyStore, Operate as _, Operated, State};
+use semel_core::clock::Clock;
+use semel_core::store::{Inspect as _, Listed, Store as _};
+use semel_core::{AnyStore, Operate as _, Operated, State};
 use serde_json::{Value, json};
 
 use super::super::audit::{self, By, Trail};

@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-use semel::outbox::{Row, Status};
-use semel::store::{Listed, Store as _};
-use semel::{AnyStore, Clock, Entry, EventId, Kind, Record, Recorded, State, Timestamp};
+use semel_core::outbox::{Row, Status};
+use semel_core::store::{Listed, Store as _};
+use semel_core::{AnyStore, Clock, Entry, EventId, Kind, Record, Recorded, State, Timestamp};
 use serde_json::{Value, json};
 
 use super::super::unread::Unread;

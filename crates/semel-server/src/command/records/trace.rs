@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use semel::outbox::{Outbox, Row, Selection};
-use semel::store::{Inspect as _, Listed, Result, Store as _};
-use semel::{AnyStore, Entry, Key, Kind, Principal, Record, Timestamp};
+use semel_core::outbox::{Outbox, Row, Selection};
+use semel_core::store::{Inspect as _, Listed, Result, Store as _};
+use semel_core::{AnyStore, Entry, Key, Kind, Principal, Record, Timestamp};
 
 use super::super::unread::Unread;
 use super::entry;
@@ -42,7 +42,7 @@ pub(super) async fn events<O: Outbox>(
         })
     };
     let back = |at: Timestamp, span: Duration| {
-        Timestamp::from_micros(at.as_micros().saturating_sub(semel::clock::micros(span)))
+        Timestamp::from_micros(at.as_micros().saturating_sub(semel_core::clock::micros(span)))
     };
     let begin = back(record.created_at, SLACK);
     let end = record.completed_at.unwrap_or(now).after(SLACK);
@@ -95,7 +95,7 @@ async fn before<O: Outbox>(outbox: &O, begin: Timestamp) -> Result<u64> {
 pub(super) async fn event<O: Outbox>(
     outbox: &O,
     tenant: Option<&str>,
-    id: semel::EventId,
+    id: semel_core::EventId,
 ) -> Result<Vec<Row>> {
     let selection =
         Selection { ids: vec![id], tenant: tenant.map(str::to_owned), ..Selection::default() };
@@ -141,10 +141,12 @@ pub(super) async fn consumers(
 
 #[cfg(test)]
 mod tests {
-    use semel::event::Envelope;
-    use semel::outbox::memory::MemoryOutbox;
-    use semel::store::{Draft, Ending};
-    use semel::{AttemptId, Clock, Fence, Fingerprint, OnCrash, OperationId, Outcome, Recorded};
+    use semel_core::event::Envelope;
+    use semel_core::outbox::memory::MemoryOutbox;
+    use semel_core::store::{Draft, Ending};
+    use semel_core::{
+        AttemptId, Clock, Fence, Fingerprint, OnCrash, OperationId, Outcome, Recorded,
+    };
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::outbox::{Selection, Status, Verb};
+use semel_core::outbox::{Selection, Status, Verb};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

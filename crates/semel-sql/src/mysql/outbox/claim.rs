@@ -19,9 +19,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use semel::claim::AttemptId;
-use semel::clock::micros;
-use semel::outbox::{Ask, Leased};
+use semel_core::claim::AttemptId;
+use semel_core::clock::micros;
+use semel_core::outbox::{Ask, Leased};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 

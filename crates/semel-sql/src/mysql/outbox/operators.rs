@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use semel::clock::micros;
-use semel::outbox::{Applied, Backlog, Cleaned, Selection, Status, Verb};
-use semel::store::Result;
+use semel_core::clock::micros;
+use semel_core::outbox::{Applied, Backlog, Cleaned, Selection, Status, Verb};
+use semel_core::store::Result;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 

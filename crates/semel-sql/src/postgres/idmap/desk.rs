@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use semel::store::{Error, ErrorKind, Result};
+use semel_core::store::{Error, ErrorKind, Result};
 use sqlx::PgConnection;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use semel::clock::micros;
-use semel::outbox::{Applied, Backlog, Cleaned, Row, Selection, Status, Verb};
-use semel::store::Result;
+use semel_core::clock::micros;
+use semel_core::outbox::{Applied, Backlog, Cleaned, Row, Selection, Status, Verb};
+use semel_core::store::Result;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
 

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use semel::clock::Timestamp;
-use semel::outbox::{Backlog, Selection};
+use semel_core::clock::Timestamp;
+use semel_core::outbox::{Backlog, Selection};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Executor, QueryBuilder, Row as _, Sqlite};
 

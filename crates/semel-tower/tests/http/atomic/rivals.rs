@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::post as on_post;
-use semel::Wait;
+use semel_core::Wait;
 use semel_sql::postgres::PgStore;
 use semel_tower::axum::Tx;
 use semel_tower::http::Rules;

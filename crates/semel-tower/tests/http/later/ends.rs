@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use semel::{OnCrash, OnFailure};
+use semel_core::{OnCrash, OnFailure};
 use semel_tower::http::Rules;
 
 use super::{heard, later, url};

@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::post;
-use semel::{Context, Executor, Store, Wait};
+use semel_core::{Context, Executor, Store, Wait};
 use semel_testkit::effects::{Answer, Effect, EffectLedger, History, Told};
 use semel_tower::axum::{Claim, Tx};
 use semel_tower::http::{IdempotencyLayer, Rules};

@@ -61,8 +61,8 @@ use crate::sweeper::{self, Sweeping};
 /// Runs operations once. Cheap to clone; clones share everything.
 ///
 /// ```
-/// use semel::{Command, Executor, Key};
-/// use semel::store::memory::MemoryStore;
+/// use semel_core::{Command, Executor, Key};
+/// use semel_core::store::memory::MemoryStore;
 ///
 /// # #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 /// # struct Order { id: u32 }

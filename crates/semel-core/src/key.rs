@@ -167,14 +167,14 @@ struct Parts {
 /// What may happen once: door, tenant, scope, principal and id. Cheap to clone.
 ///
 /// ```
-/// use semel::{Key, Principal};
+/// use semel_core::{Key, Principal};
 ///
 /// let key = Key::command("acme", "ORDER_CREATE", "7f9c…client-key")?;
 /// let hers = key.clone().principal(Principal::of("user-1"));
 /// let his = key.clone().principal(Principal::of("user-2"));
 /// assert_ne!(hers.digest(), his.digest());
 /// assert!(Key::command("acme", "ORDER_CREATE", " ").is_err());
-/// # Ok::<(), semel::InvalidKey>(())
+/// # Ok::<(), semel_core::InvalidKey>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(Arc<Parts>);

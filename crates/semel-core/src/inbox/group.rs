@@ -44,10 +44,10 @@ const NOBODY: &str = "unknown";
 ///
 /// ```
 /// use std::sync::Arc;
-/// use semel::Executor;
-/// use semel::event::Envelope;
-/// use semel::inbox::{Failure, Inbox};
-/// use semel::store::memory::MemoryStore;
+/// use semel_core::Executor;
+/// use semel_core::event::Envelope;
+/// use semel_core::inbox::{Failure, Inbox};
+/// use semel_core::store::memory::MemoryStore;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

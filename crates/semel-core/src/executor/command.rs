@@ -31,14 +31,14 @@ pub(super) type Verifier = Arc<dyn Fn(Context) -> BoxFuture<'static, Verificatio
 ///
 /// ```
 /// use std::time::Duration;
-/// use semel::{Command, Fingerprint, Key, OnFailure, Wait};
+/// use semel_core::{Command, Fingerprint, Key, OnFailure, Wait};
 ///
 /// let key = Key::command("acme", "ORDER_CREATE", "k-1")?;
 /// let command = Command::new(key)
 ///     .fingerprint(Fingerprint::of_body(br#"{"sku":"A-1"}"#))
 ///     .wait(Wait::UpTo(Duration::from_secs(2)))
 ///     .on_failure(OnFailure::backoff());
-/// # Ok::<(), semel::InvalidKey>(())
+/// # Ok::<(), semel_core::InvalidKey>(())
 /// ```
 #[derive(Clone)]
 #[must_use]

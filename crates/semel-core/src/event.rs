@@ -55,7 +55,7 @@ pub struct Aggregate {
 /// An event with everything that a stranger needs to handle it.
 ///
 /// ```
-/// use semel::event::Envelope;
+/// use semel_core::event::Envelope;
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Debug, PartialEq, Serialize, Deserialize)]

@@ -32,7 +32,7 @@ enum Scheme {
 /// What makes two requests under one key the same request.
 ///
 /// ```
-/// use semel::Fingerprint;
+/// use semel_core::Fingerprint;
 ///
 /// let one = Fingerprint::of_body(br#"{"sku":"A-1","amount":100}"#);
 /// let two = Fingerprint::of_body(br#"{ "amount": 100.0, "sku": "A-1" }"#);
