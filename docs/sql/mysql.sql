@@ -9,7 +9,7 @@
 -- a scheduler or an operator looks after and null for all others (a claim that brings what it takes to run
 -- it again is looked after), attention_at is when such a record was last written. It is in the index so that
 -- records that a clock ahead of its time wrote are found without reading those that wait for their turn.
--- body, content_type and reference are the answer of a success; until then the parcel, if any.
+-- body, content_type and reference are the answer of a success; until then the retry payload, if any.
 CREATE TABLE IF NOT EXISTS semel_record (
     digest        BINARY(32)      NOT NULL,
     kind          TINYINT         NOT NULL,

@@ -4,7 +4,7 @@
 -- One row a key, and no key twice: the digest is made of every byte of the key, is compared byte by
 -- byte (BINARY), and cannot be NULL. STRICT, so that no value is stored as another type than ours.
 -- Times and spans are microseconds; sweep_at is when the sweeper may act, NULL where it never may.
--- content_type, reference and body are the answer of a success; until then the parcel, if there is one.
+-- content_type, reference and body are the answer of a success; until then the retry payload, if there is one.
 CREATE TABLE semel_record (
     digest        BLOB    NOT NULL PRIMARY KEY CHECK (length(digest) = 32),
     kind          INTEGER NOT NULL,

@@ -74,7 +74,7 @@ pub fn orphan(id: &str, lease: Duration) -> Draft {
         lease,
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(3_600),
-        parcel: None,
+        retry_payload: None,
     }
 }
 

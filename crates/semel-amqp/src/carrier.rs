@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use semel_core::event::{Carried, Envelope, STRUCTURED, Unreadable};
+use semel_core::event::{Carried, Event, STRUCTURED, Unreadable};
 
 /// In front of an attribute's name, as the binding for AMQP wants it.
 const PREFIX: &str = "cloudEvents:";
@@ -21,7 +21,7 @@ const PERSISTENT: u8 = 2;
 const BROKERS_OWN: [&str; 4] = ["CC", "BCC", "x-delivery-count", "x-acquired-count"];
 
 /// The properties of an event's message.
-pub(crate) fn properties(event: &Envelope) -> BasicProperties {
+pub(crate) fn properties(event: &Event) -> BasicProperties {
     let mut headers = FieldTable::default();
     for (name, value) in event.cloud_attributes() {
         // The binding gives it a property of its own.
@@ -40,7 +40,7 @@ pub(crate) fn properties(event: &Envelope) -> BasicProperties {
 }
 
 /// Bytes of the frame that holds an event's properties, at most. It cannot be split.
-pub(crate) fn header_frame(event: &Envelope) -> usize {
+pub(crate) fn header_frame(event: &Event) -> usize {
     // Frame and content header, the flags, the other properties with their lengths, the table's.
     let fixed = 64 + event.content_type().len() + event.id().to_string().len();
     let one = |(name, value): &(&str, Cow<'_, str>)| PREFIX.len() + name.len() + value.len() + 6;
@@ -51,7 +51,7 @@ pub(crate) fn header_frame(event: &Envelope) -> usize {
 pub(crate) type Mark = (String, String);
 
 /// The mark of an event.
-pub(crate) fn mark(event: &Envelope) -> Mark {
+pub(crate) fn mark(event: &Event) -> Mark {
     (event.id().to_string(), event.tenant().to_owned())
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn envelope(
     properties: &BasicProperties,
     payload: &Bytes,
     tenant: Option<&str>,
-) -> Result<Envelope, Unreadable> {
+) -> Result<Event, Unreadable> {
     let content_type = properties.content_type().as_ref().map(ShortString::as_str);
     if let Some(given) = content_type
         && given.get(..STRUCTURED_MEDIA.len()).is_some_and(|it| {
@@ -81,7 +81,7 @@ pub(crate) fn envelope(
             let why = format!("of its formats only {STRUCTURED} is read, not {media}");
             return Err(Unreadable::Document(why));
         }
-        return Envelope::from_json(payload, tenant);
+        return Event::from_json(payload, tenant);
     }
     let mut carried = Carried {
         content_type: content_type.map(Cow::Borrowed),
@@ -100,7 +100,7 @@ pub(crate) fn envelope(
             _ => None,
         };
     }
-    Envelope::from_cloud(carried)
+    Event::from_cloud(carried)
 }
 
 /// A header's value as CloudEvents writes it; `None` for what is no value of an attribute, text

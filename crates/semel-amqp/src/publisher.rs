@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Connection};
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::outbox::{PublishError, Publisher, partition};
 
 pub use builder::PublisherBuilder;
@@ -86,7 +86,7 @@ impl fmt::Debug for AmqpPublisher {
 }
 
 impl Publisher for AmqpPublisher {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         let mut answers = Vec::with_capacity(events.len());
         let mut away = false;
         let verdicts = self.0.batch(&events.iter().collect::<Vec<_>>()).await;
@@ -148,16 +148,16 @@ impl Close {
 }
 
 impl Inner {
-    fn routing_key(event: &Envelope) -> ShortString {
+    fn routing_key(event: &Event) -> ShortString {
         format!("{}.{}", partition(event, BUCKETS), event.kind()).into()
     }
 
-    async fn alone(&self, event: &Envelope) -> Verdict {
+    async fn alone(&self, event: &Event) -> Verdict {
         self.batch(&[event]).await.pop().expect("one verdict per event")
     }
 
     /// Publishes events on one channel: one verdict each, in order, within the time.
-    async fn batch(&self, events: &[&Envelope]) -> Vec<Verdict> {
+    async fn batch(&self, events: &[&Event]) -> Vec<Verdict> {
         let limit = self.link.timeout();
         let silence = || Heard::Lost(format!("no confirm within {limit:?}"));
         let mut heard: Vec<Heard> = events.iter().map(|_| silence()).collect();
@@ -186,7 +186,7 @@ impl Inner {
     /// Sends all, then hears all. What is heard is written down at once: the time may end it.
     async fn converse(
         &self,
-        events: &[&Envelope],
+        events: &[&Event],
         heard: &mut [Heard],
         closed: &mut Option<Close>,
     ) -> Result<(), SetupError> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::event::Envelope;
-use crate::inbox::{Answer, Group, HandleError, Handled, InvalidGroup, Retrying};
+use crate::event::Event;
+use crate::inbox::{BrokerReply, Group, HandleError, Handled, InvalidGroup, Retrying};
 use crate::outbox::{PublishError, Publisher};
 use crate::store::{Inspect, Store};
 
@@ -105,14 +105,14 @@ impl<S: Store> Bus<S> {
 
     /// Hands an event to every group that handles its type, and waits for all of them: one result
     /// for each consumer. One that fails stops no other.
-    pub async fn publish(&self, event: Envelope) -> Vec<Delivered> {
+    pub async fn publish(&self, event: Event) -> Vec<Delivered> {
         let event = Arc::new(event);
         let groups = self.interested(event.kind());
         let handled = join_all(groups.iter().map(|group| group.handle(&event))).await;
         handled.into_iter().flatten().collect()
     }
 
-    async fn carry(&self, event: &Envelope) -> Result<(), PublishError> {
+    async fn carry(&self, event: &Event) -> Result<(), PublishError> {
         let groups = self.interested(event.kind());
         if groups.is_empty() && !self.drop_unhandled {
             // A relay that was started before the first group was registered.
@@ -128,10 +128,10 @@ impl<S: Store> Bus<S> {
         let mut open: Vec<(Duration, &str)> = Vec::new();
         for (group, answer) in groups.iter().zip(answers) {
             match answer {
-                Answer::Ack => {}
-                Answer::Later(after) => open.push((after, group.name())),
+                BrokerReply::Ack => {}
+                BrokerReply::Later(after) => open.push((after, group.name())),
                 // Its ledger could write nothing down, which says nothing about the event.
-                Answer::Nothing => {
+                BrokerReply::Nothing => {
                     let away = format!("the ledger of {} has stored nothing", group.name());
                     return Err(PublishError::Unavailable(away));
                 }
@@ -146,7 +146,7 @@ impl<S: Store> Bus<S> {
 }
 
 impl<S: Store> Publisher for Bus<S> {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         join_all(events.iter().map(|event| self.carry(event))).await
     }
 }

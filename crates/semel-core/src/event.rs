@@ -55,14 +55,14 @@ pub struct Aggregate {
 /// An event with everything that a stranger needs to handle it.
 ///
 /// ```
-/// use semel_core::event::Envelope;
+/// use semel_core::event::Event;
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Debug, PartialEq, Serialize, Deserialize)]
 /// struct Placed { order: String, cents: u64 }
 ///
 /// let placed = Placed { order: "ord_1".into(), cents: 1999 };
-/// let event = Envelope::builder("acme", "order.placed", "/orders")
+/// let event = Event::builder("acme", "order.placed", "/orders")
 ///     .about("order", "ord_1")
 ///     .json(&placed)
 ///     .build()?;
@@ -70,7 +70,7 @@ pub struct Aggregate {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct Envelope {
+pub struct Event {
     tenant: Box<str>,
     id: EventId,
     kind: Box<str>,
@@ -88,7 +88,7 @@ pub struct Envelope {
     causation_id: Option<Box<str>>,
 }
 
-impl Envelope {
+impl Event {
     /// The content type of payloads that `serde` wrote.
     pub const JSON: &'static str = "application/json";
 
@@ -240,9 +240,9 @@ impl Envelope {
 }
 
 /// Shows what it is and how large, never what it says.
-impl fmt::Debug for Envelope {
+impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Envelope")
+        f.debug_struct("Event")
             .field("id", &self.id)
             .field("kind", &self.kind)
             .field("source", &self.source)
@@ -255,7 +255,7 @@ impl fmt::Debug for Envelope {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
-    envelope: Envelope,
+    envelope: Event,
     headers: Result<Headers, InvalidEvent>,
     unreadable: Option<String>,
 }
@@ -277,7 +277,7 @@ impl Builder {
     /// What it says, as JSON.
     pub fn json(mut self, payload: &impl Serialize) -> Self {
         match serde_json::to_vec(payload) {
-            Ok(bytes) => self.payload(Envelope::JSON, bytes),
+            Ok(bytes) => self.payload(Event::JSON, bytes),
             Err(error) => {
                 self.unreadable = Some(error.to_string());
                 self
@@ -327,7 +327,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`InvalidEvent`] names the first part that cannot be sent, and its limit.
-    pub fn build(mut self) -> Result<Envelope, InvalidEvent> {
+    pub fn build(mut self) -> Result<Event, InvalidEvent> {
         if let Some(reason) = self.unreadable {
             return Err(InvalidEvent::Payload { reason });
         }
@@ -337,7 +337,7 @@ impl Builder {
     }
 }
 
-impl Envelope {
+impl Event {
     fn check(&self) -> Result<(), InvalidEvent> {
         text("tenant", &self.tenant, MAX_TENANT)?;
         text("type", &self.kind, MAX_TYPE)?;

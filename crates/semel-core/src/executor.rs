@@ -42,7 +42,7 @@ pub use context::{Context, NoDurableClaim};
 pub use execution::{Error, Execution, Receipt};
 pub use manual::{Claim, Claimed, Unsettled};
 pub use replay::LocalReplay;
-pub use serve::{Served, Settlement};
+pub use serve::{Finish, Served};
 pub use unit::Unit;
 pub use wait::Polling;
 

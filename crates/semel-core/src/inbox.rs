@@ -3,7 +3,7 @@
 //! An event is a command under the key (tenant, group, event id); everything that is true of
 //! commands is true of it. What this room adds: where an event goes ([`Group`]), what its failure
 //! leaves behind (the whole envelope, so that a retry needs no broker), and what the broker is told
-//! ([`Answer`]).
+//! ([`BrokerReply`]).
 
 mod consumer;
 mod failure;
@@ -24,8 +24,8 @@ pub use kept::{Failures, Kept, Reached, Whose};
 pub use retry::{Retried, Retrying, Waiting};
 pub use source::{Message, Source, SourceError};
 
-use crate::event::{Envelope, PACKED};
-use crate::executor::{Command, Context, Error, Executor, Served, Settlement, Unit};
+use crate::event::{Event, PACKED};
+use crate::executor::{Command, Context, Error, Executor, Finish, Served, Unit};
 use crate::key::{InvalidKey, Key, Principal};
 use crate::measure;
 use crate::outcome::{ErrorText, Outcome, Recorded, Reference};
@@ -141,7 +141,7 @@ pub enum Stored {
 
 /// What a broker is told about a message, once the ledger has said what became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum BrokerReply {
     /// It is dealt with, or ours to deal with.
     Ack,
     /// Bring it again after this.
@@ -153,25 +153,27 @@ pub enum Answer {
 /// How long until a broker brings again what somebody is handling, unless the lease ends earlier.
 const LATER: Duration = Duration::from_secs(1);
 
-impl Answer {
+impl BrokerReply {
     /// The answer to a message. An `ordered` group takes nothing back for later by itself: what
     /// comes after would overtake it.
     pub fn to(result: &Result<Handled, HandleError>, ordered: bool) -> Self {
         match result {
             Ok(Handled::Done { .. } | Handled::Replayed { .. } | Handled::Dead { .. })
-            | Err(HandleError::Conflict | HandleError::Key(_)) => Answer::Ack,
+            | Err(HandleError::Conflict | HandleError::Key(_)) => BrokerReply::Ack,
             Ok(Handled::InProgress { lease_remaining }) => {
-                Answer::Later(lease_remaining.map_or(LATER, |left| left.min(LATER)))
+                BrokerReply::Later(lease_remaining.map_or(LATER, |left| left.min(LATER)))
             }
-            Ok(Handled::Deferred { retry_after, .. }) if ordered => Answer::Later(*retry_after),
-            Ok(Handled::Deferred { .. }) => Answer::Ack,
+            Ok(Handled::Deferred { retry_after, .. }) if ordered => {
+                BrokerReply::Later(*retry_after)
+            }
+            Ok(Handled::Deferred { .. }) => BrokerReply::Ack,
             Err(HandleError::Failed { stored, .. }) => match stored {
-                Stored::Retry(after) if ordered => Answer::Later(*after),
-                Stored::Retry(_) | Stored::Dead => Answer::Ack,
-                Stored::Nothing => Answer::Nothing,
+                Stored::Retry(after) if ordered => BrokerReply::Later(*after),
+                Stored::Retry(_) | Stored::Dead => BrokerReply::Ack,
+                Stored::Nothing => BrokerReply::Nothing,
             },
-            Err(HandleError::HolderFailed { .. }) => Answer::Later(LATER),
-            Err(HandleError::Executor(_)) => Answer::Nothing,
+            Err(HandleError::HolderFailed { .. }) => BrokerReply::Later(LATER),
+            Err(HandleError::Executor(_)) => BrokerReply::Nothing,
         }
     }
 }
@@ -247,11 +249,11 @@ impl<S: Store> Inbox<S> {
     pub async fn handle<F, Fut, E>(
         &self,
         group: &str,
-        event: &Arc<Envelope>,
+        event: &Arc<Event>,
         handler: F,
     ) -> Result<Handled, HandleError>
     where
-        F: FnOnce(Arc<Envelope>, Context) -> Fut + Send + 'static,
+        F: FnOnce(Arc<Event>, Context) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
@@ -261,11 +263,11 @@ impl<S: Store> Inbox<S> {
     async fn run<F, Fut, E>(
         &self,
         key: Key,
-        event: &Arc<Envelope>,
+        event: &Arc<Event>,
         handler: F,
     ) -> Result<Handled, HandleError>
     where
-        F: FnOnce(Arc<Envelope>, Context) -> Fut + Send + 'static,
+        F: FnOnce(Arc<Event>, Context) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
@@ -287,12 +289,12 @@ impl<S: Store> Inbox<S> {
     pub async fn handle_atomic<F, Fut, E>(
         &self,
         group: &str,
-        event: &Arc<Envelope>,
+        event: &Arc<Event>,
         handler: F,
     ) -> Result<Handled, HandleError>
     where
         S: TransactionalStore,
-        F: FnOnce(Arc<Envelope>, Unit<S>) -> Fut + Send + 'static,
+        F: FnOnce(Arc<Event>, Unit<S>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
@@ -302,13 +304,13 @@ impl<S: Store> Inbox<S> {
     async fn transact<F, Fut, E>(
         &self,
         key: Key,
-        event: &Arc<Envelope>,
+        event: &Arc<Event>,
         care: Care,
         handler: F,
     ) -> Result<Handled, HandleError>
     where
         S: TransactionalStore,
-        F: FnOnce(Arc<Envelope>, Unit<S>) -> Fut + Send + 'static,
+        F: FnOnce(Arc<Event>, Unit<S>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
@@ -326,18 +328,18 @@ impl<S: Store> Inbox<S> {
         self.conclude(key, event, served).await
     }
 
-    /// The command of `key`, with the event as its parcel, unless the store cannot hold it.
-    fn command(&self, key: Key, event: &Arc<Envelope>) -> Command {
+    /// The command of `key`, with the event as its retry payload, unless the store cannot hold it.
+    fn command(&self, key: Key, event: &Arc<Event>) -> Command {
         let packed = Arc::clone(event);
         let command = Command::new(key).policy(&self.policy).fingerprint(event.fingerprint());
         match self.too_large(event) {
-            None => command.parcel(move || parcel(&packed)),
+            None => command.retry_payload(move || retry_payload(&packed)),
             Some(_) => command,
         }
     }
 
     /// Why the store cannot hold the event for a retry, if it cannot.
-    fn too_large(&self, event: &Envelope) -> Option<String> {
+    fn too_large(&self, event: &Event) -> Option<String> {
         let most = self.executor.store().max_retry_payload()?;
         if event.fits(most) {
             return None;
@@ -353,14 +355,14 @@ impl<S: Store> Inbox<S> {
     async fn give_up(
         &self,
         key: Key,
-        event: &Arc<Envelope>,
+        event: &Arc<Event>,
         reason: &str,
     ) -> Result<Handled, HandleError> {
         let (group, id) = (key.scope().to_owned(), event.id());
         tracing::warn!(event = %id, group, kind = event.kind(), reason, "given up");
         let command = self.command(key.clone(), event);
         let error = reason.to_owned();
-        let bury = Settlement::Bury { answer: Ran::Failed(error.clone()), error };
+        let bury = Finish::Bury { answer: Ran::Failed(error.clone()), error };
         let work = |_| async move { bury };
         let served = self.executor.serve(command, work).await;
         match self.conclude(key, event, served).await {
@@ -374,7 +376,7 @@ impl<S: Store> Inbox<S> {
     async fn conclude(
         &self,
         key: Key,
-        event: &Arc<Envelope>,
+        event: &Arc<Event>,
         served: Result<Served<Ran>, Error>,
     ) -> Result<Handled, HandleError> {
         let failed = match served {
@@ -418,7 +420,7 @@ impl<S: Store> Inbox<S> {
         let (attempt, stored) = found.map_or((0, Stored::Nothing), |found| {
             let record = found.record;
             let stored = match record.state {
-                State::Failed if record.parcel.is_some() => {
+                State::Failed if record.retry_payload.is_some() => {
                     let after = record.retry_at.and_then(|at| at.remaining(found.now));
                     Stored::Retry(after.unwrap_or_default())
                 }
@@ -433,7 +435,7 @@ impl<S: Store> Inbox<S> {
 
     /// Keeps an event whose id was somebody else's, for an operator to look at.
     /// Under a name of its own, so that it is an event of its own once somebody redrives it.
-    async fn conflict(&self, key: &Key, event: &Arc<Envelope>) -> Result<Handled, HandleError> {
+    async fn conflict(&self, key: &Key, event: &Arc<Event>) -> Result<Handled, HandleError> {
         let group = key.scope();
         tracing::warn!(event = %event.id(), group, kind = event.kind(), "conflicting id");
         let aside = format!("conflict\0{}\0{}", event.kind(), event.source());
@@ -444,12 +446,7 @@ impl<S: Store> Inbox<S> {
     }
 
     /// Keeps an event that cannot be handled, given up at once.
-    async fn bury(
-        &self,
-        scope: &str,
-        event: &Arc<Envelope>,
-        reason: &str,
-    ) -> Result<(), HandleError> {
+    async fn bury(&self, scope: &str, event: &Arc<Event>, reason: &str) -> Result<(), HandleError> {
         let buried = self.end_dead(self.command(event.key(scope)?, event), reason).await;
         measure::inbox(scope, if buried.is_ok() { "dead" } else { "error" });
         buried
@@ -457,7 +454,7 @@ impl<S: Store> Inbox<S> {
 
     async fn end_dead(&self, command: Command, reason: &str) -> Result<(), HandleError> {
         let reason = reason.to_owned();
-        let work = |_| async move { Settlement::Bury { answer: (), error: reason } };
+        let work = |_| async move { Finish::Bury { answer: (), error: reason } };
         match self.executor.serve(command, work).await {
             Ok(_) | Err(Error::Dead { .. }) => Ok(()),
             Err(other) => Err(HandleError::Executor(other)),
@@ -466,28 +463,28 @@ impl<S: Store> Inbox<S> {
 }
 
 /// How a handler's result settles its claim. A success stays findable by the event's type.
-fn settlement<E: Into<Failure>>(result: Result<(), E>, kind: Option<Reference>) -> Settlement<Ran> {
+fn settlement<E: Into<Failure>>(result: Result<(), E>, kind: Option<Reference>) -> Finish<Ran> {
     match result.map_err(Into::into) {
         Ok(()) => {
             let outcome = Recorded::Whole(referring(Outcome::empty(), kind));
-            Settlement::Complete { answer: Ran::Done, outcome }
+            Finish::Complete { answer: Ran::Done, outcome }
         }
         Err(Failure { error, hopeless: false }) => {
-            Settlement::Fail { answer: Ran::Failed(error.clone()), error }
+            Finish::Fail { answer: Ran::Failed(error.clone()), error }
         }
         Err(Failure { error, hopeless: true }) => {
-            Settlement::Bury { answer: Ran::Failed(error.clone()), error }
+            Finish::Bury { answer: Ran::Failed(error.clone()), error }
         }
     }
 }
 
 /// What a retry needs: the whole event, findable by its type.
-fn parcel(event: &Envelope) -> Outcome {
+fn retry_payload(event: &Event) -> Outcome {
     referring(Outcome::new(PACKED, event.pack()), kind(event))
 }
 
 /// The event's type, by which its record is found.
-fn kind(event: &Envelope) -> Option<Reference> {
+fn kind(event: &Event) -> Option<Reference> {
     Reference::new(event.kind()).ok()
 }
 

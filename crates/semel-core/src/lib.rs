@@ -31,9 +31,9 @@ pub mod testing;
 
 pub use claim::{AttemptId, Fence, InvalidOperationId, Lease, OperationId, Origin};
 pub use clock::{Clock, Timestamp};
-pub use event::{Envelope, EventId};
+pub use event::{Event, EventId};
 pub use executor::{
-    Command, Consumed, Context, Error, Execution, Executor, Receipt, Served, Settlement,
+    Command, Consumed, Context, Error, Execution, Executor, Finish, Receipt, Served,
 };
 pub use fingerprint::{Fingerprint, InvalidFingerprint, Pointer};
 pub use key::{Digest, Hint, InvalidKey, Key, Kind, Principal};

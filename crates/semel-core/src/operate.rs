@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::outcome::{ErrorText, Outcome, Recorded};
 use crate::record::{State, Version};
 use crate::store::{
-    Change, Cursor, Ending, Error, ErrorKind, Filter, Inspect, Page, Result, Swapped,
+    Change, Cursor, Error, ErrorKind, Filter, Inspect, Page, Result, Settlement, Swapped,
 };
 
 /// What came of an operator's verb.
@@ -61,12 +61,12 @@ impl Resolution {
     fn change(self) -> Change {
         match self {
             Resolution::Happened { outcome, keep } => {
-                Change::End(Ending::Succeeded { outcome: Recorded::Whole(outcome), keep })
+                Change::Settle(Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep })
             }
             Resolution::DidNotHappen => Change::Redrive,
             Resolution::Failed { reason, keep } => {
                 let error = ErrorText::new(&reason);
-                Change::End(Ending::Failed { error, retry_after: None, keep })
+                Change::Settle(Settlement::Failed { error, retry_after: None, keep })
             }
         }
     }
@@ -173,14 +173,14 @@ pub trait Operate: Sync {
     /// at it. Of a Discarded one it restates why. It stays until it is [purged](Self::purge).
     fn discard(&self, key: &Key, reason: &str) -> impl Future<Output = Result<Operated>> + Send {
         let error = ErrorText::new(reason);
-        change_if(self, key, Change::End(Ending::Discarded { error }), |state| {
+        change_if(self, key, Change::Settle(Settlement::Discarded { error }), |state| {
             redrivable(state) || state == State::Uncertain
         })
     }
 
     /// Removes a record: its key may be used anew at once. Never one whose lease runs.
     fn purge(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
-        change_if(self, key, Change::End(Ending::Removed), |state| state != State::Running)
+        change_if(self, key, Change::Settle(Settlement::Removed), |state| state != State::Running)
     }
 
     /// [`purge`](Self::purge), if the record is still the one that was seen: who lists failures and
@@ -190,7 +190,7 @@ pub trait Operate: Sync {
         key: &Key,
         seen: Version,
     ) -> impl Future<Output = Result<Operated>> + Send {
-        let change = Change::End(Ending::Removed);
+        let change = Change::Settle(Settlement::Removed);
         change_version(self, key, Some(seen), change, |state| state != State::Running)
     }
 }
@@ -226,7 +226,7 @@ async fn change_version<O: Operate + ?Sized>(
     if !applies(state) {
         return Ok(Operated::Refused { state });
     }
-    if let Change::End(Ending::Succeeded { outcome: Recorded::Whole(outcome), .. }) = &change
+    if let Change::Settle(Settlement::Succeeded { outcome: Recorded::Whole(outcome), .. }) = &change
         && outcome.size() > Resolution::MAX_OUTCOME
     {
         let most = Resolution::MAX_OUTCOME;
@@ -246,7 +246,7 @@ async fn change_version<O: Operate + ?Sized>(
             match now {
                 Some(version) if version == judged => Err(error.with_kind(ErrorKind::Unavailable)),
                 Some(version) if version == next => Ok(Operated::Done),
-                None if matches!(change, Change::End(Ending::Removed)) => Ok(Operated::Done),
+                None if matches!(change, Change::Settle(Settlement::Removed)) => Ok(Operated::Done),
                 Some(_) | None => Ok(Operated::Moved),
             }
         }

@@ -21,7 +21,7 @@ pub use relay::{Pass, Relay, RelayBuilder, Relaying, Standing};
 
 use crate::claim::AttemptId;
 use crate::clock::Timestamp;
-use crate::event::{Envelope, EventId};
+use crate::event::{Event, EventId};
 use crate::outcome::ErrorText;
 use crate::store::Result;
 
@@ -94,11 +94,11 @@ impl Status {
 /// Identifies the events that keep their order among themselves: those of one tenant about one
 /// aggregate. Sixteen bytes, because it is only compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Lane(pub [u8; 16]);
+pub struct Partition(pub [u8; 16]);
 
-impl Lane {
+impl Partition {
     /// The lane of an event; `None` if its order does not matter.
-    pub fn of(envelope: &Envelope) -> Option<Self> {
+    pub fn of(envelope: &Event) -> Option<Self> {
         let aggregate = envelope.aggregate()?;
         let mut hash = Sha256::new();
         hash.update(b"semel/lane/1\0");
@@ -120,15 +120,15 @@ impl Lane {
 }
 
 /// The partition of an event: its lane's, or any where its order does not matter.
-pub fn partition(envelope: &Envelope, count: u16) -> u16 {
-    Lane::of(envelope).unwrap_or_else(|| anywhere(envelope)).partition(count)
+pub fn partition(envelope: &Event, count: u16) -> u16 {
+    Partition::of(envelope).unwrap_or_else(|| anywhere(envelope)).partition(count)
 }
 
 /// The random end of an id in front: its beginning is the time.
-fn anywhere(envelope: &Envelope) -> Lane {
+fn anywhere(envelope: &Event) -> Partition {
     let mut lane = envelope.id().to_bytes();
     lane.reverse();
-    Lane(lane)
+    Partition(lane)
 }
 
 /// Names one lease of one row: the condition of everything that is written about it.
@@ -146,7 +146,7 @@ pub struct Leased {
     /// The lease.
     pub ticket: Ticket,
     /// Its event, with its sequence; or why it cannot be read.
-    pub envelope: std::result::Result<Envelope, String>,
+    pub envelope: std::result::Result<Event, String>,
     /// Which try this is, counted from 1, tries that crashed included.
     pub attempt: u32,
     /// How long ago it was appended, by the store's clock.
@@ -178,7 +178,7 @@ impl Ask {
 
 /// What becomes of a leased row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Disposition {
     /// The broker has confirmed it.
     Published,
     /// Try again.
@@ -236,8 +236,8 @@ pub struct Row {
     pub sequence: u64,
     /// Where it stands.
     pub status: Status,
-    /// Its event [without its payload](Envelope::without_payload), or why it cannot be read.
-    pub envelope: std::result::Result<Envelope, String>,
+    /// Its event [without its payload](Event::without_payload), or why it cannot be read.
+    pub envelope: std::result::Result<Event, String>,
     /// How long its payload is.
     pub bytes: u64,
     /// Tries so far.
@@ -344,7 +344,7 @@ pub trait Outbox: Send + Sync + 'static {
     fn append(
         &self,
         connection: &mut Self::Connection,
-        events: &[Envelope],
+        events: &[Event],
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Leases rows that are due, the longest due first, those of one lane in order. One step, of
@@ -354,7 +354,10 @@ pub trait Outbox: Send + Sync + 'static {
     fn claim(&self, ask: Ask) -> impl Future<Output = Result<Vec<Leased>>> + Send;
 
     /// Writes what became of leased rows: one answer per row, in order.
-    fn mark(&self, marks: &[(Ticket, Fate)]) -> impl Future<Output = Result<Vec<Marked>>> + Send;
+    fn mark(
+        &self,
+        marks: &[(Ticket, Disposition)],
+    ) -> impl Future<Output = Result<Vec<Marked>>> + Send;
 
     /// How much there is to do. Bounded cost, however much was published.
     fn backlog(&self) -> impl Future<Output = Result<Backlog>> + Send;

@@ -10,7 +10,7 @@ use crate::fingerprint::Fingerprint;
 use crate::key::{Digest, Key};
 use crate::outcome::{ErrorText, Outcome, Recorded};
 use crate::policy::OnCrash;
-use crate::store::{Draft, Ending};
+use crate::store::{Draft, Settlement};
 
 /// Where an operation stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,7 +121,7 @@ pub struct Record {
     /// While Succeeded: the answer.
     pub outcome: Option<Recorded>,
     /// Until it succeeds: what running it again takes, if its claim brought that.
-    pub parcel: Option<Outcome>,
+    pub retry_payload: Option<Outcome>,
     /// The last failure, or why it was discarded.
     pub error: Option<ErrorText>,
     /// First grant.
@@ -151,7 +151,7 @@ impl Record {
             on_crash: draft.on_crash,
             keep: draft.keep,
             outcome: None,
-            parcel: draft.parcel.clone(),
+            retry_payload: draft.retry_payload.clone(),
             error: None,
             created_at: now,
             updated_at: now,
@@ -162,7 +162,7 @@ impl Record {
 
     /// This record after its claim ended at `now`; `None` if nothing is to remain of it.
     #[must_use]
-    pub fn ended(mut self, ending: &Ending, now: Timestamp) -> Option<Self> {
+    pub fn ended(mut self, settlement: &Settlement, now: Timestamp) -> Option<Self> {
         self.number += 1;
         self.lease_until = None;
         self.retry_at = None;
@@ -170,33 +170,33 @@ impl Record {
         self.updated_at = now;
         self.completed_at = Some(now);
         self.expires_at = None;
-        match ending {
-            Ending::Succeeded { outcome, keep } => {
+        match settlement {
+            Settlement::Succeeded { outcome, keep } => {
                 self.state = State::Succeeded;
                 self.outcome = Some(outcome.clone());
-                self.parcel = None;
+                self.retry_payload = None;
                 self.error = None;
                 self.expires_at = Some(now.after(*keep));
             }
-            Ending::Failed { error, retry_after, keep } => {
+            Settlement::Failed { error, retry_after, keep } => {
                 self.state = State::Failed;
                 self.error = Some(error.clone());
                 self.retry_at = retry_after.map(|span| now.after(span));
                 self.expires_at = Some(now.after(*keep));
             }
-            Ending::Dead { error } => {
+            Settlement::Dead { error } => {
                 self.state = State::Dead;
                 self.error = Some(error.clone());
             }
-            Ending::Uncertain { error } => {
+            Settlement::Uncertain { error } => {
                 self.state = State::Uncertain;
                 self.error = Some(error.clone());
             }
-            Ending::Discarded { error } => {
+            Settlement::Discarded { error } => {
                 self.state = State::Discarded;
                 self.error = Some(error.clone());
             }
-            Ending::Removed => return None,
+            Settlement::Removed => return None,
         }
         Some(self)
     }

@@ -61,7 +61,7 @@ pub struct Draft {
     pub keep: Duration,
     /// What running it again takes, for whoever finds the claim lapsed or failed: an event's
     /// envelope. It stays until the record succeeds or goes.
-    pub parcel: Option<Outcome>,
+    pub retry_payload: Option<Outcome>,
 }
 
 /// What [`Store::open`] found.
@@ -84,9 +84,9 @@ pub enum Opened {
     Contended,
 }
 
-/// What a record turns into when its claim ends. Whatever does not succeed keeps its parcel.
+/// What a record turns into when its claim ends. Whatever does not succeed keeps its retry payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum Settlement {
     /// Done, with its answer.
     Succeeded {
         /// The answer.
@@ -126,14 +126,14 @@ pub enum Ending {
 #[derive(Clone, Debug)]
 pub enum Change {
     /// A new grant of the same operation: `created_at` survives, everything else is the draft's,
-    /// its parcel too.
+    /// its retry payload too.
     Regrant(Draft),
     /// A new grant over an expired record: nothing of the old one survives but that the fence grows.
     Replace(Draft),
     /// The record ends without its holder: buried, suspended, or settled by an operator.
-    End(Ending),
+    Settle(Settlement),
     /// An operator sends a failed, dead, uncertain or discarded record round again: Failed, due now,
-    /// and its attempts counted from zero. Its parcel stays.
+    /// and its attempts counted from zero. Its retry payload stays.
     Redrive,
     /// The times of a record that was written by a clock that was ahead, counted from the store's now
     /// (see [`Record::redated`]). The holder's claim stays as it is.
@@ -268,7 +268,7 @@ pub trait Store: Send + Sync + 'static {
     fn settle(
         &self,
         lease: &Lease,
-        ending: &Ending,
+        settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
 
     /// Reads a record. Expired and lapsed ones are shown as they are.
@@ -395,7 +395,7 @@ pub trait TransactionalStore: Store {
         &self,
         connection: &mut Self::Connection,
         lease: &Lease,
-        ending: &Ending,
+        settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
 
     /// Commits. An error is `Ambiguous` unless the store knows that nothing was committed.

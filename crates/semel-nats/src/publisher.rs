@@ -14,7 +14,7 @@ use async_nats::jetstream::response::Response;
 use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, HeaderMap, Message, Request};
 use futures_util::StreamExt as _;
-use semel_core::event::{Envelope, EventId};
+use semel_core::event::{Event, EventId};
 use semel_core::outbox::{PublishError, Publisher};
 use tokio::sync::OnceCell;
 
@@ -110,7 +110,7 @@ impl NatsPublisher {
         PublisherBuilder { client, topology, timeout: TIMEOUT, at_once: 256 }
     }
 
-    async fn send(&self, event: &Envelope, batch: &Batch) -> Result<(), PublishError> {
+    async fn send(&self, event: &Event, batch: &Batch) -> Result<(), PublishError> {
         if let Some(reason) = batch.away.get() {
             return Err(PublishError::Unavailable(reason.clone()));
         }
@@ -134,7 +134,7 @@ impl NatsPublisher {
     /// Sends a message; where the server has recognised it, gives the number under which it has it.
     async fn post(
         &self,
-        event: &Envelope,
+        event: &Event,
         headers: HeaderMap,
         batch: &Batch,
     ) -> Result<Option<u64>, PublishError> {
@@ -199,7 +199,7 @@ struct Batch {
 }
 
 impl Publisher for NatsPublisher {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         let batch = Batch::default();
         let sending: Vec<_> = events.iter().map(|event| self.send(event, &batch)).collect();
         futures_util::stream::iter(sending).buffered(self.at_once).collect().await

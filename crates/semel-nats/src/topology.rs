@@ -15,7 +15,7 @@ use async_nats::jetstream::context::{
 };
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
 use async_nats::jetstream::{self, ErrorCode};
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::outbox::partition;
 
 use crate::link::TIMEOUT;
@@ -240,7 +240,7 @@ impl Topology {
     }
 
     /// The subject of an event.
-    pub(crate) fn subject(&self, event: &Envelope) -> String {
+    pub(crate) fn subject(&self, event: &Event) -> String {
         let partition = partition(event, self.partitions);
         format!("{}.{partition}.{}", self.prefix, names::of_type(event.kind()))
     }

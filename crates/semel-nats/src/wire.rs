@@ -10,7 +10,7 @@ use async_nats::HeaderMap;
 use async_nats::header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID};
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
-use semel_core::event::{Carried, Envelope, Unreadable};
+use semel_core::event::{Carried, Event, Unreadable};
 
 const PREFIX: &str = "ce-";
 const CONTENT_TYPE: &str = "content-type";
@@ -22,7 +22,7 @@ const STRUCTURED: &str = "application/cloudevents";
 const VALUE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 
 /// The headers of an event that is published to `stream`.
-pub(crate) fn headers(event: &Envelope, stream: &str) -> HeaderMap {
+pub(crate) fn headers(event: &Event, stream: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in event.cloud_attributes() {
         headers.insert(format!("{PREFIX}{name}"), encoded(&value));
@@ -40,7 +40,7 @@ pub(crate) fn read(
     headers: Option<&HeaderMap>,
     payload: &Bytes,
     tenant: Option<&str>,
-) -> Result<Envelope, Unreadable> {
+) -> Result<Event, Unreadable> {
     let (mut attributes, mut beside) = (BTreeMap::new(), BTreeMap::new());
     let mut content_type = None;
     for (given, values) in headers.into_iter().flat_map(HeaderMap::iter) {
@@ -60,9 +60,9 @@ pub(crate) fn read(
     });
     // Without any attribute beside it, the event can only be inside.
     if structured || attributes.is_empty() {
-        return Envelope::from_json(payload, tenant);
+        return Event::from_json(payload, tenant);
     }
-    Envelope::from_cloud(Carried {
+    Event::from_cloud(Carried {
         attributes,
         headers: beside,
         content_type,
@@ -84,8 +84,8 @@ fn decoded(value: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn event() -> Envelope {
-        Envelope::builder("acme \"west\"", "order.placed", "/orders/ü 100%")
+    fn event() -> Event {
+        Event::builder("acme \"west\"", "order.placed", "/orders/ü 100%")
             .about("order", "№ 7 🎉%41\u{a0}")
             .payload("text/plain; charset=\"utf-8\"", "100 %")
             .attribute("note", "  50% off 🎉 ")
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_same_id_of_two_tenants_is_two_messages() {
         let of = |tenant: &str| {
-            let event = Envelope::builder(tenant, "t", "/s").id(event().id()).build().unwrap();
+            let event = Event::builder(tenant, "t", "/s").id(event().id()).build().unwrap();
             headers(&event, "EVENTS").get(NATS_MESSAGE_ID).unwrap().to_string()
         };
         assert_ne!(of("a"), of("b"));

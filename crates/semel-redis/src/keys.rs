@@ -58,7 +58,7 @@ impl Keys {
         pattern
     }
 
-    /// Where endings are announced.
+    /// Where settlements are announced.
     pub(crate) fn channel(&self) -> &str {
         &self.channel
     }

@@ -27,7 +27,7 @@
 //! | 111..113  | length of the identity |
 //! | 113..     | identity: kind; fingerprint, tenant, scope, principal and id, each after its length in one byte; owner after its length in two |
 //! | then      | tail, first: 0, or 1 and the error after its length in two bytes |
-//! | then      | tail, last: 0, or 1 and content type, reference and body after their lengths in four, one and four, or 2 and the size of an omitted outcome in eight. The outcome of a success; of any other state the parcel, which is never omitted |
+//! | then      | tail, last: 0, or 1 and content type, reference and body after their lengths in four, one and four, or 2 and the size of an omitted outcome in eight. The outcome of a success; of any other state the retry payload, which is never omitted |
 //!
 //! State, fence and attempt id are neighbours, and so are attempt id and number: both guards of the
 //! ledger, "still my claim" and "still the version I judged", are one comparison of bytes.
@@ -65,7 +65,7 @@ const FAMILIAR: [&str; 5] = [
     "application/cloudevents+json",
 ];
 
-/// The bytes of "no error, no outcome, no parcel".
+/// The bytes of "no error, no outcome, no retry payload".
 pub(crate) const EMPTY_TAIL: [u8; 2] = [0, 0];
 
 /// A value that is not a record of this layout, in words for whoever must look at it.
@@ -141,21 +141,21 @@ pub(crate) fn collect_after(micros: i64) -> i64 {
 /// Everything of a claim that does not come from the store's clock: the bytes from the spans on.
 ///
 /// # Errors
-/// A parcel that no Redis string can hold.
+/// A retry payload that no Redis string can hold.
 pub(crate) fn claim(draft: &Draft) -> Result<Vec<u8>, String> {
-    let parcel = draft.parcel.as_ref();
-    let mut bytes = Vec::with_capacity(256 + parcel.map_or(0, Outcome::size));
+    let retry_payload = draft.retry_payload.as_ref();
+    let mut bytes = Vec::with_capacity(256 + retry_payload.map_or(0, Outcome::size));
     bytes.extend(spans(Some(draft.lease), None, None));
     bytes.extend(draft.attempt.to_be_bytes());
     bytes.extend(micros(draft.keep).to_be_bytes());
     bytes.push(draft.on_crash.code());
     bytes.extend(draft.operation_id.to_bytes());
     identity(&mut bytes, &draft.key, &draft.fingerprint, &draft.owner);
-    match parcel {
+    match retry_payload {
         None => bytes.extend(EMPTY_TAIL),
-        Some(parcel) => {
+        Some(retry_payload) => {
             error(&mut bytes, None);
-            whole(&mut bytes, parcel)?;
+            whole(&mut bytes, retry_payload)?;
         }
     }
     Ok(bytes)
@@ -183,7 +183,7 @@ fn identity(bytes: &mut Vec<u8>, key: &Key, fingerprint: &Fingerprint, owner: &s
 }
 
 /// The bytes after the identity of a record that has ended. Without an outcome only the first part:
-/// the script puts what it finds of a parcel after it.
+/// the script puts what it finds of a retry payload after it.
 ///
 /// # Errors
 /// An outcome that no Redis string can hold.
@@ -366,12 +366,12 @@ pub(crate) fn decode(bytes: Bytes) -> Readable<Record> {
     let error = rest.error()?;
     let recorded = outcome(&mut rest, &bytes)?;
     rest.end()?;
-    let (outcome, parcel) = match (header.state, recorded) {
+    let (outcome, retry_payload) = match (header.state, recorded) {
         (State::Succeeded, outcome) => (outcome, None),
         (_, None) => (None, None),
-        (_, Some(Recorded::Whole(parcel))) => (None, Some(parcel)),
+        (_, Some(Recorded::Whole(retry_payload))) => (None, Some(retry_payload)),
         (_, Some(Recorded::Omitted { .. })) => {
-            return Err("a parcel is said to be omitted".to_owned());
+            return Err("a retry_payload is said to be omitted".to_owned());
         }
     };
     Ok(Record {
@@ -389,7 +389,7 @@ pub(crate) fn decode(bytes: Bytes) -> Readable<Record> {
         on_crash: header.on_crash,
         keep: header.keep,
         outcome,
-        parcel,
+        retry_payload,
         error,
         created_at: header.created_at,
         updated_at: header.updated_at,
@@ -410,7 +410,7 @@ pub(crate) fn decode_entry(bytes: Bytes) -> Readable<Entry> {
 /// anybody has.
 pub(crate) const OUTLINE: usize = 4_096;
 
-/// Reads a record with its key from its first [`OUTLINE`] bytes. The body of its answer or parcel is
+/// Reads a record with its key from its first [`OUTLINE`] bytes. The body of its answer or retry payload is
 /// empty; how long it is, is told beside it.
 pub(crate) fn decode_outline(bytes: Bytes) -> Readable<(Entry, Option<u64>)> {
     let tail = HEADER + Header::read(&bytes)?.identity;

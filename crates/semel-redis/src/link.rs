@@ -58,7 +58,7 @@ impl Link {
     /// A link that dials when it is first used.
     pub(crate) fn new(info: &ConnectionInfo, limits: Limits) -> RedisResult<Self> {
         // RESP3 pushes word of a lost connection, so that the next command dials instead of being
-        // thrown into a dead socket, where its fate would be unknown.
+        // thrown into a dead socket, where its disposition would be unknown.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.clone().set_redis_settings(settings))?;
         Ok(Self {

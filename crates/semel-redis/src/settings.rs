@@ -105,7 +105,7 @@ impl Builder {
         self
     }
 
-    /// How long a command may wait for its answer; then its fate is unknown. Default 3 s.
+    /// How long a command may wait for its answer; then its disposition is unknown. Default 3 s.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
         self.limits.response = limit;
         self

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use redis::Value;
 use semel_core::clock::Timestamp;
 use semel_core::store::{
-    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listed,
-    Listen, Opened, Page, Peeked, Replication, Result, Settled, Store, Swapped, Swept, Tally,
+    Change, Cursor, Draft, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listed, Listen,
+    Opened, Page, Peeked, Replication, Result, Settled, Settlement, Store, Swapped, Swept, Tally,
 };
 use semel_core::{Digest, ErrorText, Fence, Key, Lease, OnCrash, Record, State, Version};
 
@@ -116,9 +116,9 @@ impl RedisStore {
         operation: &'static str,
         digest: &Digest,
         guard: &Guard,
-        ending: &Ending,
+        settlement: &Settlement,
     ) -> Result<Value> {
-        let packed = PackedEnding::new(ending)
+        let packed = PackedEnding::new(settlement)
             .map_err(|what| Error::new(ErrorKind::Capacity, operation, what))?;
         let hint = digest.hint();
         let args = [
@@ -157,8 +157,8 @@ impl RedisStore {
         match (short, reply::int(&value)) {
             (Some(short), Some(fence)) => {
                 let fence = Fence::from_i64(fence);
-                let ending = untouched(draft, goes_on);
-                Err(Box::pin(self.take_back(draft, fence, ending, short)).await)
+                let settlement = untouched(draft, goes_on);
+                Err(Box::pin(self.take_back(draft, fence, settlement, short)).await)
             }
             _ => Ok(value),
         }
@@ -188,12 +188,12 @@ impl RedisStore {
     }
 
     /// Takes a claim back that too few replicas have confirmed, so that a failover cannot give it
-    /// to somebody else while its holder works. Without an ending its lease ends at once.
+    /// to somebody else while its holder works. Without an settlement its lease ends at once.
     async fn take_back(
         &self,
         draft: &Draft,
         fence: Fence,
-        ending: Option<Ending>,
+        settlement: Option<Settlement>,
         short: Error,
     ) -> Error {
         let digest = draft.key.digest();
@@ -202,9 +202,9 @@ impl RedisStore {
             settings: Arc::new(Settings { replicas: None, ..(*self.settings).clone() }),
             ..self.clone()
         };
-        let taken = match ending {
-            Some(ending) => {
-                unconfirmed.end("take back", &digest, &Guard::lease(&lease), &ending).await
+        let taken = match settlement {
+            Some(settlement) => {
+                unconfirmed.end("take back", &digest, &Guard::lease(&lease), &settlement).await
             }
             None => unconfirmed.extend(&lease, Duration::ZERO).await.map(|(value, _)| value),
         };
@@ -249,15 +249,15 @@ impl RedisStore {
 
 /// How a claim is taken back under which nothing ran; `None` where the attempt before it may have
 /// crashed and must be asked about, so that only its lease may end.
-fn untouched(draft: &Draft, goes_on: bool) -> Option<Ending> {
+fn untouched(draft: &Draft, goes_on: bool) -> Option<Settlement> {
     match draft.on_crash {
-        _ if !goes_on => Some(Ending::Removed),
+        _ if !goes_on => Some(Settlement::Removed),
         OnCrash::Verify => None,
         // The operation's id and its count of attempts survive.
         OnCrash::Rerun | OnCrash::Hold => {
             let error =
                 ErrorText::new("too few replicas confirmed the claim; nothing ran under it");
-            Some(Ending::Failed { error, retry_after: Some(Duration::ZERO), keep: draft.keep })
+            Some(Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep: draft.keep })
         }
     }
 }
@@ -285,7 +285,7 @@ impl PackedClaim {
     }
 }
 
-/// An ending as the script takes it.
+/// An settlement as the script takes it.
 struct PackedEnding {
     head: Vec<u8>,
     spans: [u8; 24],
@@ -294,18 +294,18 @@ struct PackedEnding {
 }
 
 impl PackedEnding {
-    fn new(ending: &Ending) -> std::result::Result<Self, String> {
-        let (state, error, outcome, retry, keep) = match ending {
-            Ending::Succeeded { outcome, keep } => {
+    fn new(settlement: &Settlement) -> std::result::Result<Self, String> {
+        let (state, error, outcome, retry, keep) = match settlement {
+            Settlement::Succeeded { outcome, keep } => {
                 (State::Succeeded, None, Some(outcome), None, Some(*keep))
             }
-            Ending::Failed { error, retry_after, keep } => {
+            Settlement::Failed { error, retry_after, keep } => {
                 (State::Failed, Some(error), None, *retry_after, Some(*keep))
             }
-            Ending::Dead { error } => (State::Dead, Some(error), None, None, None),
-            Ending::Uncertain { error } => (State::Uncertain, Some(error), None, None, None),
-            Ending::Discarded { error } => (State::Discarded, Some(error), None, None, None),
-            Ending::Removed => {
+            Settlement::Dead { error } => (State::Dead, Some(error), None, None, None),
+            Settlement::Uncertain { error } => (State::Uncertain, Some(error), None, None, None),
+            Settlement::Discarded { error } => (State::Discarded, Some(error), None, None, None),
+            Settlement::Removed => {
                 let (head, tail, collect) = (Vec::new(), Vec::new(), String::new());
                 return Ok(Self { head, spans: layout::spans(None, None, None), tail, collect });
             }
@@ -389,8 +389,8 @@ impl Store for RedisStore {
             return match short {
                 None => Ok(Opened::Inserted { fence }),
                 Some(short) => {
-                    let ending = untouched(draft, false);
-                    Err(Box::pin(self.take_back(draft, fence, ending, short)).await)
+                    let settlement = untouched(draft, false);
+                    Err(Box::pin(self.take_back(draft, fence, settlement, short)).await)
                 }
             };
         }
@@ -407,7 +407,7 @@ impl Store for RedisStore {
         let value = match change {
             Change::Regrant(draft) => self.grant(&guard, &digest, draft, true).await?,
             Change::Replace(draft) => self.grant(&guard, &digest, draft, false).await?,
-            Change::End(ending) => self.end("swap", &digest, &guard, ending).await?,
+            Change::Settle(settlement) => self.end("swap", &digest, &guard, settlement).await?,
             Change::Redrive => self.redrive(&guard, &digest).await?,
             Change::Redate => self.redate(&guard, &digest).await?,
         };
@@ -417,8 +417,8 @@ impl Store for RedisStore {
         })
     }
 
-    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
-        let value = self.end("settle", &lease.digest, &lease_guard(lease), ending).await?;
+    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
+        let value = self.end("settle", &lease.digest, &lease_guard(lease), settlement).await?;
         Ok(match fence_of("settle", &value)? {
             Some(_) => Settled::Done,
             None => Settled::Lost,

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value};
 use semel_core::store::{
-    Cursor, Ending, Error, ErrorKind, Filter, ForeignCursor, Listed, Page, Result, Swept, Tally,
-    Unreadable,
+    Cursor, Error, ErrorKind, Filter, ForeignCursor, Listed, Page, Result, Settlement, Swept,
+    Tally, Unreadable,
 };
 use semel_core::{Digest, Entry, ErrorText, OnCrash, State, Timestamp};
 
@@ -217,7 +217,7 @@ pub(crate) async fn list(
     Ok(Page { entries, unreadable, next })
 }
 
-/// The same without the bytes of answers and parcels, which stay where they are.
+/// The same without the bytes of answers and retry payloads, which stay where they are.
 pub(crate) async fn survey(
     store: &RedisStore,
     filter: &Filter,
@@ -379,12 +379,12 @@ async fn sweep_some(walk: &mut Walk<'_>, room: usize, swept: &mut Swept) -> Resu
     // Every write is conditional on the version that was just read. A lapsed claim can only come
     // back to life by a write, so what was due then is due still.
     let store = walk.store;
-    let endings = due.map(|(digest, header, ending)| async move {
+    let settlements = due.map(|(digest, header, settlement)| async move {
         let guard = version_guard(header.version());
-        let ended = store.end("sweep", &digest, &guard, &ending).await?;
-        Ok((ended, ending == Ending::Removed))
+        let ended = store.end("sweep", &digest, &guard, &settlement).await?;
+        Ok((ended, settlement == Settlement::Removed))
     });
-    for ended in join_all(endings).await {
+    for ended in join_all(settlements).await {
         match ended? {
             (Value::Int(fence), true) if fence > 0 => swept.removed += 1,
             (Value::Int(fence), false) if fence > 0 => swept.suspended += 1,
@@ -395,18 +395,20 @@ async fn sweep_some(walk: &mut Walk<'_>, room: usize, swept: &mut Swept) -> Resu
 }
 
 /// What is to become of a record that nobody can need, or that somebody must look at.
-fn due(header: &Header, now: Timestamp) -> Option<Ending> {
+fn due(header: &Header, now: Timestamp) -> Option<Settlement> {
     let past = |moment: Option<Timestamp>| moment.is_some_and(|moment| moment <= now);
     let kept = header.lease_until.map(|until| until.after(header.keep));
     let uncertain = || {
         let error = ErrorText::new("the attempt ended without an answer (swept)");
-        Ending::Uncertain { error }
+        Settlement::Uncertain { error }
     };
     match (header.state, header.on_crash) {
-        (State::Succeeded | State::Failed, _) => past(header.expires_at).then_some(Ending::Removed),
+        (State::Succeeded | State::Failed, _) => {
+            past(header.expires_at).then_some(Settlement::Removed)
+        }
         (State::Running, OnCrash::Hold) => past(header.lease_until).then(uncertain),
         (State::Running, OnCrash::Verify) => past(kept).then(uncertain),
-        (State::Running, OnCrash::Rerun) => past(kept).then_some(Ending::Removed),
+        (State::Running, OnCrash::Rerun) => past(kept).then_some(Settlement::Removed),
         (State::Dead | State::Uncertain | State::Discarded, _) => None,
     }
 }

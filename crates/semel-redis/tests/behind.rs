@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use semel_core::store::{
-    Change, Draft, Ending, ErrorKind, Filter, Inspect, Opened, Renewed, Renewer, Settled, Severity,
-    Store, Swapped,
+    Change, Draft, ErrorKind, Filter, Inspect, Opened, Renewed, Renewer, Settled, Settlement,
+    Severity, Store, Swapped,
 };
 use semel_core::{ErrorText, Hint, OnCrash, Outcome, Recorded, State};
 use semel_redis::RedisStore;
@@ -23,9 +23,9 @@ fn start(flags: &[&str]) -> (Server, Place) {
     (server, place)
 }
 
-fn success() -> Ending {
+fn success() -> Settlement {
     let outcome = Recorded::Whole(Outcome::new(Outcome::JSON, "{\"id\":7}"));
-    Ending::Succeeded { outcome, keep: Duration::from_secs(3_600) }
+    Settlement::Succeeded { outcome, keep: Duration::from_secs(3_600) }
 }
 
 /// Calls per command since the last look, without those that looking takes.
@@ -111,7 +111,7 @@ async fn redis_expires_only_what_nobody_can_need() {
     }
 
     let lease = claim(&store, &draft(&key("dead"))).await;
-    let dead = Ending::Dead { error: ErrorText::new("x") };
+    let dead = Settlement::Dead { error: ErrorText::new("x") };
     assert_eq!(store.settle(&lease, &dead).await.unwrap(), Settled::Done);
     assert_eq!(ttl("dead").await, -1);
     let version = store.peek(&key("dead")).await.unwrap().unwrap().record.version();
@@ -325,8 +325,8 @@ async fn a_survey_finds_the_end_of_a_content_type_that_is_longer_than_an_outline
     let store = place.open().await;
     let lease = claim(&store, &draft(&key("long"))).await;
     let outcome = Recorded::Whole(Outcome::new("x".repeat(9_000), vec![0; 20_000]));
-    let ending = Ending::Succeeded { outcome, keep: Duration::from_secs(60) };
-    assert_eq!(store.settle(&lease, &ending).await.unwrap(), Settled::Done);
+    let settlement = Settlement::Succeeded { outcome, keep: Duration::from_secs(60) };
+    assert_eq!(store.settle(&lease, &settlement).await.unwrap(), Settled::Done);
     let page = store.survey(&Filter::default(), None, 10).await.unwrap();
     let content = page.entries[0].content.as_ref().unwrap();
     assert_eq!((content.bytes, content.content_type.len()), (20_000, 9_000));

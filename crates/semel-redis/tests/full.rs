@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use semel_core::store::{
-    Change, Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store, Swapped,
+    Change, Draft, ErrorKind, Opened, Renewed, Renewer, Settled, Settlement, Store, Swapped,
 };
 use semel_core::{AttemptId, Command, ErrorText, Executor, Outcome, Recorded, State};
 use semel_redis::RedisStore;
@@ -25,9 +25,9 @@ fn start() -> (Server, Place) {
     (server, place)
 }
 
-fn success() -> Ending {
+fn success() -> Settlement {
     let outcome = Recorded::Whole(Outcome::new(Outcome::JSON, "{\"id\":7}"));
-    Ending::Succeeded { outcome, keep: Duration::from_secs(3_600) }
+    Settlement::Succeeded { outcome, keep: Duration::from_secs(3_600) }
 }
 
 async fn set_limit(node: &mut MultiplexedConnection, bytes: u64) {
@@ -72,9 +72,9 @@ async fn is_full(store: &RedisStore, id: &str) {
     assert!(store.peek(&key(id)).await.unwrap().is_none());
 }
 
-fn failure() -> Ending {
+fn failure() -> Settlement {
     let (error, keep) = (ErrorText::new("x"), Duration::from_secs(60));
-    Ending::Failed { error, retry_after: Some(Duration::ZERO), keep }
+    Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep }
 }
 
 async fn what_runs_goes_on(place: &Place, urls: &[String]) {
@@ -103,10 +103,10 @@ async fn what_runs_goes_on(place: &Place, urls: &[String]) {
     let Opened::Existing { record, now } = rival else { panic!("{rival:?}") };
     assert!(record.held(now), "nobody takes it over");
 
-    let dead = Ending::Dead { error: ErrorText::new("x") };
-    let endings = [success(), failure(), dead, Ending::Removed];
-    for (lease, ending) in leases[1..].iter().zip(&endings) {
-        assert_eq!(store.settle(lease, ending).await.unwrap(), Settled::Done, "{ending:?}");
+    let dead = Settlement::Dead { error: ErrorText::new("x") };
+    let settlements = [success(), failure(), dead, Settlement::Removed];
+    for (lease, settlement) in leases[1..].iter().zip(&settlements) {
+        assert_eq!(store.settle(lease, settlement).await.unwrap(), Settled::Done, "{settlement:?}");
     }
     for (id, state) in
         [("succeeds", State::Succeeded), ("fails", State::Failed), ("dies", State::Dead)]

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use semel_core::store::{Ending, ErrorKind, Opened, Settled, Store};
+use semel_core::store::{ErrorKind, Opened, Settled, Settlement, Store};
 use semel_core::{Key, Lease, Outcome, Recorded, State};
 use semel_redis::RedisStore;
 use semel_testkit::proxy::{Direction, FaultProxy};
@@ -16,8 +16,11 @@ use support::{LONG, Place, client, draft, key};
 /// Waited for where a server is silent; longer than a busy machine makes a sound one.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-fn success() -> Ending {
-    Ending::Succeeded { outcome: Recorded::Whole(Outcome::empty()), keep: Duration::from_secs(60) }
+fn success() -> Settlement {
+    Settlement::Succeeded {
+        outcome: Recorded::Whole(Outcome::empty()),
+        keep: Duration::from_secs(60),
+    }
 }
 
 async fn claim(store: &RedisStore, key: &Key) -> Lease {

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::store::{
-    Change, Draft, Ending, ErrorKind, Guarantee, Opened, Renewed, Renewer, Replication, Settled,
-    Store,
+    Change, Draft, ErrorKind, Guarantee, Opened, Renewed, Renewer, Replication, Settled,
+    Settlement, Store,
 };
 use semel_core::{AttemptId, ErrorText, Key, OnCrash, Outcome, Record, Recorded, State, Version};
 use semel_redis::RedisStore;
@@ -47,8 +47,11 @@ async fn strict(place: &Place) -> RedisStore {
     place.builder().wait_replicas(1, BRIEF).connect(&place.url).await.unwrap()
 }
 
-fn success() -> Ending {
-    Ending::Succeeded { outcome: Recorded::Whole(Outcome::empty()), keep: Duration::from_secs(60) }
+fn success() -> Settlement {
+    Settlement::Succeeded {
+        outcome: Recorded::Whole(Outcome::empty()),
+        keep: Duration::from_secs(60),
+    }
 }
 
 async fn record(store: &RedisStore, key: &Key) -> Record {
@@ -180,8 +183,8 @@ async fn a_server_that_forgets_what_it_acknowledged_promises_best_effort() {
 async fn failed(store: &RedisStore, first: &Draft) -> Version {
     let lease = claim(store, first).await;
     let (error, keep) = (ErrorText::new("x"), Duration::from_secs(60));
-    let ending = Ending::Failed { error, retry_after: Some(Duration::ZERO), keep };
-    assert_eq!(store.settle(&lease, &ending).await.unwrap(), Settled::Done);
+    let settlement = Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep };
+    assert_eq!(store.settle(&lease, &settlement).await.unwrap(), Settled::Done);
     record(store, &first.key).await.version()
 }
 

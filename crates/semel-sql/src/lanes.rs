@@ -30,7 +30,7 @@ use crate::error::{Stage, again, timed_out};
 use queue::{Queue, Standing, Verb, Waiting};
 use step::Step;
 
-pub(crate) use step::Settlement;
+pub(crate) use step::SettleRequest;
 
 /// Most steps in one statement. Beyond it a batch gains little and its slowest member waits long.
 pub(crate) const BATCH: usize = 64;
@@ -57,7 +57,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
     fn settle(
         &self,
         connection: &mut Self::Connection,
-        settlements: &[Settlement],
+        settlements: &[SettleRequest],
     ) -> impl Future<Output = Result<Vec<Result<Settled>>>> + Send;
 
     /// Reads.
@@ -288,7 +288,7 @@ impl<D: Dialect> Lane<D> {
             let next = self.inner.state().queue.oldest();
             match next {
                 Some(Verb::Open) => self.batch::<Draft>().await,
-                Some(Verb::Settle) => self.batch::<Settlement>().await,
+                Some(Verb::Settle) => self.batch::<SettleRequest>().await,
                 Some(Verb::Peek) => self.batch::<Digest>().await,
                 Some(Verb::Single) | None => return,
             }

@@ -47,8 +47,8 @@ use semel_core::claim::Lease;
 use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{
-    Change, Draft, Ending, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer,
-    Replication, ReplicationState, Result, Settled, Store, Swapped, Swept,
+    Change, Draft, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer,
+    Replication, ReplicationState, Result, Settled, Settlement, Store, Swapped, Swept,
 };
 use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlConnectOptions;
@@ -62,7 +62,7 @@ use self::ledger::Ledger;
 use self::session::{Idle, OVERHEAD, Role};
 use self::transaction::Bays;
 use crate::error::{Stage, timed_out};
-use crate::lanes::{Lanes, Settlement};
+use crate::lanes::{Lanes, SettleRequest};
 use crate::migrate::{self, Migration};
 use crate::outbox::Seats;
 
@@ -249,8 +249,8 @@ impl Store for MySqlStore {
         self.lanes.swap(key, judged, change).await
     }
 
-    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
-        self.lanes.step(&Settlement { lease: *lease, ending: ending.clone() }).await
+    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
+        self.lanes.step(&SettleRequest { lease: *lease, settlement: settlement.clone() }).await
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {

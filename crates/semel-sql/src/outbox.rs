@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::claim::AttemptId;
 use semel_core::clock::{Timestamp, micros};
-use semel_core::event::{Carried, Envelope, EventId};
-use semel_core::outbox::{Fate, Lane, Leased, Marked, Row, Selection, Status, Ticket, Verb};
+use semel_core::event::{Carried, Event, EventId};
+use semel_core::outbox::{
+    Disposition, Leased, Marked, Partition, Row, Selection, Status, Ticket, Verb,
+};
 use semel_core::outcome::ErrorText;
 use semel_core::store::Result;
 
@@ -92,7 +94,7 @@ pub(crate) struct EventRow<'e> {
 }
 
 impl<'e> EventRow<'e> {
-    pub(crate) fn of(envelope: &'e Envelope) -> Self {
+    pub(crate) fn of(envelope: &'e Event) -> Self {
         let all = envelope.cloud_attributes();
         let time = all.iter().find(|(name, _)| *name == "time");
         let occurred_at = time.map(|(_, at)| at.to_string()).unwrap_or_default();
@@ -110,7 +112,7 @@ impl<'e> EventRow<'e> {
             content_type: envelope.content_type(),
             headers: serde_json::to_string(&headers).expect("names and texts are JSON"),
             occurred_at,
-            lane: Lane::of(envelope).map(|lane| lane.0),
+            lane: Partition::of(envelope).map(|lane| lane.0),
         }
     }
 
@@ -159,7 +161,7 @@ pub(crate) struct Stored {
 
 impl Stored {
     /// The event, or why it cannot be read.
-    pub(crate) fn envelope(self, sequence: u64) -> std::result::Result<Envelope, String> {
+    pub(crate) fn envelope(self, sequence: u64) -> std::result::Result<Event, String> {
         let id: EventId = self.id.parse().map_err(|error| format!("column id: {error}"))?;
         let headers: BTreeMap<String, String> = serde_json::from_str(&self.headers)
             .map_err(|error| format!("column headers: {error}"))?;
@@ -181,7 +183,7 @@ impl Stored {
         }
         let payload = self.payload.into();
         let carried = Carried { attributes, payload, ..Carried::default() };
-        let envelope = Envelope::from_cloud(carried).map_err(|error| error.to_string())?;
+        let envelope = Event::from_cloud(carried).map_err(|error| error.to_string())?;
         Ok(envelope.with_sequence(sequence))
     }
 }
@@ -192,8 +194,8 @@ pub(crate) fn lane(
     aggregatetype: &str,
     aggregateid: Option<&str>,
 ) -> Option<[u8; 16]> {
-    let about = Envelope::builder(tenant, "any", "any").about(aggregatetype, aggregateid?);
-    Lane::of(&about.build().ok()?).map(|lane| lane.0)
+    let about = Event::builder(tenant, "any", "any").about(aggregatetype, aggregateid?);
+    Partition::of(&about.build().ok()?).map(|lane| lane.0)
 }
 
 /// A row that was just leased, as a dialect found it.
@@ -256,22 +258,22 @@ impl Listed {
 pub(crate) struct MarkRow<'m> {
     pub(crate) sequence: i64,
     pub(crate) token: [u8; 16],
-    pub(crate) fate: i16,
+    pub(crate) disposition: i16,
     pub(crate) after_us: i64,
     pub(crate) error: Option<&'m str>,
 }
 
-/// [`MarkRow::fate`]: the broker has it.
+/// [`MarkRow::disposition`]: the broker has it.
 pub(crate) const PUBLISHED: i16 = 0;
-/// [`MarkRow::fate`]: to be tried again after `after_us`.
+/// [`MarkRow::disposition`]: to be tried again after `after_us`.
 pub(crate) const RETRY: i16 = 1;
-/// [`MarkRow::fate`]: given up, in nobody's way.
+/// [`MarkRow::disposition`]: given up, in nobody's way.
 pub(crate) const DEAD: i16 = 2;
-/// [`MarkRow::fate`]: given up, and its lane waits.
+/// [`MarkRow::disposition`]: given up, and its lane waits.
 pub(crate) const HOLDING: i16 = 3;
-/// [`MarkRow::fate`]: as if it had not been claimed.
+/// [`MarkRow::disposition`]: as if it had not been claimed.
 pub(crate) const UNTRIED: i16 = 4;
-/// [`MarkRow::fate`]: the same, but not to be claimed again before `after_us`.
+/// [`MarkRow::disposition`]: the same, but not to be claimed again before `after_us`.
 pub(crate) const LATER: i16 = 5;
 
 /// Marks in the order in which every statement meets their rows, each lease once.
@@ -283,29 +285,33 @@ pub(crate) struct Marks<'m> {
 }
 
 impl<'m> Marks<'m> {
-    pub(crate) fn of(marks: &'m [(Ticket, Fate)]) -> Self {
-        let mut sorted: Vec<&(Ticket, Fate)> = marks.iter().collect();
+    pub(crate) fn of(marks: &'m [(Ticket, Disposition)]) -> Self {
+        let mut sorted: Vec<&(Ticket, Disposition)> = marks.iter().collect();
         // Stable, so that of two marks on one lease the first counts.
         sorted.sort_by_key(|(ticket, _)| ticket.sequence);
         let mut places = HashMap::with_capacity(marks.len());
         let mut rows = Vec::with_capacity(marks.len());
-        for (ticket, fate) in sorted {
+        for (ticket, disposition) in sorted {
             // No table has such a row.
             let Ok(sequence) = i64::try_from(ticket.sequence) else { continue };
             if places.contains_key(ticket) {
                 continue;
             }
             places.insert(*ticket, rows.len());
-            let (fate, after_us, error) = match fate {
-                Fate::Published => (PUBLISHED, 0, None),
-                Fate::Retry { after, error } => (RETRY, micros(*after), Some(error.as_str())),
-                Fate::Dead { error, holds_lane: true } => (HOLDING, 0, Some(error.as_str())),
-                Fate::Dead { error, holds_lane: false } => (DEAD, 0, Some(error.as_str())),
-                Fate::Untried => (UNTRIED, 0, None),
-                Fate::Later { after, error } => (LATER, micros(*after), Some(error.as_str())),
+            let (disposition, after_us, error) = match disposition {
+                Disposition::Published => (PUBLISHED, 0, None),
+                Disposition::Retry { after, error } => {
+                    (RETRY, micros(*after), Some(error.as_str()))
+                }
+                Disposition::Dead { error, holds_lane: true } => (HOLDING, 0, Some(error.as_str())),
+                Disposition::Dead { error, holds_lane: false } => (DEAD, 0, Some(error.as_str())),
+                Disposition::Untried => (UNTRIED, 0, None),
+                Disposition::Later { after, error } => {
+                    (LATER, micros(*after), Some(error.as_str()))
+                }
             };
             let token = ticket.token.to_bytes();
-            rows.push(MarkRow { sequence, token, fate, after_us, error });
+            rows.push(MarkRow { sequence, token, disposition, after_us, error });
         }
         Self { rows, places, tickets: marks.iter().map(|(ticket, _)| *ticket).collect() }
     }

@@ -40,7 +40,7 @@ use semel_core::claim::Lease;
 use semel_core::key::{Hint, Key};
 use semel_core::record::Version;
 use semel_core::store::{
-    Change, Draft, Ending, Finding, Guarantee, Listen, Opened, Peeked, Result, Settled, Store,
+    Change, Draft, Finding, Guarantee, Listen, Opened, Peeked, Result, Settled, Settlement, Store,
     Swapped, Swept,
 };
 use sqlx::postgres::PgConnectOptions;
@@ -49,7 +49,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout};
 
 use crate::error::{Stage, timed_out};
-use crate::lanes::{Lanes, Settlement};
+use crate::lanes::{Lanes, SettleRequest};
 use crate::row::SWEPT;
 use busy::{Patience, is_busy};
 use ledger::Ledger;
@@ -256,9 +256,9 @@ impl Store for PgStore {
         self.confirmed("swap", began, swapped).await
     }
 
-    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
-        storable_ending("settle", ending)?;
-        let settlement = Settlement { lease: *lease, ending: ending.clone() };
+    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
+        storable_ending("settle", settlement)?;
+        let settlement = SettleRequest { lease: *lease, settlement: settlement.clone() };
         let patience = Patience::new();
         loop {
             let began = Instant::now();
@@ -365,8 +365,8 @@ async fn sweep(naming: Naming, connection: &mut PgConnection, limit: u32) -> Res
     Ok(Swept { removed, suspended, more, clock_suspect: false })
 }
 
-fn storable_ending(operation: &'static str, ending: &Ending) -> Result<()> {
-    match crate::row::EndingRow::of(ending).content_type {
+fn storable_ending(operation: &'static str, settlement: &Settlement) -> Result<()> {
+    match crate::row::SettlementRow::of(settlement).content_type {
         Some(content_type) => ledger::storable(operation, "content type", content_type),
         None => Ok(()),
     }
@@ -374,8 +374,10 @@ fn storable_ending(operation: &'static str, ending: &Ending) -> Result<()> {
 
 fn storable_draft(operation: &'static str, draft: &Draft) -> Result<()> {
     ledger::storable(operation, "owner", &draft.owner)?;
-    match &draft.parcel {
-        Some(parcel) => ledger::storable(operation, "content type", parcel.content_type()),
+    match &draft.retry_payload {
+        Some(retry_payload) => {
+            ledger::storable(operation, "content type", retry_payload.content_type())
+        }
         None => Ok(()),
     }
 }
@@ -383,7 +385,7 @@ fn storable_draft(operation: &'static str, draft: &Draft) -> Result<()> {
 fn storable_change(change: &Change) -> Result<()> {
     match change {
         Change::Regrant(draft) | Change::Replace(draft) => storable_draft("swap", draft),
-        Change::End(ending) => storable_ending("swap", ending),
+        Change::Settle(settlement) => storable_ending("swap", settlement),
         Change::Redrive | Change::Redate => Ok(()),
     }
 }

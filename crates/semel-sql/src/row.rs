@@ -13,7 +13,7 @@ use semel_core::key::{Key, Kind, Principal};
 use semel_core::outcome::{ErrorText, Outcome, Recorded, Reference};
 use semel_core::policy::OnCrash;
 use semel_core::record::{Entry, Record, State};
-use semel_core::store::{Cursor, Draft, Ending, Error, Listed, Page, Result, Unreadable};
+use semel_core::store::{Cursor, Draft, Error, Listed, Page, Result, Settlement, Unreadable};
 
 use crate::error::corrupt;
 
@@ -63,10 +63,10 @@ impl Raw {
     pub(crate) fn record(mut self, operation: &'static str) -> Result<Record> {
         let bad = |column| move || corrupt(operation, column);
         let state = code(self.state).and_then(State::from_code).ok_or_else(bad("state"))?;
-        let (outcome, parcel) = match state {
+        let (outcome, retry_payload) = match state {
             State::Succeeded => (Some(self.outcome(operation)?), None),
             State::Running | State::Failed | State::Dead | State::Uncertain | State::Discarded => {
-                (None, self.parcel(operation)?)
+                (None, self.retry_payload(operation)?)
             }
         };
         let on_crash = code(self.on_crash).and_then(OnCrash::from_code);
@@ -91,7 +91,7 @@ impl Raw {
             on_crash: on_crash.ok_or_else(bad("on_crash"))?,
             keep: Duration::from_micros(keep),
             outcome,
-            parcel,
+            retry_payload,
             error: self.error.as_deref().map(ErrorText::new),
             created_at: Timestamp::from_micros(self.created_at),
             updated_at: Timestamp::from_micros(self.updated_at),
@@ -107,8 +107,8 @@ impl Raw {
         }
     }
 
-    /// Until a record succeeds, its parcel lies where its outcome will.
-    fn parcel(&mut self, operation: &'static str) -> Result<Option<Outcome>> {
+    /// Until a record succeeds, its retry payload lies where its outcome will.
+    fn retry_payload(&mut self, operation: &'static str) -> Result<Option<Outcome>> {
         if self.body.is_none() && self.content_type.is_none() {
             return Ok(None);
         }
@@ -146,7 +146,7 @@ impl RawKey {
     }
 }
 
-/// A record without the bytes of its answer or parcel, which are `size` many: read like any other
+/// A record without the bytes of its answer or retry payload, which are `size` many: read like any other
 /// from a row that has no bytes where the body would be.
 pub(crate) fn outlined(entry: Entry, size: Option<i64>) -> Listed {
     let mut listed = Listed::from(entry);
@@ -206,7 +206,7 @@ pub(crate) struct DraftRow<'a> {
     pub(crate) keep_us: i64,
     /// Microseconds from the grant to when the sweeper may act.
     pub(crate) sweep_us: i64,
-    /// The parcel's, as the next two: all null where there is none.
+    /// The retry payload's, as the next two: all null where there is none.
     pub(crate) body: Option<&'a [u8]>,
     pub(crate) content_type: Option<&'a str>,
     pub(crate) reference: Option<&'a str>,
@@ -217,7 +217,7 @@ impl<'a> DraftRow<'a> {
         let key = &draft.key;
         let lease_us = span(draft.lease);
         let keep_us = span(draft.keep);
-        let parcel = draft.parcel.as_ref();
+        let retry_payload = draft.retry_payload.as_ref();
         Self {
             digest: *key.digest().as_bytes(),
             kind: i16::from(key.kind().code()),
@@ -237,31 +237,31 @@ impl<'a> DraftRow<'a> {
                 OnCrash::Hold => lease_us,
                 OnCrash::Rerun | OnCrash::Verify => lease_us.saturating_add(keep_us),
             },
-            body: parcel.map(|parcel| &parcel.body()[..]),
-            content_type: parcel.map(Outcome::content_type),
-            reference: parcel.and_then(Outcome::reference).map(Reference::as_str),
+            body: retry_payload.map(|retry_payload| &retry_payload.body()[..]),
+            content_type: retry_payload.map(Outcome::content_type),
+            reference: retry_payload.and_then(Outcome::reference).map(Reference::as_str),
         }
     }
 }
 
-/// What an ending binds. `state` is `None` where nothing is to remain. Body, content type and
-/// reference are a success's; any other ending leaves the parcel there that it finds.
+/// What an settlement binds. `state` is `None` where nothing is to remain. Body, content type and
+/// reference are a success's; any other settlement leaves the retry payload there that it finds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EndingRow<'a> {
+pub(crate) struct SettlementRow<'a> {
     pub(crate) state: Option<i16>,
     pub(crate) body: Option<&'a [u8]>,
     pub(crate) content_type: Option<&'a str>,
     pub(crate) reference: Option<&'a str>,
     pub(crate) omitted_bytes: Option<i64>,
     pub(crate) error: Option<&'a str>,
-    /// Microseconds from the ending to the next attempt.
+    /// Microseconds from the settlement to the next attempt.
     pub(crate) retry_us: Option<i64>,
-    /// Microseconds from the ending to the expiry, which is also when the sweeper may act.
+    /// Microseconds from the settlement to the expiry, which is also when the sweeper may act.
     pub(crate) keep_us: Option<i64>,
 }
 
-impl<'a> EndingRow<'a> {
-    pub(crate) fn of(ending: &'a Ending) -> Self {
+impl<'a> SettlementRow<'a> {
+    pub(crate) fn of(settlement: &'a Settlement) -> Self {
         let bare = |state: State| Self {
             state: Some(i16::from(state.code())),
             body: None,
@@ -272,33 +272,33 @@ impl<'a> EndingRow<'a> {
             retry_us: None,
             keep_us: None,
         };
-        match ending {
-            Ending::Succeeded { outcome: Recorded::Whole(outcome), keep } => Self {
+        match settlement {
+            Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep } => Self {
                 body: Some(outcome.body()),
                 content_type: Some(outcome.content_type()),
                 reference: outcome.reference().map(Reference::as_str),
                 keep_us: Some(span(*keep)),
                 ..bare(State::Succeeded)
             },
-            Ending::Succeeded { outcome: Recorded::Omitted { bytes }, keep } => Self {
+            Settlement::Succeeded { outcome: Recorded::Omitted { bytes }, keep } => Self {
                 omitted_bytes: Some(bytes.cast_signed()),
                 keep_us: Some(span(*keep)),
                 ..bare(State::Succeeded)
             },
-            Ending::Failed { error, retry_after, keep } => Self {
+            Settlement::Failed { error, retry_after, keep } => Self {
                 error: Some(error.as_str()),
                 retry_us: retry_after.map(span),
                 keep_us: Some(span(*keep)),
                 ..bare(State::Failed)
             },
-            Ending::Dead { error } => Self { error: Some(error.as_str()), ..bare(State::Dead) },
-            Ending::Uncertain { error } => {
+            Settlement::Dead { error } => Self { error: Some(error.as_str()), ..bare(State::Dead) },
+            Settlement::Uncertain { error } => {
                 Self { error: Some(error.as_str()), ..bare(State::Uncertain) }
             }
-            Ending::Discarded { error } => {
+            Settlement::Discarded { error } => {
                 Self { error: Some(error.as_str()), ..bare(State::Discarded) }
             }
-            Ending::Removed => Self { state: None, ..bare(State::Running) },
+            Settlement::Removed => Self { state: None, ..bare(State::Running) },
         }
     }
 }

@@ -36,8 +36,8 @@ use semel_core::claim::Lease;
 use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{
-    Change, Draft, Ending, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer,
-    Result, Settled, Store, Swapped, Swept, TransactionalStore,
+    Change, Draft, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer, Result,
+    Settled, Settlement, Store, Swapped, Swept, TransactionalStore,
 };
 use sqlx::sqlite::SqliteConnection;
 use tokio::sync::oneshot;
@@ -305,8 +305,8 @@ impl Store for SqliteStore {
         self.ask(Step::Swap(key.clone(), judged, change.clone())).await.map(swapped)
     }
 
-    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
-        self.ask(Step::Settle(*lease, ending.clone())).await.map(settled)
+    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
+        self.ask(Step::Settle(*lease, settlement.clone())).await.map(settled)
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
@@ -418,10 +418,10 @@ impl TransactionalStore for SqliteStore {
         &self,
         connection: &mut SqliteConnection,
         lease: &Lease,
-        ending: &Ending,
+        settlement: &Settlement,
     ) -> Result<Settled> {
         transaction::still_open(connection, "settle").await?;
-        self.join(connection, &Step::Settle(*lease, ending.clone())).await.map(settled)
+        self.join(connection, &Step::Settle(*lease, settlement.clone())).await.map(settled)
     }
 
     async fn commit(&self, transaction: SqliteTransaction) -> Result<()> {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::poll;
 use semel_core::store::{
-    BoxFuture, Change, Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store, Swapped,
-    TransactionalStore,
+    BoxFuture, Change, Draft, ErrorKind, Opened, Renewed, Renewer, Settled, Settlement, Store,
+    Swapped, TransactionalStore,
 };
 use semel_core::{
     AttemptId, Clock, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome,
@@ -157,7 +157,7 @@ fn draft(id: &str) -> Draft {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(60),
-        parcel: None,
+        retry_payload: None,
     }
 }
 
@@ -174,9 +174,9 @@ async fn claim(store: &SqliteStore, draft: &Draft) -> Lease {
     }
 }
 
-fn done() -> Ending {
+fn done() -> Settlement {
     let outcome = Recorded::Whole(Outcome::new("text/plain", "done"));
-    Ending::Succeeded { outcome, keep: Duration::from_secs(60) }
+    Settlement::Succeeded { outcome, keep: Duration::from_secs(60) }
 }
 
 async fn settled(store: &SqliteStore, id: &str) -> Lease {
@@ -303,7 +303,10 @@ async fn a_fence_grows_while_the_clock_stands_still_even_across_handles() {
         let lease = claim(store, &draft("a")).await;
         assert!(lease.fence > last, "{:?} after {last:?}", lease.fence);
         last = lease.fence;
-        assert_eq!(store.settle(&lease, &Ending::Removed).await.expect("settles"), Settled::Done);
+        assert_eq!(
+            store.settle(&lease, &Settlement::Removed).await.expect("settles"),
+            Settled::Done
+        );
     }
 }
 
@@ -336,7 +339,7 @@ async fn a_claim_that_is_kept_for_ever_is_renewed_with_the_others() {
     let length = Duration::from_secs(30);
     let renewed = renewer.renew(&[(lease, length), (other, length)]).await.expect("renews");
     assert_eq!(renewed, [Renewed::Extended; 2]);
-    let dead = Ending::Dead { error: ErrorText::new("x") };
+    let dead = Settlement::Dead { error: ErrorText::new("x") };
     assert_eq!(store.settle(&lease, &dead).await.expect("settles"), Settled::Done);
     let judged = store.peek(&forever.key).await.expect("peeks").expect("is there").record;
     let redriven = store.swap(&forever.key, judged.version(), &Change::Redrive).await;

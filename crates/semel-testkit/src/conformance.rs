@@ -28,9 +28,9 @@ pub mod jumping;
 pub mod limits;
 pub mod listing;
 pub mod opening;
-pub mod parcels;
 pub mod reading;
 pub mod renewal;
+pub mod retry_payloads;
 mod scene;
 pub mod serving;
 pub mod settling;
@@ -226,31 +226,31 @@ macro_rules! __behaviours {
                 every_finding_says_what_to_do,
                 a_listener_is_woken_by_a_settled_key,
             }
-            parcels {
-                a_claims_parcel_is_shown_to_whoever_looks,
-                a_claim_without_a_parcel_has_none,
-                a_second_opens_parcel_is_not_written,
-                a_regrant_writes_its_own_parcel,
-                a_renewal_keeps_the_parcel,
-                a_failure_keeps_the_parcel,
-                a_burial_keeps_the_parcel,
-                a_suspension_keeps_the_parcel,
-                an_ending_without_its_holder_keeps_the_parcel,
-                a_sweeps_suspension_keeps_the_parcel,
-                a_redrive_keeps_the_parcel,
-                a_success_takes_the_parcels_place,
-                an_operators_success_takes_the_parcels_place,
-                an_answer_never_turns_into_a_parcel,
-                a_replacement_drops_the_parcel,
-                a_release_removes_the_parcel,
-                a_large_parcel_reads_back,
-                a_parcel_of_any_bytes_reads_back,
-                a_parcels_reference_leads_to_it,
-                a_claim_that_lapsed_with_its_parcel_is_due,
+            retry_payloads {
+                a_claims_retry_payload_is_shown_to_whoever_looks,
+                a_claim_without_a_retry_payload_has_none,
+                a_second_opens_retry_payload_is_not_written,
+                a_regrant_writes_its_own_retry_payload,
+                a_renewal_keeps_the_retry_payload,
+                a_failure_keeps_the_retry_payload,
+                a_burial_keeps_the_retry_payload,
+                a_suspension_keeps_the_retry_payload,
+                an_ending_without_its_holder_keeps_the_retry_payload,
+                a_sweeps_suspension_keeps_the_retry_payload,
+                a_redrive_keeps_the_retry_payload,
+                a_success_takes_the_retry_payloads_place,
+                an_operators_success_takes_the_retry_payloads_place,
+                an_answer_never_turns_into_a_retry_payload,
+                a_replacement_drops_the_retry_payload,
+                a_release_removes_the_retry_payload,
+                a_large_retry_payload_reads_back,
+                a_retry_payload_of_any_bytes_reads_back,
+                a_retry_payloads_reference_leads_to_it,
+                a_claim_that_lapsed_with_its_retry_payload_is_due,
                 what_was_due_is_not_once_somebody_has_it,
-                a_crashed_retry_still_has_the_parcel,
-                parcels_of_many_at_once_do_not_mix,
-                a_commands_parcel_stays_until_it_succeeds,
+                a_crashed_retry_still_has_the_retry_payload,
+                retry_payloads_of_many_at_once_do_not_mix,
+                a_commands_retry_payload_stays_until_it_succeeds,
             }
             concurrency {
                 of_many_opens_exactly_one_is_granted,
@@ -411,10 +411,10 @@ macro_rules! transactions {
                 a_zombies_transaction_is_refused_by_the_fence,
                 a_claim_in_the_callers_transaction_is_the_callers,
                 what_a_rolled_back_transaction_saw_is_forgotten,
-                a_failure_after_a_rollback_has_the_parcel,
-                a_committed_success_has_no_parcel,
-                a_crashed_transaction_leaves_the_parcel_of_the_failure,
-                a_claim_that_comes_first_has_its_parcel_until_it_commits,
+                a_failure_after_a_rollback_has_the_retry_payload,
+                a_committed_success_has_no_retry_payload,
+                a_crashed_transaction_leaves_the_retry_payload_of_the_failure,
+                a_claim_that_comes_first_has_its_retry_payload_until_it_commits,
             }
             joining {
                 a_claim_handed_to_a_transaction_is_settled_in_it,
@@ -478,7 +478,7 @@ mod tests {
             ("identity", include_str!("conformance/identity.rs")),
             ("limits", include_str!("conformance/limits.rs")),
             ("listing", include_str!("conformance/listing.rs")),
-            ("parcels", include_str!("conformance/parcels.rs")),
+            ("retry_payloads", include_str!("conformance/retry_payloads.rs")),
             ("concurrency", include_str!("conformance/concurrency.rs")),
             ("executing", include_str!("conformance/executing.rs")),
             ("crashing", include_str!("conformance/crashing.rs")),

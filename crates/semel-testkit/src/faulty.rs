@@ -27,9 +27,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::store::{
-    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Held, Inspect,
-    Listed, Listen, Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept,
-    Tally, TransactionalStore,
+    Change, Cursor, Draft, Error, ErrorKind, Filter, Finding, Guarantee, Held, Inspect, Listed,
+    Listen, Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Settlement, Store, Swapped,
+    Swept, Tally, TransactionalStore,
 };
 use semel_core::{Hint, Key, Lease, Version};
 
@@ -114,8 +114,8 @@ impl<S: Store> Store for FaultyStore<S> {
         self.faults.befall(Verb::Swap, self.store.swap(key, judged, change)).await
     }
 
-    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
-        self.faults.befall(Verb::Settle, self.store.settle(lease, ending)).await
+    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
+        self.faults.befall(Verb::Settle, self.store.settle(lease, settlement)).await
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
@@ -214,9 +214,11 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
         &self,
         connection: &mut S::Connection,
         lease: &Lease,
-        ending: &Ending,
+        settlement: &Settlement,
     ) -> Result<Settled> {
-        self.faults.befall(Verb::SettleIn, self.store.settle_in(connection, lease, ending)).await
+        self.faults
+            .befall(Verb::SettleIn, self.store.settle_in(connection, lease, settlement))
+            .await
     }
 
     async fn commit(&self, transaction: S::Transaction) -> Result<()> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel_core::bus::Bus;
-use semel_core::event::{Envelope, EventId};
+use semel_core::event::{Event, EventId};
 use semel_core::inbox::{Failure, Group, HandleError, Handled, Inbox, InvalidGroup};
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Outbox, PublishError, Publisher, Relay, Row, Selection, Status};
@@ -18,7 +18,7 @@ use semel_core::{Executor, OnFailure, Policy, State};
 struct Diary(Arc<Mutex<Vec<(String, EventId)>>>);
 
 impl Diary {
-    fn note(&self, consumer: &str, event: &Envelope) {
+    fn note(&self, consumer: &str, event: &Event) {
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         notes.push((consumer.to_owned(), event.id()));
     }
@@ -46,8 +46,8 @@ fn inbox() -> Inbox<MemoryStore> {
 
 const KIND: &str = "order.placed";
 
-fn placed() -> Envelope {
-    Envelope::builder("acme", KIND, "/orders").build().expect("a valid event")
+fn placed() -> Event {
+    Event::builder("acme", KIND, "/orders").build().expect("a valid event")
 }
 
 /// Lets `group` note what it handles.
@@ -131,7 +131,7 @@ async fn without_a_handler_nobody_answers() {
 #[tokio::test]
 async fn a_dead_event_that_is_redriven_in_an_ordered_group_comes_after_its_successors() {
     let of = |order: u32| {
-        let event = Envelope::builder("acme", KIND, "/orders").about("order", "ord_1");
+        let event = Event::builder("acme", KIND, "/orders").about("order", "ord_1");
         event.json(&order).build().unwrap()
     };
     let (first, second) = (of(1), of(2));
@@ -179,7 +179,7 @@ async fn two_handlers_of_one_name_are_refused() {
 async fn as_a_publisher_it_gives_one_answer_per_event() {
     let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
     bus.register(noting(inbox().group("MAIL"), "", &diary)).unwrap();
-    let strange = Envelope::builder("acme", "order.unheard-of", "/orders").build().unwrap();
+    let strange = Event::builder("acme", "order.unheard-of", "/orders").build().unwrap();
     let answers = Publisher::publish(&bus, &[placed(), strange, placed()]).await;
     assert!(matches!(answers[..], [Ok(()), Err(PublishError::Refused(_)), Ok(())]), "{answers:?}");
     assert_eq!(Publisher::publish(&bus, &[]).await, []);
@@ -219,7 +219,7 @@ async fn a_failure_that_is_stored_is_published() {
     assert_eq!(group.failures(State::Failed, None, 10).await.unwrap().entries.len(), 1);
 }
 
-async fn append(outbox: &MemoryOutbox, events: &[Envelope]) {
+async fn append(outbox: &MemoryOutbox, events: &[Event]) {
     outbox.append(&mut outbox.clone(), events).await.expect("memory answers");
 }
 
@@ -247,7 +247,7 @@ async fn through_a_relay_every_group_handles_every_event_once() {
     // Two relays share the work, and so may both meet an event.
     let relays = [(); 2].map(|()| Relay::builder(outbox.clone(), bus.clone()).build().unwrap());
     let relaying = relays.map(|relay| relay.start());
-    let sent: Vec<Envelope> = (0..100).map(|_| placed()).collect();
+    let sent: Vec<Event> = (0..100).map(|_| placed()).collect();
     for batch in sent.chunks(7) {
         append(&outbox, batch).await;
     }
@@ -268,7 +268,7 @@ async fn through_a_relay_what_nobody_handles_is_buried_or_dropped() {
         bus.register(noting(inbox().group("MAIL"), "", &diary)).unwrap();
         let outbox = MemoryOutbox::new();
         let relaying = Relay::builder(outbox.clone(), bus).build().unwrap().start();
-        let strange = Envelope::builder("acme", "order.unheard-of", "/orders").build().unwrap();
+        let strange = Event::builder("acme", "order.unheard-of", "/orders").build().unwrap();
         append(&outbox, &[strange.clone(), placed()]).await;
         settled(&outbox, &[Status::Published, Status::Dead]).await;
         within(relaying.stop()).await;
@@ -331,7 +331,7 @@ async fn what_failed_on_the_bus_is_handled_again_by_itself() {
     });
     let bus = Bus::new().retry_every(Duration::from_millis(5));
     bus.register(group).unwrap();
-    let event = Envelope::builder("acme", KIND, "/orders").build().unwrap();
+    let event = Event::builder("acme", KIND, "/orders").build().unwrap();
     assert!(bus.publish(event).await[0].1.is_err());
     let again = async {
         while *runs.lock().unwrap_or_else(PoisonError::into_inner) < 2 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use semel_core::executor::{Claimed, LocalReplay, NoDurableClaim, Verification};
 use semel_core::store::memory::MemoryStore;
-use semel_core::store::{Change, Ending, Store as _, Swapped};
+use semel_core::store::{Change, Settlement, Store as _, Swapped};
 use semel_core::{
     Clock, Command, Error, ErrorText, Execution, Executor, Key, OnCrash, OnFailure, Operate,
     Operated, Outcome, Resolution, State, Sweeping, Timestamp,
@@ -114,7 +114,7 @@ async fn a_fresh_claim_after_a_judged_takeover_is_fresh_even_if_its_reply_is_los
     let again: tokio::task::JoinHandle<Answer> =
         tokio::spawn(async move { running.run(command, |_| async { Ok(7) }).await });
     store.faults().hung(1).await;
-    let gone = Change::End(Ending::Removed);
+    let gone = Change::Settle(Settlement::Removed);
     let removed = store.sound().swap(&key(), crashed.version(), &gone).await.expect("memory");
     assert!(matches!(removed, Swapped::Done { .. }));
     store.faults().release();
@@ -292,7 +292,8 @@ async fn somebody_elses_ending_is_not_taken_for_our_own() {
             // While our settle is in doubt, somebody suspends the claim: same attempt id.
             let found = rival.sound().peek(&key()).await.map_err(|e| e.to_string())?;
             let version = found.ok_or("no record")?.record.version();
-            let suspended = Change::End(Ending::Uncertain { error: ErrorText::new("lapsed") });
+            let suspended =
+                Change::Settle(Settlement::Uncertain { error: ErrorText::new("lapsed") });
             match rival.sound().swap(&key(), version, &suspended).await {
                 Ok(Swapped::Done { .. }) => Ok(1),
                 other => Err(format!("{other:?}")),

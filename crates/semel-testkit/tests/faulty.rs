@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::store::memory::MemoryStore;
-use semel_core::store::{Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store};
+use semel_core::store::{Draft, ErrorKind, Opened, Renewed, Renewer, Settled, Settlement, Store};
 use semel_core::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_testkit::{Fixture, conformance};
@@ -47,7 +47,7 @@ fn draft(id: &str) -> Draft {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(60),
-        parcel: None,
+        retry_payload: None,
     }
 }
 
@@ -89,10 +89,10 @@ async fn a_script_reaches_the_call_it_is_meant_for() {
     store.faults().spare(Verb::Settle, 1);
     store.faults().next(Verb::Settle, Fault::LoseReply);
     let (one, two) = (claim(&store, &draft("1")).await, claim(&store, &draft("2")).await);
-    assert_eq!(store.settle(&one, &Ending::Removed).await.unwrap(), Settled::Done);
-    assert!(store.settle(&two, &Ending::Removed).await.is_err());
+    assert_eq!(store.settle(&one, &Settlement::Removed).await.unwrap(), Settled::Done);
+    assert!(store.settle(&two, &Settlement::Removed).await.is_err());
     assert!(store.sound().is_empty(), "the step was made, only its reply was lost");
-    assert_eq!(store.settle(&two, &Ending::Removed).await.unwrap(), Settled::Lost);
+    assert_eq!(store.settle(&two, &Settlement::Removed).await.unwrap(), Settled::Lost);
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ model_test!(Memory::new());
 
 /// What only this store does: it is bounded.
 mod capacity {
-    use semel_core::store::{Draft, Ending, ErrorKind, Opened, Store};
+    use semel_core::store::{Draft, ErrorKind, Opened, Settlement, Store};
     use semel_core::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded};
 
     use super::*;
@@ -62,7 +62,7 @@ mod capacity {
             lease: Duration::from_secs(30),
             on_crash: OnCrash::Rerun,
             keep: Duration::from_secs(60),
-            parcel: None,
+            retry_payload: None,
         }
     }
 
@@ -93,11 +93,11 @@ mod capacity {
         let (store, clock) = of(2);
         let one = claim(&store, &draft(1)).await;
         let two = claim(&store, &draft(2)).await;
-        store.settle(&one, &Ending::Removed).await.map(drop).expect("settle");
+        store.settle(&one, &Settlement::Removed).await.map(drop).expect("settle");
         claim(&store, &draft(3)).await;
         let outcome = Recorded::Whole(Outcome::empty());
-        let ending = Ending::Succeeded { outcome, keep: Duration::from_secs(1) };
-        store.settle(&two, &ending).await.map(drop).expect("settle");
+        let settlement = Settlement::Succeeded { outcome, keep: Duration::from_secs(1) };
+        store.settle(&two, &settlement).await.map(drop).expect("settle");
         assert!(store.open(&draft(4)).await.is_err(), "an answer that is kept makes no room");
         clock.advance(Duration::from_secs(1));
         claim(&store, &draft(4)).await;
@@ -107,10 +107,10 @@ mod capacity {
     async fn memory_follows_the_keys_that_live() {
         let (store, clock) = of(100_000);
         let keep = Duration::from_secs(1);
-        let ending = Ending::Succeeded { outcome: Recorded::Whole(Outcome::empty()), keep };
+        let settlement = Settlement::Succeeded { outcome: Recorded::Whole(Outcome::empty()), keep };
         for id in 0..20_000 {
             let lease = claim(&store, &draft(id)).await;
-            store.settle(&lease, &ending).await.map(drop).expect("settle");
+            store.settle(&lease, &settlement).await.map(drop).expect("settle");
             clock.advance(keep / 200);
         }
         // The last 200 or so have not expired, and nobody swept.

@@ -8,8 +8,8 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
-use semel_core::event::Envelope;
-use semel_core::inbox::{Answer, Failure, Group, Inbox, Waiting};
+use semel_core::event::Event;
+use semel_core::inbox::{BrokerReply, Failure, Group, Inbox, Waiting};
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Ask, Outbox, PublishError, Publisher, Relay, Selection};
 use semel_core::store::memory::MemoryStore;
@@ -115,8 +115,8 @@ impl Recorder for Book {
 
 const PAST_LEASE: Duration = Duration::from_secs(31);
 
-fn event(kind: &str) -> Envelope {
-    Envelope::builder("acme", kind, "/orders").build().expect("a valid event")
+fn event(kind: &str) -> Event {
+    Event::builder("acme", kind, "/orders").build().expect("a valid event")
 }
 
 fn outbox() -> (MemoryOutbox, Clock) {
@@ -125,7 +125,7 @@ fn outbox() -> (MemoryOutbox, Clock) {
 }
 
 async fn append(outbox: &MemoryOutbox, kinds: &[&str]) {
-    let events: Vec<Envelope> = kinds.iter().map(|kind| event(kind)).collect();
+    let events: Vec<Event> = kinds.iter().map(|kind| event(kind)).collect();
     outbox.append(&mut outbox.clone(), &events).await.expect("memory answers");
 }
 
@@ -133,7 +133,7 @@ async fn append(outbox: &MemoryOutbox, kinds: &[&str]) {
 struct ByType(MemoryOutbox, Clock);
 
 impl Publisher for ByType {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         let mut answers = Vec::new();
         for event in events {
             let words = || "because".to_owned();
@@ -187,9 +187,9 @@ async fn what_became_of_each_row_is_counted() {
 struct Away(Arc<Mutex<bool>>);
 
 impl Publisher for Away {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         let back = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = |event: &Envelope| match (event.kind(), back) {
+        let answer = |event: &Event| match (event.kind(), back) {
             ("refused", _) => Err(PublishError::Refused("nobody wants it".to_owned())),
             (_, false) => Err(PublishError::Unavailable("away".to_owned())),
             (_, true) => Ok(()),
@@ -260,7 +260,7 @@ async fn what_became_of_each_event_is_counted_by_consumer() {
     let group = by_type(&inbox);
     let good = Arc::new(event("good"));
     for _ in 0..3 {
-        assert_eq!(group.receive(&good).await, Answer::Ack);
+        assert_eq!(group.receive(&good).await, BrokerReply::Ack);
     }
     let audit = counts(&[("done", 1.0), ("replayed", 2.0)]);
     assert_eq!(of_group(&book, "INVENTORY/audit"), audit);
@@ -268,18 +268,21 @@ async fn what_became_of_each_event_is_counted_by_consumer() {
     // Fails, and is not due when it comes again.
     let bad = Arc::new(event("bad"));
     for _ in 0..2 {
-        assert_eq!(group.receive(&bad).await, Answer::Ack);
+        assert_eq!(group.receive(&bad).await, BrokerReply::Ack);
     }
     // Dies at once, and is found dead.
     let hopeless = Arc::new(event("hopeless"));
     for _ in 0..2 {
-        assert_eq!(group.receive(&hopeless).await, Answer::Ack);
+        assert_eq!(group.receive(&hopeless).await, BrokerReply::Ack);
     }
-    assert_eq!(group.receive(&Arc::new(event("unheard-of"))).await, Answer::Ack);
-    let stranger = Envelope::builder("acme", "bad", "/others").id(good.id());
-    assert_eq!(group.receive(&Arc::new(stranger.build().expect("an event"))).await, Answer::Ack);
+    assert_eq!(group.receive(&Arc::new(event("unheard-of"))).await, BrokerReply::Ack);
+    let stranger = Event::builder("acme", "bad", "/others").id(good.id());
+    assert_eq!(
+        group.receive(&Arc::new(stranger.build().expect("an event"))).await,
+        BrokerReply::Ack
+    );
     store.faults().next(Verb::Open, Fault::Refuse);
-    assert_eq!(group.receive(&Arc::new(event("bad"))).await, Answer::Nothing);
+    assert_eq!(group.receive(&Arc::new(event("bad"))).await, BrokerReply::Nothing);
     let all = counts(&[
         ("done", 1.0),
         ("replayed", 2.0),
@@ -379,12 +382,12 @@ async fn the_worst_of_many_failed_events_shows_in_its_gauge() {
     let store = FaultyStore::new(MemoryStore::with(5_000, clock.clone()));
     let inbox = Inbox::new(Executor::new(store));
     let group = by_type(&inbox);
-    let mut events: Vec<Arc<Envelope>> = (0..2_500).map(|_| Arc::new(event("bad"))).collect();
+    let mut events: Vec<Arc<Event>> = (0..2_500).map(|_| Arc::new(event("bad"))).collect();
     for event in &events {
         group.handle(event).await;
     }
     // A listing by digest comes to this one last.
-    let digest = |event: &Envelope| {
+    let digest = |event: &Event| {
         let id = event.id().to_string();
         let of = (event.tenant(), Principal::global());
         semel_core::Key::new(Kind::Event, of.0, "INVENTORY", of.1, &id).expect("a key").digest()

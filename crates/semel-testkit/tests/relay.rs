@@ -1,6 +1,6 @@
 //! What a relay makes of a broker that says nothing about one event and takes the others.
 
-use semel_core::Envelope;
+use semel_core::Event;
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Outbox, PublishError, Publisher, Relay, Selection, Status};
 
@@ -8,8 +8,8 @@ use semel_core::outbox::{Outbox, PublishError, Publisher, Relay, Selection, Stat
 struct Deaf;
 
 impl Publisher for Deaf {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
-        let answer = |event: &Envelope| match event.kind() {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
+        let answer = |event: &Event| match event.kind() {
             "unheard" => Err(PublishError::Unavailable("no answer".to_owned())),
             _ => Ok(()),
         };
@@ -17,8 +17,8 @@ impl Publisher for Deaf {
     }
 }
 
-fn event(kind: &str) -> Envelope {
-    Envelope::builder("acme", kind, "/s").build().expect("an event")
+fn event(kind: &str) -> Event {
+    Event::builder("acme", kind, "/s").build().expect("an event")
 }
 
 #[tokio::test]

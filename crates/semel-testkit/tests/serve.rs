@@ -10,14 +10,14 @@ use semel_core::executor::LocalReplay;
 use semel_core::store::memory::MemoryStore;
 use semel_core::store::{ErrorKind, Store as _};
 use semel_core::{
-    Clock, Command, Error, Executor, Key, OnCrash, Outcome, Record, Recorded, Reference, Served,
-    Settlement, State, Sweeping, Timestamp,
+    Clock, Command, Error, Executor, Finish, Key, OnCrash, Outcome, Record, Recorded, Reference,
+    Served, State, Sweeping, Timestamp,
 };
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 
 type Answer = Result<Served<u32>, Error>;
 
-/// How long an ending is tried that the store does not take.
+/// How long an settlement is tried that the store does not take.
 const BRIEF: Duration = Duration::from_secs(2);
 
 struct Bench {
@@ -39,11 +39,11 @@ impl Bench {
         Self { executor, store, clock, runs: Arc::default() }
     }
 
-    async fn serve(&self, end: fn(u32) -> Settlement<u32>) -> Answer {
+    async fn serve(&self, end: fn(u32) -> Finish<u32>) -> Answer {
         self.serve_as(command(), end).await
     }
 
-    async fn serve_as(&self, command: Command, end: fn(u32) -> Settlement<u32>) -> Answer {
+    async fn serve_as(&self, command: Command, end: fn(u32) -> Finish<u32>) -> Answer {
         let runs = self.runs.clone();
         let run = move |_| async move { end(runs.fetch_add(1, Ordering::SeqCst) + 1) };
         self.executor.serve(command, run).await
@@ -67,26 +67,26 @@ fn command() -> Command {
     Command::new(key())
 }
 
-fn keeps(n: u32) -> Settlement<u32> {
+fn keeps(n: u32) -> Finish<u32> {
     let outcome = Recorded::Whole(Outcome::new("text/plain", n.to_string()));
-    Settlement::Complete { answer: n, outcome }
+    Finish::Complete { answer: n, outcome }
 }
 
-fn refuses(n: u32) -> Settlement<u32> {
+fn refuses(n: u32) -> Finish<u32> {
     let outcome = Recorded::Whole(Outcome::new("text/plain", n.to_string()));
-    Settlement::Refuse { answer: n, outcome }
+    Finish::Refuse { answer: n, outcome }
 }
 
-fn omits(n: u32) -> Settlement<u32> {
-    Settlement::Complete { answer: n, outcome: Recorded::Omitted { bytes: 7 } }
+fn omits(n: u32) -> Finish<u32> {
+    Finish::Complete { answer: n, outcome: Recorded::Omitted { bytes: 7 } }
 }
 
-fn fails(n: u32) -> Settlement<u32> {
-    Settlement::Fail { answer: n, error: "no stock".to_owned() }
+fn fails(n: u32) -> Finish<u32> {
+    Finish::Fail { answer: n, error: "no stock".to_owned() }
 }
 
-fn gives_back(n: u32) -> Settlement<u32> {
-    Settlement::Release { answer: n }
+fn gives_back(n: u32) -> Finish<u32> {
+    Finish::Release { answer: n }
 }
 
 fn executed(answer: &Answer) -> (u32, Option<bool>) {

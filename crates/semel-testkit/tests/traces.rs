@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use semel_core::event::{Envelope, TraceContext};
+use semel_core::event::{Event, TraceContext};
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Outbox, PublishError, Publisher, Relay};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Metadata, Subscriber};
 
 /// The fields of a span or an event, as text.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +59,7 @@ impl Subscriber for Log {
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, event: &Event<'_>) {
+    fn event(&self, event: &tracing::Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let parent = event.parent().map(Id::into_u64);
@@ -73,7 +73,7 @@ impl Subscriber for Log {
 struct TakesAll;
 
 impl Publisher for TakesAll {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         vec![Ok(()); events.len()]
     }
 }
@@ -84,11 +84,11 @@ async fn a_publish_span_names_the_traces_of_its_events() {
     let _here = tracing::subscriber::set_default(log.clone());
     let traces = ["a", "b"].map(|digit| format!("00-{}-{}-01", digit.repeat(32), digit.repeat(16)));
     let outbox = MemoryOutbox::new();
-    let event = || Envelope::builder("acme", "order.placed", "/orders");
+    let event = || Event::builder("acme", "order.placed", "/orders");
     let traced = traces.iter().map(|parent| {
         event().trace(TraceContext::new(parent, None).expect("a trace")).build().expect("an event")
     });
-    let mut events: Vec<Envelope> = traced.collect();
+    let mut events: Vec<Event> = traced.collect();
     events.push(event().build().expect("an event"));
     outbox.append(&mut outbox.clone(), &events).await.expect("memory answers");
     let pass = Relay::new(outbox, TakesAll).pass().await.expect("a pass");

@@ -98,9 +98,9 @@ mod service;
 mod status;
 
 pub use crate::client::{CallKey, UnfitKey};
-pub use crate::fate::Fate;
 pub use crate::future::ResponseFuture;
 pub use crate::problem::{Problem, Slug};
+pub use crate::settle_as::SettleAs;
 pub use codes::{Answered, Codes, released};
 pub use interceptor::{KeyInterceptor, with_key};
 pub use layer::GrpcLayer;

@@ -67,9 +67,9 @@ mod problem;
 mod rules;
 mod service;
 
-pub use crate::fate::Fate;
 pub use crate::future::ResponseFuture;
 pub use crate::problem::{Problem, Slug};
+pub use crate::settle_as::SettleAs;
 pub use answer::REPLAYED;
 pub use later::OPERATIONS;
 pub use layer::{IdempotencyLayer, PROBLEMS};

@@ -7,8 +7,6 @@ pub mod axum;
 mod body;
 #[cfg(feature = "client")]
 pub mod client;
-mod envelope;
-mod fate;
 mod future;
 #[cfg(feature = "grpc")]
 pub mod grpc;
@@ -19,8 +17,10 @@ pub mod key;
 pub mod openapi;
 mod problem;
 mod road;
+mod settle_as;
+mod stored_response;
 
 pub use body::{Body, Collected, collect};
-pub use envelope::{Damaged, Envelope};
 pub use identity::{Scope, Tenant};
 pub use road::{Atomic, Fenced, Road, Transaction, Unprotected};
+pub use stored_response::{Damaged, StoredResponse};

@@ -16,16 +16,16 @@ use self::slug::Facts;
 pub use self::slug::Slug;
 
 /// A problem, before it is written. The layers write their own; this is for a service behind one that
-/// has to tell one itself (a proxy whose upstream is away). A [`Fate`](crate::http::Fate) beside it says
+/// has to tell one itself (a proxy whose upstream is away). A [`SettleAs`](crate::http::SettleAs) beside it says
 /// what becomes of the claim.
 ///
 /// ```
-/// use semel_tower::http::{Fate, PROBLEMS, Problem, Slug};
+/// use semel_tower::http::{SettleAs, PROBLEMS, Problem, Slug};
 ///
 /// let detail = "the upstream did not answer within 30s";
 /// let problem = Problem::new(Slug::UpstreamAmbiguous, detail);
 /// let mut answer = problem.written(PROBLEMS, "/orders");
-/// answer.extensions_mut().insert(Fate::Doubt);
+/// answer.extensions_mut().insert(SettleAs::Doubt);
 /// assert_eq!(answer.status(), 504);
 /// ```
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use http_body::Body as HttpBody;
 use metrics::counter;
 use semel_core::executor::Unit;
 use semel_core::store::{ErrorKind, TransactionalStore};
-use semel_core::{Command, Context, Error, Executor, Served, Settlement, Store};
+use semel_core::{Command, Context, Error, Executor, Finish, Served, Store};
 use tower_service::Service;
 use tracing::Instrument as _;
 
@@ -36,7 +36,7 @@ pub trait Road<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
     where
         A: Send + 'static,
         F: FnOnce(Context, Carry<'_>) -> Fut + Send + 'static,
-        Fut: Future<Output = Settlement<A>> + Send + 'static;
+        Fut: Future<Output = Finish<A>> + Send + 'static;
 }
 
 mod sealed {
@@ -65,7 +65,7 @@ impl<S: Store> Road<S> for Fenced {
     where
         A: Send + 'static,
         F: FnOnce(Context, Carry<'_>) -> Fut + Send + 'static,
-        Fut: Future<Output = Settlement<A>> + Send + 'static,
+        Fut: Future<Output = Finish<A>> + Send + 'static,
     {
         // On the heap: it passes through several futures, and each would keep room for all of it.
         let work = Box::new(work);
@@ -89,7 +89,7 @@ impl<S: TransactionalStore> Road<S> for Atomic {
     where
         A: Send + 'static,
         F: FnOnce(Context, Carry<'_>) -> Fut + Send + 'static,
-        Fut: Future<Output = Settlement<A>> + Send + 'static,
+        Fut: Future<Output = Finish<A>> + Send + 'static,
     {
         let work = Box::new(work);
         executor

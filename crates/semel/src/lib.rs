@@ -113,7 +113,7 @@ pub use semel_tower::openapi;
 pub mod http {
     pub use semel_tower::http::*;
     pub use semel_tower::{
-        Atomic, Body, Collected, Damaged, Envelope, Fenced, Road, Scope, Tenant, Transaction,
+        Atomic, Body, Collected, Damaged, Fenced, Road, Scope, StoredResponse, Tenant, Transaction,
         Unprotected, collect, key,
     };
 }

@@ -7,7 +7,7 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use semel_tower::http::Fate;
+use semel_tower::http::SettleAs;
 use serde_json::json;
 
 /// A request that gets no order and no refund.
@@ -68,7 +68,7 @@ impl IntoResponse for Refusal {
             }
         };
         let fate = match status {
-            StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED => Some(Fate::Release),
+            StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED => Some(SettleAs::Release),
             _ => None,
         };
         let problem = json!({ "status": status.as_u16(), "code": code, "detail": detail });

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel::bus::Bus;
-use semel::event::Envelope;
+use semel::event::Event;
 use semel::inbox::{Consumer, Consuming, Group, Inbox};
 use semel::outbox::{Relay, Relaying};
 use semel::store::TransactionalStore;
@@ -63,16 +63,16 @@ fn groups<S: Tables>(executor: &Executor<S>, letters: &Letters) -> [Group<S>; 3]
         inbox
             .group("INVENTORY")
             .ignore_unknown()
-            .on_atomic(PLACED, |event: Arc<Envelope>, unit| async move {
+            .on_atomic(PLACED, |event: Arc<Event>, unit| async move {
                 shop::reserve(&event, unit).await
             }),
         inbox
             .group("SHIPPING")
             .ignore_unknown()
-            .on_atomic(RESERVED, |event: Arc<Envelope>, unit| async move {
+            .on_atomic(RESERVED, |event: Arc<Event>, unit| async move {
                 shop::pack(&event, unit).await
             }),
-        inbox.group("LETTERS").ignore_unknown().on(PLACED, move |event: Arc<Envelope>, claim| {
+        inbox.group("LETTERS").ignore_unknown().on(PLACED, move |event: Arc<Event>, claim| {
             let letters = letters.clone();
             async move {
                 letters.send(shop::thank(&event, &claim)?);
@@ -133,7 +133,7 @@ impl<S: Tables> Shop<S> {
         placed.into_value().ok_or_else(|| "somebody is placing this order right now".into())
     }
 
-    /// Orders placed, pieces left on the shelf, parcels packed, letters sent.
+    /// Orders placed, pieces left on the shelf, retry payloads packed, letters sent.
     ///
     /// # Errors
     /// The database cannot be read.
@@ -142,8 +142,8 @@ impl<S: Tables> Shop<S> {
         let mut transaction = store.begin().await?;
         let counted = <S as Tables>::count(S::connection(&mut transaction)).await;
         store.rollback(transaction).await;
-        let (orders, pieces, parcels) = counted?;
-        Ok((orders, pieces, parcels, self.letters.sent().len()))
+        let (orders, pieces, retry_payloads) = counted?;
+        Ok((orders, pieces, retry_payloads, self.letters.sent().len()))
     }
 
     /// Closes the shop: what is under way is finished, what waits is there tomorrow.

@@ -1,4 +1,4 @@
-//! A shop whose parts talk by events: an order is placed, the shelf is emptied, a parcel is packed, a
+//! A shop whose parts talk by events: an order is placed, the shelf is emptied, a retry payload is packed, a
 //! letter is sent. Each once, whatever is killed, repeated or lost on the way.
 //!
 //! `shop` is the business, `chain` is the road from a commit to the last consumer. Nothing here

@@ -56,7 +56,7 @@ async fn run() -> Result<(), Trouble> {
 
 async fn play<S: Tables>(store: S, broker: &Broker) -> Result<(), Trouble> {
     let shop = Shop::open(store, broker).await?;
-    let (before, shelf, parcels, _) = shop.count().await?;
+    let (before, shelf, retry_payloads, _) = shop.count().await?;
     if shelf < ORDERS {
         return Err("the shelf is empty; give another --store, or remove the file".into());
     }
@@ -69,18 +69,18 @@ async fn play<S: Tables>(store: S, broker: &Broker) -> Result<(), Trouble> {
             shop.order(&format!("run-{run}-order-{n}"), "tea", 1).await?;
         }
     }
-    let expected = (before + ORDERS, parcels + ORDERS);
+    let expected = (before + ORDERS, retry_payloads + ORDERS);
     loop {
         let (orders, pieces, packed, letters) = shop.count().await?;
         if (orders, packed) == expected && letters == usize::try_from(ORDERS)? {
             println!(
-                "orders {orders}, on the shelf {pieces}, parcels {packed}, letters {letters}, after {:?}",
+                "orders {orders}, on the shelf {pieces}, retry_payloads {packed}, letters {letters}, after {:?}",
                 began.elapsed()
             );
             break;
         }
         if began.elapsed() > Duration::from_secs(60) {
-            let found = format!("orders {orders}, parcels {packed}, letters {letters}");
+            let found = format!("orders {orders}, retry_payloads {packed}, letters {letters}");
             return Err(format!("not everything arrived within a minute: {found}").into());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use semel::event::{Envelope, InvalidEvent};
+use semel::event::{Event, InvalidEvent};
 use semel::executor::{Context, Unit};
 use semel::outbox::Outbox;
 use semel::store::{Inspect, TransactionalStore};
@@ -32,8 +32,8 @@ impl Order {
     ///
     /// # Errors
     /// A part of it is too long.
-    pub fn placed(&self, tenant: &str) -> Result<Envelope, InvalidEvent> {
-        Envelope::builder(tenant, PLACED, "/orders").about("order", &self.id).json(self).build()
+    pub fn placed(&self, tenant: &str) -> Result<Event, InvalidEvent> {
+        Event::builder(tenant, PLACED, "/orders").about("order", &self.id).json(self).build()
     }
 }
 
@@ -57,13 +57,13 @@ where
         order: &Order,
     ) -> impl Future<Output = sqlx::Result<bool>> + Send;
 
-    /// Notes that a parcel was packed for an order. Nothing here stops a second one.
+    /// Notes that a retry payload was packed for an order. Nothing here stops a second one.
     fn pack(
         connection: &mut Conn<Self>,
         order: &Order,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Orders placed, pieces left on the shelf, parcels packed.
+    /// Orders placed, pieces left on the shelf, retry payloads packed.
     fn count(
         connection: &mut Conn<Self>,
     ) -> impl Future<Output = sqlx::Result<(i64, i64, i64)>> + Send;
@@ -73,11 +73,11 @@ where
 pub type Conn<S> = <S as TransactionalStore>::Connection;
 
 const COUNT: &str = "SELECT (SELECT COUNT(*) FROM shop_order), (SELECT pieces FROM shop_shelf), \
-                     (SELECT COUNT(*) FROM shop_parcel)";
+                     (SELECT COUNT(*) FROM shop_retry_payload)";
 const TABLES: [&str; 4] = [
     "CREATE TABLE IF NOT EXISTS shop_order (id TEXT PRIMARY KEY, sku TEXT NOT NULL, quantity BIGINT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS shop_shelf (sku TEXT PRIMARY KEY, pieces BIGINT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS shop_parcel (order_id TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS shop_retry_payload (order_id TEXT NOT NULL)",
     "INSERT INTO shop_shelf (sku, pieces) VALUES ('tea', 100) ON CONFLICT DO NOTHING",
 ];
 
@@ -108,7 +108,7 @@ macro_rules! tables {
             }
 
             async fn pack(connection: &mut $connection, order: &Order) -> sqlx::Result<()> {
-                let pack = "INSERT INTO shop_parcel (order_id) VALUES ($1)";
+                let pack = "INSERT INTO shop_retry_payload (order_id) VALUES ($1)";
                 connection.execute(sqlx::query(pack).bind(order.id.clone())).await.map(drop)
             }
 
@@ -144,7 +144,7 @@ pub async fn place<S: Tables>(
 ///
 /// # Errors
 /// In words; it is tried again.
-pub async fn reserve<S: Tables>(event: &Envelope, mut unit: Unit<S>) -> Result<(), String> {
+pub async fn reserve<S: Tables>(event: &Event, mut unit: Unit<S>) -> Result<(), String> {
     let order: Order = event.parse().map_err(|error| error.to_string())?;
     if !S::take(unit.conn(), &order).await.map_err(|error| error.to_string())? {
         return Err(format!("only a few {} are left", order.sku));
@@ -154,11 +154,11 @@ pub async fn reserve<S: Tables>(event: &Envelope, mut unit: Unit<S>) -> Result<(
     unit.append([reserved]).await.map_err(|error| error.to_string())
 }
 
-/// Packs a parcel for an order whose goods were taken.
+/// Packs a retry payload for an order whose goods were taken.
 ///
 /// # Errors
 /// In words; it is tried again.
-pub async fn pack<S: Tables>(event: &Envelope, mut unit: Unit<S>) -> Result<(), String> {
+pub async fn pack<S: Tables>(event: &Event, mut unit: Unit<S>) -> Result<(), String> {
     let order: Order = event.parse().map_err(|error| error.to_string())?;
     S::pack(unit.conn(), &order).await.map_err(|error| error.to_string())
 }
@@ -168,7 +168,7 @@ pub async fn pack<S: Tables>(event: &Envelope, mut unit: Unit<S>) -> Result<(), 
 ///
 /// # Errors
 /// In words; it is tried again.
-pub fn thank(event: &Envelope, claim: &Context) -> Result<String, String> {
+pub fn thank(event: &Event, claim: &Context) -> Result<String, String> {
     let order: Order = event.parse().map_err(|error| error.to_string())?;
     let key = claim.downstream_key("letter").map_err(|error| error.to_string())?;
     Ok(format!("letter {key}: thank you for {} {}", order.quantity, order.sku))

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::store::{
-    Change, Draft, Ending, Finding, Guarantee, Listen, Opened, Peeked, Result, Settled, Swapped,
-    Swept,
+    Change, Draft, Finding, Guarantee, Listen, Opened, Peeked, Result, Settled, Settlement,
+    Swapped, Swept,
 };
 use semel_core::{Hint, Key, Lease, Store, Version};
 
@@ -54,9 +54,9 @@ impl<S: Store> Store for Counted<S> {
     fn settle(
         &self,
         lease: &Lease,
-        ending: &Ending,
+        settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send {
-        self.store.settle(lease, ending)
+        self.store.settle(lease, settlement)
     }
 
     fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<Peeked>>> + Send {

@@ -10,7 +10,7 @@ mod latency;
 mod relay;
 mod wire;
 
-use semel_core::Envelope;
+use semel_core::Event;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
@@ -24,8 +24,8 @@ use super::report::Report;
 const KIND: &str = "order.placed";
 
 /// An event about an order, with about 200 bytes of payload.
-fn event(order: u64) -> Envelope {
-    Envelope::builder("bench", KIND, "/bench")
+fn event(order: u64) -> Event {
+    Event::builder("bench", KIND, "/bench")
         .about("order", &order.to_string())
         .json(&serde_json::json!({ "id": order, "note": "n".repeat(170) }))
         .build()

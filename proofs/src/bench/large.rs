@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use semel_core::executor::LocalReplay;
-use semel_core::store::{Ending, Opened, Settled};
+use semel_core::store::{Opened, Settled, Settlement};
 use semel_core::{Executor, Lease, Store, Sweeping};
 use tokio::task::JoinSet;
 
@@ -82,7 +82,7 @@ async fn opening<S: Store + Clone>(store: &S, tasks: usize, pace: Pace) -> Resul
                 };
                 let (digest, attempt_id) = (draft.key.digest(), draft.attempt_id);
                 let lease = Lease { digest, fence, attempt_id };
-                if store.settle(&lease, &Ending::Removed).await? != Settled::Done {
+                if store.settle(&lease, &Settlement::Removed).await? != Settled::Done {
                     return Err("the claim could not be given back".into());
                 }
             }

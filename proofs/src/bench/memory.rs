@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::store::memory::MemoryStore;
-use semel_core::store::{Ending, Opened, Settled};
+use semel_core::store::{Opened, Settled, Settlement};
 use semel_core::{Clock, Lease, Outcome, Recorded, Store};
 
 use super::arguments::Arguments;
@@ -40,9 +40,9 @@ impl Contender for Verbs {
     }
 }
 
-fn succeeded(keep: Duration) -> Ending {
+fn succeeded(keep: Duration) -> Settlement {
     let outcome = Recorded::Whole(Outcome::new(Outcome::JSON, BODY.to_vec()));
-    Ending::Succeeded { outcome, keep }
+    Settlement::Succeeded { outcome, keep }
 }
 
 /// Reads a record, called directly.

@@ -171,7 +171,7 @@ impl Own {
             .bind(micros(draft.lease))
             .bind(draft.on_crash.code())
             .bind(micros(draft.keep))
-            // No parcel: a command has none.
+            // No retry payload: a command has none.
             .bind(None::<&[u8]>)
             .bind(None::<&str>)
             .bind(None::<&str>)

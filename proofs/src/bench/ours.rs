@@ -52,7 +52,7 @@ pub(crate) fn draft(number: u64) -> Draft {
         lease: policy.lease,
         on_crash: OnCrash::Rerun,
         keep: policy.keep,
-        parcel: None,
+        retry_payload: None,
     }
 }
 

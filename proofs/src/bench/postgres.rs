@@ -142,7 +142,7 @@ impl Own {
             .bind(keep)
             .bind(lease + keep)
             .bind(i64::from_be_bytes([a, b, c, d, e, f, g, h]))
-            // No parcel: a command has none.
+            // No retry payload: a command has none.
             .bind(None::<&[u8]>)
             .bind(None::<&str>)
             .bind(None::<&str>)

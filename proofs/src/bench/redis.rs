@@ -86,7 +86,7 @@ impl Site {
     }
 }
 
-/// What a claim and an ending look like on the wire.
+/// What a claim and an settlement look like on the wire.
 struct Packing {
     running: Vec<u8>,
     settled: Vec<u8>,
@@ -102,9 +102,9 @@ impl Packing {
         };
         let running = redis::cmd("GET").arg(&name).query_async(&mut connection).await?;
         let outcome = Recorded::Whole(Outcome::new(Outcome::JSON, BODY.to_vec()));
-        let ending = semel_core::store::Ending::Succeeded { outcome, keep: draft.keep };
+        let settlement = semel_core::store::Settlement::Succeeded { outcome, keep: draft.keep };
         let lease = Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id };
-        let _ = store.settle(&lease, &ending).await?;
+        let _ = store.settle(&lease, &settlement).await?;
         let settled = redis::cmd("GET").arg(&name).query_async(&mut connection).await?;
         Ok(Self { running, settled })
     }
@@ -145,7 +145,7 @@ impl Contender for Own {
         end.arg(&self.channel).arg(&ours::key(number).digest().hint().0[..]);
         let ended: Value = end.invoke_async(&mut connection).await?;
         if ended != Value::Int(fence) {
-            return Err(format!("our own ending was refused: {ended:?}").into());
+            return Err(format!("our own settlement was refused: {ended:?}").into());
         }
         Ok(())
     }

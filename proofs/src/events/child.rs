@@ -9,7 +9,7 @@ use semel_core::executor::Unit;
 use semel_core::inbox::{Group, Inbox};
 use semel_core::outbox::{PublishError, Publisher, Relay};
 use semel_core::testing::failpoint;
-use semel_core::{Envelope, Executor, OnFailure, Policy};
+use semel_core::{Event, Executor, OnFailure, Policy};
 
 use super::broker::{Broker, Drive};
 use super::table::{self, EventDatabase};
@@ -130,11 +130,11 @@ async fn relay<S: EventDatabase>(
 /// A publisher that dies in the middle of publishing, and publishes again what it did before.
 struct Troubled<P> {
     publisher: P,
-    seen: std::sync::Mutex<Vec<Envelope>>,
+    seen: std::sync::Mutex<Vec<Event>>,
 }
 
 impl<P: Publisher> Publisher for Troubled<P> {
-    async fn publish(&self, events: &[Envelope]) -> Vec<std::result::Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<std::result::Result<(), PublishError>> {
         let publishing = self.publisher.publish(events);
         let mut publishing = std::pin::pin!(publishing);
         // Sent, and not confirmed yet.
@@ -175,7 +175,7 @@ fn group<S: EventDatabase>(executor: &Executor<S>, name: &'static str, fails: u3
     };
     let group = Inbox::new(executor.clone()).policy(policy).group(name);
     let group = if name == ORDERED { group.ordered() } else { group };
-    group.on_atomic("thing.moved", move |event: Arc<Envelope>, mut unit: Unit<S>| async move {
+    group.on_atomic("thing.moved", move |event: Arc<Event>, mut unit: Unit<S>| async move {
         let number: i64 = event.parse().map_err(|error| error.to_string())?;
         let lane = event.aggregate().map_or("", |aggregate| &aggregate.id);
         let id = event.id().to_string();

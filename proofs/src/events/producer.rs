@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel_core::executor::Unit;
-use semel_core::{Command, Envelope, Executor, Key};
+use semel_core::{Command, Event, Executor, Key};
 use tokio::sync::Mutex as Turn;
 use tokio::task::JoinSet;
 
@@ -72,7 +72,7 @@ async fn tell<S: EventDatabase>(executor: &Executor<S>, lanes: &Lanes, book: &Mu
     let at = fastrand::usize(..LANES);
     let mut next = lanes[at].lock().await;
     let lane = format!("lane-{at}");
-    let events: Vec<Envelope> = (1..=EACH).map(|n| event(&lane, *next + n)).collect();
+    let events: Vec<Event> = (1..=EACH).map(|n| event(&lane, *next + n)).collect();
     let takes_back = fastrand::u32(..ROLLED_BACK) == 0;
     let ids = || events.iter().map(|event| event.id().to_string());
     if takes_back {
@@ -101,8 +101,8 @@ async fn tell<S: EventDatabase>(executor: &Executor<S>, lanes: &Lanes, book: &Mu
     events.len() as u64
 }
 
-fn event(lane: &str, number: i64) -> Envelope {
-    Envelope::builder("acme", "thing.moved", "/proof")
+fn event(lane: &str, number: i64) -> Event {
+    Event::builder("acme", "thing.moved", "/proof")
         .about("thing", lane)
         .json(&number)
         .build()

@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use semel_core::event::Unreadable;
-use semel_core::inbox::{Answer, Consumer, Failure, Inbox, Message, Source, SourceError};
+use semel_core::inbox::{BrokerReply, Consumer, Failure, Inbox, Message, Source, SourceError};
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Outbox, PublishError, Publisher, Relay};
 use semel_core::store::TransactionalStore;
 use semel_core::store::memory::MemoryStore;
-use semel_core::{Envelope, Executor, State};
+use semel_core::{Event, Executor, State};
 use semel_proofs::events::{EventDatabase, Visitor, visit};
 use semel_proofs::on_stores;
 use semel_proofs::place::Place;
 
-fn event(name: &str) -> Envelope {
-    Envelope::builder("acme", "thing.moved", "/proof").json(&name).build().expect("an event")
+fn event(name: &str) -> Event {
+    Event::builder("acme", "thing.moved", "/proof").json(&name).build().expect("an event")
 }
 
 /// Takes what it is given, but for the first time that it is asked.
 #[derive(Clone, Default)]
 struct Shy {
     asked: Arc<AtomicU32>,
-    taken: Arc<Mutex<Vec<Envelope>>>,
+    taken: Arc<Mutex<Vec<Event>>>,
 }
 
 impl Shy {
@@ -35,7 +35,7 @@ impl Shy {
 }
 
 impl Publisher for Shy {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         if self.asked.fetch_add(1, Ordering::SeqCst) == 0 {
             let down = || Err(PublishError::Unavailable("not yet".to_owned()));
             return events.iter().map(|_| down()).collect();
@@ -113,8 +113,8 @@ on_stores!(an_event_that_was_given_back_is_published: sqlite postgres mysql);
 /// A broker in this process: what was brought and not acknowledged can be brought again.
 #[derive(Clone, Default)]
 struct Queue {
-    waiting: Arc<Mutex<VecDeque<Envelope>>>,
-    brought: Arc<Mutex<Vec<Envelope>>>,
+    waiting: Arc<Mutex<VecDeque<Event>>>,
+    brought: Arc<Mutex<Vec<Event>>>,
     came: Arc<tokio::sync::Notify>,
 }
 
@@ -123,7 +123,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Queue {
-    fn put(&self, event: Envelope) {
+    fn put(&self, event: Event) {
         locked(&self.waiting).push_back(event);
         self.came.notify_one();
     }
@@ -136,7 +136,7 @@ impl Queue {
 }
 
 struct Brought {
-    event: Envelope,
+    event: Event,
     queue: Queue,
 }
 
@@ -160,7 +160,7 @@ impl Source for Queue {
 }
 
 impl Message for Brought {
-    fn envelope(&self) -> Result<Envelope, Unreadable> {
+    fn envelope(&self) -> Result<Event, Unreadable> {
         Ok(self.event.clone())
     }
 
@@ -172,8 +172,8 @@ impl Message for Brought {
         false
     }
 
-    async fn answer(&self, answer: Answer) -> Result<(), SourceError> {
-        if answer == Answer::Ack {
+    async fn answer(&self, answer: BrokerReply) -> Result<(), SourceError> {
+        if answer == BrokerReply::Ack {
             locked(&self.queue.brought).retain(|event| event.id() != self.event.id());
         }
         Ok(())
@@ -237,7 +237,7 @@ impl Visitor for Failing {
         let group = inbox.group("BILLING");
         let kept = group.failures(State::Failed, None, 10).await.expect("a list").entries;
         assert_eq!(kept.len(), 1, "failures on record");
-        assert!(kept[0].record.parcel.is_some(), "with its envelope");
+        assert!(kept[0].record.retry_payload.is_some(), "with its envelope");
     }
 }
 

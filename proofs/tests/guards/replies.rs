@@ -77,10 +77,10 @@ on_stores!(a_lost_reply_of_complete_is_found_out: memory sqlite postgres mysql r
 
 /// Discards the record, so that the next round starts anew.
 async fn forget(place: &Place) {
-    use semel_core::store::{Change, Ending, Swapped};
+    use semel_core::store::{Change, Settlement, Swapped};
     let store = place.backend().open().await.expect("a store");
     let key = semel_proofs::scene::key("k");
     let record = store.peek(&key).await.expect("readable").expect("a record").record;
-    let swapped = store.swap(&key, record.version(), &Change::End(Ending::Removed)).await;
+    let swapped = store.swap(&key, record.version(), &Change::Settle(Settlement::Removed)).await;
     assert!(matches!(swapped, Ok(Swapped::Done { .. })));
 }

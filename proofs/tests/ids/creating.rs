@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use semel_core::executor::{Claimed, Served, Settlement};
+use semel_core::executor::{Claimed, Finish, Served};
 use semel_core::outbox::{Outbox, Selection};
 use semel_core::store::Filter;
 use semel_core::{
-    Command, Envelope, Error, Execution, Executor, Fingerprint, Key, Outcome, Recorded, Wait,
+    Command, Error, Event, Execution, Executor, Fingerprint, Key, Outcome, Recorded, Wait,
 };
 use semel_ids::create::{CreateError, CreateExt as _};
 use semel_ids::resource::{Order, Payment, Sku};
@@ -41,8 +41,8 @@ fn command(id: &str) -> Command {
     Command::new(key).fingerprint(Fingerprint::of_body(b"{\"cents\":5}"))
 }
 
-fn told(order: TypedId<Order>) -> Envelope {
-    let event = Envelope::builder(ACME, "order.created", "/orders");
+fn told(order: TypedId<Order>) -> Event {
+    let event = Event::builder(ACME, "order.created", "/orders");
     event.about("order", &order.to_string()).build().expect("an event")
 }
 
@@ -262,9 +262,9 @@ async fn a_thing_is_made_in_a_transaction_that_a_door_has_opened<S: Whole>() {
             match creation.run(|making| make(making, fails)).await {
                 Ok(Made { order, .. }) => {
                     let outcome = Recorded::Whole(Outcome::new("text/plain", order.to_string()));
-                    Settlement::Complete { answer: Some(order), outcome }
+                    Finish::Complete { answer: Some(order), outcome }
                 }
-                Err(error) => Settlement::Fail { answer: None, error: error.to_string() },
+                Err(error) => Finish::Fail { answer: None, error: error.to_string() },
             }
         });
         served.await.expect("served")

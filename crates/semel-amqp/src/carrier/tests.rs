@@ -4,8 +4,8 @@ use semel_core::Timestamp;
 
 use super::*;
 
-fn event() -> Envelope {
-    Envelope::builder("acme", "order.placed", "/orders")
+fn event() -> Event {
+    Event::builder("acme", "order.placed", "/orders")
         .about("order", "ord_1")
         .payload("text/plain", "hello")
         .attribute("odd", "☃ 🦀")

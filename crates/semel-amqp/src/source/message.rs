@@ -9,8 +9,8 @@ use bytes::Bytes;
 use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
 use lapin::{Acker, BasicProperties};
-use semel_core::event::{Envelope, Unreadable};
-use semel_core::inbox::{Answer, Message, SourceError};
+use semel_core::event::{Event, Unreadable};
+use semel_core::inbox::{BrokerReply, Message, SourceError};
 
 use super::counter::Counter;
 use super::told;
@@ -94,7 +94,7 @@ impl AmqpMessage {
 }
 
 impl Message for AmqpMessage {
-    fn envelope(&self) -> Result<Envelope, Unreadable> {
+    fn envelope(&self) -> Result<Event, Unreadable> {
         let tenant = self.counter.shared.tenant.as_deref();
         carrier::envelope(&self.properties, &self.body, tenant)
     }
@@ -107,11 +107,11 @@ impl Message for AmqpMessage {
         self.redelivered
     }
 
-    async fn answer(&self, answer: Answer) -> Result<(), SourceError> {
+    async fn answer(&self, answer: BrokerReply) -> Result<(), SourceError> {
         match answer {
-            Answer::Ack => self.ack().await,
-            Answer::Later(delay) => self.later(delay).await,
-            Answer::Nothing => {
+            BrokerReply::Ack => self.ack().await,
+            BrokerReply::Later(delay) => self.later(delay).await,
+            BrokerReply::Nothing => {
                 self.give_back_after(self.counter.shared.patience);
                 Ok(())
             }

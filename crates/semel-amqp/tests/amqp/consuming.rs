@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lapin::options::QueueDeleteOptions;
-use semel_core::inbox::{Answer, Message as _, Source as _};
+use semel_core::inbox::{BrokerReply, Message as _, Source as _};
 use semel_core::outbox::Publisher as _;
 
 use crate::fixture::{GROUP, Place, about, next, take, within};
@@ -17,9 +17,12 @@ async fn what_was_put_off_comes_once() {
     assert_eq!(publisher.publish(&sent).await, vec![Ok(()); sent.len()]);
     for _ in &sent {
         let message = next(&source).await;
-        message.answer(Answer::Later(Duration::from_millis(300))).await.expect("it is put off");
+        message
+            .answer(BrokerReply::Later(Duration::from_millis(300)))
+            .await
+            .expect("it is put off");
     }
-    let mut missing: Vec<_> = sent.iter().map(semel_core::event::Envelope::id).collect();
+    let mut missing: Vec<_> = sent.iter().map(semel_core::event::Event::id).collect();
     while !missing.is_empty() {
         let event = take(&source).await;
         assert!(missing.contains(&event.id()), "it came twice");
@@ -41,7 +44,7 @@ async fn a_message_can_be_put_off_again_and_again() {
     for _ in 0..5 {
         let message = next(&source).await;
         assert_eq!(message.envelope().expect("an event"), sent);
-        message.answer(Answer::Later(Duration::from_millis(20))).await.expect("it is put off");
+        message.answer(BrokerReply::Later(Duration::from_millis(20))).await.expect("it is put off");
     }
     assert_eq!(take(&source).await, sent);
 }
@@ -57,12 +60,15 @@ async fn a_message_that_cannot_be_put_off_is_not_lost() {
     assert_eq!(publisher.publish(std::slice::from_ref(&sent)).await, [Ok(())]);
     // The first use remembers that the queue is there.
     let message = next(&source).await;
-    message.answer(Answer::Later(Duration::from_millis(10))).await.expect("it is put off");
+    message.answer(BrokerReply::Later(Duration::from_millis(10))).await.expect("it is put off");
     let message = next(&source).await;
     let queue = place.queue(GROUP, ".retry.1s");
     let gone = client.channel.queue_delete(queue.into(), QueueDeleteOptions::default());
     gone.await.expect("the broker is there");
-    message.answer(Answer::Later(Duration::from_millis(10))).await.expect_err("nowhere to put it");
+    message
+        .answer(BrokerReply::Later(Duration::from_millis(10)))
+        .await
+        .expect_err("nowhere to put it");
     drop(message);
     assert_eq!(take(&source).await, sent);
 }
@@ -111,7 +117,7 @@ async fn nothing_is_lost_when_next_is_dropped() {
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
     let publisher = place.publisher().connect().await.expect("the broker is there");
     let sent: Vec<_> = (0..200).map(|it| about(&format!("ord_{it}"))).collect();
-    let mut missing: Vec<_> = sent.iter().map(semel_core::event::Envelope::id).collect();
+    let mut missing: Vec<_> = sent.iter().map(semel_core::event::Event::id).collect();
     let taking = async {
         while !missing.is_empty() {
             let limit = Duration::from_micros(300);
@@ -119,7 +125,7 @@ async fn nothing_is_lost_when_next_is_dropped() {
                 tokio::task::yield_now().await;
                 continue;
             };
-            message.answer(Answer::Ack).await.expect("the broker is there");
+            message.answer(BrokerReply::Ack).await.expect("the broker is there");
             let id = message.envelope().expect("an event").id();
             assert!(missing.contains(&id), "it came twice");
             missing.retain(|other| *other != id);
@@ -137,8 +143,7 @@ async fn a_group_takes_only_its_kinds() {
     let _all = place.source("audit", false).connect().await.expect("the broker is there");
     let publisher = place.publisher().connect().await.expect("the broker is there");
     let of = |kind: &str| {
-        let event =
-            semel_core::event::Envelope::builder("acme", kind, "/orders").about("order", "1");
+        let event = semel_core::event::Event::builder("acme", kind, "/orders").about("order", "1");
         event.build().expect("a valid event")
     };
     let sent = [of("order.placed"), of("cart.filled"), of("order.line.added"), of("order.paid")];
@@ -158,7 +163,7 @@ async fn groups_of_any_number_of_queues_get_every_event() {
     let sent: Vec<_> = (0..200).map(|it| about(&format!("ord_{it}"))).collect();
     assert_eq!(publisher.publish(&sent).await, vec![Ok(()); sent.len()]);
     for source in [&three, &all] {
-        let mut missing: Vec<_> = sent.iter().map(semel_core::event::Envelope::id).collect();
+        let mut missing: Vec<_> = sent.iter().map(semel_core::event::Event::id).collect();
         while !missing.is_empty() {
             let id = take(source).await.id();
             missing.retain(|other| *other != id);
@@ -176,7 +181,7 @@ async fn what_an_ordered_source_keeps_for_later_is_given_back_when_it_goes() {
     assert_eq!(publisher.publish(std::slice::from_ref(&sent)).await, [Ok(())]);
     let message = next(&source).await;
     assert!(!message.redelivered());
-    message.answer(Answer::Later(Duration::from_secs(3_600))).await.expect("it is kept");
+    message.answer(BrokerReply::Later(Duration::from_secs(3_600))).await.expect("it is kept");
     drop((message, source));
     let heir = place.source(GROUP, true).connect().await.expect("the broker is there");
     assert_eq!(take(&heir).await, sent);
@@ -194,5 +199,5 @@ async fn a_message_that_was_in_hands_before_says_so() {
     drop(message);
     let message = next(&source).await;
     assert!(message.redelivered());
-    message.answer(Answer::Ack).await.expect("the broker is there");
+    message.answer(BrokerReply::Ack).await.expect("the broker is there");
 }

@@ -16,8 +16,8 @@ use semel_amqp::{
     AmqpMessage, AmqpPublisher, AmqpSource, BUCKETS, PublisherBuilder, SourceBuilder,
 };
 use semel_core::AttemptId;
-use semel_core::event::Envelope;
-use semel_core::inbox::{Answer, Message as _, Source as _};
+use semel_core::event::Event;
+use semel_core::inbox::{BrokerReply, Message as _, Source as _};
 use semel_core::outbox::{PublishError, Publisher as _};
 use semel_testkit::BrokerFixture;
 use semel_testkit::servers::{Options, RabbitMq, Server};
@@ -240,8 +240,8 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 }
 
 /// An event about an order.
-pub(crate) fn about(order: &str) -> Envelope {
-    let event = Envelope::builder("acme", "order.placed", "/orders").about("order", order);
+pub(crate) fn about(order: &str) -> Event {
+    let event = Event::builder("acme", "order.placed", "/orders").about("order", order);
     event.json(&order).build().expect("a valid event")
 }
 
@@ -259,14 +259,14 @@ pub(crate) async fn next(source: &AmqpSource) -> AmqpMessage {
 }
 
 /// The next event, acked.
-pub(crate) async fn take(source: &AmqpSource) -> Envelope {
+pub(crate) async fn take(source: &AmqpSource) -> Event {
     let message = next(source).await;
-    message.answer(Answer::Ack).await.expect("the broker is there");
+    message.answer(BrokerReply::Ack).await.expect("the broker is there");
     message.envelope().expect("the message is an event")
 }
 
 /// Publishes until the broker has confirmed it, as a relay does.
-pub(crate) async fn insist(publisher: &AmqpPublisher, event: &Envelope) {
+pub(crate) async fn insist(publisher: &AmqpPublisher, event: &Event) {
     let insisting = async {
         loop {
             match &publisher.publish(std::slice::from_ref(event)).await[..] {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use semel_core::inbox::{Answer, Message as _};
+use semel_core::inbox::{BrokerReply, Message as _};
 
 use crate::fixture::{GROUP, Place, next, take};
 
@@ -99,7 +99,7 @@ async fn what_is_no_event_is_handed_over_as_it_is() {
         message.envelope().expect_err("it is no event");
         assert!(message.raw().ends_with(b"\n\xffnothing"), "{message:?}");
         shown.insert(message.raw());
-        message.answer(Answer::Ack).await.expect("the broker is there");
+        message.answer(BrokerReply::Ack).await.expect("the broker is there");
     }
     assert_eq!(shown.len(), count, "their bodies are equal, and they are not: {shown:?}");
 }
@@ -118,13 +118,16 @@ async fn a_strangers_message_can_be_put_off_and_reaches_nobody_else() {
         .with_user_id("guest".into())
         .with_message_id("m-1".into());
     client.put(&place.exchange, b"any", properties).await;
-    next(&other).await.answer(Answer::Ack).await.expect("the first went to both");
+    next(&other).await.answer(BrokerReply::Ack).await.expect("the first went to both");
     let message = next(&source).await;
     assert_eq!(&message.raw()[..], b"message-id: m-1\nx-kept: yes\n\nany");
-    message.answer(Answer::Later(std::time::Duration::from_millis(10))).await.expect("put off");
+    message
+        .answer(BrokerReply::Later(std::time::Duration::from_millis(10)))
+        .await
+        .expect("put off");
     let again = next(&source).await;
     assert_eq!(again.raw(), message.raw());
-    again.answer(Answer::Ack).await.expect("the broker is there");
+    again.answer(BrokerReply::Ack).await.expect("the broker is there");
     use semel_core::inbox::Source as _;
     let more = tokio::time::timeout(std::time::Duration::from_secs(1), other.next()).await;
     assert!(more.is_err(), "the copy went to another queue");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::inbox::{Answer, Message as _};
+use semel_core::inbox::{BrokerReply, Message as _};
 use semel_core::outbox::{PublishError, Publisher as _};
 
 use crate::fixture::{GROUP, Place, about, insist, next, take, within};
@@ -19,14 +19,14 @@ async fn faults_an_ordered_lane_keeps_its_order_when_the_broker_is_killed() {
     let in_hands = next(&source).await;
     assert_eq!(in_hands.envelope().expect("an event").id(), sent[1].id());
     place.kill_and_restart().await;
-    in_hands.answer(Answer::Ack).await.expect_err("its channel is gone");
+    in_hands.answer(BrokerReply::Ack).await.expect_err("its channel is gone");
     // The first one's ack may have died with the broker.
     let mut seen = Vec::new();
     while seen.last() != Some(&sent[5].id()) {
         seen.push(take(&source).await.id());
     }
     seen.dedup();
-    let wanted: Vec<_> = sent.iter().map(semel_core::event::Envelope::id).collect();
+    let wanted: Vec<_> = sent.iter().map(semel_core::event::Event::id).collect();
     let from = wanted.len() - seen.len();
     assert!(from <= 1, "the one in hands came again: {seen:?}");
     assert_eq!(seen, wanted[from..]);
@@ -42,10 +42,13 @@ async fn faults_what_waits_for_later_survives_a_kill() {
     assert_eq!(publisher.publish(&sent).await, vec![Ok(()); sent.len()]);
     for _ in &sent {
         let message = next(&source).await;
-        message.answer(Answer::Later(Duration::from_millis(900))).await.expect("it is put off");
+        message
+            .answer(BrokerReply::Later(Duration::from_millis(900)))
+            .await
+            .expect("it is put off");
     }
     place.kill_and_restart().await;
-    let mut missing: Vec<_> = sent.iter().map(semel_core::event::Envelope::id).collect();
+    let mut missing: Vec<_> = sent.iter().map(semel_core::event::Event::id).collect();
     while !missing.is_empty() {
         let id = take(&source).await.id();
         missing.retain(|other| *other != id);

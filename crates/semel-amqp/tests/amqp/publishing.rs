@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions};
 use lapin::types::FieldTable;
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Outbox as _, PublishError, Publisher as _, Relay, Selection, Status};
 use semel_testkit::servers::Options;
 
 use crate::fixture::{GROUP, Place, about, insist, take};
 
-fn of(kind: &str) -> Envelope {
-    Envelope::builder("acme", kind, "/orders").build().expect("a valid event")
+fn of(kind: &str) -> Event {
+    Event::builder("acme", kind, "/orders").build().expect("a valid event")
 }
 
 fn is_refused(answer: &Result<(), PublishError>, why: &str) -> bool {
@@ -69,7 +69,7 @@ async fn an_event_that_the_broker_finds_too_large_is_refused_and_its_neighbours_
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
     let publisher = place.publisher().connect().await.expect("the broker is there");
     let sized = |bytes: usize| {
-        let event = Envelope::builder("acme", "order.placed", "/orders");
+        let event = Event::builder("acme", "order.placed", "/orders");
         event.payload("application/octet-stream", vec![7; bytes]).build().expect("a valid event")
     };
     let batch = [sized(1), sized(65_537), sized(65_536), sized(100_000), sized(2)];
@@ -116,7 +116,7 @@ async fn a_producer_that_starts_before_any_consumer_loses_nothing() {
         }
         let relaying = relay.start();
         let source = place.source(GROUP, false).connect().await.expect("the broker is there");
-        let mut expected: BTreeSet<_> = events.iter().map(Envelope::id).collect();
+        let mut expected: BTreeSet<_> = events.iter().map(Event::id).collect();
         while !expected.is_empty() {
             expected.remove(&take(&source).await.id());
         }
@@ -167,7 +167,7 @@ async fn attributes_that_do_not_fit_into_a_frame_are_refused() {
     let publisher = semel_amqp::AmqpPublisher::builder(&url).exchange(&place.exchange);
     let publisher = publisher.connect().await.expect("the broker is there");
     let with = |count: usize| {
-        let event = Envelope::builder("acme", "order.placed", "/orders");
+        let event = Event::builder("acme", "order.placed", "/orders");
         let named = (0..count).map(|at| format!("a{at}"));
         let full = named.fold(event, |event, name| event.attribute(&name, &"v".repeat(1_000)));
         full.build().expect("a valid event")

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::headers::{self, Headers};
-use super::{Aggregate, Envelope, EventId, InvalidEvent, TraceContext};
+use super::{Aggregate, Event, EventId, InvalidEvent, TraceContext};
 use crate::clock::Timestamp;
 
 /// The content type of structured mode.
@@ -89,7 +89,7 @@ pub struct Carried<'a> {
     pub tenant: Option<Cow<'a, str>>,
 }
 
-impl Envelope {
+impl Event {
     /// Its attributes for binary mode, without a carrier's prefix, `datacontenttype` included.
     pub fn cloud_attributes(&self) -> Vec<(&str, Cow<'_, str>)> {
         let mut all: Vec<(&str, Cow<'_, str>)> = vec![

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{Builder, Envelope, InvalidEvent};
+use super::{Builder, Event, InvalidEvent};
 
 /// Most headers of an event.
 pub const MAX_HEADERS: usize = 64;
@@ -83,7 +83,7 @@ fn invalid(got: String) -> InvalidEvent {
     InvalidEvent::Headers { got }
 }
 
-impl Envelope {
+impl Event {
     /// The sender's headers as a JSON object; `None` if there are none.
     pub fn headers_json(&self) -> Option<&str> {
         self.headers.as_deref()

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::cloud::{Carried, Unreadable};
-use super::{Envelope, MAX_ATTRIBUTES, MAX_HEADERS_BYTES, MAX_VALUE};
+use super::{Event, MAX_ATTRIBUTES, MAX_HEADERS_BYTES, MAX_VALUE};
 
 /// The content type of a packed envelope.
 pub const PACKED: &str = "application/vnd.semel.event";
@@ -16,7 +16,7 @@ pub const PACKED: &str = "application/vnd.semel.event";
 pub const MAX_PACKED_ATTRIBUTES: usize =
     2 * ((MAX_ATTRIBUTES + 16) * (MAX_VALUE + 32) + MAX_HEADERS_BYTES);
 
-impl Envelope {
+impl Event {
     /// Packs the event for [`unpack`](Self::unpack).
     pub fn pack(&self) -> Vec<u8> {
         let mut packed = self.packed_attributes();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-fn event() -> Envelope {
-    Envelope::builder("acme", "order.placed", "/orders")
+fn event() -> Event {
+    Event::builder("acme", "order.placed", "/orders")
         .about("order", "ord_1")
         .json(&serde_json::json!({ "cents": 9_007_199_254_740_993_u64 }))
         .attribute("region", "eu")
@@ -21,31 +21,31 @@ fn event() -> Envelope {
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-fn through_attributes(event: &Envelope) -> Envelope {
+fn through_attributes(event: &Event) -> Event {
     let attributes: BTreeMap<_, _> =
         event.cloud_attributes().into_iter().map(|(name, v)| (Cow::from(name), v)).collect();
     let payload = event.payload().clone();
-    Envelope::from_cloud(Carried { attributes, payload, ..Carried::default() }).expect("an event")
+    Event::from_cloud(Carried { attributes, payload, ..Carried::default() }).expect("an event")
 }
 
 #[test]
 fn an_event_survives_both_modes_byte_by_byte() {
-    let odd = Envelope::builder("acme", "blob", "/b").payload("image/png", vec![0, 159, 146, 150]);
-    let spaced = Envelope::builder("acme", "j", "/b").payload(Envelope::JSON, " {\"a\" : 1.0} ");
-    let empty = Envelope::builder("acme", "empty", "/b");
+    let odd = Event::builder("acme", "blob", "/b").payload("image/png", vec![0, 159, 146, 150]);
+    let spaced = Event::builder("acme", "j", "/b").payload(Event::JSON, " {\"a\" : 1.0} ");
+    let empty = Event::builder("acme", "empty", "/b");
     for event in [event(), odd.build().unwrap(), spaced.build().unwrap(), empty.build().unwrap()] {
         assert_eq!(through_attributes(&event), event);
         let document = event.to_json();
-        assert_eq!(Envelope::from_json(&document, None), Ok(event.clone()));
+        assert_eq!(Event::from_json(&document, None), Ok(event.clone()));
     }
 }
 
 #[test]
 fn a_packed_event_is_hardly_larger_than_the_event_and_survives_byte_by_byte() {
-    let lines = Envelope::builder("acme", "blob", "/b").payload("text/csv", "a,b\n1,\"2\"\n");
+    let lines = Event::builder("acme", "blob", "/b").payload("text/csv", "a,b\n1,\"2\"\n");
     let bytes: Vec<u8> = (0..1_000_000_u32).map(|i| (i % 256) as u8).collect();
-    let odd = Envelope::builder("acme", "blob", "/b").payload("image/png", bytes);
-    let values = (0..MAX_ATTRIBUTES).fold(Envelope::builder("t", "k", "/s"), |event, i| {
+    let odd = Event::builder("acme", "blob", "/b").payload("image/png", bytes);
+    let values = (0..MAX_ATTRIBUTES).fold(Event::builder("t", "k", "/s"), |event, i| {
         event.attribute(&format!("a{i}"), &"\"".repeat(MAX_VALUE))
     });
     for event in [event(), lines.build().unwrap(), odd.build().unwrap(), values.build().unwrap()] {
@@ -53,11 +53,11 @@ fn a_packed_event_is_hardly_larger_than_the_event_and_survives_byte_by_byte() {
         assert_eq!(packed.len(), event.packed_size());
         assert!(packed.len() <= event.payload().len() + MAX_PACKED_ATTRIBUTES);
         assert!(event.fits(packed.len()) && !event.fits(packed.len() - 1));
-        assert_eq!(Envelope::unpack(&packed), Ok(event.clone()));
+        assert_eq!(Event::unpack(&packed), Ok(event.clone()));
     }
     for damaged in ["", "{}", "{\n", "[]\nx", "{}\nx"] {
         let damaged = bytes::Bytes::from_static(damaged.as_bytes());
-        assert!(Envelope::unpack(&damaged).is_err(), "{damaged:?}");
+        assert!(Event::unpack(&damaged).is_err(), "{damaged:?}");
     }
 }
 
@@ -78,7 +78,7 @@ fn a_foreign_event_is_named_by_its_source_and_id_together() {
         let document = format!(
             r#"{{"specversion":"1.0","id":"{id}","source":"{source}","type":"t","data":[1],"odd_name":1,"n":5}}"#
         );
-        Envelope::from_json(document.as_bytes(), Some("acme")).expect("an event")
+        Event::from_json(document.as_bytes(), Some("acme")).expect("an event")
     };
     let one = foreign("/a", "1");
     assert_eq!(one.id(), foreign("/a", "1").id());
@@ -89,7 +89,7 @@ fn a_foreign_event_is_named_by_its_source_and_id_together() {
     assert_eq!(foreign("/a", &ulid.to_string()).id(), ulid);
     assert_eq!(
         (one.tenant(), one.content_type(), &one.payload()[..]),
-        ("acme", Envelope::JSON, &b"[1]"[..])
+        ("acme", Event::JSON, &b"[1]"[..])
     );
     assert_eq!((one.attribute("n"), one.attribute("odd_name")), (Some("5"), None));
     assert_eq!(one.header("odd_name").as_deref(), Some("1"), "what is no attribute is a header");
@@ -98,7 +98,7 @@ fn a_foreign_event_is_named_by_its_source_and_id_together() {
 #[test]
 fn headers_have_any_names_and_any_values() {
     let document = r#"{"X-Shop":["a",1],"deep":{"b":1.0},"traceId":"t-1"}"#;
-    let event = Envelope::builder("acme", "t", "/s").headers_json(document);
+    let event = Event::builder("acme", "t", "/s").headers_json(document);
     let event = event.header("Über Länge", "50 %").header("traceId", "t-2").build().unwrap();
     assert_eq!(event.header("traceId").as_deref(), Some("t-2"));
     assert_eq!(event.header("Über Länge").as_deref(), Some("50 %"));
@@ -107,17 +107,17 @@ fn headers_have_any_names_and_any_values() {
     assert_eq!(event.headers().len(), 4);
     assert_eq!(event.headers()["X-Shop"], serde_json::json!(["a", 1]));
     assert_eq!(through_attributes(&event), event);
-    assert_eq!(Envelope::from_json(&event.to_json(), None), Ok(event.clone()));
+    assert_eq!(Event::from_json(&event.to_json(), None), Ok(event.clone()));
     assert_eq!(event.clone().without_payload().headers_json(), event.headers_json());
 
-    let none = Envelope::builder("acme", "t", "/s").headers_json("{}").build().unwrap();
+    let none = Event::builder("acme", "t", "/s").headers_json("{}").build().unwrap();
     assert_eq!((none.headers_json(), none.headers().len()), (None, 0));
     assert!(!String::from_utf8(none.to_json()).unwrap().contains("headers"));
 }
 
 #[test]
 fn headers_beyond_their_limits_are_refused() {
-    let of = || Envelope::builder("acme", "t", "/s");
+    let of = || Event::builder("acme", "t", "/s");
     let refused = |builder: Builder| {
         let error = builder.build().map(|_| ()).unwrap_err();
         assert!(matches!(error, InvalidEvent::Headers { .. }), "{error}");
@@ -139,16 +139,16 @@ fn headers_beyond_their_limits_are_refused() {
     let attributes = attributes.map(|(name, value)| (name.into(), value.into())).into();
     let carried =
         Carried { attributes, headers: beside, tenant: Some("acme".into()), ..Carried::default() };
-    assert_eq!(Envelope::from_cloud(carried.clone()).unwrap().headers().len(), MAX_HEADERS);
+    assert_eq!(Event::from_cloud(carried.clone()).unwrap().headers().len(), MAX_HEADERS);
     let mut wrong = carried;
     wrong.attributes.insert("headersjson".into(), "7".into());
-    let error = Envelope::from_cloud(wrong).unwrap_err();
+    let error = Event::from_cloud(wrong).unwrap_err();
     assert!(matches!(error, Unreadable::Invalid(InvalidEvent::Headers { .. })), "{error}");
 }
 
 #[test]
 fn what_is_no_event_says_what_is_missing() {
-    let read = |document: &str| Envelope::from_json(document.as_bytes(), None).unwrap_err();
+    let read = |document: &str| Event::from_json(document.as_bytes(), None).unwrap_err();
     assert!(matches!(read("{"), Unreadable::Document(_)));
     assert!(matches!(read("[]"), Unreadable::Document(_)));
     assert_eq!(read(r#"{"id":"1"}"#), Unreadable::Missing("specversion"));
@@ -165,7 +165,7 @@ fn what_is_no_event_says_what_is_missing() {
 #[test]
 fn bad_parts_are_named_with_their_limits() {
     let build = |builder: Builder| builder.build().map(|_| ()).unwrap_err().to_string();
-    let of = |kind: &str| Envelope::builder("acme", kind, "/s");
+    let of = |kind: &str| Event::builder("acme", kind, "/s");
     assert!(build(of(" ")).contains("type"));
     assert!(build(of(&"t".repeat(129))).contains("128"));
     assert!(build(of("t").attribute("Region", "eu")).contains("Region"));
@@ -188,7 +188,7 @@ fn an_event_derived_from_an_operation_has_one_name() {
 
 #[test]
 fn a_consequence_knows_what_it_comes_from() {
-    let first = Envelope::builder("acme", "a", "/s").build().unwrap();
+    let first = Event::builder("acme", "a", "/s").build().unwrap();
     let second = first.followed_by("b", "/s").build().unwrap();
     let third = second.followed_by("c", "/s").build().unwrap();
     assert_eq!(second.causation_id(), Some(&*first.id().to_string()));

@@ -15,7 +15,7 @@ use crate::judge::{self, Verdict, judge};
 use crate::measure;
 use crate::outcome::ErrorText;
 use crate::record::{Record, State};
-use crate::store::{Change, Draft, Ending, Error, ErrorKind, Opened, Result, Store, Swapped};
+use crate::store::{Change, Draft, Error, ErrorKind, Opened, Result, Settlement, Store, Swapped};
 
 /// Lost races in a row after which the key counts as held by somebody.
 const ROUNDS: u32 = 6;
@@ -40,19 +40,19 @@ pub(super) struct Grant {
 impl Grant {
     /// How a claim under which nothing ran is given back: as it was found. `None` where a crashed
     /// attempt still awaits its verifier: the lease lapses, and the next caller asks it.
-    pub(super) fn untouched(&self, keep: Duration) -> Option<Ending> {
+    pub(super) fn untouched(&self, keep: Duration) -> Option<Settlement> {
         untouched(self.origin, self.verify, keep)
     }
 }
 
-fn untouched(origin: Origin, verify: bool, keep: Duration) -> Option<Ending> {
+fn untouched(origin: Origin, verify: bool, keep: Duration) -> Option<Settlement> {
     match origin {
         _ if verify => None,
-        Origin::Fresh => Some(Ending::Removed),
+        Origin::Fresh => Some(Settlement::Removed),
         // An earlier attempt's operation id and count must survive.
         Origin::AfterFailure | Origin::Takeover => {
             let error = ErrorText::new("the claim was given back; nothing ran under it");
-            Some(Ending::Failed { error, retry_after: Some(Duration::ZERO), keep })
+            Some(Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep })
         }
     }
 }
@@ -186,7 +186,7 @@ impl<S: Store> Inner<S> {
             lease: order.policy.lease,
             on_crash: order.policy.on_crash,
             keep: order.keep_unfinished(),
-            parcel: None,
+            retry_payload: None,
         }
     }
 
@@ -197,7 +197,7 @@ impl<S: Store> Inner<S> {
 
     pub(super) fn bid(&self, order: &Order) -> Bid {
         let mut draft = self.draft(order);
-        draft.parcel = order.parcel.as_ref().map(|pack| pack());
+        draft.retry_payload = order.retry_payload.as_ref().map(|pack| pack());
         Bid { draft, judged: None }
     }
 
@@ -222,8 +222,8 @@ impl<S: Store> Inner<S> {
                     return;
                 }
                 let (origin, verify) = written_as(judged, &found.record);
-                let Some(ending) = untouched(origin, verify, keep) else { return };
-                if store.settle(&found.record.lease(key.digest()), &ending).await.is_ok() {
+                let Some(settlement) = untouched(origin, verify, keep) else { return };
+                if store.settle(&found.record.lease(key.digest()), &settlement).await.is_ok() {
                     return;
                 }
             }
@@ -279,8 +279,10 @@ pub(super) fn judge_opened(order: &Order, bid: &mut Bid, opened: Opened, since: 
                 None => Change::Replace(draft),
             }
         }
-        Verdict::Bury { error } => Change::End(Ending::Dead { error: error.clone() }),
-        Verdict::Suspend { error } => Change::End(Ending::Uncertain { error: error.clone() }),
+        Verdict::Bury { error } => Change::Settle(Settlement::Dead { error: error.clone() }),
+        Verdict::Suspend { error } => {
+            Change::Settle(Settlement::Uncertain { error: error.clone() })
+        }
         Verdict::Redate { .. } => Change::Redate,
         Verdict::Mismatch
         | Verdict::Completed { .. }

@@ -24,7 +24,7 @@ pub enum Verification {
     Unknown,
 }
 
-pub(super) type Parcel = Arc<dyn Fn() -> Outcome + Send + Sync>;
+pub(super) type RetryPayload = Arc<dyn Fn() -> Outcome + Send + Sync>;
 pub(super) type Verifier = Arc<dyn Fn(Context) -> BoxFuture<'static, Verification> + Send + Sync>;
 
 /// An operation to be done once. Settings left out are the executor's.
@@ -57,7 +57,7 @@ pub struct Command {
     claim_first: bool,
     attended: bool,
     verifier: Option<Verifier>,
-    parcel: Option<Parcel>,
+    retry_payload: Option<RetryPayload>,
 }
 
 impl Command {
@@ -78,7 +78,7 @@ impl Command {
             claim_first: false,
             attended: false,
             verifier: None,
-            parcel: None,
+            retry_payload: None,
         }
     }
 
@@ -174,8 +174,8 @@ impl Command {
     /// Only packed where it is written: work in one transaction leaves none when it succeeds. And
     /// since nobody else may have what was packed, neither its failures nor its crashes expire:
     /// [`keep`](Self::keep) is for its answer.
-    pub fn parcel(mut self, pack: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
-        self.parcel = Some(Arc::new(pack));
+    pub fn retry_payload(mut self, pack: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
+        self.retry_payload = Some(Arc::new(pack));
         self
     }
 
@@ -222,7 +222,7 @@ impl Command {
             claim_first: self.claim_first,
             attended: self.attended,
             verifier: self.verifier,
-            parcel: self.parcel,
+            retry_payload: self.retry_payload,
             apart: AtomicBool::new(false),
         })
     }
@@ -242,7 +242,7 @@ pub(super) struct Order {
     pub(super) claim_first: bool,
     attended: bool,
     pub(super) verifier: Option<Verifier>,
-    pub(super) parcel: Option<Parcel>,
+    pub(super) retry_payload: Option<RetryPayload>,
     apart: AtomicBool,
 }
 
@@ -250,7 +250,7 @@ impl Order {
     /// How long its record stays while it has not ended for good. What brings along what running it
     /// again takes is owed by us alone, so it never goes by itself: only its answer expires.
     pub(super) fn keep_unfinished(&self) -> Duration {
-        match self.parcel {
+        match self.retry_payload {
             Some(_) => Duration::MAX,
             None => self.policy.keep,
         }

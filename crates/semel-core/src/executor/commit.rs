@@ -16,7 +16,7 @@ use crate::judge::Verdict;
 use crate::outcome::ErrorText;
 use crate::policy::OnCrash;
 use crate::record::{Record, State};
-use crate::store::{self, Ending, ErrorKind, Renewed, Renewer as _, TransactionalStore};
+use crate::store::{self, ErrorKind, Renewed, Renewer as _, Settlement, TransactionalStore};
 
 /// How long a commit whose reply was lost is looked into.
 const DOUBT: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ const DOUBT: Duration = Duration::from_secs(10);
 /// Where the work of a transaction stands.
 pub(super) enum Worked<S: TransactionalStore, T, E> {
     /// The outcome is in the transaction; only the commit is missing.
-    Ready { value: T, ending: Ending, transaction: S::Transaction },
+    Ready { value: T, settlement: Settlement, transaction: S::Transaction },
     /// Rolled back.
     Failed(Failure<E>),
 }
@@ -46,14 +46,14 @@ pub(super) enum Failure<E> {
 impl<E: Fault> Failure<E> {
     /// What the failure is recorded as. `None` where there is nothing to record: nothing ran to its
     /// end, the store is the one in trouble, or the escaped unit still holds what recording needs.
-    pub(super) fn blame(&self, order: &Order, grant: &Grant) -> Option<Ending> {
+    pub(super) fn blame(&self, order: &Order, grant: &Grant) -> Option<Settlement> {
         match self {
             Failure::Work(_) | Failure::Panicked(_) | Failure::TimedOut(_) | Failure::HalfTold => {
                 Some(failed(order, grant, self))
             }
             // The work left its transaction in a state that cannot be committed, and said that all
             // is well. An event must be counted for that, or it comes again for ever.
-            Failure::Store(error) if order.parcel.is_some() && !is_away(error) => {
+            Failure::Store(error) if order.retry_payload.is_some() && !is_away(error) => {
                 Some(failed(order, grant, self))
             }
             Failure::Escaped
@@ -126,12 +126,12 @@ impl<S: TransactionalStore> Inner<S> {
         context: &Context,
         worked: Worked<S, T, E>,
     ) -> Result<Execution<T>, Error<E>> {
-        let (value, ending, transaction) = match worked {
-            Worked::Ready { value, ending, transaction } => (value, ending, transaction),
+        let (value, settlement, transaction) = match worked {
+            Worked::Ready { value, settlement, transaction } => (value, settlement, transaction),
             Worked::Failed(failure) => {
-                if let Some(ending) = failure.blame(order, grant) {
-                    let refused = matches!(ending, Ending::Succeeded { .. });
-                    let raced = self.record_failure(order, grant, ending).await;
+                if let Some(settlement) = failure.blame(order, grant) {
+                    let refused = matches!(settlement, Settlement::Succeeded { .. });
+                    let raced = self.record_failure(order, grant, settlement).await;
                     // A refusal that somebody's answer came before is not the answer.
                     if let Some((verdict @ Verdict::Completed { .. }, record, as_of)) = raced
                         && refused
@@ -156,8 +156,8 @@ impl<S: TransactionalStore> Inner<S> {
                     // Refused, not lost: a constraint checked at commit fails the work like any
                     // other error. A transaction to be run again has not failed yet.
                     if !matches!(error.kind(), ErrorKind::Ambiguous | ErrorKind::RetryTransaction) {
-                        let ending = failed(order, grant, &error);
-                        self.record_failure(order, grant, ending).await;
+                        let settlement = failed(order, grant, &error);
+                        self.record_failure(order, grant, settlement).await;
                     }
                     return Err(error.into());
                 }
@@ -165,7 +165,7 @@ impl<S: TransactionalStore> Inner<S> {
         }
         context.committed();
         failpoint("commit.after");
-        let receipt = self.share(order, grant, ending, as_of);
+        let receipt = self.share(order, grant, settlement, as_of);
         Ok(Execution::Executed { value, receipt })
     }
 
@@ -211,10 +211,10 @@ impl<S: TransactionalStore> Inner<S> {
         &self,
         order: &Order,
         grant: &Grant,
-        ending: Ending,
+        settlement: Settlement,
     ) -> Option<(Verdict, Option<Box<Record>>, Instant)> {
         let fresh = grant.attempt == 1;
-        if fresh && ending == Ending::Removed {
+        if fresh && settlement == Settlement::Removed {
             self.moved(&order.key);
             return None;
         }
@@ -226,7 +226,7 @@ impl<S: TransactionalStore> Inner<S> {
         // The key is still ours in this process; `begin` would answer that it is in flight.
         match self.begin_again(order, grant).await {
             Ok(Begun::Granted(again)) => {
-                let ended = self.settle(order, &again.lease, &ending, order.policy.lease).await;
+                let ended = self.settle(order, &again.lease, &settlement, order.policy.lease).await;
                 if let Ended::Unrecorded(cause) = ended {
                     tracing::warn!(key = ?order.key, %cause, "a failure could not be recorded");
                     crate::measure::unrecorded();
@@ -251,8 +251,8 @@ impl<S: TransactionalStore> Inner<S> {
         context: &Context,
         worked: Worked<S, T, E>,
     ) -> Result<Execution<T>, Error<E>> {
-        let (value, ending, transaction) = match worked {
-            Worked::Ready { value, ending, transaction } => (value, ending, transaction),
+        let (value, settlement, transaction) = match worked {
+            Worked::Ready { value, settlement, transaction } => (value, settlement, transaction),
             Worked::Failed(Failure::Lost) => {
                 return self.after_loss::<C, T, E>(order, Error::ClaimLost).await;
             }
@@ -273,8 +273,8 @@ impl<S: TransactionalStore> Inner<S> {
                     self.interrupted(order, grant, &text).await;
                     return Err(failure.into());
                 }
-                let ending = failed(order, grant, &failure);
-                return self.fail::<C, T, E>(order, grant, ending, failure.into()).await;
+                let settlement = failed(order, grant, &failure);
+                return self.fail::<C, T, E>(order, grant, settlement, failure.into()).await;
             }
         };
         let as_of = monotonic();
@@ -314,7 +314,7 @@ impl<S: TransactionalStore> Inner<S> {
         }
         context.committed();
         failpoint("commit.after");
-        let receipt = self.share(order, grant, ending, as_of);
+        let receipt = self.share(order, grant, settlement, as_of);
         Ok(Execution::Executed { value, receipt })
     }
 
@@ -322,16 +322,16 @@ impl<S: TransactionalStore> Inner<S> {
     /// waits for that commit, and finds the claim ended by it or still its own.
     async fn end_uncommitted(&self, order: &Order, grant: &Grant) -> Ended {
         let error = ErrorText::new("the connection broke during commit; nothing was committed");
-        let ending = match order.policy.on_crash {
+        let settlement = match order.policy.on_crash {
             OnCrash::Rerun => {
                 let keep = order.keep_unfinished();
-                Ending::Failed { error, retry_after: Some(Duration::ZERO), keep }
+                Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep }
             }
-            OnCrash::Hold => Ending::Uncertain { error },
+            OnCrash::Hold => Settlement::Uncertain { error },
             // The claim must stay as it is, to lapse: only whether it is still there is found out.
             OnCrash::Verify => return self.still_held(order, grant).await,
         };
-        self.settle(order, &grant.lease, &ending, order.policy.lease).await
+        self.settle(order, &grant.lease, &settlement, order.policy.lease).await
     }
 
     /// Whether the claim is still its holder's, found out by renewing it.

@@ -16,7 +16,7 @@ use crate::measure;
 use crate::outcome::{ErrorText, Outcome, Recorded};
 use crate::policy::OnCrash;
 use crate::record::Record;
-use crate::store::{Ending, Store};
+use crate::store::{Settlement, Store};
 
 impl<S: Store> Inner<S> {
     pub(super) async fn succeed<C: Codec<T>, T, E>(
@@ -27,14 +27,14 @@ impl<S: Store> Inner<S> {
         value: T,
     ) -> Result<Execution<T>, Error<E>> {
         let (outcome, value) = encoded::<C, T>(order, context, value);
-        let ending = Ending::Succeeded { outcome, keep: order.policy.keep };
+        let settlement = Settlement::Succeeded { outcome, keep: order.policy.keep };
         let as_of = monotonic();
         failpoint("settle.before");
-        let ended = self.settle(order, &grant.lease, &ending, order.policy.lease).await;
+        let ended = self.settle(order, &grant.lease, &settlement, order.policy.lease).await;
         failpoint("settle.after");
         match ended {
             Ended::Recorded => {
-                let receipt = self.share(order, grant, ending, as_of);
+                let receipt = self.share(order, grant, settlement, as_of);
                 executed(value, receipt)
             }
             Ended::Lost => Box::pin(self.after_loss::<C, T, E>(order, Error::ClaimLost)).await,
@@ -46,17 +46,17 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// After an ending was recorded: remembers its answer here, then wakes whoever waits for it.
+    /// After an settlement was recorded: remembers its answer here, then wakes whoever waits for it.
     pub(super) fn share(
         &self,
         order: &Order,
         grant: &Grant,
-        ending: Ending,
+        settlement: Settlement,
         as_of: Instant,
     ) -> Receipt {
         let receipt = receipt(grant, true);
         // Where asking the store costs as little as remembering, only what is asked for is remembered.
-        if let Ending::Succeeded { outcome: Recorded::Whole(outcome), keep } = ending
+        if let Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep } = settlement
             && !self.store.is_near()
         {
             let age = (as_of, keep);
@@ -70,11 +70,11 @@ impl<S: Store> Inner<S> {
         &self,
         order: &Order,
         grant: &Grant,
-        ending: Ending,
+        settlement: Settlement,
         error: Error<E>,
     ) -> Result<Execution<T>, Error<E>> {
         failpoint("fail.before");
-        match self.settle(order, &grant.lease, &ending, order.policy.lease).await {
+        match self.settle(order, &grant.lease, &settlement, order.policy.lease).await {
             Ended::Recorded => {
                 self.moved(&order.key);
                 Err(error)
@@ -130,8 +130,8 @@ impl<S: Store> Inner<S> {
     ) -> Result<Execution<T>, Error<E>> {
         match order.policy.on_crash {
             OnCrash::Rerun => {
-                let ending = failure(order, grant.attempt, text);
-                self.fail::<C, T, E>(order, grant, ending, error).await
+                let settlement = failure(order, grant.attempt, text);
+                self.fail::<C, T, E>(order, grant, settlement, error).await
             }
             OnCrash::Hold | OnCrash::Verify => {
                 self.interrupted(order, grant, text).await;
@@ -144,23 +144,23 @@ impl<S: Store> Inner<S> {
     /// id, and a policy that asks for care gets it.
     pub(super) async fn interrupted(&self, order: &Order, grant: &Grant, text: &str) {
         let error = ErrorText::new(text);
-        let ending = match order.policy.on_crash {
+        let settlement = match order.policy.on_crash {
             OnCrash::Rerun => {
                 let keep = order.keep_unfinished();
-                Ending::Failed { error, retry_after: Some(Duration::ZERO), keep }
+                Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep }
             }
-            OnCrash::Hold => Ending::Uncertain { error },
+            OnCrash::Hold => Settlement::Uncertain { error },
             // The lease lapses, and the next caller asks its verifier.
             OnCrash::Verify => return,
         };
-        let _ = self.settle(order, &grant.lease, &ending, Duration::from_secs(2)).await;
+        let _ = self.settle(order, &grant.lease, &settlement, Duration::from_secs(2)).await;
         self.moved(&order.key);
     }
 
     /// Gives back a claim under which nothing ran.
     pub(super) async fn give_back(&self, order: &Order, grant: &Grant) {
-        if let Some(ending) = grant.untouched(order.keep_unfinished()) {
-            let _ = self.settle(order, &grant.lease, &ending, Duration::from_secs(2)).await;
+        if let Some(settlement) = grant.untouched(order.keep_unfinished()) {
+            let _ = self.settle(order, &grant.lease, &settlement, Duration::from_secs(2)).await;
             self.moved(&order.key);
         }
     }

@@ -20,7 +20,7 @@ use crate::clock::monotonic;
 use crate::key::Key;
 use crate::measure;
 use crate::outcome::{Outcome, Recorded};
-use crate::store::{self, Ending, Peeked, Store};
+use crate::store::{self, Peeked, Settlement, Store};
 
 /// What asking for a claim came to.
 #[must_use]
@@ -168,7 +168,7 @@ impl<S: Store> Claim<S> {
             _ => Recorded::Whole(outcome),
         };
         let keep = self.order.policy.keep;
-        self.end(Ending::Succeeded { outcome, keep }).await
+        self.end(Settlement::Succeeded { outcome, keep }).await
     }
 
     /// Records a failure, by the command's policy.
@@ -176,8 +176,8 @@ impl<S: Store> Claim<S> {
     /// # Errors
     /// As [`complete`](Self::complete).
     pub async fn fail(self, error: &str) -> Result<Option<Receipt>, Unsettled<S>> {
-        let ending = failure(&self.order, self.grant.attempt, error);
-        self.end(ending).await
+        let settlement = failure(&self.order, self.grant.attempt, error);
+        self.end(settlement).await
     }
 
     /// Gives the key back as it was found: free, or with its earlier attempt due again. A claim that
@@ -187,15 +187,15 @@ impl<S: Store> Claim<S> {
     /// As [`complete`](Self::complete).
     pub async fn release(self) -> Result<Option<Receipt>, Unsettled<S>> {
         match self.grant.untouched(self.order.keep_unfinished()) {
-            Some(ending) => self.end(ending).await,
+            Some(settlement) => self.end(settlement).await,
             None => Ok(Some(receipt(&self.grant, true))),
         }
     }
 
     /// In a task of its own: a caller who leaves now must not lose what the work came to.
-    async fn end(self, ending: Ending) -> Result<Option<Receipt>, Unsettled<S>> {
+    async fn end(self, settlement: Settlement) -> Result<Option<Receipt>, Unsettled<S>> {
         let attempts = self.inner.attempts.clone();
-        let settling = attempts.spawn(self.settle(ending));
+        let settling = attempts.spawn(self.settle(settlement));
         match settling.await {
             Ok(settled) => settled,
             Err(ended) => match ended.try_into_panic() {
@@ -206,12 +206,12 @@ impl<S: Store> Claim<S> {
         }
     }
 
-    async fn settle(self, ending: Ending) -> Result<Option<Receipt>, Unsettled<S>> {
+    async fn settle(self, settlement: Settlement) -> Result<Option<Receipt>, Unsettled<S>> {
         let as_of = monotonic();
         let patience = self.order.policy.lease;
-        match self.inner.settle(&self.order, &self.grant.lease, &ending, patience).await {
+        match self.inner.settle(&self.order, &self.grant.lease, &settlement, patience).await {
             Ended::Recorded => {
-                let receipt = self.inner.share(&self.order, &self.grant, ending, as_of);
+                let receipt = self.inner.share(&self.order, &self.grant, settlement, as_of);
                 drop(self.beat);
                 Ok(Some(receipt))
             }

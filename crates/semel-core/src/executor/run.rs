@@ -216,8 +216,8 @@ impl<S: Store> Inner<S> {
                     Box::pin(self.interrupted(order, grant, &text)).await;
                     return Err(Error::Work(error));
                 }
-                let ending = failed(order, grant, &error);
-                Box::pin(self.fail::<C, T, E>(order, grant, ending, Error::Work(error))).await
+                let settlement = failed(order, grant, &error);
+                Box::pin(self.fail::<C, T, E>(order, grant, settlement, Error::Work(error))).await
             }
             Ran::Panicked(message) => {
                 let text = format!("the work panicked: {message}");

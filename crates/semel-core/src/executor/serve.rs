@@ -20,7 +20,7 @@ use crate::store::{Store, TransactionalStore};
 /// How a door wants its claim settled, and what its caller gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Settlement<A> {
+pub enum Finish<A> {
     /// Done: `outcome` answers every repeat, or says that there is too much of it to keep.
     Complete {
         /// What this caller gets.
@@ -97,20 +97,16 @@ pub enum Served<A> {
     },
 }
 
-impl<A> Settlement<A> {
+impl<A> Finish<A> {
     /// The same settlement with another answer.
-    pub fn map<B>(self, f: impl FnOnce(A) -> B) -> Settlement<B> {
+    pub fn map<B>(self, f: impl FnOnce(A) -> B) -> Finish<B> {
         match self {
-            Settlement::Complete { answer, outcome } => {
-                Settlement::Complete { answer: f(answer), outcome }
-            }
-            Settlement::Refuse { answer, outcome } => {
-                Settlement::Refuse { answer: f(answer), outcome }
-            }
-            Settlement::Fail { answer, error } => Settlement::Fail { answer: f(answer), error },
-            Settlement::Doubt { answer, error } => Settlement::Doubt { answer: f(answer), error },
-            Settlement::Bury { answer, error } => Settlement::Bury { answer: f(answer), error },
-            Settlement::Release { answer } => Settlement::Release { answer: f(answer) },
+            Finish::Complete { answer, outcome } => Finish::Complete { answer: f(answer), outcome },
+            Finish::Refuse { answer, outcome } => Finish::Refuse { answer: f(answer), outcome },
+            Finish::Fail { answer, error } => Finish::Fail { answer: f(answer), error },
+            Finish::Doubt { answer, error } => Finish::Doubt { answer: f(answer), error },
+            Finish::Bury { answer, error } => Finish::Bury { answer: f(answer), error },
+            Finish::Release { answer } => Finish::Release { answer: f(answer) },
         }
     }
 }
@@ -128,7 +124,7 @@ impl<S: Store> Executor<S> {
     where
         A: Send + 'static,
         F: FnOnce(Context) -> Fut + Send + 'static,
-        Fut: Future<Output = Settlement<A>> + Send + 'static,
+        Fut: Future<Output = Finish<A>> + Send + 'static,
     {
         // Not in the future, which would keep room for the command as well as for the order.
         let order = self.0.resolve(command);
@@ -159,7 +155,7 @@ impl<S: Store> Executor<S> {
         S: TransactionalStore,
         A: Send + 'static,
         F: FnOnce(Unit<S>) -> Fut + Send + 'static,
-        Fut: Future<Output = Settlement<A>> + Send + 'static,
+        Fut: Future<Output = Finish<A>> + Send + 'static,
     {
         let order = self.0.accept(command)?;
         order.survives_a_crash(order.claim_first)?;
@@ -223,26 +219,26 @@ pub(super) enum End {
 
 /// The road that a settlement takes. A refusal has effects to undo only where it was `transacted`.
 fn made<A>(
-    settlement: Settlement<A>,
+    settlement: Finish<A>,
     context: &Context,
     transacted: bool,
 ) -> Result<Made<A>, Unkept<A>> {
     let (answer, end) = match settlement {
-        Settlement::Complete { answer, outcome } => {
+        Finish::Complete { answer, outcome } => {
             return Ok(Made::Here { answer, outcome: Some(outcome) });
         }
-        Settlement::Refuse { answer, .. } if context.attempt() > 1 => {
+        Finish::Refuse { answer, .. } if context.attempt() > 1 => {
             let error = "refused, after an earlier attempt that may have had effects";
             (answer, End::Fail(error.to_owned()))
         }
-        Settlement::Refuse { answer, outcome } if !transacted => {
+        Finish::Refuse { answer, outcome } if !transacted => {
             return Ok(Made::Here { answer, outcome: Some(outcome) });
         }
-        Settlement::Refuse { answer, outcome } => (answer, End::Refuse(outcome)),
-        Settlement::Fail { answer, error } => (answer, End::Fail(error)),
-        Settlement::Doubt { answer, error } => (answer, End::Doubt(error)),
-        Settlement::Bury { answer, error } => (answer, End::Bury(error)),
-        Settlement::Release { answer } => {
+        Finish::Refuse { answer, outcome } => (answer, End::Refuse(outcome)),
+        Finish::Fail { answer, error } => (answer, End::Fail(error)),
+        Finish::Doubt { answer, error } => (answer, End::Doubt(error)),
+        Finish::Bury { answer, error } => (answer, End::Bury(error)),
+        Finish::Release { answer } => {
             (answer, End::Release { forgotten: !context.is_known_outside() })
         }
     };

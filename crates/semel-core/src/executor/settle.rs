@@ -1,4 +1,4 @@
-//! Ending a claim: once, under its fence, whatever the network does.
+//! Settlement a claim: once, under its fence, whatever the network does.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::measure;
 use crate::outcome::ErrorText;
 use crate::policy::{OnCrash, OnFailure};
 use crate::record::State;
-use crate::store::{Ending, Error, ErrorKind, Peeked, Settled, Store};
+use crate::store::{Error, ErrorKind, Peeked, Settled, Settlement, Store};
 
-/// What came of an ending.
+/// What came of an settlement.
 pub(super) enum Ended {
     /// The ledger has it.
     Recorded,
@@ -27,25 +27,27 @@ pub(super) enum Ended {
 }
 
 impl<S: Store> Inner<S> {
-    /// Writes the ending of a claim. Retries until a lease's length has passed: the heartbeat keeps
+    /// Writes the settlement of a claim. Retries until a lease's length has passed: the heartbeat keeps
     /// the claim alive meanwhile, and after that the crash policy decides.
     pub(super) async fn settle(
         &self,
         order: &Order,
         lease: &Lease,
-        ending: &Ending,
+        settlement: &Settlement,
         patience: Duration,
     ) -> Ended {
         let since = monotonic();
         let (mut doubt, mut counted) = (false, false);
         let mut wait = Duration::from_millis(10);
         loop {
-            match self.store.settle(lease, ending).await {
+            match self.store.settle(lease, settlement).await {
                 Ok(Settled::Done) => return Ended::Recorded,
                 Ok(Settled::Lost) if !doubt => return Ended::Lost,
                 // An earlier try may have been the one that ended it.
                 Ok(Settled::Lost) => match self.store.peek(&order.key).await {
-                    Ok(found) if is_ours(found.as_ref(), lease, ending) => return Ended::Recorded,
+                    Ok(found) if is_ours(found.as_ref(), lease, settlement) => {
+                        return Ended::Recorded;
+                    }
                     Ok(_) => return Ended::Lost,
                     Err(error) if error.kind() == ErrorKind::Corrupt => {
                         return Ended::Unrecorded(error);
@@ -85,30 +87,30 @@ impl<S: Store> Inner<S> {
     }
 }
 
-/// Whether what is stored is the very ending we wrote. Rivals and operators who end a lapsed claim
+/// Whether what is stored is the very settlement we wrote. Rivals and operators who end a lapsed claim
 /// leave its attempt id in place, so that alone proves nothing.
-fn is_ours(found: Option<&Peeked>, lease: &Lease, ending: &Ending) -> bool {
-    let Some(Peeked { record, .. }) = found else { return *ending == Ending::Removed };
+fn is_ours(found: Option<&Peeked>, lease: &Lease, settlement: &Settlement) -> bool {
+    let Some(Peeked { record, .. }) = found else { return *settlement == Settlement::Removed };
     if record.attempt_id != lease.attempt_id {
         return false;
     }
-    match ending {
-        Ending::Succeeded { outcome, .. } => {
+    match settlement {
+        Settlement::Succeeded { outcome, .. } => {
             record.state == State::Succeeded && record.outcome.as_ref() == Some(outcome)
         }
-        Ending::Failed { error, .. } => {
+        Settlement::Failed { error, .. } => {
             record.state == State::Failed && record.error.as_ref() == Some(error)
         }
-        Ending::Dead { error } => {
+        Settlement::Dead { error } => {
             record.state == State::Dead && record.error.as_ref() == Some(error)
         }
-        Ending::Uncertain { error } => {
+        Settlement::Uncertain { error } => {
             record.state == State::Uncertain && record.error.as_ref() == Some(error)
         }
-        Ending::Discarded { error } => {
+        Settlement::Discarded { error } => {
             record.state == State::Discarded && record.error.as_ref() == Some(error)
         }
-        Ending::Removed => false,
+        Settlement::Removed => false,
     }
 }
 
@@ -125,18 +127,18 @@ pub(super) fn doubted(order: &Order, fault: &impl Fault) -> Option<String> {
 }
 
 /// What work without a result leaves behind.
-pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Ending {
+pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Settlement {
     match fault.end() {
         End::Fail(text) | End::Doubt(text) => failure(order, grant.attempt, &text),
-        End::Bury(text) => Ending::Dead { error: ErrorText::new(&text) },
+        End::Bury(text) => Settlement::Dead { error: ErrorText::new(&text) },
         End::Refuse(outcome) => {
             let outcome = outcome.within(order.policy.max_outcome);
-            Ending::Succeeded { outcome, keep: order.policy.keep }
+            Settlement::Succeeded { outcome, keep: order.policy.keep }
         }
         End::Release { forgotten } => match grant.origin {
-            Origin::Fresh if forgotten => Ending::Removed,
+            Origin::Fresh if forgotten => Settlement::Removed,
             // An attempt may have had effects: its operation id and count must survive.
-            Origin::Fresh | Origin::AfterFailure | Origin::Takeover => Ending::Failed {
+            Origin::Fresh | Origin::AfterFailure | Origin::Takeover => Settlement::Failed {
                 error: ErrorText::new("refused, and the claim was given back"),
                 retry_after: Some(Duration::ZERO),
                 keep: order.keep_unfinished(),
@@ -146,17 +148,17 @@ pub(super) fn failed(order: &Order, grant: &Grant, fault: &impl Fault) -> Ending
 }
 
 /// What a failure leaves behind, by the order's policy.
-pub(super) fn failure(order: &Order, attempt: u32, error: &str) -> Ending {
+pub(super) fn failure(order: &Order, attempt: u32, error: &str) -> Settlement {
     let error = ErrorText::new(error);
     let policy = &order.policy;
     if let Some(max) = policy.max_attempts.filter(|max| attempt >= *max) {
-        return Ending::Dead { error: exceeded(max, &error) };
+        return Settlement::Dead { error: exceeded(max, &error) };
     }
     match policy.on_failure {
-        OnFailure::Release => Ending::Removed,
+        OnFailure::Release => Settlement::Removed,
         // Never tried again: it is the answer, and goes as answers do.
-        OnFailure::Keep => Ending::Failed { error, retry_after: None, keep: policy.keep },
-        OnFailure::Retry | OnFailure::Backoff { .. } => Ending::Failed {
+        OnFailure::Keep => Settlement::Failed { error, retry_after: None, keep: policy.keep },
+        OnFailure::Retry | OnFailure::Backoff { .. } => Settlement::Failed {
             error,
             retry_after: policy.on_failure.delay(attempt),
             keep: order.keep_unfinished(),

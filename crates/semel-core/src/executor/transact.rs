@@ -29,7 +29,7 @@ use super::unit::Unit;
 use super::{Context, Executor, Inner};
 use crate::clock::monotonic;
 use crate::outcome::{Outcome, Recorded};
-use crate::store::{self, Ending, ErrorKind, Held, Settled, TransactionalStore};
+use crate::store::{self, ErrorKind, Held, Settled, Settlement, TransactionalStore};
 
 /// Tries to begin a transaction that locks its claim's record.
 const HOLDS: u32 = 10;
@@ -131,11 +131,11 @@ impl<S: TransactionalStore> Executor<S> {
             return Err(Error::ResultTooLarge { bytes: outcome.size(), max });
         }
         let keep = claim.order().policy.keep;
-        let ending = Ending::Succeeded { outcome: Recorded::Whole(outcome), keep };
+        let settlement = Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep };
         if claim.is_committed() {
             self.0.store.adopt(connection).await?;
         }
-        match self.0.store.settle_in(connection, &claim.grant().lease, &ending).await? {
+        match self.0.store.settle_in(connection, &claim.grant().lease, &settlement).await? {
             Settled::Done => Ok(()),
             Settled::Lost => Err(Error::ClaimLost),
         }
@@ -290,12 +290,12 @@ impl<S: TransactionalStore> Inner<S> {
                 return Worked::Failed(Failure::Result(error));
             }
         };
-        let ending =
-            Ending::Succeeded { outcome: Recorded::Whole(outcome), keep: order.policy.keep };
+        let settlement =
+            Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep: order.policy.keep };
         failpoint("settle.before");
         let connection = S::connection(&mut transaction);
-        match self.store.settle_in(connection, &grant.lease, &ending).await {
-            Ok(Settled::Done) => Worked::Ready { value, ending, transaction },
+        match self.store.settle_in(connection, &grant.lease, &settlement).await {
+            Ok(Settled::Done) => Worked::Ready { value, settlement, transaction },
             Ok(Settled::Lost) => {
                 self.store.rollback(transaction).await;
                 Worked::Failed(Failure::Lost)
@@ -308,13 +308,13 @@ impl<S: TransactionalStore> Inner<S> {
     }
 
     /// Rolls back. Nothing of the failure may be written before that: it would go with the rest.
-    async fn undo(&self, grant: &Grant, blame: Option<Ending>, back: Option<S::Transaction>) {
+    async fn undo(&self, grant: &Grant, blame: Option<Settlement>, back: Option<S::Transaction>) {
         let Some(mut transaction) = back else { return };
         #[cfg(feature = "testing")]
         if crate::testing::sabotaged(crate::testing::Guard::FailureAfterRollback) {
             let connection = S::connection(&mut transaction);
-            let ending = blame.unwrap_or(Ending::Removed);
-            let _ = self.store.settle_in(connection, &grant.lease, &ending).await;
+            let settlement = blame.unwrap_or(Settlement::Removed);
+            let _ = self.store.settle_in(connection, &grant.lease, &settlement).await;
             return self.store.rollback(transaction).await;
         }
         let _ = (grant, blame, S::connection(&mut transaction));

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Context;
-use crate::event::Envelope;
+use crate::event::Event;
 use crate::outbox::Outbox;
 use crate::store::{self, ErrorKind, TransactionalStore};
 
@@ -45,10 +45,7 @@ where
     ///
     /// # Errors
     /// The outbox could not be written; nothing will be committed, whatever is appended afterwards.
-    pub async fn append(
-        &mut self,
-        events: impl IntoIterator<Item = Envelope>,
-    ) -> store::Result<()> {
+    pub async fn append(&mut self, events: impl IntoIterator<Item = Event>) -> store::Result<()> {
         // Should it fail, or be dropped halfway, a part may be written: then nothing is committed.
         let half_told = self.context.begin_append();
         let operation = self.context.operation_id();

@@ -12,7 +12,7 @@ use super::supervise::Ran;
 use super::{Context, Inner};
 use crate::measure;
 use crate::outcome::{ErrorText, Recorded};
-use crate::store::{Ending, Store};
+use crate::store::{Settlement, Store};
 
 impl<S: Store> Inner<S> {
     /// Asks the verifier of a crashed attempt. `None` means: run the work.
@@ -31,16 +31,16 @@ impl<S: Store> Inner<S> {
             Ran::Aborted => return Some(Err(Error::Closed)),
         };
         let patience = order.policy.lease;
-        let (ending, answer) = match found {
+        let (settlement, answer) = match found {
             Verification::NotDone => {
                 // The crashed attempt may have been the last that was allowed.
                 let max = order.policy.max_attempts.filter(|max| grant.attempt > *max)?;
                 let error = crate::judge::exceeded(max, &ErrorText::new("the attempt crashed"));
-                (Ending::Dead { error: error.clone() }, Err(Error::Dead { error }))
+                (Settlement::Dead { error: error.clone() }, Err(Error::Dead { error }))
             }
             Verification::Unknown => {
                 let error = ErrorText::new("the verifier could not tell whether it happened");
-                (Ending::Uncertain { error: error.clone() }, Err(Error::Uncertain { error }))
+                (Settlement::Uncertain { error: error.clone() }, Err(Error::Uncertain { error }))
             }
             Verification::Done(outcome) => {
                 let (keep, receipt) = (order.policy.keep, receipt(grant, true));
@@ -53,10 +53,10 @@ impl<S: Store> Inner<S> {
                     }
                     _ => Recorded::Whole(outcome),
                 };
-                (Ending::Succeeded { outcome, keep }, answer)
+                (Settlement::Succeeded { outcome, keep }, answer)
             }
         };
-        Some(match self.settle(order, &grant.lease, &ending, patience).await {
+        Some(match self.settle(order, &grant.lease, &settlement, patience).await {
             Ended::Recorded => {
                 self.moved(&order.key);
                 answer

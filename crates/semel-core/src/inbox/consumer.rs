@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::group::Care;
-use super::{Answer, Group, InvalidGroup, Message, Retrying, Source};
-use crate::event::Envelope;
+use super::{BrokerReply, Group, InvalidGroup, Message, Retrying, Source};
+use crate::event::Event;
 use crate::executor::failpoint;
-use crate::outbox::Lane;
+use crate::outbox::Partition;
 use crate::store::{Inspect, Store};
 
 /// How long to rest when the broker is away, at first and at most.
@@ -133,7 +133,7 @@ impl<S: Store, B: Source> Work<S, B> {
         failpoint("inbox.received");
         #[cfg(feature = "testing")]
         if crate::testing::sabotaged(crate::testing::Guard::CommitBeforeAck) {
-            let _ = message.answer(Answer::Ack).await;
+            let _ = message.answer(BrokerReply::Ack).await;
             failpoint("inbox.acked-early");
         }
         let answer = match message.envelope() {
@@ -145,7 +145,7 @@ impl<S: Store, B: Source> Work<S, B> {
             Err(why) => self.group.unreadable(&message.raw(), &why).await,
         };
         failpoint("inbox.committed");
-        if answer == Answer::Nothing {
+        if answer == BrokerReply::Nothing {
             return;
         }
         if let Err(error) = message.answer(answer).await {
@@ -155,8 +155,8 @@ impl<S: Store, B: Source> Work<S, B> {
     }
 
     /// Handles an event after the ones of its lane that came before it.
-    async fn in_turn(&self, event: &Arc<Envelope>, care: Care) -> Answer {
-        let ordered = Lane::of(event).filter(|_| self.group.is_ordered());
+    async fn in_turn(&self, event: &Arc<Event>, care: Care) -> BrokerReply {
+        let ordered = Partition::of(event).filter(|_| self.group.is_ordered());
         let Some(lane) = ordered else { return self.group.receive_with(event, care).await };
         let turn = self.lanes.of(lane);
         let held = turn.lock().await;
@@ -185,15 +185,15 @@ async fn while_kept<T>(message: &impl Message, work: impl Future<Output = T>) ->
 
 /// Whose turn it is in each lane that has somebody.
 #[derive(Default)]
-struct Lanes(Mutex<HashMap<Lane, Arc<Turn<()>>>>);
+struct Lanes(Mutex<HashMap<Partition, Arc<Turn<()>>>>);
 
 impl Lanes {
-    fn of(&self, lane: Lane) -> Arc<Turn<()>> {
+    fn of(&self, lane: Partition) -> Arc<Turn<()>> {
         let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(lanes.entry(lane).or_default())
     }
 
-    fn leave(&self, lane: Lane, turn: Arc<Turn<()>>) {
+    fn leave(&self, lane: Partition, turn: Arc<Turn<()>>) {
         let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Ours and the map's: nobody waits.
         if Arc::strong_count(&turn) == 2 {

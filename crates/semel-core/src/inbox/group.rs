@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::{Answer, Failure, HandleError, Handled, Inbox};
-use crate::event::{Envelope, EventId, MAX_PACKED_ATTRIBUTES, MAX_PAYLOAD, Unreadable};
+use super::{BrokerReply, Failure, HandleError, Handled, Inbox};
+use crate::event::{Event, EventId, MAX_PACKED_ATTRIBUTES, MAX_PAYLOAD, Unreadable};
 use crate::executor::{Context, Unit};
 use crate::key::{InvalidKey, Key};
 use crate::policy::OnFailure;
@@ -22,7 +22,7 @@ type Work<S> = Arc<dyn Fn(Inbox<S>, Task) -> BoxFuture<'static, Outcome> + Send 
 /// An event for one consumer.
 struct Task {
     key: Key,
-    event: Arc<Envelope>,
+    event: Arc<Event>,
     care: Care,
 }
 
@@ -45,7 +45,7 @@ const NOBODY: &str = "unknown";
 /// ```
 /// use std::sync::Arc;
 /// use semel_core::Executor;
-/// use semel_core::event::Envelope;
+/// use semel_core::event::Event;
 /// use semel_core::inbox::{Failure, Inbox};
 /// use semel_core::store::memory::MemoryStore;
 ///
@@ -59,7 +59,7 @@ const NOBODY: &str = "unknown";
 ///         Ok::<_, Failure>(())
 ///     });
 ///
-/// let placed = Envelope::builder("acme", "order.placed", "/orders")
+/// let placed = Event::builder("acme", "order.placed", "/orders")
 ///     .json(&serde_json::json!({ "sku": "A-1" }))
 ///     .build()?;
 /// for time in 1..=3 {
@@ -114,7 +114,7 @@ impl<S: Store> Group<S> {
     #[must_use]
     pub fn on<F, Fut, E>(self, kind: &str, handler: F) -> Self
     where
-        F: Fn(Arc<Envelope>, Context) -> Fut + Send + Sync + 'static,
+        F: Fn(Arc<Event>, Context) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
@@ -126,7 +126,7 @@ impl<S: Store> Group<S> {
     #[must_use]
     pub fn on_named<F, Fut, E>(self, name: &str, kind: &str, handler: F) -> Self
     where
-        F: Fn(Arc<Envelope>, Context) -> Fut + Send + Sync + 'static,
+        F: Fn(Arc<Event>, Context) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
@@ -143,7 +143,7 @@ impl<S: Store> Group<S> {
     pub fn on_atomic<F, Fut, E>(self, kind: &str, handler: F) -> Self
     where
         S: TransactionalStore,
-        F: Fn(Arc<Envelope>, Unit<S>) -> Fut + Send + Sync + 'static,
+        F: Fn(Arc<Event>, Unit<S>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
@@ -155,7 +155,7 @@ impl<S: Store> Group<S> {
     pub fn on_atomic_named<F, Fut, E>(self, name: &str, kind: &str, handler: F) -> Self
     where
         S: TransactionalStore,
-        F: Fn(Arc<Envelope>, Unit<S>) -> Fut + Send + Sync + 'static,
+        F: Fn(Arc<Event>, Unit<S>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
@@ -262,11 +262,11 @@ impl<S: Store> Group<S> {
     }
 
     /// Hands an event to every handler of its type: one result each, under the consumer's scope.
-    pub async fn handle(&self, event: &Arc<Envelope>) -> Vec<(String, Outcome)> {
+    pub async fn handle(&self, event: &Arc<Event>) -> Vec<(String, Outcome)> {
         self.handle_with(event, Care::First).await
     }
 
-    async fn handle_with(&self, event: &Arc<Envelope>, care: Care) -> Vec<(String, Outcome)> {
+    async fn handle_with(&self, event: &Arc<Event>, care: Care) -> Vec<(String, Outcome)> {
         let Some(handlers) = self.handlers.get(event.kind()) else {
             return self.unknown(event).await;
         };
@@ -287,14 +287,14 @@ impl<S: Store> Group<S> {
     }
 
     /// Hands an event to the one consumer whose record `key` names; `None` if there is none.
-    pub(super) async fn handle_as(&self, key: &Key, event: &Arc<Envelope>) -> Option<Outcome> {
+    pub(super) async fn handle_as(&self, key: &Key, event: &Arc<Event>) -> Option<Outcome> {
         let handlers = self.handlers.get(event.kind())?;
         let (_, work) = handlers.iter().find(|(name, _)| self.scope(name) == key.scope())?;
         let task = Task { key: key.clone(), event: Arc::clone(event), care: Care::Again };
         Some(work(self.inbox.clone(), task).await)
     }
 
-    async fn unknown(&self, event: &Arc<Envelope>) -> Vec<(String, Outcome)> {
+    async fn unknown(&self, event: &Arc<Event>) -> Vec<(String, Outcome)> {
         if self.ignore_unknown {
             return Vec::new();
         }
@@ -306,37 +306,37 @@ impl<S: Store> Group<S> {
 
     /// Handles an event and says what its broker is to be told: an ack only where every handler is
     /// done with it or has its envelope stored.
-    pub async fn receive(&self, event: &Arc<Envelope>) -> Answer {
+    pub async fn receive(&self, event: &Arc<Event>) -> BrokerReply {
         self.receive_with(event, Care::First).await
     }
 
-    pub(super) async fn receive_with(&self, event: &Arc<Envelope>, care: Care) -> Answer {
+    pub(super) async fn receive_with(&self, event: &Arc<Event>, care: Care) -> BrokerReply {
         let results = self.handle_with(event, care).await;
-        let answers = results.iter().map(|(_, result)| Answer::to(result, self.ordered));
-        answers.fold(Answer::Ack, |all, one| match (all, one) {
-            (Answer::Nothing, _) | (_, Answer::Nothing) => Answer::Nothing,
-            (Answer::Later(a), Answer::Later(b)) => Answer::Later(a.max(b)),
-            (later @ Answer::Later(_), Answer::Ack) | (Answer::Ack, later) => later,
+        let answers = results.iter().map(|(_, result)| BrokerReply::to(result, self.ordered));
+        answers.fold(BrokerReply::Ack, |all, one| match (all, one) {
+            (BrokerReply::Nothing, _) | (_, BrokerReply::Nothing) => BrokerReply::Nothing,
+            (BrokerReply::Later(a), BrokerReply::Later(b)) => BrokerReply::Later(a.max(b)),
+            (later @ BrokerReply::Later(_), BrokerReply::Ack) | (BrokerReply::Ack, later) => later,
         })
     }
 
     /// Keeps a message that is no event, given up, with its bytes.
-    pub(super) async fn unreadable(&self, raw: &bytes::Bytes, why: &Unreadable) -> Answer {
+    pub(super) async fn unreadable(&self, raw: &bytes::Bytes, why: &Unreadable) -> BrokerReply {
         use sha2::{Digest as _, Sha256};
         let digest = crate::key::hex(&Sha256::digest(raw));
         tracing::warn!(group = &*self.name, %why, "a message that is no event was given up");
         let store = self.inbox.executor().store();
         let held = store.max_retry_payload().unwrap_or(usize::MAX);
         let most = MAX_PAYLOAD.min(held.saturating_sub(MAX_PACKED_ATTRIBUTES));
-        let event = Envelope::builder(NOBODY, "unreadable", "unknown")
+        let event = Event::builder(NOBODY, "unreadable", "unknown")
             .id(EventId::foreign("unreadable", &digest))
             .payload("application/octet-stream", raw.slice(..raw.len().min(most)))
             .build();
-        let Ok(event) = event else { return Answer::Ack };
+        let Ok(event) = event else { return BrokerReply::Ack };
         let reason = format!("unreadable: {why}");
         match self.inbox.bury(&self.name, &Arc::new(event), &reason).await {
-            Ok(()) => Answer::Ack,
-            Err(_) => Answer::Nothing,
+            Ok(()) => BrokerReply::Ack,
+            Err(_) => BrokerReply::Nothing,
         }
     }
 }

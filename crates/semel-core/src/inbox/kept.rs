@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use super::Group;
 use super::retry::envelope;
-use crate::event::{Envelope, EventId};
+use crate::event::{Event, EventId};
 use crate::key::{Key, Kind, Principal};
 use crate::operate::{Operate as _, Operated};
 use crate::record::{Record, State};
@@ -47,7 +47,7 @@ pub struct Kept {
 
 impl Kept {
     /// The event; `None` if the record has none that could be read.
-    pub fn event(&self) -> Option<Envelope> {
+    pub fn event(&self) -> Option<Event> {
         envelope(&self.key, &self.record)
     }
 }

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Answer, Group, HandleError, Handled};
-use crate::event::Envelope;
+use super::{BrokerReply, Group, HandleError, Handled};
+use crate::event::Event;
 use crate::key::{Digest, Key, Kind};
 use crate::measure;
 use crate::operate::Operate as _;
@@ -121,7 +121,7 @@ impl<S: Inspect> Group<S> {
             return None;
         }
         let results = self.handle(&event).await;
-        if results.iter().all(|(_, result)| Answer::to(result, false) == Answer::Ack) {
+        if results.iter().all(|(_, result)| BrokerReply::to(result, false) == BrokerReply::Ack) {
             let purged = self.inbox().executor().purge(&entry.key).await;
             tracing::debug!(key = ?entry.key, ?purged, "handled under another name");
         }
@@ -188,9 +188,9 @@ impl<S: Inspect> Group<S> {
 }
 
 /// The event that a record keeps for its retry.
-pub(super) fn envelope(key: &Key, record: &Record) -> Option<Envelope> {
-    let parcel = record.parcel.as_ref()?;
-    match Envelope::unpack(parcel.body()) {
+pub(super) fn envelope(key: &Key, record: &Record) -> Option<Event> {
+    let retry_payload = record.retry_payload.as_ref()?;
+    match Event::unpack(retry_payload.body()) {
         Ok(event) => Some(event),
         Err(why) => {
             tracing::warn!(?key, %why, "a stored event cannot be read");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Answer;
-use crate::event::{Envelope, Unreadable};
+use super::BrokerReply;
+use crate::event::{Event, Unreadable};
 
 /// Brings the messages of one consumer group. It connects, and connects again, by itself.
 ///
@@ -33,7 +33,7 @@ pub trait Message: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Unreadable`]: it is no event.
-    fn envelope(&self) -> Result<Envelope, Unreadable>;
+    fn envelope(&self) -> Result<Event, Unreadable>;
 
     /// All of it as it came, headers and payload, for the grave of what cannot be read.
     fn raw(&self) -> Bytes;
@@ -61,7 +61,7 @@ pub trait Message: Send + Sync + 'static {
     ///
     /// # Errors
     /// The answer may not have arrived.
-    fn answer(&self, answer: Answer) -> impl Future<Output = Result<(), SourceError>> + Send;
+    fn answer(&self, answer: BrokerReply) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
 /// The broker is away, or did not take an answer.

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Applied, Ask, Backlog, Bell, Cleaned, Fate, Lane, Leased, Marked, Outbox, Row, Selection,
-    Status, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Partition, Row,
+    Selection, Status, Ticket, Verb,
 };
 use crate::claim::AttemptId;
 use crate::clock::{Clock, SteadyClock, Timestamp};
-use crate::event::{Envelope, EventId};
+use crate::event::{Event, EventId};
 use crate::outcome::ErrorText;
 use crate::store::Result;
 
@@ -36,12 +36,12 @@ struct Rows {
 
 #[derive(Clone, Debug)]
 struct Kept {
-    envelope: Envelope,
+    envelope: Event,
     status: Status,
     attempts: u32,
     token: Option<AttemptId>,
     /// What holds the lane up; `None` once it does not.
-    lane: Option<Lane>,
+    lane: Option<Partition>,
     error: Option<ErrorText>,
     created_at: Timestamp,
     due_at: Option<Timestamp>,
@@ -65,7 +65,7 @@ impl MemoryOutbox {
 }
 
 impl Rows {
-    fn append(&mut self, envelope: &Envelope, now: Timestamp) {
+    fn append(&mut self, envelope: &Event, now: Timestamp) {
         if !self.ids.insert((envelope.tenant().into(), envelope.id())) {
             return;
         }
@@ -75,7 +75,7 @@ impl Rows {
             status: Status::Pending,
             attempts: 0,
             token: None,
-            lane: Lane::of(envelope),
+            lane: Partition::of(envelope),
             error: None,
             created_at: now,
             due_at: Some(now),
@@ -86,9 +86,9 @@ impl Rows {
 
     /// The rows to lease: either one that lapsed, or due ones that were not leased.
     fn choose(&self, ask: Ask, now: Timestamp) -> Vec<u64> {
-        let mut seen: HashSet<Lane> = HashSet::new();
+        let mut seen: HashSet<Partition> = HashSet::new();
         // How long the lanes are due that this claim may go on with.
-        let mut open: HashMap<Lane, Timestamp> = HashMap::new();
+        let mut open: HashMap<Partition, Timestamp> = HashMap::new();
         let mut chosen: Vec<(Timestamp, u64)> = Vec::new();
         let mut lapsed: Option<(Timestamp, u64)> = None;
         for (sequence, row) in &self.by_sequence {
@@ -134,30 +134,30 @@ impl Rows {
 }
 
 impl Kept {
-    fn mark(&mut self, fate: &Fate, now: Timestamp) {
+    fn mark(&mut self, disposition: &Disposition, now: Timestamp) {
         self.token = None;
-        match fate {
-            Fate::Published => {
+        match disposition {
+            Disposition::Published => {
                 self.status = Status::Published;
                 (self.due_at, self.lane, self.settled_at) = (None, None, Some(now));
             }
-            Fate::Retry { after, error } => {
+            Disposition::Retry { after, error } => {
                 self.status = Status::Failed;
                 self.due_at = Some(now.after(*after));
                 self.error = Some(error.clone());
             }
-            Fate::Dead { error, holds_lane } => {
+            Disposition::Dead { error, holds_lane } => {
                 self.status = Status::Dead;
                 self.due_at = None;
                 self.lane = self.lane.filter(|_| *holds_lane);
                 self.error = Some(error.clone());
             }
-            Fate::Untried => {
+            Disposition::Untried => {
                 self.attempts = self.attempts.saturating_sub(1);
                 self.status = if self.attempts == 0 { Status::Pending } else { Status::Failed };
                 self.due_at = Some(now);
             }
-            Fate::Later { after, error } => {
+            Disposition::Later { after, error } => {
                 self.attempts = self.attempts.saturating_sub(1);
                 self.status = Status::Failed;
                 self.due_at = Some(now.after(*after));
@@ -172,7 +172,7 @@ impl Kept {
             Verb::Redrive | Verb::Republish => {
                 (self.status, self.attempts) = (Status::Pending, 0);
                 (self.due_at, self.settled_at) = (Some(now), None);
-                self.lane = Lane::of(&self.envelope);
+                self.lane = Partition::of(&self.envelope);
             }
             Verb::Discard { reason } => {
                 self.status = Status::Discarded;
@@ -203,7 +203,7 @@ impl Kept {
 
 impl Selection {
     /// Whether a row matches, for outboxes that select in this process.
-    pub fn matches(&self, envelope: &Envelope, status: Status) -> bool {
+    pub fn matches(&self, envelope: &Event, status: Status) -> bool {
         (self.ids.is_empty() || self.ids.contains(&envelope.id()))
             && self.tenant.as_deref().is_none_or(|tenant| envelope.tenant() == tenant)
             && self.kind.as_deref().is_none_or(|kind| envelope.kind() == kind)
@@ -214,7 +214,7 @@ impl Selection {
 impl Outbox for MemoryOutbox {
     type Connection = Self;
 
-    async fn append(&self, connection: &mut Self, events: &[Envelope]) -> Result<()> {
+    async fn append(&self, connection: &mut Self, events: &[Event]) -> Result<()> {
         let now = connection.0.clock.now();
         let mut rows = connection.rows();
         for event in events {
@@ -243,17 +243,19 @@ impl Outbox for MemoryOutbox {
         Ok(chosen.into_iter().map(lease).collect())
     }
 
-    async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
+    async fn mark(&self, marks: &[(Ticket, Disposition)]) -> Result<Vec<Marked>> {
         let now = self.0.clock.now();
         let mut rows = self.rows();
-        let mark =
-            |(ticket, fate): &(Ticket, Fate)| match rows.by_sequence.get_mut(&ticket.sequence) {
-                Some(row) if row.token == Some(ticket.token) => {
-                    row.mark(fate, now);
-                    Marked::Done
-                }
-                Some(_) | None => Marked::Lost,
-            };
+        let mark = |(ticket, disposition): &(Ticket, Disposition)| match rows
+            .by_sequence
+            .get_mut(&ticket.sequence)
+        {
+            Some(row) if row.token == Some(ticket.token) => {
+                row.mark(disposition, now);
+                Marked::Done
+            }
+            Some(_) | None => Marked::Lost,
+        };
         Ok(marks.iter().map(mark).collect())
     }
 

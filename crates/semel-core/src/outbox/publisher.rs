@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::event::Envelope;
+use crate::event::Event;
 
 /// Hands events to a broker.
 pub trait Publisher: Send + Sync + 'static {
@@ -12,14 +12,14 @@ pub trait Publisher: Send + Sync + 'static {
     /// an error, and arrive again when it is tried again: consumers recognise it by its id.
     fn publish(
         &self,
-        events: &[Envelope],
+        events: &[Event],
     ) -> impl Future<Output = Vec<Result<(), PublishError>>> + Send;
 }
 
 impl<P: Publisher> Publisher for std::sync::Arc<P> {
     fn publish(
         &self,
-        events: &[Envelope],
+        events: &[Event],
     ) -> impl Future<Output = Vec<Result<(), PublishError>>> + Send {
         P::publish(self, events)
     }

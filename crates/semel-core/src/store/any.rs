@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    BoxFuture, Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Listed, Listen,
-    Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept, Tally,
+    BoxFuture, Change, Cursor, Draft, Filter, Finding, Guarantee, Inspect, Listed, Listen, Opened,
+    Page, Peeked, Renewed, Renewer, Result, Settled, Settlement, Store, Swapped, Swept, Tally,
 };
 use crate::claim::Lease;
 use crate::key::{Hint, Key};
@@ -39,8 +39,11 @@ trait Erased: Send + Sync {
         judged: Version,
         change: &'a Change,
     ) -> BoxFuture<'a, Result<Swapped>>;
-    fn settle<'a>(&'a self, lease: &'a Lease, ending: &'a Ending)
-    -> BoxFuture<'a, Result<Settled>>;
+    fn settle<'a>(
+        &'a self,
+        lease: &'a Lease,
+        settlement: &'a Settlement,
+    ) -> BoxFuture<'a, Result<Settled>>;
     fn peek<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Peeked>>>;
     fn sweep(&self, limit: u32) -> BoxFuture<'_, Result<Swept>>;
     fn renewer(&self) -> BoxFuture<'_, Result<AnyRenewer>>;
@@ -84,9 +87,9 @@ impl<S: Inspect> Erased for S {
     fn settle<'a>(
         &'a self,
         lease: &'a Lease,
-        ending: &'a Ending,
+        settlement: &'a Settlement,
     ) -> BoxFuture<'a, Result<Settled>> {
-        Box::pin(Store::settle(self, lease, ending))
+        Box::pin(Store::settle(self, lease, settlement))
     }
 
     fn peek<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Peeked>>> {
@@ -163,8 +166,8 @@ impl Store for AnyStore {
         self.0.swap(key, judged, change).await
     }
 
-    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
-        self.0.settle(lease, ending).await
+    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
+        self.0.settle(lease, settlement).await
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {

@@ -36,7 +36,7 @@ pub struct Filter {
     /// With this reference.
     pub reference: Option<String>,
     /// Only what waits for somebody to run it: Failed records whose retry is due, and claims whose
-    /// lease is over and whose parcel is here.
+    /// lease is over and whose retry payload is here.
     pub due: bool,
 }
 
@@ -69,7 +69,7 @@ impl Filter {
         let Entry { key, record } = entry;
         let reference = match &record.outcome {
             Some(Recorded::Whole(outcome)) => Some(outcome),
-            Some(Recorded::Omitted { .. }) | None => record.parcel.as_ref(),
+            Some(Recorded::Omitted { .. }) | None => record.retry_payload.as_ref(),
         };
         let reference = reference.and_then(Outcome::reference).map(Reference::as_str);
         let due = || match record.state {
@@ -78,7 +78,7 @@ impl Filter {
                     && !record.expired(now)
             }
             State::Running => {
-                record.parcel.is_some() && (!record.held(now) || record.is_ahead(now))
+                record.retry_payload.is_some() && (!record.held(now) || record.is_ahead(now))
             }
             State::Succeeded | State::Dead | State::Uncertain | State::Discarded => false,
         };
@@ -130,18 +130,18 @@ pub struct Unreadable {
     pub why: String,
 }
 
-/// A record as a survey shows it: everything but the bytes of its answer or parcel.
+/// A record as a survey shows it: everything but the bytes of its answer or retry payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Whose record.
     pub key: Key,
-    /// The record. An answer that is kept whole is not in it, and no parcel.
+    /// The record. An answer that is kept whole is not in it, and no retry payload.
     pub record: Record,
     /// What was left out.
     pub content: Option<Content>,
 }
 
-/// What is said of an answer or a parcel instead of its bytes.
+/// What is said of an answer or a retry payload instead of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     /// How long the body is.
@@ -171,8 +171,8 @@ impl From<Entry> for Listed {
         if answer.is_some() {
             record.outcome = None;
         }
-        let parcel = record.parcel.take();
-        let content = answer.or_else(|| parcel.as_ref().map(Content::from));
+        let retry_payload = record.retry_payload.take();
+        let content = answer.or_else(|| retry_payload.as_ref().map(Content::from));
         Self { key, record, content }
     }
 }
@@ -220,7 +220,7 @@ pub trait Inspect: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Page>> + Send;
 
-    /// The same as [`list`](Self::list) without the bytes of answers and parcels; a cursor of the one
+    /// The same as [`list`](Self::list) without the bytes of answers and retry payloads; a cursor of the one
     /// goes on in the other. A store whose records lie elsewhere leaves them there; the default, for
     /// stores in this process, lets go of them.
     fn survey(

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Opened,
-    Page, Peeked, Renewed, Renewer, Result, Settled, Severity, Store, Swapped, Swept, Tally,
+    Change, Cursor, Draft, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Opened, Page,
+    Peeked, Renewed, Renewer, Result, Settled, Settlement, Severity, Store, Swapped, Swept, Tally,
 };
 use crate::claim::{Fence, Lease};
 use crate::clock::{Clock, SteadyClock, Timestamp};
@@ -199,12 +199,12 @@ impl MemoryStore {
         })
     }
 
-    fn settle_now(&self, lease: &Lease, ending: &Ending) -> Settled {
+    fn settle_now(&self, lease: &Lease, settlement: &Settlement) -> Settled {
         let now = self.0.clock.now();
         let mut shard = self.shard(&lease.digest);
         match shard.keys.get(&lease.digest).map(|held| &held.record) {
             Some(record) if guards(lease, record) => {
-                let next = record.clone().ended(ending, now);
+                let next = record.clone().ended(settlement, now);
                 self.forget(shard.put(lease.digest, next));
                 Settled::Done
             }
@@ -226,7 +226,7 @@ impl MemoryStore {
                 Some(Record { number: old.number + 1, created_at, ..fresh })
             }
             Change::Replace(draft) => Some(Record::granted(draft, self.next_fence(now), now)),
-            Change::End(ending) => old.clone().ended(ending, now),
+            Change::Settle(settlement) => old.clone().ended(settlement, now),
             Change::Redrive => Some(old.clone().redriven(now)),
             Change::Redate => Some(old.clone().redated(now)),
         };
@@ -253,7 +253,7 @@ impl MemoryStore {
                 };
                 let next = (record.state == State::Running && record.on_crash != OnCrash::Rerun)
                     .then(|| ErrorText::new("the attempt ended without an answer (swept)"))
-                    .and_then(|error| record.clone().ended(&Ending::Uncertain { error }, now));
+                    .and_then(|error| record.clone().ended(&Settlement::Uncertain { error }, now));
                 let removed = shard.put(digest, next);
                 self.forget(removed);
                 swept.removed += removed as u32;
@@ -321,8 +321,8 @@ impl Store for MemoryStore {
         Ok(self.swap_now(key, judged, change))
     }
 
-    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
-        Ok(self.settle_now(lease, ending))
+    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
+        Ok(self.settle_now(lease, settlement))
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
@@ -440,7 +440,7 @@ mod tests {
             lease: Duration::from_secs(30),
             on_crash: OnCrash::Rerun,
             keep: KEEP,
-            parcel: None,
+            retry_payload: None,
         }
     }
 
@@ -471,7 +471,7 @@ mod tests {
 
     fn fail(store: &MemoryStore, key: &Key, keep: Duration) {
         let (error, retry_after) = (ErrorText::new("no"), Some(Duration::ZERO));
-        change(store, key, &Change::End(Ending::Failed { error, retry_after, keep }));
+        change(store, key, &Change::Settle(Settlement::Failed { error, retry_after, keep }));
     }
 
     #[test]
@@ -480,17 +480,17 @@ mod tests {
         let outcome = crate::Recorded::Whole(crate::Outcome::empty());
         let later = [
             None,
-            Some(Ending::Dead { error: error.clone() }),
-            Some(Ending::Uncertain { error }),
-            Some(Ending::Succeeded { outcome, keep: KEEP }),
+            Some(Settlement::Dead { error: error.clone() }),
+            Some(Settlement::Uncertain { error }),
+            Some(Settlement::Succeeded { outcome, keep: KEEP }),
         ];
-        for ending in later {
+        for settlement in later {
             let (store, clock, [first, second]) = crowded();
             open(&store, &first);
             fail(&store, &first, Duration::from_secs(1));
             change(&store, &first, &Change::Regrant(draft(&first)));
-            if let Some(ending) = ending {
-                change(&store, &first, &Change::End(ending));
+            if let Some(settlement) = settlement {
+                change(&store, &first, &Change::Settle(settlement));
             }
             let before = record(&store, &first);
             clock.advance(Duration::from_secs(2));

@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_nats::jetstream::AckKind;
 use async_nats::{Client, Message as Carrier, Request, Subject};
 use bytes::Bytes;
-use semel_core::event::{Envelope, Unreadable};
-use semel_core::inbox::{Answer, Message, SourceError};
+use semel_core::event::{Event, Unreadable};
+use semel_core::inbox::{BrokerReply, Message, SourceError};
 
 use crate::link::{self, Unanswered};
 use crate::wire;
@@ -111,7 +111,7 @@ impl fmt::Debug for NatsMessage {
 }
 
 impl Message for NatsMessage {
-    fn envelope(&self) -> Result<Envelope, Unreadable> {
+    fn envelope(&self) -> Result<Event, Unreadable> {
         let tenant = self.terms.tenant.as_deref();
         wire::read(self.carrier.headers.as_ref(), &self.carrier.payload, tenant)
     }
@@ -140,12 +140,12 @@ impl Message for NatsMessage {
         self.terms.tell(self.reply.clone(), AckKind::Progress).await
     }
 
-    async fn answer(&self, answer: Answer) -> Result<(), SourceError> {
+    async fn answer(&self, answer: BrokerReply) -> Result<(), SourceError> {
         let kind = match answer {
-            Answer::Nothing => return Ok(()),
-            Answer::Ack => AckKind::Ack,
-            Answer::Later(Duration::ZERO) => AckKind::Nak(None),
-            Answer::Later(after) => AckKind::Nak(Some(after)),
+            BrokerReply::Nothing => return Ok(()),
+            BrokerReply::Ack => AckKind::Ack,
+            BrokerReply::Later(Duration::ZERO) => AckKind::Nak(None),
+            BrokerReply::Later(after) => AckKind::Nak(Some(after)),
         };
         self.terms.settle(self.reply.clone(), kind).await
     }

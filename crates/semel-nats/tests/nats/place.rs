@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, stream};
 use bytes::Bytes;
-use semel_core::event::{Envelope, EventId};
-use semel_core::inbox::{Answer, Message as _, Source as _};
+use semel_core::event::{Event, EventId};
+use semel_core::inbox::{BrokerReply, Message as _, Source as _};
 use semel_core::outbox::{PublishError, Publisher as _};
 use semel_nats::{NatsMessage, NatsPublisher, NatsSource, SourceBuilder, Topology, async_nats};
 use semel_testkit::BrokerFixture;
@@ -100,11 +100,11 @@ pub(crate) fn name(topology: &Topology) -> String {
     format!("T_{unique}")
 }
 
-pub(crate) fn event() -> Envelope {
-    Envelope::builder("acme", "order.placed", "/orders").json(&"once").build().expect("an event")
+pub(crate) fn event() -> Event {
+    Event::builder("acme", "order.placed", "/orders").json(&"once").build().expect("an event")
 }
 
-pub(crate) fn events(count: usize) -> Vec<Envelope> {
+pub(crate) fn events(count: usize) -> Vec<Event> {
     (0..count).map(|_| event()).collect()
 }
 
@@ -117,17 +117,14 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 }
 
 /// Publishes one event.
-pub(crate) async fn publish(
-    publisher: &NatsPublisher,
-    event: &Envelope,
-) -> Result<(), PublishError> {
+pub(crate) async fn publish(publisher: &NatsPublisher, event: &Event) -> Result<(), PublishError> {
     let answers = within("an answer", publisher.publish(std::slice::from_ref(event))).await;
     let [answer] = <[_; 1]>::try_from(answers).expect("one answer");
     answer
 }
 
 /// Publishes one event until that works.
-pub(crate) async fn insist(publisher: &NatsPublisher, event: &Envelope) {
+pub(crate) async fn insist(publisher: &NatsPublisher, event: &Event) {
     let insisting = async {
         while publish(publisher, event).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -154,9 +151,11 @@ pub(crate) async fn next(source: &NatsSource) -> NatsMessage {
 }
 
 /// Takes the next message and acks it.
-pub(crate) async fn take(source: &NatsSource) -> Envelope {
+pub(crate) async fn take(source: &NatsSource) -> Event {
     let message = next(source).await;
-    within("the server confirms", message.answer(Answer::Ack)).await.expect("the server is there");
+    within("the server confirms", message.answer(BrokerReply::Ack))
+        .await
+        .expect("the server is there");
     message.envelope().expect("an event")
 }
 

@@ -9,7 +9,7 @@ use metrics::{
     Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 use semel_core::Executor;
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::inbox::{Consumer, Inbox};
 use semel_core::outbox::{PublishError, Publisher as _, partition};
 use semel_core::store::memory::MemoryStore;
@@ -86,7 +86,7 @@ async fn an_event_that_was_purged_is_published_again() {
         assert!(place.stored().await >= 3, "round {round}");
     }
     let source = place.source("g").await.build().expect("sound settings");
-    let mut expected: Vec<_> = events.iter().map(Envelope::id).collect();
+    let mut expected: Vec<_> = events.iter().map(Event::id).collect();
     while !expected.is_empty() {
         let id = take(&source).await.id();
         expected.retain(|wanted| *wanted != id);
@@ -143,7 +143,7 @@ async fn the_same_id_of_another_tenant_is_another_event() {
     let place = Place::shared().await;
     let publisher = place.publisher().await;
     let first = event();
-    let second = Envelope::builder("other", "order.placed", "/orders").id(first.id());
+    let second = Event::builder("other", "order.placed", "/orders").id(first.id());
     let both = [first, second.build().unwrap()];
     assert_eq!(within("answers", publisher.publish(&both)).await, [Ok(()), Ok(())]);
     assert_eq!(place.stored().await, 2);
@@ -155,7 +155,7 @@ async fn an_event_larger_than_the_server_takes_is_refused_with_both_sizes() {
     let publisher = place.publisher().await;
     let most = place.client().await.server_info().max_payload;
     // The headers count too: the payload alone would do.
-    let large = Envelope::builder("acme", "blob", "/b").payload("image/png", vec![0; most]);
+    let large = Event::builder("acme", "blob", "/b").payload("image/png", vec![0; most]);
     let batch = [event(), large.build().unwrap(), event()];
     let answers = within("answers", publisher.publish(&batch)).await;
     let [Ok(()), Err(PublishError::Refused(reason)), Ok(())] = &answers[..] else {
@@ -173,7 +173,7 @@ async fn an_event_larger_than_the_stream_takes_is_refused() {
     let found = place.stream().await.cached_info().config.clone();
     let smaller = stream::Config { max_message_size: 4_096, ..found };
     context.update_stream(smaller).await.expect("the server takes the change");
-    let large = Envelope::builder("acme", "blob", "/b").payload("image/png", vec![0; 8_192]);
+    let large = Event::builder("acme", "blob", "/b").payload("image/png", vec![0; 8_192]);
     let answer = publish(&place.publisher().await, &large.build().unwrap()).await;
     assert!(matches!(answer, Err(PublishError::Refused(_))), "{answer:?}");
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::{self, consumer};
-use semel_core::event::{Envelope, STRUCTURED};
-use semel_core::inbox::{Answer, Message as _};
+use semel_core::event::{Event, STRUCTURED};
+use semel_core::inbox::{BrokerReply, Message as _};
 use semel_core::outbox::Publisher as _;
 use semel_nats::{NatsMessage, async_nats};
 use semel_testkit::BrokerFixture as _;
@@ -60,7 +60,7 @@ async fn what_nobody_takes_from_a_source_goes_to_another_in_the_end() {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     wait_until_pulled(&place, 10).await;
     let other = place.source("G").await.ack_wait(Duration::from_secs(1)).build().expect("settings");
-    let mut missing: BTreeSet<_> = sent.iter().map(Envelope::id).collect();
+    let mut missing: BTreeSet<_> = sent.iter().map(Event::id).collect();
     while !missing.is_empty() {
         missing.remove(&take(&other).await.id());
     }
@@ -80,8 +80,8 @@ async fn a_late_ack_while_another_has_the_message_settles_it() {
     let again = next(&other).await;
     let id = |message: &NatsMessage| message.envelope().expect("an event").id();
     assert_eq!(id(&late), id(&again));
-    within("an answer", late.answer(Answer::Ack)).await.expect("the server takes a late ack");
-    let _ = within("an answer", again.answer(Answer::Ack)).await;
+    within("an answer", late.answer(BrokerReply::Ack)).await.expect("the server takes a late ack");
+    let _ = within("an answer", again.answer(BrokerReply::Ack)).await;
     let settled = async {
         loop {
             let mut consumer: consumer::PullConsumer =
@@ -103,7 +103,7 @@ async fn an_ack_that_nobody_hears_is_an_error() {
     insist(&place.publisher().await, &event()).await;
     let message = next(&source).await;
     place.stream().await.delete_consumer("G").await.expect("the server answers");
-    let lost = within("an answer", message.answer(Answer::Ack)).await;
+    let lost = within("an answer", message.answer(BrokerReply::Ack)).await;
     assert!(lost.is_err(), "a consumer that is gone confirms nothing");
     // The source makes its consumer again, and the event comes again.
     take(&source).await;
@@ -118,7 +118,7 @@ async fn an_event_that_is_never_acked_comes_more_often_than_any_limit() {
     for _ in 0..50 {
         let message = next(&source).await;
         assert_eq!(message.envelope().expect("an event"), sent);
-        message.answer(Answer::Later(Duration::ZERO)).await.expect("the server is there");
+        message.answer(BrokerReply::Later(Duration::ZERO)).await.expect("the server is there");
     }
     assert_eq!(take(&source).await, sent);
 }
@@ -164,7 +164,7 @@ async fn a_foreign_event_in_structured_mode_is_read_with_the_default_tenant() {
 async fn an_event_with_emoji_and_percent_signs_in_its_headers_arrives_as_it_was() {
     let place = Place::shared().await;
     let source = place.source("G").await.build().expect("sound settings");
-    let sent = Envelope::builder("acme 🏢", "order.🎉 placed*", "/orders?q=100%25&r=%")
+    let sent = Event::builder("acme 🏢", "order.🎉 placed*", "/orders?q=100%25&r=%")
         .about("order", "№ 7 \"seven\" %41")
         .attribute("note", " 50% off: 日本 ")
         .build()
@@ -180,7 +180,7 @@ async fn a_filtered_source_gets_the_subjects_that_it_asked_for() {
     let wanted = place.topology.subjects()[0].replace('>', "invoice.>");
     let source = place.source("G").await.filter(&wanted).build().expect("sound settings");
     for kind in ["order.placed", "invoice.sent", "order.paid"] {
-        let event = Envelope::builder("acme", kind, "/billing").build().expect("an event");
+        let event = Event::builder("acme", kind, "/billing").build().expect("an event");
         let subject = place.topology.subjects()[0].replace('>', kind);
         let sent = context.publish(subject, event.to_json().into()).await;
         sent.expect("the server answers").await.expect("the stream takes it");

@@ -34,11 +34,11 @@ fn encode(entry: &Entry) -> Vec<u8> {
         lease: Duration::ZERO,
         on_crash: record.on_crash,
         keep: record.keep,
-        parcel: None,
+        retry_payload: None,
     };
     let claim = claim(&draft).unwrap();
     bytes.extend(&claim[24..claim.len() - EMPTY_TAIL.len()]);
-    let recorded = record.outcome.clone().or(record.parcel.clone().map(Recorded::Whole));
+    let recorded = record.outcome.clone().or(record.retry_payload.clone().map(Recorded::Whole));
     bytes.extend(tail(record.error.as_ref(), recorded.as_ref()).unwrap());
     if recorded.is_none() {
         bytes.push(0);
@@ -97,9 +97,9 @@ prop_compose! {
     ) -> Entry {
         let due = |span: Option<Duration>| completed_at.zip(span).map(|(at, span)| at.after(span));
         let state = State::from_code(state).unwrap();
-        let (outcome, parcel) = match (state, outcome) {
+        let (outcome, retry_payload) = match (state, outcome) {
             (State::Succeeded, outcome) => (outcome, None),
-            (_, Some(Recorded::Whole(parcel))) => (None, Some(parcel)),
+            (_, Some(Recorded::Whole(retry_payload))) => (None, Some(retry_payload)),
             (_, _) => (None, None),
         };
         Entry {
@@ -118,7 +118,7 @@ prop_compose! {
                 on_crash: OnCrash::from_code(on_crash).unwrap(),
                 keep: Duration::from_micros(keep),
                 outcome,
-                parcel,
+                retry_payload,
                 error: error.as_deref().map(ErrorText::new),
                 created_at,
                 updated_at,
@@ -141,10 +141,10 @@ proptest! {
     fn an_outline_is_the_record_without_its_body(entry in entries()) {
         let mut bytes = Bytes::from(encode(&entry));
         let (mut bodiless, mut size) = (entry, None);
-        let Record { outcome, parcel, .. } = &mut bodiless.record;
+        let Record { outcome, retry_payload, .. } = &mut bodiless.record;
         let whole = match outcome {
             Some(Recorded::Whole(outcome)) => Some(outcome),
-            Some(Recorded::Omitted { .. }) | None => parcel.as_mut(),
+            Some(Recorded::Omitted { .. }) | None => retry_payload.as_mut(),
         };
         if let Some(whole) = whole {
             size = Some(whole.body().len() as u64);
@@ -191,8 +191,8 @@ proptest! {
 }
 
 #[test]
-fn a_claim_carries_its_parcel() {
-    let parcel = Outcome::new("text/plain", "the letter")
+fn a_claim_carries_its_retry_payload() {
+    let retry_payload = Outcome::new("text/plain", "the letter")
         .with_reference(Reference::new("letter.sent").unwrap());
     let draft = Draft {
         key: Key::command("t", "s", "i").unwrap(),
@@ -204,7 +204,7 @@ fn a_claim_carries_its_parcel() {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(60),
-        parcel: Some(parcel.clone()),
+        retry_payload: Some(retry_payload.clone()),
     };
     // As open.lua puts it together.
     let mut bytes = head(State::Running).to_vec();
@@ -215,11 +215,11 @@ fn a_claim_carries_its_parcel() {
     }
     bytes.extend(claim(&draft).unwrap());
     let record = decode(Bytes::from(bytes)).unwrap();
-    assert_eq!((record.parcel, record.outcome), (Some(parcel), None));
+    assert_eq!((record.retry_payload, record.outcome), (Some(retry_payload), None));
 }
 
 #[test]
-fn a_parcel_is_never_said_to_be_omitted() {
+fn a_retry_payload_is_never_said_to_be_omitted() {
     let omitted = tail(None, Some(&Recorded::Omitted { bytes: 7 })).unwrap();
     let mut bytes = head(State::Failed).to_vec();
     bytes.resize(HEADER, 0);
@@ -232,7 +232,7 @@ fn a_parcel_is_never_said_to_be_omitted() {
     bytes.extend(identity);
     bytes.extend(omitted);
     let error = decode(Bytes::from(bytes)).unwrap_err();
-    assert!(error.contains("parcel"), "{error}");
+    assert!(error.contains("retry_payload"), "{error}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 -- Keeps: only whoever still holds what the guard names may end a record, and one write ends it.
 -- A full server takes it: what has run must be written down, or it runs again. No more than one
 -- outcome per running claim goes over the limit that way, since a full server grants none.
--- What does not succeed keeps the parcel that it finds; a success takes its place.
+-- What does not succeed keeps the retry payload that it finds; a success takes its place.
 -- The wake-up comes after the write and may fail without harm: waiters also look by themselves.
 --
 -- KEYS[1] record
@@ -31,18 +31,18 @@ else
   local tail = ARGV[6]
   if string.byte(ARGV[4], 2) ~= 1 then
     -- Only a succeeded record has an outcome there, and nothing of it survives.
-    local parcel = '\0'
+    local retry_payload = '\0'
     if string.byte(v, 2) ~= 1 then
       local at = 114 + identity
       if string.byte(v, at) == 1 and #v > at + 2 then
         at = at + 2 + struct.unpack('>I2', v, at + 1)
       end
-      parcel = string.sub(v, at + 1)
-      if parcel == '' then
+      retry_payload = string.sub(v, at + 1)
+      if retry_payload == '' then
         return -1
       end
     end
-    tail = tail .. parcel
+    tail = tail .. retry_payload
   end
   v = ARGV[4] .. string.sub(v, 3, 26) .. struct.pack('>I8I8I8', number + 1, now, now)
     .. string.sub(v, 51, 58) .. ARGV[5] .. string.sub(v, 83, 113 + identity) .. tail

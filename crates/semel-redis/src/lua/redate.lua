@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Keeps: the times of a record that a clock wrote which was ahead are counted from this server's now,
--- and only over the version that was judged. Spans, claim, fence and parcel stay as they are.
+-- and only over the version that was judged. Spans, claim, fence and retry payload stay as they are.
 --
 -- KEYS[1] record
 -- ARGV    1-3 guard (first byte, last byte, expected bytes)

@@ -1,9 +1,9 @@
 -- Keeps: an operator's redrive is written only over the version that was looked at. The record turns
--- Failed and due, its attempts count from zero, its last error and its parcel stay.
+-- Failed and due, its attempts count from zero, its last error and its retry payload stay.
 --
 -- KEYS[1] record
 -- ARGV    1-3 guard (first byte, last byte, expected bytes), 4 layout and state, 5 the spans of "no
---         lease, due at once", 6 the bytes of "no error, no parcel", 7 the longest garbage
+--         lease, due at once", 6 the bytes of "no error, no retry payload", 7 the longest garbage
 --         collection (us), 8 channel, 9 hint
 -- Answers the fence, 0 if the guard does not hold, -1 if the record cannot be read.
 local v = redis.call('GET', KEYS[1])

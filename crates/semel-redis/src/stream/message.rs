@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redis::Value;
-use semel_core::event::{Envelope, Unreadable};
-use semel_core::inbox::{Answer, Message, SourceError};
+use semel_core::event::{Event, Unreadable};
+use semel_core::inbox::{BrokerReply, Message, SourceError};
 
 use super::reader::Reader;
 use crate::reply;
@@ -57,11 +57,11 @@ impl Entry {
 }
 
 impl Message for StreamMessage {
-    fn envelope(&self) -> Result<Envelope, Unreadable> {
+    fn envelope(&self) -> Result<Event, Unreadable> {
         if !self.entry.whole {
             return Err(Unreadable::Document("the entry has no field `event`".to_owned()));
         }
-        Envelope::from_json(&self.entry.body, self.reader.settings.tenant.as_deref())
+        Event::from_json(&self.entry.body, self.reader.settings.tenant.as_deref())
     }
 
     fn raw(&self) -> Bytes {
@@ -83,12 +83,12 @@ impl Message for StreamMessage {
         }
     }
 
-    async fn answer(&self, answer: Answer) -> Result<(), SourceError> {
+    async fn answer(&self, answer: BrokerReply) -> Result<(), SourceError> {
         match answer {
-            Answer::Ack => self.reader.ack(&self.entry).await,
-            Answer::Later(span) => self.reader.put_off(&self.entry, span).await,
+            BrokerReply::Ack => self.reader.ack(&self.entry).await,
+            BrokerReply::Later(span) => self.reader.put_off(&self.entry, span).await,
             // It is brought again when the patience with it ends.
-            Answer::Nothing => Ok(()),
+            BrokerReply::Nothing => Ok(()),
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::outbox::{PublishError, Publisher, partition};
 
 use super::{Shared, script};
@@ -109,7 +109,7 @@ fn unpublished(failure: Failure) -> PublishError {
 }
 
 impl Publisher for StreamPublisher {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         let mut answers = vec![Ok(()); events.len()];
         let partitions = self.shared.partitions();
         let mut streams: Vec<Vec<Written>> = Vec::new();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel_core::event::Envelope;
-use semel_core::inbox::{Answer, Message, Source};
+use semel_core::event::Event;
+use semel_core::inbox::{BrokerReply, Message, Source};
 use semel_core::outbox::{PublishError, Publisher};
 use semel_core::store::Severity;
 use semel_redis::{StreamSource, Streams};
@@ -12,8 +12,8 @@ use crate::fixture::{LONG, PATIENCE, Place};
 
 const URL: &str = "SEMEL_TEST_REDIS_URL";
 
-fn events(count: usize) -> Vec<Envelope> {
-    let event = |_| Envelope::builder("acme", "order.placed", "/orders").about("order", "1");
+fn events(count: usize) -> Vec<Event> {
+    let event = |_| Event::builder("acme", "order.placed", "/orders").about("order", "1");
     (0..count).map(|at| event(at).build().expect("the server answers")).collect()
 }
 
@@ -31,7 +31,7 @@ async fn join(streams: &Streams, group: &str) -> StreamSource {
 async fn take(source: &StreamSource, count: usize) {
     for _ in 0..count {
         let message = within(source.next()).await.expect("the server answers");
-        message.answer(Answer::Ack).await.expect("the server answers");
+        message.answer(BrokerReply::Ack).await.expect("the server answers");
     }
 }
 
@@ -142,7 +142,7 @@ async fn an_event_that_is_too_large_is_refused_and_its_neighbours_are_not() {
     let place = Place::at(URL).await;
     let builder = Streams::builder().prefix(&place.prefix).largest(2_000);
     let streams = builder.connect(&place.url).await.expect("the server answers");
-    let large = Envelope::builder("acme", "order.placed", "/orders")
+    let large = Event::builder("acme", "order.placed", "/orders")
         .payload("text/plain", [b'x'; 2_000].to_vec());
     let mut batch = events(3);
     batch[1] = large.build().expect("the server answers");

@@ -144,6 +144,6 @@ pub(crate) fn draft(key: &Key) -> Draft {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(3_600),
-        parcel: None,
+        retry_payload: None,
     }
 }

@@ -128,7 +128,7 @@ async fn foresee(
         seen += page.entries.len() as u64;
         watch.counted(seen);
         for entry in &page.entries {
-            match fate(&entry.record, now) {
+            match disposition(&entry.record, now) {
                 _ if tally.total() >= limit => return Ok(()),
                 Some(true) => tally.removed += 1,
                 Some(false) => tally.suspended += 1,
@@ -143,7 +143,7 @@ async fn foresee(
 }
 
 /// Whether a record would be removed; `false` if it would be suspended.
-fn fate(record: &Record, now: Timestamp) -> Option<bool> {
+fn disposition(record: &Record, now: Timestamp) -> Option<bool> {
     let lapsed = record.lease_until.filter(|until| *until <= now);
     let kept = lapsed.is_some_and(|until| until.after(record.keep) <= now);
     match (record.state, record.on_crash) {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::event::{Envelope, Unreadable};
-use semel_core::inbox::{Answer, Message, Source, SourceError};
+use semel_core::event::{Event, Unreadable};
+use semel_core::inbox::{BrokerReply, Message, Source, SourceError};
 
 /// The messages about one tenant's events, over all groups of this process.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl<M> fmt::Debug for Arrived<M> {
 }
 
 impl<M: Message> Message for Arrived<M> {
-    fn envelope(&self) -> Result<Envelope, Unreadable> {
+    fn envelope(&self) -> Result<Event, Unreadable> {
         let event = self.message.envelope()?;
         self.arrivals.came(event.tenant());
         Ok(event)
@@ -103,7 +103,7 @@ impl<M: Message> Message for Arrived<M> {
         self.message.keep().await
     }
 
-    async fn answer(&self, answer: Answer) -> Result<(), SourceError> {
+    async fn answer(&self, answer: BrokerReply) -> Result<(), SourceError> {
         self.message.answer(answer).await
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use semel_amqp::{AmqpPublisher, AmqpSource};
 use semel_core::Executor;
 use semel_core::bus::Bus;
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::executor::Unit;
 use semel_core::inbox::{
     Consumer, Consuming, Failure as Unhandled, Group, Inbox, InvalidGroup, Source,
@@ -125,7 +125,7 @@ impl Events {
 
 /// Stumbles over events of the tenant `chaos`.
 fn group<S: Tables>(inbox: &Inbox<S>, name: &'static str, chaos: Option<Arc<str>>) -> Group<S> {
-    let handle = move |event: Arc<Envelope>, mut unit: Unit<S>| {
+    let handle = move |event: Arc<Event>, mut unit: Unit<S>| {
         let stumbles = chaos.as_deref().is_some_and(|ours| event.tenant() == ours);
         async move {
             let order: Order = event.parse().map_err(Unhandled::hopeless)?;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use semel_core::event::{Envelope, InvalidEvent};
+use semel_core::event::{Event, InvalidEvent};
 use semel_core::executor::Unit;
 use semel_ids::create::{CreateError, CreateExt as _};
 use semel_ids::{TypedId, resource};
@@ -84,8 +84,8 @@ impl NewOrder {
 
 impl Order {
     /// The event that it was placed.
-    fn placed(&self, tenant: &str) -> Result<Envelope, InvalidEvent> {
-        let event = Envelope::builder(tenant, PLACED, "/orders");
+    fn placed(&self, tenant: &str) -> Result<Event, InvalidEvent> {
+        let event = Event::builder(tenant, PLACED, "/orders");
         event.about("order", &self.order_id.to_string()).json(self).build()
     }
 }

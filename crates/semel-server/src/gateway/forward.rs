@@ -17,7 +17,7 @@ use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::capture_connection;
 use metrics::counter;
-use semel_tower::http::{Fate, Problem, Slug};
+use semel_tower::http::{Problem, SettleAs, Slug};
 use semel_tower::{Body, Collected, Unprotected, collect};
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
@@ -246,7 +246,7 @@ impl<B> Inner<B> {
         let problem = Problem::new(Slug::Overloaded, detail).retry_after(COME_AGAIN);
         let mut response = self.told(sent, problem);
         if sent.claimed {
-            response.extensions_mut().insert(Fate::Release);
+            response.extensions_mut().insert(SettleAs::Release);
         }
         response
     }
@@ -254,8 +254,8 @@ impl<B> Inner<B> {
     /// What a caller is told whose request got no answer, and what becomes of its claim.
     fn failed(&self, sent: &Sent, unsent: bool, why: &str) -> Response<Answer> {
         let (slug, fate, result) = match unsent {
-            true => (Slug::UpstreamUnreachable, Fate::Release, "unreachable"),
-            false => (Slug::UpstreamAmbiguous, Fate::Doubt, "ambiguous"),
+            true => (Slug::UpstreamUnreachable, SettleAs::Release, "unreachable"),
+            false => (Slug::UpstreamAmbiguous, SettleAs::Doubt, "ambiguous"),
         };
         count(result);
         tracing::warn!(upstream = %self.upstream, why, "{}", slug.title());
@@ -320,7 +320,7 @@ fn pass(
 ) -> Response<Answer> {
     count("answered");
     if sent.claimed && is_doubtful(response.status()) {
-        response.extensions_mut().insert(Fate::Doubt);
+        response.extensions_mut().insert(SettleAs::Doubt);
     }
     response.extensions_mut().insert(Passed);
     let cut = cut.filter(|_| is_endless(response.headers()));
@@ -330,7 +330,7 @@ fn pass(
             let mut answer =
                 told(StatusCode::BAD_GATEWAY, "the upstream changed the protocol unasked\n");
             if sent.claimed {
-                answer.extensions_mut().insert(Fate::Doubt);
+                answer.extensions_mut().insert(SettleAs::Doubt);
             }
             return answer;
         }

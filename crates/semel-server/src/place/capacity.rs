@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use semel_core::store::{
-    AnyRenewer, Change, Cursor, Draft, Ending, Error, ErrorKind, Filter, Finding, Guarantee,
-    Inspect, Listed, Listen, Opened, Page, Peeked, Result, Settled, Store, Swapped, Swept, Tally,
+    AnyRenewer, Change, Cursor, Draft, Error, ErrorKind, Filter, Finding, Guarantee, Inspect,
+    Listed, Listen, Opened, Page, Peeked, Result, Settled, Settlement, Store, Swapped, Swept,
+    Tally,
 };
 use semel_core::{AnyStore, Hint, Key, Lease, Version};
 use tokio::sync::Mutex;
@@ -59,7 +60,7 @@ impl Store for CapacityWatch {
         self.noted(self.store.swap(key, judged, change).await)
     }
 
-    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
+    async fn settle(&self, lease: &Lease, ending: &Settlement) -> Result<Settled> {
         self.noted(self.store.settle(lease, ending).await)
     }
 
@@ -162,7 +163,7 @@ mod tests {
             lease: Duration::from_secs(60),
             on_crash: OnCrash::Rerun,
             keep: Duration::from_secs(60),
-            parcel: None,
+            retry_payload: None,
         }
     }
 
@@ -183,7 +184,7 @@ mod tests {
         assert!(matches!(watch.open(&first).await, Ok(Opened::Existing { .. })));
         assert!(watch.writable().await.is_err());
         let found = watch.peek(&first.key).await.unwrap().unwrap();
-        let removed = Change::End(Ending::Removed);
+        let removed = Change::Settle(Settlement::Removed);
         let _ = watch.swap(&first.key, found.record.version(), &removed).await.unwrap();
         assert!(watch.writable().await.is_err(), "tried a moment ago");
         assert!(matches!(watch.open(&draft("third")).await, Ok(Opened::Inserted { .. })));
@@ -198,7 +199,7 @@ mod tests {
         assert!(matches!(watch.open(&first).await, Ok(Opened::Inserted { .. })));
         assert!(watch.open(&draft("second")).await.is_err());
         let found = store.peek(&first.key).await.unwrap().unwrap();
-        let removed = Change::End(Ending::Removed);
+        let removed = Change::Settle(Settlement::Removed);
         let _ = store.swap(&first.key, found.record.version(), &removed).await.unwrap();
         assert!(watch.writable().await.is_ok());
         assert_eq!(store.tally(&Filter::default()).await.unwrap().records, 0);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use semel_core::store::{
-    Change, Draft, Ending, Error, ErrorKind, Opened, Result, Store as _, Swapped,
+    Change, Draft, Error, ErrorKind, Opened, Result, Settlement, Store as _, Swapped,
 };
 use semel_core::{
     AnyStore, AttemptId, ErrorText, Fingerprint, Key, Lease, OnCrash, OperationId, Policy,
@@ -29,16 +29,17 @@ pub(crate) async fn write(ledger: &AnyStore, scope: &str, owner: &str) -> Result
         lease: Policy::MIN_LEASE,
         on_crash: OnCrash::Rerun,
         keep: KEEP,
-        parcel: None,
+        retry_payload: None,
     };
     let Opened::Inserted { fence } = ledger.open(&draft).await? else {
         return Err(Error::new(ErrorKind::Ambiguous, "open", "a key of its own was taken"));
     };
     let lease = Lease { digest: key.digest(), fence, attempt_id: draft.attempt_id };
     let error = ErrorText::new(&format!("written by {owner}"));
-    let _ = ledger.settle(&lease, &Ending::Failed { error, retry_after: None, keep: KEEP }).await?;
+    let _ =
+        ledger.settle(&lease, &Settlement::Failed { error, retry_after: None, keep: KEEP }).await?;
     let Some(found) = ledger.peek(&key).await? else { return Ok(()) };
-    let removed = Change::End(Ending::Removed);
+    let removed = Change::Settle(Settlement::Removed);
     match ledger.swap(&key, found.record.version(), &removed).await? {
         Swapped::Done { .. } | Swapped::Lost => Ok(()),
     }

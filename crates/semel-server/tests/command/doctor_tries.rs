@@ -67,7 +67,7 @@ async fn more_than_a_page_is_counted(ground: Ground) {
                 let regranted = ledger.swap(key, found.version(), &Change::Regrant(draft)).await;
                 assert!(matches!(regranted, Ok(Swapped::Done { .. })), "{regranted:?}");
                 let found = ledger.peek(key).await.unwrap().unwrap().record;
-                let buried = Change::End(dead("no"));
+                let buried = Change::Settle(dead("no"));
                 let buried = ledger.swap(key, found.version(), &buried).await;
                 assert!(matches!(buried, Ok(Swapped::Done { .. })), "{buried:?}");
             }
@@ -101,7 +101,7 @@ fn retried(key: &semel_core::Key, operation_id: semel_core::OperationId) -> Draf
         lease: HOUR,
         on_crash: semel_core::OnCrash::Rerun,
         keep: HOUR,
-        parcel: None,
+        retry_payload: None,
     }
 }
 

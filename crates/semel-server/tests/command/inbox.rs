@@ -55,7 +55,9 @@ async fn failed_events_are_redriven_and_discarded(ground: Ground) {
     let discarded = Some(semel_core::State::Discarded);
     let filter = semel_core::store::Filter { state: discarded, ..Default::default() };
     let discarded = entries(&place, &filter).await;
-    assert!(discarded.len() >= 5 && discarded.iter().all(|entry| entry.record.parcel.is_some()));
+    assert!(
+        discarded.len() >= 5 && discarded.iter().all(|entry| entry.record.retry_payload.is_some())
+    );
     place.close().await;
 }
 

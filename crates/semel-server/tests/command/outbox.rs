@@ -1,13 +1,13 @@
 //! `semel outbox`.
 
 use semel_core::ErrorText;
-use semel_core::outbox::Fate;
+use semel_core::outbox::Disposition;
 
 use crate::ground::{Ground, audited, on, sql};
 use crate::seeds::{orders, relayed};
 
-fn dead() -> Fate {
-    Fate::Dead { error: ErrorText::new("refused: too large"), holds_lane: false }
+fn dead() -> Disposition {
+    Disposition::Dead { error: ErrorText::new("refused: too large"), holds_lane: false }
 }
 
 /// Status, list, redrive and discard, by id and by filter.
@@ -98,7 +98,7 @@ on!(a_discarded_event_is_left_alone_unless_it_is_named: sqlite, postgres, mysql)
 async fn published_events_are_sent_again(ground: Ground) {
     let place = ground.place().await;
     orders(&place, 4).await;
-    relayed(&place, Fate::Published).await;
+    relayed(&place, Disposition::Published).await;
     let said = ground.run(&["outbox", "redrive", "--all", "--status", "published"]).badly(2);
     assert!(said.contains("published"), "{said}");
     assert_eq!(ground.json(&["outbox", "redrive", "--all"])["changed"], 0);
@@ -118,7 +118,7 @@ async fn published_events_are_sent_again(ground: Ground) {
     assert_eq!(ground.json(&[&typed[..], &["--dry-run"]].concat())["changed"], 4);
     assert_eq!(ground.json(&[&typed[..], &["--max", "4"]].concat())["changed"], 4);
     assert_eq!(ground.json(&["outbox", "status"])["pending"], 4);
-    relayed(&place, Fate::Published).await;
+    relayed(&place, Disposition::Published).await;
     assert_eq!(ground.json(&[&typed[..], &["--yes"]].concat())["changed"], 4);
     place.close().await;
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::inbox::Inbox;
-use semel_core::outbox::{Ask, Fate, Outbox};
-use semel_core::store::{Draft, Ending, Opened, Store as _, TransactionalStore};
+use semel_core::outbox::{Ask, Disposition, Outbox};
+use semel_core::store::{Draft, Opened, Settlement, Store as _, TransactionalStore};
 use semel_core::{
     AnyStore, AttemptId, Command, ErrorText, EventId, Executor, Fingerprint, Key, Lease, OnCrash,
     OnFailure, OperationId, Outcome, Policy, Recorded, Reference,
@@ -36,7 +36,7 @@ pub(crate) async fn claimed(
         lease,
         on_crash,
         keep: HOUR,
-        parcel: None,
+        retry_payload: None,
     };
     match ledger.open(&draft).await.expect("the store answers") {
         Opened::Inserted { fence } => {
@@ -47,28 +47,28 @@ pub(crate) async fn claimed(
 }
 
 /// A claim that ended so.
-pub(crate) async fn ended(ledger: &AnyStore, key: &Key, ending: Ending) {
+pub(crate) async fn ended(ledger: &AnyStore, key: &Key, ending: Settlement) {
     let lease = claimed(ledger, key, OnCrash::Rerun, HOUR).await;
     let settled = ledger.settle(&lease, &ending).await.expect("the store answers");
     assert_eq!(settled, semel_core::store::Settled::Done);
 }
 
-pub(crate) fn succeeded(answer: &str, reference: &str, keep: Duration) -> Ending {
+pub(crate) fn succeeded(answer: &str, reference: &str, keep: Duration) -> Settlement {
     let outcome = Outcome::new(Outcome::JSON, answer.to_owned())
         .with_reference(Reference::new(reference).expect("a reference"));
-    Ending::Succeeded { outcome: Recorded::Whole(outcome), keep }
+    Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep }
 }
 
-pub(crate) fn failed(error: &str) -> Ending {
-    Ending::Failed { error: ErrorText::new(error), retry_after: Some(HOUR), keep: HOUR }
+pub(crate) fn failed(error: &str) -> Settlement {
+    Settlement::Failed { error: ErrorText::new(error), retry_after: Some(HOUR), keep: HOUR }
 }
 
-pub(crate) fn dead(error: &str) -> Ending {
-    Ending::Dead { error: ErrorText::new(error) }
+pub(crate) fn dead(error: &str) -> Settlement {
+    Settlement::Dead { error: ErrorText::new(error) }
 }
 
-pub(crate) fn uncertain(error: &str) -> Ending {
-    Ending::Uncertain { error: ErrorText::new(error) }
+pub(crate) fn uncertain(error: &str) -> Settlement {
+    Settlement::Uncertain { error: ErrorText::new(error) }
 }
 
 /// Something for each database.
@@ -98,7 +98,7 @@ async fn order<S>(store: &S, id: &str) -> EventId
 where
     S: TransactionalStore + Outbox<Connection = <S as TransactionalStore>::Connection> + Clone,
 {
-    let event = Envelope::builder("acme", "order.placed", "/orders")
+    let event = Event::builder("acme", "order.placed", "/orders")
         .about("order", id)
         .json(&id)
         .build()
@@ -116,10 +116,10 @@ where
 }
 
 /// A relay has been at every event that is due.
-pub(crate) async fn relayed(place: &Place, fate: Fate) {
+pub(crate) async fn relayed(place: &Place, disposition: Disposition) {
     each!(place, store => {
         let leased = store.claim(Ask::new(100, HOUR)).await.expect("claimed");
-        let marks: Vec<_> = leased.iter().map(|row| (row.ticket, fate.clone())).collect();
+        let marks: Vec<_> = leased.iter().map(|row| (row.ticket, disposition.clone())).collect();
         store.mark(&marks).await.expect("marked");
     });
 }
@@ -127,7 +127,7 @@ pub(crate) async fn relayed(place: &Place, fate: Fate) {
 /// The group has been at the order's event, and it went so. What failed is due in an hour: no test
 /// takes that long.
 pub(crate) async fn handled(place: &Place, group: &str, id: EventId, well: bool) {
-    let event = Envelope::builder("acme", "order.placed", "/orders").id(id).build();
+    let event = Event::builder("acme", "order.placed", "/orders").id(id).build();
     let on_failure = OnFailure::Backoff { base: HOUR, cap: HOUR };
     let policy = Policy { on_failure, ..Inbox::<AnyStore>::default_policy() };
     let inbox = Inbox::new(Executor::new(place.ledger())).policy(policy);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::outbox::Fate;
+use semel_core::outbox::Disposition;
 use semel_core::{ErrorText, Key, Kind, Principal};
 
 use crate::ground::{Ground, damage, on};
@@ -12,7 +12,7 @@ use crate::seeds::{handled, orders, relayed};
 async fn an_operation_is_shown_to_its_end(ground: Ground) {
     let place = ground.place().await;
     let events = orders(&place, 3).await;
-    relayed(&place, Fate::Published).await;
+    relayed(&place, Disposition::Published).await;
     handled(&place, "INVENTORY", events[1], true).await;
     handled(&place, "NOTIFY", events[1], false).await;
 
@@ -67,7 +67,7 @@ async fn an_event_that_does_not_get_away_says_why() {
     let waits = ground.run(&["records", "show", "order-1"]).well();
     assert!(waits.contains("waits for its first try"), "{waits}");
     let error = ErrorText::new("broker away");
-    relayed(&place, Fate::Retry { after: Duration::from_secs(3_600), error }).await;
+    relayed(&place, Disposition::Retry { after: Duration::from_secs(3_600), error }).await;
     let failed = ground.run(&["records", "show", "order-1"]).well();
     assert!(failed.contains("failed after 1 try, next in "), "{failed}");
     assert!(failed.contains("minutes: broker away"), "{failed}");

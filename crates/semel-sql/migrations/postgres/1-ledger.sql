@@ -20,7 +20,7 @@ create table semel_record (
     retry_at      bigint,
     on_crash      smallint not null,
     keep_us       bigint   not null,
-    -- The answer of a success; until then the parcel, if the claim brought one.
+    -- The answer of a success; until then the retry payload, if the claim brought one.
     body          bytea,
     content_type  text,
     reference     text,

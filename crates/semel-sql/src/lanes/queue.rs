@@ -6,7 +6,7 @@ use semel_core::key::Digest;
 use semel_core::store::{Draft, Result};
 use tokio::sync::oneshot;
 
-use super::step::{Settlement, Step};
+use super::step::{SettleRequest, Step};
 use super::{BATCH, Dialect, Lane};
 
 /// A queued step.
@@ -26,7 +26,7 @@ pub(super) struct Standing<D: Dialect> {
 pub(crate) struct Queue<D: Dialect> {
     next_ticket: u64,
     pub(super) opens: VecDeque<Waiting<Draft, D>>,
-    pub(super) settles: VecDeque<Waiting<Settlement, D>>,
+    pub(super) settles: VecDeque<Waiting<SettleRequest, D>>,
     pub(super) peeks: VecDeque<Waiting<Digest, D>>,
     pub(super) singles: VecDeque<Standing<D>>,
 }

@@ -6,16 +6,16 @@ use std::collections::VecDeque;
 
 use semel_core::claim::Lease;
 use semel_core::key::Digest;
-use semel_core::store::{Draft, Ending, Opened, Peeked, Result, Settled};
+use semel_core::store::{Draft, Opened, Peeked, Result, Settled, Settlement};
 
 use super::Dialect;
 use super::queue::{Queue, Waiting};
 
 /// A claim and how it ends.
 #[derive(Clone, Debug)]
-pub(crate) struct Settlement {
+pub(crate) struct SettleRequest {
     pub(crate) lease: Lease,
-    pub(crate) ending: Ending,
+    pub(crate) settlement: Settlement,
 }
 
 /// A step that can share a statement with others of its kind.
@@ -60,7 +60,7 @@ impl<D: Dialect> Step<D> for Draft {
     }
 }
 
-impl<D: Dialect> Step<D> for Settlement {
+impl<D: Dialect> Step<D> for SettleRequest {
     type Answer = Settled;
     const NAME: &'static str = "settle";
 

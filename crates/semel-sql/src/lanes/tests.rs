@@ -53,7 +53,7 @@ impl Dialect for Script {
         Ok(drafts.iter().map(|_| Ok(Opened::Inserted { fence: Fence(1) })).collect())
     }
 
-    async fn settle(&self, (): &mut (), all: &[Settlement]) -> Result<Vec<Result<Settled>>> {
+    async fn settle(&self, (): &mut (), all: &[SettleRequest]) -> Result<Vec<Result<Settled>>> {
         self.run("settle", all.iter().map(|one| one.lease.digest).collect()).await;
         Ok(all.iter().map(|_| Ok(Settled::Done)).collect())
     }
@@ -84,7 +84,7 @@ fn draft(id: usize) -> Draft {
         lease: Duration::from_secs(1),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(1),
-        parcel: None,
+        retry_payload: None,
     }
 }
 

@@ -16,14 +16,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::columns::identity;
 use super::ledger::{Ledger, PAUSES, existing, failed, select, silent, take};
-use super::many::{groups, parcelled};
+use super::many::{groups, retry_payloadled};
 use super::session::{Idle, deadlock, held, is_lost, number};
 use crate::error::{Stage, again, timed_out};
-use crate::lanes::{Dialect, Settlement};
+use crate::lanes::{Dialect, SettleRequest};
 
 /// How often a statement of ours that lost a deadlock is sent again before its caller learns of it.
 const DEADLOCKS: usize = 5;
-/// Most bytes of outcomes or parcels in one statement: well below what any server takes, and more than a
+/// Most bytes of outcomes or retry payloads in one statement: well below what any server takes, and more than a
 /// batch of ordinary answers has.
 const BYTES: usize = 1 << 20;
 
@@ -34,7 +34,7 @@ impl Ledger {
         Instant::now() + self.limit / 10 * 9
     }
 
-    /// Most bytes of outcomes or parcels that one statement of a batch carries.
+    /// Most bytes of outcomes or retry payloads that one statement of a batch carries.
     fn room(&self) -> usize {
         BYTES.min(self.server.packet / 4)
     }
@@ -86,7 +86,7 @@ impl Dialect for Ledger {
         let mut answers = Answers::new("open", drafts.len());
         // A statement fails whole when one of its keys is held. Then those that are there are read
         // (a reader waits for nobody), and the rest is halved until only the held ones are left.
-        let mut todo = parcelled(drafts, self.room());
+        let mut todo = retry_payloadled(drafts, self.room());
         while let Some(group) = todo.pop() {
             let some: Vec<&Draft> = group.iter().map(|i| &drafts[*i]).collect();
             match in_time(deadline, self.try_open(&mut connection, &some)).await {
@@ -136,7 +136,7 @@ impl Dialect for Ledger {
     async fn settle(
         &self,
         slot: &mut Self::Connection,
-        settlements: &[Settlement],
+        settlements: &[SettleRequest],
     ) -> Result<Vec<Result<Settled>>> {
         let deadline = self.deadline();
         let mut connection = self.taken(slot, "settle", deadline).await?;
@@ -147,7 +147,7 @@ impl Dialect for Ledger {
         let mut deadlocks = 0;
         loop {
             while let Some(group) = todo.pop() {
-                let some: Vec<&Settlement> = group.iter().map(|i| &settlements[*i]).collect();
+                let some: Vec<&SettleRequest> = group.iter().map(|i| &settlements[*i]).collect();
                 match in_time(deadline, self.try_settle(&mut connection, &some)).await {
                     Ok(settled) => answers.put(&group, settled),
                     Err(error) if deadlock(&error) && deadlocks < DEADLOCKS => {

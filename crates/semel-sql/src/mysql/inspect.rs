@@ -173,7 +173,7 @@ async fn window(
 }
 
 /// `attention` is the state of those records that need some, and has an index. Of the claims that run
-/// it has those with a parcel alone.
+/// it has those with a retry payload alone.
 fn needs_some(filter: &Filter) -> bool {
     filter.state.is_some_and(is_open)
 }

@@ -11,7 +11,7 @@ use semel_core::claim::{Fence, Lease};
 use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{
-    Change, Draft, Ending, Error, ErrorKind, Opened, Peeked, ReplicationState, Result, Settled,
+    Change, Draft, Error, ErrorKind, Opened, Peeked, ReplicationState, Result, Settled, Settlement,
     Swapped,
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
@@ -22,9 +22,9 @@ use super::replication::{self, Observed};
 use super::session::{self, Flavour, Role, Server, codes, held};
 use super::statement::{Answer, Inside, Texts};
 use crate::error::{Stage, classify};
-use crate::row::{DraftRow, EndingRow, undecodable};
+use crate::row::{DraftRow, SettlementRow, undecodable};
 
-/// How long an ending that met a lock waits before it is sent again. A rival that merely looks at
+/// How long an settlement that met a lock waits before it is sent again. A rival that merely looks at
 /// the record is gone by then; one in a transaction of its own is not waited for any longer.
 pub(super) const PAUSES: [Duration; 5] = [
     Duration::from_millis(1),
@@ -228,12 +228,12 @@ impl Ledger {
                     .bind(row.content_type.map(|text| text.as_bytes().to_vec()))
                     .bind(row.reference.map(|text| text.as_bytes().to_vec()))
             }
-            Change::End(Ending::Removed) => {
+            Change::Settle(Settlement::Removed) => {
                 return self.try_remove(connection, &digest, judged).await;
             }
-            Change::End(ending) => {
-                let text = self.texts.end(answer(ending));
-                bind_ending(sqlx::query(AssertSqlSafe(text)), ending)
+            Change::Settle(settlement) => {
+                let text = self.texts.end(answer(settlement));
+                bind_ending(sqlx::query(AssertSqlSafe(text)), settlement)
             }
             Change::Redrive => sqlx::query(AssertSqlSafe(self.texts.redrive())),
             Change::Redate => sqlx::query(AssertSqlSafe(self.texts.redate())),
@@ -277,18 +277,18 @@ impl Ledger {
         &self,
         connection: &mut MySqlConnection,
         lease: &Lease,
-        ending: &Ending,
+        settlement: &Settlement,
         inside: Inside,
     ) -> sqlx::Result<Settled> {
-        let query = match ending {
-            Ending::Removed => sqlx::query(AssertSqlSafe(self.texts.remove_one(inside))),
-            Ending::Succeeded { .. }
-            | Ending::Failed { .. }
-            | Ending::Dead { .. }
-            | Ending::Uncertain { .. }
-            | Ending::Discarded { .. } => {
-                let text = self.texts.settle_one(inside, answer(ending));
-                bind_ending(sqlx::query(AssertSqlSafe(text)), ending)
+        let query = match settlement {
+            Settlement::Removed => sqlx::query(AssertSqlSafe(self.texts.remove_one(inside))),
+            Settlement::Succeeded { .. }
+            | Settlement::Failed { .. }
+            | Settlement::Dead { .. }
+            | Settlement::Uncertain { .. }
+            | Settlement::Discarded { .. } => {
+                let text = self.texts.settle_one(inside, answer(settlement));
+                bind_ending(sqlx::query(AssertSqlSafe(text)), settlement)
             }
         };
         let query = query
@@ -358,14 +358,14 @@ pub(super) fn existing(row: Result<Found>) -> Result<Opened> {
     Ok(Opened::Existing { record: Box::new(record), now })
 }
 
-/// Whether an ending brings what takes a parcel's place.
-fn answer(ending: &Ending) -> Answer {
-    if matches!(ending, Ending::Succeeded { .. }) { Answer::Given } else { Answer::None }
+/// Whether an settlement brings what takes a retry payload's place.
+fn answer(settlement: &Settlement) -> Answer {
+    if matches!(settlement, Settlement::Succeeded { .. }) { Answer::Given } else { Answer::None }
 }
 
-fn bind_ending<'q>(query: Bound<'q>, ending: &Ending) -> Bound<'q> {
-    let row = EndingRow::of(ending);
-    let query = match answer(ending) {
+fn bind_ending<'q>(query: Bound<'q>, settlement: &Settlement) -> Bound<'q> {
+    let row = SettlementRow::of(settlement);
+    let query = match answer(settlement) {
         Answer::None => query,
         Answer::Given => query
             .bind(row.body.map(<[u8]>::to_vec))

@@ -1,4 +1,4 @@
-//! Ending and extending many claims in one statement, finding out which of them it met, and what may
+//! Settlement and extending many claims in one statement, finding out which of them it met, and what may
 //! share a statement.
 //!
 //! Which steps come together is the lanes' business; what a single step is, `ledger`'s.
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use semel_core::Outcome;
 use semel_core::claim::Lease;
-use semel_core::store::{Draft, Ending, Renewed, Result, Settled};
+use semel_core::store::{Draft, Renewed, Result, Settled, Settlement};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection};
 
 use super::batch::split;
@@ -15,23 +15,25 @@ use super::columns::{Bound, Found};
 use super::ledger::{Ledger, failed, select, silent, take, unread};
 use super::session::{Flavour, deadlock, held};
 use super::statement::Inside;
-use crate::lanes::{BATCH, Settlement};
-use crate::row::{EndingRow, Raw, span};
+use crate::lanes::{BATCH, SettleRequest};
+use crate::row::{Raw, SettlementRow, span};
 
 impl Ledger {
     /// Ends several claims in one statement; says of each whether it was done.
     pub(super) async fn try_settle(
         &self,
         connection: &mut MySqlConnection,
-        group: &[&Settlement],
+        group: &[&SettleRequest],
     ) -> sqlx::Result<Vec<Result<Settled>>> {
         let leases: Vec<Lease> = group.iter().map(|settlement| settlement.lease).collect();
         self.none_held(connection, &leases).await?;
         if let [one] = group {
-            let settled = self.settle_one(connection, &one.lease, &one.ending, Inside::Own).await?;
+            let settled =
+                self.settle_one(connection, &one.lease, &one.settlement, Inside::Own).await?;
             return Ok(vec![Ok(settled)]);
         }
-        let rows: Vec<EndingRow<'_>> = group.iter().map(|s| EndingRow::of(&s.ending)).collect();
+        let rows: Vec<SettlementRow<'_>> =
+            group.iter().map(|s| SettlementRow::of(&s.settlement)).collect();
         let bytes = |text: Option<&str>| text.map(|text| text.as_bytes().to_vec());
         let mut query = sqlx::query(AssertSqlSafe(self.texts.settle(group.len())));
         query = bind_pick(query, &leases, rows.iter().map(|row| row.state));
@@ -191,25 +193,25 @@ fn bind_leases<'q>(query: Bound<'q>, leases: &[Lease]) -> Bound<'q> {
 
 /// Settlements that can share a statement, in the order of their digests: removals alone, the
 /// others in groups of at most `bytes`.
-pub(super) fn groups(settlements: &[Settlement], bytes: usize) -> Vec<Vec<usize>> {
+pub(super) fn groups(settlements: &[SettleRequest], bytes: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..settlements.len()).collect();
     order.sort_by_key(|i| settlements[*i].lease.digest);
     let (gone, kept): (Vec<usize>, Vec<usize>) =
-        order.into_iter().partition(|i| settlements[*i].ending == Ending::Removed);
+        order.into_iter().partition(|i| settlements[*i].settlement == Settlement::Removed);
     let mut groups: Vec<Vec<usize>> = gone.into_iter().map(|i| vec![i]).collect();
     groups.extend(packed(kept, bytes, |i| {
-        let row = EndingRow::of(&settlements[i].ending);
+        let row = SettlementRow::of(&settlements[i].settlement);
         row.body.map_or(0, <[u8]>::len) + row.content_type.map_or(0, str::len)
     }));
     groups
 }
 
-/// Drafts that can share a statement, in the order of their digests: in groups whose parcels have at
+/// Drafts that can share a statement, in the order of their digests: in groups whose retry payloads have at
 /// most `bytes`, which is one group where nobody brings any.
-pub(super) fn parcelled(drafts: &[Draft], bytes: usize) -> Vec<Vec<usize>> {
+pub(super) fn retry_payloadled(drafts: &[Draft], bytes: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_by_key(|i| drafts[*i].key.digest());
-    packed(order, bytes, |i| drafts[i].parcel.as_ref().map_or(0, Outcome::size))
+    packed(order, bytes, |i| drafts[i].retry_payload.as_ref().map_or(0, Outcome::size))
 }
 
 /// Cuts `order` into groups of at most `bytes`; what is larger goes alone.
@@ -236,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    fn draft(id: usize, parcel: usize) -> Draft {
+    fn draft(id: usize, retry_payload: usize) -> Draft {
         Draft {
             key: Key::command("t", "s", &format!("k{id}")).unwrap(),
             fingerprint: Fingerprint::none(),
@@ -247,34 +249,35 @@ mod tests {
             lease: Duration::from_secs(30),
             on_crash: OnCrash::Rerun,
             keep: Duration::from_secs(60),
-            parcel: (parcel > 0).then(|| Outcome::new("", vec![0; parcel])),
+            retry_payload: (retry_payload > 0).then(|| Outcome::new("", vec![0; retry_payload])),
         }
     }
 
-    fn sizes(parcels: &[usize], bytes: usize) -> Vec<Vec<usize>> {
-        let drafts: Vec<Draft> = parcels.iter().enumerate().map(|(i, p)| draft(i, *p)).collect();
-        let groups = parcelled(&drafts, bytes);
+    fn sizes(retry_payloads: &[usize], bytes: usize) -> Vec<Vec<usize>> {
+        let drafts: Vec<Draft> =
+            retry_payloads.iter().enumerate().map(|(i, p)| draft(i, *p)).collect();
+        let groups = retry_payloadled(&drafts, bytes);
         let mut all: Vec<usize> = groups.concat();
         assert!(all.is_sorted_by_key(|i| drafts[*i].key.digest()), "in the order of the digests");
         all.sort_unstable();
-        assert_eq!(all, (0..parcels.len()).collect::<Vec<_>>(), "each once");
-        groups.iter().map(|group| group.iter().map(|i| parcels[*i]).collect()).collect()
+        assert_eq!(all, (0..retry_payloads.len()).collect::<Vec<_>>(), "each once");
+        groups.iter().map(|group| group.iter().map(|i| retry_payloads[*i]).collect()).collect()
     }
 
     #[test]
-    fn drafts_without_parcels_share_one_statement() {
+    fn drafts_without_retry_payloads_share_one_statement() {
         assert_eq!(sizes(&[0; 64], 1), [vec![0; 64]]);
     }
 
     #[test]
-    fn parcels_count_towards_what_a_statement_carries() {
+    fn retry_payloads_count_towards_what_a_statement_carries() {
         let groups = sizes(&[40; 9], 100);
         assert!(groups.iter().all(|group| group.iter().sum::<usize>() <= 100), "{groups:?}");
         assert_eq!(groups.len(), 5);
     }
 
     #[test]
-    fn a_parcel_above_the_limit_goes_alone() {
+    fn a_retry_payload_above_the_limit_goes_alone() {
         let groups = sizes(&[500, 40, 40], 100);
         assert!(groups.iter().all(|group| group.len() == 1 || !group.contains(&500)), "{groups:?}");
     }

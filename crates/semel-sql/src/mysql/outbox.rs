@@ -13,10 +13,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use semel_core::claim::AttemptId;
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Ticket,
-    Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, Selection,
+    Ticket, Verb,
 };
 use semel_core::store::{Error, ErrorKind, Result};
 use sqlx::mysql::MySqlRow;
@@ -54,7 +54,7 @@ impl Default for Hatch {
 impl MySqlStore {
     /// Whether the server takes an event, here and as the retry payload of an inbox; an answer
     /// beforehand, because its own is to hang up.
-    fn takes(&self, event: &Envelope, row: &EventRow<'_>) -> Result<()> {
+    fn takes(&self, event: &Event, row: &EventRow<'_>) -> Result<()> {
         let Server { packet, .. } = self.ledger.server;
         let most = packet.saturating_sub(OVERHEAD);
         if row.size() <= most && event.fits(most) {
@@ -73,7 +73,7 @@ impl MySqlStore {
 impl Outbox for MySqlStore {
     type Connection = MySqlConnection;
 
-    async fn append(&self, connection: &mut MySqlConnection, events: &[Envelope]) -> Result<()> {
+    async fn append(&self, connection: &mut MySqlConnection, events: &[Event]) -> Result<()> {
         let limit = self.ledger.limit;
         let rows: Vec<EventRow<'_>> = events.iter().map(EventRow::of).collect();
         events.iter().zip(&rows).try_for_each(|(event, row)| self.takes(event, row))?;
@@ -124,7 +124,7 @@ impl Outbox for MySqlStore {
         Ok(leased)
     }
 
-    async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
+    async fn mark(&self, marks: &[(Ticket, Disposition)]) -> Result<Vec<Marked>> {
         let marks = Marks::of(marks);
         let mut written = Vec::with_capacity(marks.rows.len());
         let mut seat = self.seat(&self.hatch.seats, "mark").await?;

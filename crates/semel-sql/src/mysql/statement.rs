@@ -46,7 +46,7 @@ pub(crate) fn read_with_key() -> String {
     format!("{}, kind, tenant, scope, principal, id", read())
 }
 
-/// The same without the bytes of an answer or a parcel, and how many they are.
+/// The same without the bytes of an answer or a retry payload, and how many they are.
 pub(crate) fn outline() -> String {
     let without = RECORD.replace(" body,", " LEFT(body, 0),");
     format!(
@@ -159,10 +159,10 @@ impl Texts {
         self.settle.get(count, || {
             let number = format!("CAST({} AS SIGNED)", pick(count));
             let bytes = pick(count);
-            // A claim that runs has no answer: what does not succeed keeps what is there, a parcel.
+            // A claim that runs has no answer: what does not succeed keeps what is there, a retry payload.
             // By then `state` is the new one: a server evaluates SET from left to right.
             let answer = |column: &str| format!("IF(state = 1, {bytes}, {column})");
-            let set = ending(&Ending {
+            let set = settlement(&Settlement {
                 state: &number,
                 retry_us: &number,
                 body: &answer("body"),
@@ -331,7 +331,7 @@ pub(crate) enum Inside {
     Caller,
 }
 
-/// Whether an ending brings an answer, which takes the place of a parcel.
+/// Whether an settlement brings an answer, which takes the place of a retry payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// A success: body, content type, reference and the size of an omitted one are bound.
@@ -340,14 +340,14 @@ pub(crate) enum Answer {
     None,
 }
 
-/// Drops an answer and leaves a parcel: they lie in the same columns, and only a success (`state` 1)
+/// Drops an answer and leaves a retry payload: they lie in the same columns, and only a success (`state` 1)
 /// has an answer there. Must come before `state` is set, which a server does from left to right.
 const PARCEL_STAYS: &str = "body = IF(state = 1, NULL, body), \
      content_type = IF(state = 1, NULL, content_type), \
      reference = IF(state = 1, NULL, reference), omitted_bytes = NULL";
 
-/// Where the values of a batch's endings come from.
-struct Ending<'a> {
+/// Where the values of a batch's settlements come from.
+struct Settlement<'a> {
     state: &'a str,
     retry_us: &'a str,
     body: &'a str,
@@ -373,9 +373,17 @@ fn ended(answer: Answer) -> String {
 }
 
 /// What `Record::ended` does to each of a batch. The order of the parameters is that of the fields.
-fn ending(values: &Ending<'_>) -> String {
-    let Ending { state, retry_us, body, content_type, reference, omitted_bytes, error, keep_us } =
-        values;
+fn settlement(values: &Settlement<'_>) -> String {
+    let Settlement {
+        state,
+        retry_us,
+        body,
+        content_type,
+        reference,
+        omitted_bytes,
+        error,
+        keep_us,
+    } = values;
     format!(
         "state = {state}, lease_until = NULL, retry_at = {}, body = {body}, \
          content_type = {content_type}, reference = {reference}, omitted_bytes = {omitted_bytes}, \

@@ -15,7 +15,7 @@ use semel_core::claim::Lease;
 use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{
-    Change, Draft, Ending, Error, ErrorKind, Held, Opened, Result, Settled, Swapped,
+    Change, Draft, Error, ErrorKind, Held, Opened, Result, Settled, Settlement, Swapped,
     TransactionalStore,
 };
 use sqlx::mysql::MySqlRow;
@@ -65,7 +65,7 @@ impl Lent {
         let (changes, _) = changes(&rows).map_err(failed)?;
         // sqlx counts how deep a connection is in transactions. That count is raised once and then
         // stays for as long as the connection is in our set, so that a `begin` of the work is always
-        // a savepoint, and so that beginning and ending are one trip each.
+        // a savepoint, and so that beginning and settlement are one trip each.
         let begun = unit::begin::<MySql>(&mut connection, Some(BEGIN.into_sql_str())).await;
         begun.map_err(failed)?;
         Ok(Self { connection, born: Instant::now(), changes })
@@ -223,13 +223,13 @@ impl TransactionalStore for MySqlStore {
         &self,
         connection: &mut MySqlConnection,
         lease: &Lease,
-        ending: &Ending,
+        settlement: &Settlement,
     ) -> Result<Settled> {
         self.within("settle", async {
             if self.ledger.server.flavour == Flavour::MySql {
                 still_open_mysql(connection).await?;
             }
-            let settled = self.settle_unheld(connection, lease, ending).await?;
+            let settled = self.settle_unheld(connection, lease, settlement).await?;
             // Zero rows: the claim was lost, or there was no transaction to settle it in.
             if settled == Settled::Lost {
                 self.still_open(connection).await?;
@@ -286,11 +286,11 @@ impl MySqlStore {
         &self,
         connection: &mut MySqlConnection,
         lease: &Lease,
-        ending: &Ending,
+        settlement: &Settlement,
     ) -> Result<Settled> {
         let mut pauses = PAUSES.into_iter();
         loop {
-            let sent = self.ledger.settle_one(connection, lease, ending, Inside::Caller).await;
+            let sent = self.ledger.settle_one(connection, lease, settlement, Inside::Caller).await;
             let error = match sent {
                 Ok(settled) => return Ok(settled),
                 Err(error) => error,

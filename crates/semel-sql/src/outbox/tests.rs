@@ -21,9 +21,9 @@ fn stored(row: &EventRow<'_>) -> Stored {
     }
 }
 
-fn rich() -> Envelope {
+fn rich() -> Event {
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    Envelope::builder("acme", "order.placed", "/orders")
+    Event::builder("acme", "order.placed", "/orders")
         .about("order", "🦀 ord_1")
         .payload("text/plain; charset=utf-8", "grüße \"🦀\"".as_bytes().to_vec())
         .attribute("region", "eu\\\"1\" 🦀")
@@ -38,7 +38,7 @@ fn rich() -> Envelope {
 
 #[test]
 fn an_envelope_survives_its_row() {
-    let plain = Envelope::builder("acme", "tick", "/clock").build().expect("valid");
+    let plain = Event::builder("acme", "tick", "/clock").build().expect("valid");
     for event in [rich(), plain] {
         let read = stored(&EventRow::of(&event)).envelope(7);
         assert!(read == Ok(event.with_sequence(7)));
@@ -47,7 +47,7 @@ fn an_envelope_survives_its_row() {
 
 #[test]
 fn an_event_about_nothing_is_routed_by_its_type_and_has_no_lane() {
-    let event = Envelope::builder("acme", "tick", "/clock").build().expect("valid");
+    let event = Event::builder("acme", "tick", "/clock").build().expect("valid");
     let row = EventRow::of(&event);
     assert_eq!((row.aggregatetype, row.aggregateid, row.lane), ("tick", None, None));
     assert_eq!(row.headers, "{}");
@@ -77,10 +77,10 @@ fn a_lane_is_found_again_without_the_event() {
 
 #[test]
 fn chunks_hold_everything_in_order_within_their_limits() {
-    let events: Vec<Envelope> = (0..10_usize)
+    let events: Vec<Event> = (0..10_usize)
         .map(|n| {
             let payload = vec![0; if n == 4 { 5_000 } else { 10 }];
-            Envelope::builder("t", "k", "/s").payload("a/b", payload).build().expect("valid")
+            Event::builder("t", "k", "/s").payload("a/b", payload).build().expect("valid")
         })
         .collect();
     let rows: Vec<_> = events.iter().map(EventRow::of).collect();
@@ -95,16 +95,16 @@ fn chunks_hold_everything_in_order_within_their_limits() {
 fn marks_are_answered_in_the_order_they_came_in() {
     let ticket = |sequence| Ticket { sequence, token: AttemptId::generate() };
     let (a, b, c) = (ticket(9), ticket(2), ticket(5));
-    let again = Fate::Retry { after: Duration::from_secs(1), error: ErrorText::new("no") };
+    let again = Disposition::Retry { after: Duration::from_secs(1), error: ErrorText::new("no") };
     let given = [
-        (a, Fate::Published),
-        (b, Fate::Untried),
+        (a, Disposition::Published),
+        (b, Disposition::Untried),
         (a, again),
-        (c, Fate::Published),
-        (ticket(u64::MAX), Fate::Published),
+        (c, Disposition::Published),
+        (ticket(u64::MAX), Disposition::Published),
     ];
     let marks = Marks::of(&given);
-    let rows: Vec<_> = marks.rows.iter().map(|row| (row.sequence, row.fate)).collect();
+    let rows: Vec<_> = marks.rows.iter().map(|row| (row.sequence, row.disposition)).collect();
     assert_eq!(rows, [(2, UNTRIED), (5, PUBLISHED), (9, PUBLISHED)]);
     let answers = marks.answers([0, 2]);
     use Marked::{Done, Lost};

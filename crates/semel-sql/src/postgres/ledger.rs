@@ -8,7 +8,7 @@ use semel_core::clock::Timestamp;
 use semel_core::key::{Digest, Key};
 use semel_core::record::Version;
 use semel_core::store::{
-    Change, Draft, Ending, Error, ErrorKind, Held, Opened, Peeked, Result, Settled, Swapped,
+    Change, Draft, Error, ErrorKind, Held, Opened, Peeked, Result, Settled, Settlement, Swapped,
 };
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -17,8 +17,8 @@ use sqlx::{PgConnection, Postgres, Row};
 use super::busy::busy;
 use super::session::{Naming, Session, unopened};
 use super::statement::{self, failed, rivalled};
-use crate::lanes::{Dialect, Settlement};
-use crate::row::{DraftRow, EndingRow, Raw};
+use crate::lanes::{Dialect, SettleRequest};
+use crate::row::{DraftRow, Raw, SettlementRow};
 
 type Statement<'q> = Query<'q, Postgres, PgArguments>;
 
@@ -54,7 +54,7 @@ impl Dialect for Ledger {
     async fn settle(
         &self,
         lane: &mut PgConnection,
-        settlements: &[Settlement],
+        settlements: &[SettleRequest],
     ) -> Result<Vec<Result<Settled>>> {
         let naming = self.session.naming();
         self.session.enter(lane).await.map_err(failed("settle"))?;
@@ -200,10 +200,10 @@ fn opened(row: &PgRow) -> sqlx::Result<Result<Opened>> {
 async fn settle(
     naming: Naming,
     connection: &mut PgConnection,
-    Settlement { lease, ending }: &Settlement,
+    SettleRequest { lease, settlement }: &SettleRequest,
 ) -> sqlx::Result<Result<Settled>> {
     let texts = (statement::SETTLE, statement::RELEASE);
-    let query = settlement(naming, texts, lease, &EndingRow::of(ending));
+    let query = settle_query(naming, texts, lease, &SettlementRow::of(settlement));
     let row = query.fetch_one(connection).await?;
     Ok(settled(row.try_get(0)?))
 }
@@ -222,10 +222,10 @@ pub(super) async fn settle_in(
     naming: Naming,
     connection: &mut PgConnection,
     lease: &Lease,
-    ending: &Ending,
+    settlement: &Settlement,
 ) -> sqlx::Result<Option<Result<Settled>>> {
     let texts = (statement::SETTLE_IN, statement::RELEASE_IN);
-    let query = settlement(naming, texts, lease, &EndingRow::of(ending));
+    let query = settle_query(naming, texts, lease, &SettlementRow::of(settlement));
     let row = query.fetch_one(connection).await?;
     let (open, done): (bool, Option<bool>) = (row.try_get(0)?, row.try_get(1)?);
     Ok(open.then(|| settled(done)))
@@ -252,11 +252,11 @@ pub(super) async fn hold_in(
     })
 }
 
-fn settlement<'q>(
+fn settle_query<'q>(
     naming: Naming,
     (update, delete): (&'static str, &'static str),
     lease: &Lease,
-    row: &EndingRow<'q>,
+    row: &SettlementRow<'q>,
 ) -> Statement<'q> {
     let guarded = |sql| {
         naming
@@ -271,8 +271,8 @@ fn settlement<'q>(
     }
 }
 
-/// Binds what an ending leaves, from the fourth parameter on.
-fn ended<'q>(query: Statement<'q>, state: i16, row: &EndingRow<'q>) -> Statement<'q> {
+/// Binds what an settlement leaves, from the fourth parameter on.
+fn ended<'q>(query: Statement<'q>, state: i16, row: &SettlementRow<'q>) -> Statement<'q> {
     query
         .bind(state)
         .bind(row.retry_us)
@@ -287,11 +287,12 @@ fn ended<'q>(query: Statement<'q>, state: i16, row: &EndingRow<'q>) -> Statement
 async fn settle_many(
     naming: Naming,
     connection: &mut PgConnection,
-    settlements: &[Settlement],
+    settlements: &[SettleRequest],
 ) -> sqlx::Result<Vec<Result<Settled>>> {
     let attempts: Vec<[u8; 16]> =
         settlements.iter().map(|s| s.lease.attempt_id.to_bytes()).collect();
-    let rows: Vec<EndingRow<'_>> = settlements.iter().map(|s| EndingRow::of(&s.ending)).collect();
+    let rows: Vec<SettlementRow<'_>> =
+        settlements.iter().map(|s| SettlementRow::of(&s.settlement)).collect();
     let found = naming
         .query(statement::SETTLE_MANY)
         .bind(column(settlements, |s| s.lease.digest.as_bytes().as_slice()))
@@ -381,8 +382,8 @@ pub(super) async fn swap(
         Change::Replace(draft) => regranted(judging(statement::REGRANT), draft, true),
         Change::Redrive => judging(statement::REDRIVE),
         Change::Redate => judging(statement::REDATE),
-        Change::End(ending) => {
-            let row = EndingRow::of(ending);
+        Change::Settle(settlement) => {
+            let row = SettlementRow::of(settlement);
             match row.state {
                 None => judging(statement::REMOVE),
                 Some(state) => ended(judging(statement::END), state, &row),

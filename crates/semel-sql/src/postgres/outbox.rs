@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use semel_core::claim::AttemptId;
 use semel_core::clock::micros;
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Ticket,
-    Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, Selection,
+    Ticket, Verb,
 };
 use semel_core::store::Result;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -101,7 +101,7 @@ impl PgStore {
 impl Outbox for PgStore {
     type Connection = PgConnection;
 
-    async fn append(&self, connection: &mut PgConnection, events: &[Envelope]) -> Result<()> {
+    async fn append(&self, connection: &mut PgConnection, events: &[Event]) -> Result<()> {
         let rows: Vec<EventRow<'_>> = events.iter().map(EventRow::of).collect();
         for chunk in chunks(&rows, CHUNK.0, CHUNK.1) {
             let naming = self.0.naming;
@@ -146,7 +146,7 @@ impl Outbox for PgStore {
         }
     }
 
-    async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
+    async fn mark(&self, marks: &[(Ticket, Disposition)]) -> Result<Vec<Marked>> {
         let marks = Marks::of(marks);
         if marks.rows.is_empty() {
             return Ok(marks.answers([]));
@@ -160,7 +160,7 @@ impl Outbox for PgStore {
             .query(MARK)
             .bind(marks.rows.iter().map(|row| row.sequence).collect::<Vec<_>>())
             .bind(tokens)
-            .bind(marks.rows.iter().map(|row| row.fate).collect::<Vec<_>>())
+            .bind(marks.rows.iter().map(|row| row.disposition).collect::<Vec<_>>())
             .bind(marks.rows.iter().map(|row| row.after_us).collect::<Vec<_>>())
             .bind(errors);
         Ok(marks.answers(

@@ -48,7 +48,7 @@ macro_rules! columns {
 
 pub(super) const COLUMNS: &str = columns!("r.body");
 
-/// The same without the bytes of an answer or a parcel.
+/// The same without the bytes of an answer or a retry payload.
 pub(super) const OUTLINE: &str = columns!("case when r.body is null then null else ''::bytea end");
 
 /// Begins a transaction and marks it, in one trip. The mark ends with the transaction, whoever ends

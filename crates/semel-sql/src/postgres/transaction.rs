@@ -14,7 +14,7 @@ use semel_core::claim::Lease;
 use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{
-    Change, Draft, Ending, Error, ErrorKind, Held, Opened, Result, Settled, Swapped,
+    Change, Draft, Error, ErrorKind, Held, Opened, Result, Settled, Settlement, Swapped,
     TransactionalStore,
 };
 use sqlx::error::DatabaseError;
@@ -163,14 +163,14 @@ impl TransactionalStore for PgStore {
         &self,
         connection: &mut PgConnection,
         lease: &Lease,
-        ending: &Ending,
+        settlement: &Settlement,
     ) -> Result<Settled> {
-        storable_ending("settle", ending)?;
+        storable_ending("settle", settlement)?;
         // A rival's takeover that holds the row may still be rolled back, so the claim is not lost
         // yet; but it may also take as long as its work, so it is not waited for.
         let patience = Patience::new();
         loop {
-            let settling = ledger::settle_in(self.0.naming, connection, lease, ending);
+            let settling = ledger::settle_in(self.0.naming, connection, lease, settlement);
             let settled = self.within("settle", settling).await?;
             let settled = settled.ok_or_else(|| outside_transaction("settle"))?;
             if !patience.again(settled.as_ref().is_err_and(is_busy)).await {

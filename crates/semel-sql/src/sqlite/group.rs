@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use semel_core::claim::Fence;
 use semel_core::clock::Timestamp;
 use semel_core::store::{
-    Change, ClockTrust, Ending, Opened, Renewed, Result, Settled, Swapped, Swept,
+    Change, ClockTrust, Opened, Renewed, Result, Settled, Settlement, Swapped, Swept,
 };
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Either, Executor};
@@ -179,14 +179,16 @@ fn errands(steps: &[&Step], told: &[Option<Answer>]) -> Vec<Errand> {
                 errands.extend(parts.map(|part| Errand { verb: Verb::Renew, step, part }));
                 continue;
             }
-            Step::Settle(_, Ending::Removed) => Verb::Remove,
-            Step::Settle(_, ending) if statements::succeeds(ending) => Verb::Succeed,
+            Step::Settle(_, Settlement::Removed) => Verb::Remove,
+            Step::Settle(_, settlement) if statements::succeeds(settlement) => Verb::Succeed,
             Step::Settle(..) => Verb::Settle,
             Step::Open(_) => Verb::Open,
             Step::Swap(_, _, Change::Regrant(_) | Change::Replace(_)) => Verb::Grant,
-            Step::Swap(_, _, Change::End(Ending::Removed)) => Verb::Discard,
-            Step::Swap(_, _, Change::End(ending)) if statements::succeeds(ending) => Verb::Resolve,
-            Step::Swap(_, _, Change::End(_)) => Verb::End,
+            Step::Swap(_, _, Change::Settle(Settlement::Removed)) => Verb::Discard,
+            Step::Swap(_, _, Change::Settle(settlement)) if statements::succeeds(settlement) => {
+                Verb::Resolve
+            }
+            Step::Swap(_, _, Change::Settle(_)) => Verb::End,
             Step::Swap(_, _, Change::Redrive) => Verb::Redrive,
             Step::Swap(_, _, Change::Redate) => Verb::Redate,
             Step::Sweep(_) => Verb::Sweep,
@@ -207,8 +209,8 @@ fn bind(bindings: &mut Bindings, step: &Step, part: usize, tick: &Tick, now: Tim
             let (lease, length) = &leases[part];
             bindings.renew(lease, *length, now);
         }
-        Step::Settle(lease, Ending::Removed) => bindings.remove(lease),
-        Step::Settle(lease, ending) => bindings.settle(lease, ending, now),
+        Step::Settle(lease, Settlement::Removed) => bindings.remove(lease),
+        Step::Settle(lease, settlement) => bindings.settle(lease, settlement, now),
         Step::Open(draft) => {
             fence = tick.fence(now);
             bindings.open(draft, fence, now);
@@ -219,8 +221,8 @@ fn bind(bindings: &mut Bindings, step: &Step, part: usize, tick: &Tick, now: Tim
                 let fresh = matches!(change, Change::Replace(_));
                 bindings.grant((key, *judged), draft, fresh, fence, now);
             }
-            Change::End(Ending::Removed) => bindings.discard(key, *judged),
-            Change::End(ending) => bindings.end(key, *judged, ending, now),
+            Change::Settle(Settlement::Removed) => bindings.discard(key, *judged),
+            Change::Settle(settlement) => bindings.end(key, *judged, settlement, now),
             Change::Redrive => bindings.redrive(key, *judged, now),
             Change::Redate => bindings.redate(key, *judged, now),
         },

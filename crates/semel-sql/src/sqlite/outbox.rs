@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use semel_core::claim::AttemptId;
 use semel_core::clock::{Timestamp, micros};
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Status,
-    Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, Selection,
+    Status, Ticket, Verb,
 };
 use semel_core::store::{ClockTrust, Result};
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
@@ -48,7 +48,7 @@ pub(super) enum Task {
     /// the window has.
     PutOff { step: i64, window: i64 },
     /// Write what became of leased rows.
-    Mark(Vec<(Ticket, Fate)>),
+    Mark(Vec<(Ticket, Disposition)>),
     /// Do a verb to some rows.
     Apply { selection: Selection, verb: Verb, after: Option<u64>, limit: u32 },
     /// Remove what was published long ago.
@@ -207,19 +207,19 @@ async fn wake(connection: &mut SqliteConnection, rows: &[i64], now: Timestamp) -
 
 async fn mark(
     connection: &mut SqliteConnection,
-    marks: &[(Ticket, Fate)],
+    marks: &[(Ticket, Disposition)],
     now: Timestamp,
 ) -> sqlx::Result<Vec<Marked>> {
     let marks = Marks::of(marks);
     let told = marks.rows.iter().map(|row| {
-        let due = match row.fate {
+        let due = match row.disposition {
             RETRY | LATER => Some(now.as_micros().saturating_add(row.after_us)),
             UNTRIED => Some(now.as_micros()),
             _ => None,
         };
-        let published = (row.fate == PUBLISHED).then(|| now.as_micros());
-        let rest = matches!(row.fate, RETRY | LATER).then_some(row.after_us);
-        (row.sequence, hex(&row.token), row.fate, due, row.error, published, rest)
+        let published = (row.disposition == PUBLISHED).then(|| now.as_micros());
+        let rest = matches!(row.disposition, RETRY | LATER).then_some(row.after_us);
+        (row.sequence, hex(&row.token), row.disposition, due, row.error, published, rest)
     });
     let told = serde_json::to_string(&told.collect::<Vec<_>>()).expect("numbers and texts");
     let query = sqlx::query(texts::HELD).bind(told.clone()).bind(now.as_micros());
@@ -329,7 +329,7 @@ impl SqliteStore {
 impl Outbox for SqliteStore {
     type Connection = SqliteConnection;
 
-    async fn append(&self, connection: &mut SqliteConnection, events: &[Envelope]) -> Result<()> {
+    async fn append(&self, connection: &mut SqliteConnection, events: &[Event]) -> Result<()> {
         let now = self.0.shared.tick.now().as_micros();
         let rows: Vec<EventRow<'_>> = events.iter().map(EventRow::of).collect();
         for mut chunk in chunks(&rows, CHUNK.0, CHUNK.1) {
@@ -369,7 +369,7 @@ impl Outbox for SqliteStore {
         }
     }
 
-    async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
+    async fn mark(&self, marks: &[(Ticket, Disposition)]) -> Result<Vec<Marked>> {
         let Told::Marked(marked) = self.task(Task::Mark(marks.to_vec())).await? else {
             unreachable!("a mark is answered as one")
         };

@@ -12,7 +12,9 @@ use std::time::Duration;
 use semel_core::claim::Lease;
 use semel_core::key::Key;
 use semel_core::record::Version;
-use semel_core::store::{Change, Draft, Ending, Opened, Renewed, Result, Settled, Swapped, Swept};
+use semel_core::store::{
+    Change, Draft, Opened, Renewed, Result, Settled, Settlement, Swapped, Swept,
+};
 use tokio::sync::{Notify, oneshot};
 
 use super::outbox::{Task, Told};
@@ -33,7 +35,7 @@ pub(super) const OVERDUE: &str = "a transaction has outlived its limit and still
 #[derive(Debug)]
 pub(super) enum Step {
     Renew(Vec<(Lease, Duration)>),
-    Settle(Lease, Ending),
+    Settle(Lease, Settlement),
     Open(Draft),
     Swap(Key, Version, Change),
     Sweep(u32),
@@ -341,7 +343,7 @@ mod tests {
         let queue = Queue::default();
         let begins: Vec<_> = (0..100).map(|n| push(&queue, swap(n))).collect();
         let _sweep = push(&queue, Step::Sweep(1));
-        let _settle = push(&queue, Step::Settle(lease(), Ending::Removed));
+        let _settle = push(&queue, Step::Settle(lease(), Settlement::Removed));
         let _renew = push(&queue, Step::Renew(vec![]));
         let first = queue.next().await.expect("open");
         assert_eq!(operations(&first)[..3], ["renew", "settle", "swap"]);
@@ -370,7 +372,7 @@ mod tests {
         let queue = Queue::default();
         drop(push(&queue, swap(1)));
         drop(push(&queue, Step::Renew(vec![])));
-        drop(push(&queue, Step::Settle(lease(), Ending::Removed)));
+        drop(push(&queue, Step::Settle(lease(), Settlement::Removed)));
         let turn = queue.next().await.expect("open");
         assert_eq!(operations(&turn), ["settle"]);
     }

@@ -11,11 +11,11 @@ use semel_core::claim::{Fence, Lease};
 use semel_core::clock::Timestamp;
 use semel_core::key::Key;
 use semel_core::record::{Entry, Record, Version};
-use semel_core::store::{Draft, Ending, Error, ErrorKind, Listed, Result};
+use semel_core::store::{Draft, Error, ErrorKind, Listed, Result, Settlement};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, AssertSqlSafe, Encode, Row, SqlSafeStr, SqlStr, Sqlite, Type};
 
-use crate::row::{DraftRow, EndingRow, Raw, RawKey, SWEPT, outlined, span, undecodable};
+use crate::row::{DraftRow, Raw, RawKey, SWEPT, SettlementRow, outlined, span, undecodable};
 
 /// Takes the write lock at once: a transaction that reads first and upgrades later fails with
 /// `SQLITE_BUSY_SNAPSHOT`, and no busy timeout helps against that.
@@ -62,7 +62,7 @@ pub(super) const LIST: &str = concat!(
     ", digest, kind, tenant, scope, principal, id FROM semel_record WHERE digest > "
 );
 
-/// The same without the bytes of answers and parcels, and how many they are.
+/// The same without the bytes of answers and retry payloads, and how many they are.
 pub(super) const SURVEY: &str = concat!(
     "SELECT ",
     columns!("CASE WHEN body IS NULL THEN NULL ELSE x'' END"),
@@ -74,9 +74,9 @@ const SUCCEEDED: &str = "UPDATE semel_record SET number = number + 1, state = 1,
     omitted_bytes = ?, error = NULL, updated_at = ?, completed_at = ?, expires_at = ?, \
     sweep_at = ?";
 
-/// Drops an answer and leaves a parcel: they lie in the same columns, and only a success (`state` 1)
+/// Drops an answer and leaves a retry payload: they lie in the same columns, and only a success (`state` 1)
 /// has an answer there. SQLite computes all new values from the old row.
-macro_rules! parcel_stays {
+macro_rules! retry_payload_stays {
     () => {
         "body = CASE state WHEN 1 THEN NULL ELSE body END, \
          content_type = CASE state WHEN 1 THEN NULL ELSE content_type END, \
@@ -86,7 +86,7 @@ macro_rules! parcel_stays {
 
 const UNFINISHED: &str = concat!(
     "UPDATE semel_record SET number = number + 1, state = ?, lease_until = NULL, retry_at = ?, ",
-    parcel_stays!(),
+    retry_payload_stays!(),
     ", error = ?, updated_at = ?, completed_at = ?, expires_at = ?, sweep_at = ?"
 );
 
@@ -108,7 +108,7 @@ macro_rules! kept {
 const REDRIVEN: &str = concat!(
     "UPDATE semel_record SET number = number + 1, state = 2, attempt = 0, lease_until = NULL, \
      retry_at = ?, ",
-    parcel_stays!(),
+    retry_payload_stays!(),
     ", updated_at = ?, completed_at = ?, expires_at = ",
     kept!(),
     ", sweep_at = ",
@@ -294,11 +294,11 @@ impl Bindings {
         self.add(until).add(until).add(until).leased(lease);
     }
 
-    fn ended(&mut self, ending: &Ending, now: Timestamp) {
-        let row = EndingRow::of(ending);
+    fn ended(&mut self, settlement: &Settlement, now: Timestamp) {
+        let row = SettlementRow::of(settlement);
         let now = now.as_micros();
         let expires_at = row.keep_us.map(|span| now.saturating_add(span));
-        if succeeds(ending) {
+        if succeeds(settlement) {
             self.add(row.body).add(row.content_type).add(row.reference).add(row.omitted_bytes);
         } else {
             self.add(row.state).add(row.retry_us.map(|span| now.saturating_add(span)));
@@ -307,8 +307,8 @@ impl Bindings {
         self.add(now).add(now).add(expires_at).add(expires_at);
     }
 
-    pub(super) fn settle(&mut self, lease: &Lease, ending: &Ending, now: Timestamp) {
-        self.ended(ending, now);
+    pub(super) fn settle(&mut self, lease: &Lease, settlement: &Settlement, now: Timestamp) {
+        self.ended(settlement, now);
         self.leased(lease);
     }
 
@@ -316,8 +316,14 @@ impl Bindings {
         self.leased(lease);
     }
 
-    pub(super) fn end(&mut self, key: &Key, version: Version, ending: &Ending, now: Timestamp) {
-        self.ended(ending, now);
+    pub(super) fn end(
+        &mut self,
+        key: &Key,
+        version: Version,
+        settlement: &Settlement,
+        now: Timestamp,
+    ) {
+        self.ended(settlement, now);
         self.judged(key, version);
     }
 
@@ -366,9 +372,9 @@ impl Bindings {
     }
 }
 
-/// Whether an ending is written with its answer, in the place of a parcel.
-pub(super) fn succeeds(ending: &Ending) -> bool {
-    matches!(ending, Ending::Succeeded { .. })
+/// Whether an settlement is written with its answer, in the place of a retry payload.
+pub(super) fn succeeds(settlement: &Settlement) -> bool {
+    matches!(settlement, Settlement::Succeeded { .. })
 }
 
 /// The bytes that a key is found by.

@@ -99,9 +99,9 @@ impl Drop for LastOrders {
 /// receiver resolves when the thread has ended.
 pub(super) async fn start(shared: Arc<Shared>, settings: Builder) -> Result<oneshot::Receiver<()>> {
     let (opened, opening) = oneshot::channel();
-    let (ended, ending) = oneshot::channel();
+    let (ended, settlement) = oneshot::channel();
     let thread = move || {
-        // Dropped last, so `ending` resolves when everything is closed.
+        // Dropped last, so `settlement` resolves when everything is closed.
         let _ended: oneshot::Sender<()> = ended;
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
             Ok(runtime) => runtime,
@@ -138,7 +138,7 @@ pub(super) async fn start(shared: Arc<Shared>, settings: Builder) -> Result<ones
     opening
         .await
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "connect", ended)))
-        .map(|()| ending)
+        .map(|()| settlement)
 }
 
 impl Writer {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::claim::Lease;
-use semel_core::store::{Change, Ending, ErrorKind, Filter};
+use semel_core::store::{Change, ErrorKind, Filter, Settlement};
 use semel_core::store::{Inspect, Opened, Settled, Store, Swapped};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, Connection};
@@ -85,7 +85,8 @@ fn a_record_under_an_open_write_is_read_as_it_was_last_committed() {
             let opened = store.open(&draft(&key)).await;
             let Ok(Opened::Existing { record, .. }) = opened else { panic!("{opened:?}") };
             assert_eq!(record.attempt_id, held.attempt_id);
-            let lost = store.swap(&key, record.version(), &Change::End(Ending::Removed)).await;
+            let lost =
+                store.swap(&key, record.version(), &Change::Settle(Settlement::Removed)).await;
             assert_eq!(lost.expect("swap"), Swapped::Lost, "a rival holds it: ask again");
         })
         .await;
@@ -108,16 +109,18 @@ fn settles_that_share_a_statement_learn_each_their_own_fate() {
         for lease in leases.iter_mut().step_by(3) {
             lease.fence = semel_core::Fence(lease.fence.0 + 1);
         }
-        let endings: Vec<_> = (0..64)
+        let settlements: Vec<_> = (0..64)
             .map(|i| match i % 4 {
                 0 => success(&"x".repeat(i * 100)),
                 1 => failure(),
-                2 => Ending::Removed,
-                _ => Ending::Dead { error: semel_core::ErrorText::new("dead 💀 ") },
+                2 => Settlement::Removed,
+                _ => Settlement::Dead { error: semel_core::ErrorText::new("dead 💀 ") },
             })
             .collect();
-        let settles =
-            leases.iter().zip(&endings).map(|(lease, ending)| store.settle(lease, ending));
+        let settles = leases
+            .iter()
+            .zip(&settlements)
+            .map(|(lease, settlement)| store.settle(lease, settlement));
         let settled = futures_util::future::join_all(settles).await;
         for (i, settled) in settled.into_iter().enumerate() {
             let expected = if i % 3 == 0 { Settled::Lost } else { Settled::Done };
@@ -136,8 +139,8 @@ fn settles_that_share_a_statement_learn_each_their_own_fate() {
             {
                 let now = record.updated_at;
                 let before = semel_core::Record { number: 1, ..record.clone() };
-                let expected = before.ended(&endings[i], now).expect("it remains");
-                assert_eq!(*record, expected, "k-{i} is what its own ending makes of it");
+                let expected = before.ended(&settlements[i], now).expect("it remains");
+                assert_eq!(*record, expected, "k-{i} is what its own settlement makes of it");
             }
         }
     });
@@ -145,9 +148,9 @@ fn settles_that_share_a_statement_learn_each_their_own_fate() {
 
 /// Settles as an executor does: told that somebody has the row just now, it asks again. Who has it is
 /// done at once, unless a busy machine has put it off.
-async fn settle(store: &MySqlStore, lease: &Lease, ending: &Ending) -> Settled {
+async fn settle(store: &MySqlStore, lease: &Lease, settlement: &Settlement) -> Settled {
     for _ in 0..120_000 {
-        match store.settle(lease, ending).await {
+        match store.settle(lease, settlement).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -173,16 +176,16 @@ fn a_storm_on_few_keys_leaks_no_error() {
                         match store.open(&draft).await.expect("no error leaks from open") {
                             Opened::Inserted { fence } => {
                                 granted += 1;
-                                let ending =
-                                    if round % 2 == 0 { Ending::Removed } else { failure() };
+                                let settlement =
+                                    if round % 2 == 0 { Settlement::Removed } else { failure() };
                                 let held = lease(&draft, fence);
-                                assert_eq!(settle(&store, &held, &ending).await, Settled::Done);
+                                assert_eq!(settle(&store, &held, &settlement).await, Settled::Done);
                             }
                             Opened::Existing { record, .. } if record.held(record.updated_at) => {
                                 seen += 1;
                             }
                             Opened::Existing { record, .. } => {
-                                let change = Change::End(Ending::Removed);
+                                let change = Change::Settle(Settlement::Removed);
                                 let swap = store.swap(&key, record.version(), &change).await;
                                 let _ = swap.expect("no error leaks from swap");
                             }
@@ -265,7 +268,10 @@ fn a_fence_of_a_slow_batch_is_greater_than_one_given_meanwhile() {
         let meanwhile = async {
             gate.reached().await;
             let held = claim(&rival, &keys[1]).await;
-            assert_eq!(rival.settle(&held, &Ending::Removed).await.expect("settle"), Settled::Done);
+            assert_eq!(
+                rival.settle(&held, &Settlement::Removed).await.expect("settle"),
+                Settled::Done
+            );
             drop(gate);
             held.fence
         };

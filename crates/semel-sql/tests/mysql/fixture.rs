@@ -8,7 +8,7 @@ use semel_core::fingerprint::Fingerprint;
 use semel_core::key::Key;
 use semel_core::outcome::{ErrorText, Outcome, Recorded};
 use semel_core::policy::OnCrash;
-use semel_core::store::{BoxFuture, Draft, Ending, Opened, Store};
+use semel_core::store::{BoxFuture, Draft, Opened, Settlement, Store};
 use semel_sql::mysql::{Builder, MySqlStore};
 use semel_sql::sqlx::{self, AssertSqlSafe, Connection, MySqlConnection};
 use semel_testkit::Fixture;
@@ -272,7 +272,7 @@ pub(crate) fn draft(key: &Key) -> Draft {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(60),
-        parcel: None,
+        retry_payload: None,
     }
 }
 
@@ -291,15 +291,15 @@ pub(crate) fn lease(draft: &Draft, fence: semel_core::Fence) -> Lease {
     Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id }
 }
 
-pub(crate) fn success(text: &str) -> Ending {
-    Ending::Succeeded {
+pub(crate) fn success(text: &str) -> Settlement {
+    Settlement::Succeeded {
         outcome: Recorded::Whole(Outcome::new("text/plain", text.to_owned())),
         keep: Duration::from_secs(60),
     }
 }
 
-pub(crate) fn failure() -> Ending {
-    Ending::Failed {
+pub(crate) fn failure() -> Settlement {
+    Settlement::Failed {
         error: ErrorText::new("no"),
         retry_after: Some(Duration::ZERO),
         keep: Duration::from_secs(60),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel_core::event::{Envelope, MAX_PAYLOAD};
-use semel_core::inbox::{Answer, Handled, Inbox};
+use semel_core::event::{Event, MAX_PAYLOAD};
+use semel_core::inbox::{BrokerReply, Handled, Inbox};
 use semel_core::outbox::{Ask, Outbox as _};
 use semel_core::store::{ErrorKind, Store as _};
 use semel_core::{Executor, Key, Kind, OnFailure, Policy, Principal, State};
@@ -16,9 +16,9 @@ use semel_testkit::servers::{MariaDb, Options};
 use crate::fixture::Ground;
 
 /// An event of bytes that no JSON document holds as they are.
-fn event(about: &str, bytes: usize) -> Arc<Envelope> {
+fn event(about: &str, bytes: usize) -> Arc<Event> {
     let payload: Vec<u8> = (0..bytes).map(|i| (i * 7 % 251) as u8).collect();
-    let event = Envelope::builder("acme", "scan.taken", "/scanner")
+    let event = Event::builder("acme", "scan.taken", "/scanner")
         .about("scan", about)
         .payload("application/octet-stream", payload)
         .attribute("region", "eu")
@@ -60,12 +60,12 @@ fn the_largest_event_is_appended_claimed_failed_and_handled_with_server_defaults
         };
         let ordered = failing_once("ORDERED").ordered();
         assert!(
-            matches!(ordered.receive(&carried).await, Answer::Later(_)),
+            matches!(ordered.receive(&carried).await, BrokerReply::Later(_)),
             "its failure is stored"
         );
-        assert_eq!(ordered.receive(&carried).await, Answer::Ack, "handled");
+        assert_eq!(ordered.receive(&carried).await, BrokerReply::Ack, "handled");
         let free = failing_once("FREE");
-        assert_eq!(free.receive(&carried).await, Answer::Ack, "its failure is stored");
+        assert_eq!(free.receive(&carried).await, BrokerReply::Ack, "its failure is stored");
         let retried = free.retry_due().await.expect("a look");
         assert_eq!((retried.due, retried.handled), (1, 1), "from what was stored");
     });
@@ -104,14 +104,14 @@ fn an_event_that_the_server_does_not_take_is_refused_or_buried_and_holds_nobody_
         let results = group.handle(&large).await;
         let Ok(Handled::Dead { error }) = &results[0].1 else { panic!("{results:?}") };
         assert!(error.as_str().contains("too-large"), "{error}");
-        assert_eq!(group.receive(&large).await, Answer::Ack, "and so it is every time");
+        assert_eq!(group.receive(&large).await, BrokerReply::Ack, "and so it is every time");
         let (id, nobody) = (large.id().to_string(), Principal::global());
         let key = Key::new(Kind::Event, "acme", "ARCHIVE", nobody, &id).expect("a key");
         let found = inbox.executor().peek(&key).await.expect("a store").expect("a record");
         assert_eq!(found.record.state, State::Dead);
         // What follows in its lane goes on, also what is just small enough.
         for event in [event("one", 10), event("one", 900 << 10)] {
-            assert_eq!(group.receive(&event).await, Answer::Ack);
+            assert_eq!(group.receive(&event).await, BrokerReply::Ack);
         }
         assert_eq!(handled.load(Ordering::SeqCst), 2);
     });

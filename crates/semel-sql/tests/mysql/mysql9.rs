@@ -63,11 +63,13 @@ fn many_claims_are_renewed_and_ended_in_one_statement_each() {
             assert_eq!(ground.number(unleased).await, 1, "that of the stranger");
             // The first goes alone, the others share a statement.
             let first = claim(&store, &key("first")).await;
-            let ending = |i: usize| if i.is_multiple_of(2) { success("done") } else { failure() };
-            let endings: Vec<_> = (0..8).map(ending).collect();
-            let settles = leases.iter().zip(&endings).map(|((lease, _), e)| store.settle(lease, e));
+            let settlement =
+                |i: usize| if i.is_multiple_of(2) { success("done") } else { failure() };
+            let settlements: Vec<_> = (0..8).map(settlement).collect();
+            let settles =
+                leases.iter().zip(&settlements).map(|((lease, _), e)| store.settle(lease, e));
             let all = futures_util::future::join_all(settles);
-            let (alone, all) = tokio::join!(store.settle(&first, &endings[0]), all);
+            let (alone, all) = tokio::join!(store.settle(&first, &settlements[0]), all);
             assert_eq!(alone.expect("settled"), Settled::Done);
             for (i, settled) in all.into_iter().enumerate() {
                 let expected = if [2, 5].contains(&i) { Settled::Lost } else { Settled::Done };

@@ -103,7 +103,7 @@ fn a_row_has_what_debeziums_outbox_router_reads_by_default() {
     semel_testkit::fixture::run(async {
         let ground = Ground::new().await;
         let (store, mut connection) = (ground.connect().await, ground.plain().await);
-        let event = semel_core::event::Envelope::builder("acme", "order.placed", "/orders");
+        let event = semel_core::event::Event::builder("acme", "order.placed", "/orders");
         let event = event.about("order", "ord_1").json(&7).build().expect("valid");
         store.append(&mut connection, std::slice::from_ref(&event)).await.expect("written");
         let read = "SELECT id, aggregatetype, aggregateid, type, payload FROM semel_outbox";

@@ -1,11 +1,11 @@
-//! Batches of which a part is locked, refused or lost: everybody learns their own fate, at once.
+//! Batches of which a part is locked, refused or lost: everybody learns their own disposition, at once.
 
 use std::time::Duration;
 
 use semel_core::claim::Lease;
 use semel_core::key::Key;
 use semel_core::policy::OnCrash;
-use semel_core::store::{Draft, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store};
+use semel_core::store::{Draft, ErrorKind, Opened, Renewed, Renewer, Settled, Settlement, Store};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, MySqlConnection};
 use semel_testkit::Fixture;
@@ -49,12 +49,12 @@ async fn claims(store: &MySqlStore, keys: &[Key]) -> Vec<Lease> {
 /// Settles a claim of no interest, and behind it the others in one batch.
 async fn settle_together(
     store: &MySqlStore,
-    settlements: &[(Lease, Ending)],
+    settlements: &[(Lease, Settlement)],
 ) -> Vec<Result<Settled, ErrorKind>> {
     let alone = claim(store, &key("alone")).await;
-    let ending = Ending::Removed;
-    let first = store.settle(&alone, &ending);
-    let others = settlements.iter().map(|(lease, ending)| store.settle(lease, ending));
+    let settlement = Settlement::Removed;
+    let first = store.settle(&alone, &settlement);
+    let others = settlements.iter().map(|(lease, settlement)| store.settle(lease, settlement));
     let others = futures_util::future::join_all(others);
     let (first, others) = tokio::join!(first, others);
     assert_eq!(first.expect("settle"), Settled::Done);
@@ -156,7 +156,7 @@ fn a_refused_ending_is_no_concern_of_those_that_were_written_before_or_are_sent_
         let leases = claims(&store, &keys).await;
         // Endings share a statement, removals are statements of their own.
         let mut settlements: Vec<_> =
-            leases.iter().map(|lease| (*lease, Ending::Removed)).collect();
+            leases.iter().map(|lease| (*lease, Settlement::Removed)).collect();
         settlements[0].1 = success("a");
         settlements[1].1 = success("b");
         refuse(&ground, "DELETE", "OLD", &keys[3]).await;
@@ -176,7 +176,7 @@ fn a_connection_lost_over_one_ending_is_ambiguous_for_that_one_alone() {
         let keys = keys(5);
         let leases = claims(&store, &keys).await;
         let mut settlements: Vec<_> =
-            leases.iter().map(|lease| (*lease, Ending::Removed)).collect();
+            leases.iter().map(|lease| (*lease, Settlement::Removed)).collect();
         settlements[0].1 = success("a");
         settlements[1].1 = success("b");
         let gate = ground.gate("DELETE", &keys[3]).await;
@@ -184,7 +184,7 @@ fn a_connection_lost_over_one_ending_is_ambiguous_for_that_one_alone() {
         let done = Ok(Settled::Done);
         let unsent = Err(ErrorKind::Unavailable);
         assert_eq!(settled, [done, done, unsent, Err(ErrorKind::Ambiguous), done]);
-        let again = store.settle(&leases[2], &Ending::Removed).await;
+        let again = store.settle(&leases[2], &Settlement::Removed).await;
         assert_eq!(again.expect("the lane has another connection"), Settled::Done);
     });
 }

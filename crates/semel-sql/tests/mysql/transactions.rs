@@ -148,14 +148,14 @@ fn a_regrant_inside_a_transaction_is_undone_with_it() {
 fn work_that_ends_its_transaction_is_refused_in_words() {
     run(async {
         let (_ground, store) = with_orders().await;
-        let endings = [
+        let settlements = [
             "COMMIT",
             "ROLLBACK",
             "CREATE TABLE t0 (x INT)",
             "TRUNCATE TABLE orders",
             "SET SESSION autocommit = 1",
         ];
-        for (i, sabotage) in endings.into_iter().enumerate() {
+        for (i, sabotage) in settlements.into_iter().enumerate() {
             let key = key(&format!("a-{i}"));
             let draft = draft(&key);
             let mut transaction = store.begin().await.expect("begin");
@@ -231,12 +231,12 @@ fn a_claim_that_a_rival_holds_is_not_waited_for_inside_a_transaction_either() {
         order(&mut one).await;
         let lock = format!("SELECT 1 FROM semel_record WHERE {} FOR UPDATE", at(&key("a")));
         sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut two).await.expect("locked");
-        let ending = success("ok");
-        let settled = timeout(AT_ONCE, store.settle_in(&mut one, &held, &ending)).await;
+        let settlement = success("ok");
+        let settled = timeout(AT_ONCE, store.settle_in(&mut one, &held, &settlement)).await;
         let error = settled.expect("at once").expect_err("held");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         sqlx::raw_sql("ROLLBACK").execute(&mut two).await.expect("rollback");
-        let settled = store.settle_in(&mut one, &held, &ending).await.expect("free now");
+        let settled = store.settle_in(&mut one, &held, &settlement).await.expect("free now");
         assert_eq!(settled, Settled::Done, "the transaction lost nothing by it");
         sqlx::raw_sql("COMMIT").execute(&mut one).await.expect("commit");
         assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 1);
@@ -299,9 +299,9 @@ fn a_connection_lost_inside_a_transaction_leaves_no_doubt() {
         let (opened, ()) = tokio::join!(store.open_in(connection, &draft), gate.kill());
         let error = opened.expect_err("its connection was killed");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        let ending = success("ok");
+        let settlement = success("ok");
         let settled =
-            store.settle_in(connection, &lease(&draft, semel_core::Fence(1)), &ending).await;
+            store.settle_in(connection, &lease(&draft, semel_core::Fence(1)), &settlement).await;
         let error = settled.expect_err("there is no connection");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     });

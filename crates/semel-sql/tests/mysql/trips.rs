@@ -158,8 +158,8 @@ fn many_at_once_share_statements() {
                     other => panic!("{other:?}"),
                 })
                 .collect();
-            let ending = success("done");
-            let settles = leases.iter().map(|lease| store.settle(lease, &ending));
+            let settlement = success("done");
+            let settles = leases.iter().map(|lease| store.settle(lease, &settlement));
             for settled in futures_util::future::join_all(settles).await {
                 assert_eq!(settled.expect("settle"), Settled::Done);
             }

@@ -5,19 +5,19 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel_core::event::Envelope;
-use semel_core::outbox::{Ask, Fate, Lane, Leased, Marked, Outbox};
+use semel_core::event::Event;
+use semel_core::outbox::{Ask, Disposition, Leased, Marked, Outbox, Partition};
 use semel_testkit::OutboxFixture;
 use tokio::task::JoinSet;
 
 const LEASE: Duration = Duration::from_secs(600);
 
-fn about(id: &str) -> Envelope {
-    let builder = Envelope::builder("acme", "order.placed", "/orders").about("order", id);
+fn about(id: &str) -> Event {
+    let builder = Event::builder("acme", "order.placed", "/orders").about("order", id);
     builder.build().expect("a valid event")
 }
 
-async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, events: &[Envelope]) {
+async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, events: &[Event]) {
     let mut transaction = fixture.begin(outbox).await;
     outbox.append(F::connection(&mut transaction), events).await.expect("written");
     fixture.commit(outbox, transaction).await;
@@ -27,26 +27,26 @@ async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, events: &[Envelo
 #[derive(Default)]
 struct Log {
     in_hand: HashSet<u64>,
-    published: Vec<(Lane, u64)>,
+    published: Vec<(Partition, u64)>,
 }
 
 /// One claim's rows: most are published one after another, now and then one is given back, and those
 /// of its lane behind it with it.
 async fn carry<O: Outbox>(outbox: &O, leased: Vec<Leased>, log: &Mutex<Log>) {
-    let mut held: HashSet<Lane> = HashSet::new();
+    let mut held: HashSet<Partition> = HashSet::new();
     let mut marks = Vec::new();
     for row in leased {
         let envelope = row.envelope.expect("it can be read");
-        let lane = Lane::of(&envelope).expect("it has an aggregate");
+        let lane = Partition::of(&envelope).expect("it has an aggregate");
         let sequence = row.ticket.sequence;
         let mut log = log.lock().expect("sound");
         if held.contains(&lane) || fastrand::u8(..) < 20 {
             held.insert(lane);
             log.in_hand.remove(&sequence);
-            marks.push((row.ticket, Fate::Untried));
+            marks.push((row.ticket, Disposition::Untried));
         } else {
             log.published.push((lane, sequence));
-            marks.push((row.ticket, Fate::Published));
+            marks.push((row.ticket, Disposition::Published));
         }
     }
     let marked = outbox.mark(&marks).await.expect("marked");
@@ -55,7 +55,7 @@ async fn carry<O: Outbox>(outbox: &O, leased: Vec<Leased>, log: &Mutex<Log>) {
 
 /// Claimers on handles of their own carry these events, a few at a time: none is in two hands, and
 /// every lane is published in its order.
-async fn share<F: OutboxFixture>(fixture: &F, events: &[Envelope], claimers: usize, most: u32) {
+async fn share<F: OutboxFixture>(fixture: &F, events: &[Event], claimers: usize, most: u32) {
     let rows = events.len();
     let log: Arc<Mutex<Log>> = Arc::default();
     let mut crowd = JoinSet::new();
@@ -81,19 +81,19 @@ async fn share<F: OutboxFixture>(fixture: &F, events: &[Envelope], claimers: usi
     crowd.join_all().await;
     let log = log.lock().expect("sound");
     assert_eq!(log.published.len(), rows);
-    let mut last: HashMap<Lane, u64> = HashMap::new();
+    let mut last: HashMap<Partition, u64> = HashMap::new();
     for (lane, sequence) in &log.published {
         let before = last.insert(*lane, *sequence);
         assert!(before.is_none_or(|before| before < *sequence), "a lane is out of order");
     }
-    let lanes: HashSet<Lane> = events.iter().filter_map(Lane::of).collect();
+    let lanes: HashSet<Partition> = events.iter().filter_map(Partition::of).collect();
     assert_eq!(last.len(), lanes.len());
 }
 
 /// Eight claimers carry 2,000 events of 50 lanes.
 pub(crate) async fn claimers_share_a_backlog<F: OutboxFixture>(fixture: F) {
     let lanes: Vec<String> = (0..50).map(|n| format!("ord_{n}")).collect();
-    let events: Vec<Envelope> = (0..2_000).map(|n| about(&lanes[n % lanes.len()])).collect();
+    let events: Vec<Event> = (0..2_000).map(|n| about(&lanes[n % lanes.len()])).collect();
     put(&fixture, &fixture.outbox().await, &events).await;
     share(&fixture, &events, 8, 40).await;
 }
@@ -104,7 +104,7 @@ pub(crate) async fn claimers_share_what_is_put_off<F: OutboxFixture>(fixture: F)
     let outbox = fixture.outbox().await;
     let mut events = Vec::new();
     for name in ["first", "second", "third"] {
-        let lane: Vec<Envelope> = (0..400).map(|_| about(name)).collect();
+        let lane: Vec<Event> = (0..400).map(|_| about(name)).collect();
         put(&fixture, &outbox, &lane).await;
         events.extend(lane);
     }
@@ -118,9 +118,9 @@ pub(crate) async fn what_lies_beyond_the_window_is_found<F: OutboxFixture>(fixtu
     put(&fixture, &outbox, &[about("resting")]).await;
     let one = Ask::new(1, LEASE);
     let head = outbox.claim(one).await.expect("a claim").remove(0);
-    let rest = Fate::Retry { after: LEASE, error: semel_core::ErrorText::new("no luck") };
+    let rest = Disposition::Retry { after: LEASE, error: semel_core::ErrorText::new("no luck") };
     assert_eq!(outbox.mark(&[(head.ticket, rest)]).await.expect("marked"), [Marked::Done]);
-    let followers: Vec<Envelope> = (0..1_100).map(|_| about("resting")).collect();
+    let followers: Vec<Event> = (0..1_100).map(|_| about("resting")).collect();
     put(&fixture, &outbox, &followers).await;
     let behind = about("other");
     put(&fixture, &outbox, std::slice::from_ref(&behind)).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel_core::clock::micros;
-use semel_core::store::{BoxFuture, Draft, Ending, Opened};
+use semel_core::store::{BoxFuture, Draft, Opened, Settlement};
 use semel_core::{
     AttemptId, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded,
 };
@@ -188,7 +188,7 @@ pub(crate) fn draft(key: &Key) -> Draft {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Rerun,
         keep: Duration::from_secs(3600),
-        parcel: None,
+        retry_payload: None,
     }
 }
 
@@ -205,12 +205,12 @@ pub(crate) fn granted(opened: &Opened) -> Fence {
     }
 }
 
-pub(crate) fn success(body: &'static str) -> Ending {
+pub(crate) fn success(body: &'static str) -> Settlement {
     let outcome = Recorded::Whole(Outcome::new("text/plain", body));
-    Ending::Succeeded { outcome, keep: Duration::from_secs(3600) }
+    Settlement::Succeeded { outcome, keep: Duration::from_secs(3600) }
 }
 
-pub(crate) fn failure(text: &str) -> Ending {
+pub(crate) fn failure(text: &str) -> Settlement {
     let error = ErrorText::new(text);
-    Ending::Failed { error, retry_after: Some(Duration::ZERO), keep: Duration::from_secs(3600) }
+    Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep: Duration::from_secs(3600) }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel_core::store::{
-    Draft, Ending, ErrorKind, Filter, Inspect, Opened, Renewed, Renewer, Settled, Store,
+    Draft, ErrorKind, Filter, Inspect, Opened, Renewed, Renewer, Settled, Settlement, Store,
     TransactionalStore,
 };
 use semel_core::{Key, Outcome, Record, Recorded, State};
@@ -297,8 +297,8 @@ async fn text_that_postgresql_cannot_hold_is_refused_before_it_is_sent() {
     let first = draft(&key("k"));
     let claim = lease(&first, &store.open(&first).await.expect("opened"));
     let outcome = Recorded::Whole(Outcome::new("text/\0plain", "body"));
-    let ending = Ending::Succeeded { outcome, keep: Duration::from_secs(1) };
-    let error = store.settle(&claim, &ending).await.expect_err("a NUL");
+    let settlement = Settlement::Succeeded { outcome, keep: Duration::from_secs(1) };
+    let error = store.settle(&claim, &settlement).await.expect_err("a NUL");
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
     let odd = Draft { owner: Arc::from("a\0b"), ..draft(&key("odd")) };
     assert_eq!(store.open(&odd).await.expect_err("a NUL").kind(), ErrorKind::Misconfigured);

@@ -189,7 +189,7 @@ async fn an_append_in_a_transaction_that_failed_is_refused_and_leaves_nothing() 
     let mut transaction = OutboxFixture::begin(&database, &store).await;
     let wrong = sqlx::raw_sql("select 1 / 0").execute(&mut transaction).await;
     assert!(wrong.is_err());
-    let event = semel_core::event::Envelope::builder("acme", "k", "/s").build().expect("valid");
+    let event = semel_core::event::Event::builder("acme", "k", "/s").build().expect("valid");
     let error = store.append(&mut transaction, &[event]).await.expect_err("the transaction failed");
     assert_eq!(error.kind(), semel_core::store::ErrorKind::Unavailable, "{error}");
     OutboxFixture::rollback(&database, &store, transaction).await;
@@ -203,7 +203,7 @@ async fn an_append_in_a_transaction_that_failed_is_refused_and_leaves_nothing() 
 async fn a_row_has_what_debeziums_outbox_router_reads_by_default() {
     let database = Database::new().await;
     let (store, mut connection) = (database.store().await, database.connection().await);
-    let event = semel_core::event::Envelope::builder("acme", "order.placed", "/orders");
+    let event = semel_core::event::Event::builder("acme", "order.placed", "/orders");
     let event = event.about("order", "ord_1").json(&7).build().expect("valid");
     store.append(&mut connection, std::slice::from_ref(&event)).await.expect("written");
     let read = "select id, aggregatetype, aggregateid, type, payload from semel_outbox";

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use semel_core::store::{
-    Change, Ending, ErrorKind, Opened, Renewed, Renewer, Settled, Store, Swapped, Swept,
+    Change, ErrorKind, Opened, Renewed, Renewer, Settled, Settlement, Store, Swapped, Swept,
     TransactionalStore,
 };
 use semel_core::{Key, Lease, OnCrash, State};
@@ -101,10 +101,10 @@ async fn a_takeover_in_an_open_transaction_keeps_nobody_waiting() {
 
     // The old holder's settling, in a batch with strangers: they are settled, it is told to come
     // again. (The first of them has the idle lane to itself.)
-    let ending = success("done");
+    let settlement = success("done");
     let mut all = leases.clone();
     all.insert(5, old);
-    let settles = all.iter().map(|lease| store.settle(lease, &ending));
+    let settles = all.iter().map(|lease| store.settle(lease, &settlement));
     let settled =
         timeout(LONG, futures_util::future::join_all(settles)).await.expect("waits for nobody");
     for (at, answer) in settled.into_iter().enumerate() {
@@ -131,8 +131,8 @@ async fn taken_over(database: &Database, store: &PgStore, key: &Key) -> (Lease, 
 }
 
 /// How often others were served while a settlement was told that its row is locked.
-async fn peeks_beside(store: &PgStore, old: &Lease, ending: &Ending, key: &Key) -> u32 {
-    let settling = store.settle(old, ending);
+async fn peeks_beside(store: &PgStore, old: &Lease, settlement: &Settlement, key: &Key) -> u32 {
+    let settling = store.settle(old, settlement);
     let mut peeks = 0;
     let peeking = async {
         loop {
@@ -153,16 +153,16 @@ async fn peeks_beside(store: &PgStore, old: &Lease, ending: &Ending, key: &Key) 
 async fn a_settlement_that_meets_a_locked_row_keeps_no_lane() {
     let database = Database::new().await;
     let store = database.settings().lanes(1).connect().await.expect("connected");
-    for ending in [success("late"), Ending::Removed] {
-        let id = if ending == Ending::Removed { "removed" } else { "done" };
+    for settlement in [success("late"), Settlement::Removed] {
+        let id = if settlement == Settlement::Removed { "removed" } else { "done" };
         let (old, takeover) = taken_over(&database, &store, &key(id)).await;
         // A lane that waits as long as the lock timeout lets three through, or four, and never more.
         // On a busy machine it may be few as well: then the next settlement is watched.
-        let many = async { while peeks_beside(&store, &old, &ending, &key(id)).await < 8 {} };
+        let many = async { while peeks_beside(&store, &old, &settlement, &key(id)).await < 8 {} };
         timeout(LONG, many).await.expect("a settlement that waits keeps no lane");
         store.rollback(takeover).await;
-        assert_eq!(at_once(store.settle(&old, &ending)).await, Settled::Done);
-        assert_eq!(at_once(store.settle(&old, &ending)).await, Settled::Lost);
+        assert_eq!(at_once(store.settle(&old, &settlement)).await, Settled::Done);
+        assert_eq!(at_once(store.settle(&old, &settlement)).await, Settled::Lost);
     }
 }
 
@@ -170,18 +170,18 @@ async fn a_settlement_that_meets_a_locked_row_keeps_no_lane() {
 async fn a_settlement_in_a_transaction_waits_for_no_rivals_transaction() {
     let database = Database::new().await;
     let store = database.store().await;
-    for ending in [success("late"), Ending::Removed] {
-        let id = if ending == Ending::Removed { "removed" } else { "done" };
+    for settlement in [success("late"), Settlement::Removed] {
+        let id = if settlement == Settlement::Removed { "removed" } else { "done" };
         let (old, takeover) = taken_over(&database, &store, &key(id)).await;
         let mut own = store.begin().await.expect("begun");
         let connection = PgStore::connection(&mut own);
-        let settled = timeout(LONG, store.settle_in(connection, &old, &ending)).await;
+        let settled = timeout(LONG, store.settle_in(connection, &old, &settlement)).await;
         let error = settled.expect("waits for nobody").expect_err("nobody knows yet whose it is");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("another transaction"), "{error}");
         // The transaction is not spoilt by that, and the answer follows the takeover's end.
         at_once(store.commit(takeover)).await;
-        let settled = at_once(store.settle_in(connection, &old, &ending)).await;
+        let settled = at_once(store.settle_in(connection, &old, &settlement)).await;
         assert_eq!(settled, Settled::Lost);
         store.rollback(own).await;
     }
@@ -276,7 +276,7 @@ async fn a_fence_is_above_one_that_came_and_went_while_its_batch_ran() {
         let rival = database.store().await;
         let draft = draft(&drafts[2].key);
         let claim = lease(&draft, &rival.open(&draft).await.expect("opened"));
-        assert_eq!(at_once(rival.settle(&claim, &Ending::Removed)).await, Settled::Done);
+        assert_eq!(at_once(rival.settle(&claim, &Settlement::Removed)).await, Settled::Done);
         sqlx::query("select pg_advisory_unlock(42)").execute(&mut gate).await.expect("opened");
         claim.fence
     };
@@ -327,13 +327,13 @@ async fn a_key_with_a_record_is_opened_without_its_lock() {
 async fn a_completion_in_an_open_transaction_keeps_no_opener_waiting() {
     let database = Database::new().await;
     let store = database.settings().lanes(1).connect().await.expect("connected");
-    for ending in [success("done"), Ending::Removed] {
-        let key = key(if ending == Ending::Removed { "removed" } else { "done" });
+    for settlement in [success("done"), Settlement::Removed] {
+        let key = key(if settlement == Settlement::Removed { "removed" } else { "done" });
         let first = draft(&key);
         let claim = lease(&first, &store.open(&first).await.expect("opened"));
         let mut transaction = store.begin().await.expect("begun");
         let connection = PgStore::connection(&mut transaction);
-        let settled = store.settle_in(connection, &claim, &ending).await.expect("settled");
+        let settled = store.settle_in(connection, &claim, &settlement).await.expect("settled");
         assert_eq!(settled, Settled::Done);
         // Uncommitted, so everybody still sees the claim, and sees it without waiting.
         let opened = at_once(store.open(&draft(&key))).await;

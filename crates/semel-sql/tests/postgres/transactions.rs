@@ -121,21 +121,21 @@ async fn crossed(store: &PgStore) -> [semel_core::store::Result<Settled>; 2] {
     }
     let mut first: PgTransaction = store.begin().await.expect("begun");
     let mut second: PgTransaction = store.begin().await.expect("begun");
-    let ending = success("x");
+    let settlement = success("x");
     for (transaction, lease) in [(&mut first, leases[0]), (&mut second, leases[1])] {
-        let settled = store.settle_in(PgStore::connection(transaction), &lease, &ending).await;
+        let settled = store.settle_in(PgStore::connection(transaction), &lease, &settlement).await;
         assert_eq!(settled.expect("settled"), Settled::Done);
     }
     let (one, two) = tokio::join!(
         async {
             let crossed =
-                store.settle_in(PgStore::connection(&mut first), &leases[1], &ending).await;
+                store.settle_in(PgStore::connection(&mut first), &leases[1], &settlement).await;
             store.rollback(first).await;
             crossed
         },
         async {
             let crossed =
-                store.settle_in(PgStore::connection(&mut second), &leases[0], &ending).await;
+                store.settle_in(PgStore::connection(&mut second), &leases[0], &settlement).await;
             store.rollback(second).await;
             crossed
         },

@@ -68,7 +68,7 @@ async fn on_a_disk_that_fills_up() {
     let mut refused = None;
     for id in 0..2_000 {
         let fresh = Draft {
-            parcel: Some(Outcome::new(Outcome::JSON, vec![b'1'; 8 << 10])),
+            retry_payload: Some(Outcome::new(Outcome::JSON, vec![b'1'; 8 << 10])),
             ..draft(&id.to_string())
         };
         if let Err(error) = store.open(&fresh).await {
@@ -82,7 +82,7 @@ async fn on_a_disk_that_fills_up() {
     // Many at once: each is told, and what is there is answered.
     let many: Vec<Draft> = (0..50)
         .map(|n| Draft {
-            parcel: Some(Outcome::new(Outcome::JSON, vec![b'1'; 8 << 10])),
+            retry_payload: Some(Outcome::new(Outcome::JSON, vec![b'1'; 8 << 10])),
             ..draft(&format!("many-{n}"))
         })
         .collect();

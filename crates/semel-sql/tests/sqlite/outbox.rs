@@ -82,7 +82,7 @@ fn an_application_appends_on_a_connection_of_its_own() {
     semel_testkit::fixture::run(async {
         let place = Place::new();
         let store = place.open().await;
-        let event = semel_core::event::Envelope::builder("acme", "k", "/s").build().expect("valid");
+        let event = semel_core::event::Event::builder("acme", "k", "/s").build().expect("valid");
         let mut stranger = place.stranger().await;
         for (end, waiting) in [("ROLLBACK", 0), ("COMMIT", 1)] {
             stranger.execute("BEGIN IMMEDIATE").await.expect("begun");

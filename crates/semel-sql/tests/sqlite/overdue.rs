@@ -23,8 +23,8 @@ async fn while_a_moved_unit_holds_the_database_calls_are_refused_and_begun_work_
     let executor = semel_core::Executor::builder(store.clone()).local_replay(LocalReplay::OFF);
     let executor = executor.build().expect("the default policy is valid");
     settled(&store, "done").await;
-    let (renewing, ending) =
-        (claim(&store, &draft("renewing")).await, claim(&store, &draft("ending")).await);
+    let (renewing, settlement) =
+        (claim(&store, &draft("renewing")).await, claim(&store, &draft("settlement")).await);
     let (release, released) = oneshot::channel::<()>();
     let moved = move |unit: Unit<SqliteStore>| async move {
         tokio::spawn(async move {
@@ -55,7 +55,7 @@ async fn while_a_moved_unit_holds_the_database_calls_are_refused_and_begun_work_
     let mut renewer = store.renewer().await.expect("a renewer");
     let leases = [(renewing, Duration::from_secs(30))];
     let outcome = done();
-    let mut both = Box::pin(join(renewer.renew(&leases), store.settle(&ending, &outcome)));
+    let mut both = Box::pin(join(renewer.renew(&leases), store.settle(&settlement, &outcome)));
     assert!(poll!(&mut both).is_pending());
 
     let _ = release.send(());

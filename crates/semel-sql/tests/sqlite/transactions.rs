@@ -141,19 +141,19 @@ async fn a_begin_of_the_works_own_is_a_savepoint_inside() {
 async fn work_that_ends_the_transaction_itself_is_refused() {
     let place = Place::new();
     let store = place.open().await;
-    for ending in ["COMMIT", "ROLLBACK", "COMMIT; BEGIN IMMEDIATE"] {
-        let draft = draft(ending);
+    for settlement in ["COMMIT", "ROLLBACK", "COMMIT; BEGIN IMMEDIATE"] {
+        let draft = draft(settlement);
         let mut transaction = store.begin().await.expect("begins");
         let connection = SqliteStore::connection(&mut transaction);
         let opened = store.open_in(connection, &draft).await;
         let Ok(Opened::Inserted { fence }) = opened else { panic!("{opened:?}") };
-        connection.execute(ending).await.expect("SQLite lets it");
+        connection.execute(settlement).await.expect("SQLite lets it");
         let refused = store.settle_in(connection, &lease(&draft, fence), &done()).await;
         let refused = refused.expect_err("not in the transaction any more");
-        assert_eq!(refused.kind(), ErrorKind::Misconfigured, "{ending}");
+        assert_eq!(refused.kind(), ErrorKind::Misconfigured, "{settlement}");
         assert!(refused.to_string().contains("leave COMMIT and ROLLBACK"), "{refused}");
         let refused = store.commit(transaction).await.expect_err("not ours");
-        assert_eq!(refused.kind(), ErrorKind::Misconfigured, "{ending}");
+        assert_eq!(refused.kind(), ErrorKind::Misconfigured, "{settlement}");
     }
     let after = store.begin().await.expect("the next transaction has a sound connection");
     store.commit(after).await.expect("commits");

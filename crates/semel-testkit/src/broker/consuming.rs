@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use semel_core::inbox::{Answer, Source as _};
+use semel_core::inbox::{BrokerReply, Source as _};
 
 use super::BrokerFixture;
 use super::scene::{GROUP, answer, events, ids, next, opened, publish, take, take_all, within};
@@ -34,7 +34,7 @@ pub async fn two_sources_of_a_group_share_the_events<F: BrokerFixture>(fixture: 
             }
         };
         let Ok(message) = within("a message comes to one of them", taking).await else { continue };
-        answer(&message, Answer::Ack).await;
+        answer(&message, BrokerReply::Ack).await;
         missing.remove(&opened(&message).id());
         deliveries += 1;
     }
@@ -61,7 +61,7 @@ pub async fn a_next_that_is_dropped_loses_nothing<F: BrokerFixture>(fixture: F) 
         // Shorter and longer than a broker takes, so that it is dropped at all kinds of moments.
         let span = Duration::from_micros(number as u64 * 40);
         if let Ok(Ok(message)) = tokio::time::timeout(span, source.next()).await {
-            answer(&message, Answer::Ack).await;
+            answer(&message, BrokerReply::Ack).await;
             missing.remove(&opened(&message).id());
         }
     }
@@ -78,7 +78,7 @@ pub async fn several_may_wait_for_the_next_at_once<F: BrokerFixture>(fixture: F)
     let all = async {
         let waiting = (0..8).map(|_| async {
             let message = next(&source).await;
-            answer(&message, Answer::Ack).await;
+            answer(&message, BrokerReply::Ack).await;
             opened(&message).id()
         });
         futures_util::future::join_all(waiting).await

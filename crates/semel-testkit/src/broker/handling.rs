@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use semel_core::event::Envelope;
-use semel_core::inbox::{Answer, Consumer, Group, Inbox};
+use semel_core::event::Event;
+use semel_core::inbox::{BrokerReply, Consumer, Group, Inbox};
 use semel_core::store::memory::MemoryStore;
 use semel_core::{Executor, State};
 use tokio::sync::{Barrier, Notify};
@@ -113,7 +113,7 @@ pub async fn a_failure_is_retried_from_the_ledger_without_the_broker<F: BrokerFi
     seen.exactly(&BTreeSet::from([sent.id()])).await;
     consuming.stop().await;
     assert_eq!(tries.load(Ordering::SeqCst), 4);
-    assert_eq!((log.deliveries(), log.answers()), (1, vec![Answer::Ack]));
+    assert_eq!((log.deliveries(), log.answers()), (1, vec![BrokerReply::Ack]));
     nothing(&fixture.source(GROUP, false).await, fixture.patience() * 2).await;
 }
 
@@ -152,7 +152,7 @@ pub async fn a_handler_slower_than_the_brokers_patience_runs_once<F: BrokerFixtu
 async fn unknown<F: BrokerFixture>(fixture: F, group: Group<MemoryStore>, seen: Seen) {
     let (source, log) = Watched::new(fixture.source(GROUP, false).await);
     let consuming = Consumer::new(group, source).expect("a sound group").start();
-    let strange = built(Envelope::builder("acme", "order.unheard-of", "/orders"));
+    let strange = built(Event::builder("acme", "order.unheard-of", "/orders"));
     let known = event();
     publish(&fixture.publisher().await, &[strange, known.clone()]).await;
     seen.exactly(&BTreeSet::from([known.id()])).await;
@@ -163,7 +163,7 @@ async fn unknown<F: BrokerFixture>(fixture: F, group: Group<MemoryStore>, seen: 
     };
     within("both are answered", answered).await;
     consuming.stop().await;
-    assert_eq!(log.answers(), [Answer::Ack; 2]);
+    assert_eq!(log.answers(), [BrokerReply::Ack; 2]);
 }
 
 /// A forgotten handler loses nothing: the event waits for an operator, and the broker is free of it.
@@ -195,7 +195,7 @@ pub async fn a_conflicting_event_is_buried_beside_the_first<F: BrokerFixture>(fi
     let publisher = fixture.publisher().await;
     publish(&publisher, std::slice::from_ref(&first)).await;
     seen.count(1).await;
-    let other = Envelope::builder("acme", KIND, "/somebody-else").id(first.id());
+    let other = Event::builder("acme", KIND, "/somebody-else").id(first.id());
     publish(&publisher, &[built(other)]).await;
     let last = event();
     publish(&publisher, std::slice::from_ref(&last)).await;
@@ -248,7 +248,7 @@ pub async fn a_stop_finishes_what_is_under_way<F: BrokerFixture>(fixture: F) {
     go.notify_one();
     within("the consumer ends", stopping).await;
     assert_eq!(seen.all(), [first.id()]);
-    assert_eq!(log.answers(), [Answer::Ack]);
+    assert_eq!(log.answers(), [BrokerReply::Ack]);
     // What came afterwards is for the next one.
     let next = fixture.source(GROUP, false).await;
     assert_eq!(take(&next).await.id(), later.id());

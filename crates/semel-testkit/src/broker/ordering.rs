@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel_core::event::Envelope;
-use semel_core::inbox::{Answer, Consumer, Inbox, Message, Source};
+use semel_core::event::Event;
+use semel_core::inbox::{BrokerReply, Consumer, Inbox, Message, Source};
 use semel_core::outbox::partition;
 use semel_core::store::memory::MemoryStore;
 use semel_core::{Executor, OnFailure, Policy};
@@ -18,7 +18,7 @@ use super::scene::{
 };
 
 /// Takes and acks the events of one lane, each when its turn has come.
-async fn take_in_order<S: Source>(source: &S, events: &[Envelope]) {
+async fn take_in_order<S: Source>(source: &S, events: &[Event]) {
     for event in events {
         assert_eq!(take(source).await.id(), event.id());
     }
@@ -44,7 +44,7 @@ async fn only_again<S: Source>(source: &S, message: &S::Message, span: Duration)
 /// The second comes after the ack of the first, and not before.
 pub async fn the_next_of_a_lane_comes_after_the_ack<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
-    let sent: Vec<Envelope> = (0..4).map(|_| about("ord_1")).collect();
+    let sent: Vec<Event> = (0..4).map(|_| about("ord_1")).collect();
     publish(&fixture.publisher().await, &sent).await;
     let first = next(&source).await;
     assert_eq!(opened(&first), sent[0]);
@@ -53,7 +53,7 @@ pub async fn the_next_of_a_lane_comes_after_the_ack<F: BrokerFixture>(fixture: F
     let other = fixture.source(GROUP, true).await;
     only_again(&other, &first, fixture.patience() / 2).await;
     drop(other);
-    answer(&first, Answer::Ack).await;
+    answer(&first, BrokerReply::Ack).await;
     take_in_order(&source, &sent[1..]).await;
     nothing(&source, fixture.patience()).await;
 }
@@ -61,12 +61,12 @@ pub async fn the_next_of_a_lane_comes_after_the_ack<F: BrokerFixture>(fixture: F
 /// An event that waits for its retry is waited for.
 pub async fn an_event_put_off_holds_its_lane<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
-    let sent: Vec<Envelope> = (0..3).map(|_| about("ord_1")).collect();
+    let sent: Vec<Event> = (0..3).map(|_| about("ord_1")).collect();
     publish(&fixture.publisher().await, &sent).await;
     for span in [0, 100, 800] {
         let first = next(&source).await;
         assert_eq!(opened(&first), sent[0], "overtaken");
-        answer(&first, Answer::Later(Duration::from_millis(span))).await;
+        answer(&first, BrokerReply::Later(Duration::from_millis(span))).await;
     }
     take_in_order(&source, &sent).await;
 }
@@ -74,7 +74,7 @@ pub async fn an_event_put_off_holds_its_lane<F: BrokerFixture>(fixture: F) {
 /// An event that nobody answered is brought again before the ones behind it.
 pub async fn an_unanswered_event_holds_its_lane<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
-    let sent: Vec<Envelope> = (0..3).map(|_| about("ord_1")).collect();
+    let sent: Vec<Event> = (0..3).map(|_| about("ord_1")).collect();
     publish(&fixture.publisher().await, &sent).await;
     assert_eq!(opened(&next(&source).await), sent[0]);
     assert_eq!(opened(&next(&source).await), sent[0], "overtaken");
@@ -83,7 +83,7 @@ pub async fn an_unanswered_event_holds_its_lane<F: BrokerFixture>(fixture: F) {
 }
 
 /// Two orders whose lanes go through different partitions.
-fn apart(partitions: u16) -> (Envelope, Envelope) {
+fn apart(partitions: u16) -> (Event, Event) {
     let first = about("ord_0");
     let others = (1..10_000).map(|number| about(&format!("ord_{number}")));
     let mut apart =
@@ -99,7 +99,7 @@ pub async fn another_lane_goes_on_meanwhile<F: BrokerFixture>(fixture: F) {
     let (held, free) = apart(fixture.partitions());
     publish(&publisher, std::slice::from_ref(&held)).await;
     let message = next(&source).await;
-    answer(&message, Answer::Later(Duration::from_secs(600))).await;
+    answer(&message, BrokerReply::Later(Duration::from_secs(600))).await;
     publish(&publisher, std::slice::from_ref(&free)).await;
     assert_eq!(take(&source).await.id(), free.id());
 }
@@ -173,10 +173,10 @@ pub async fn lanes_keep_their_order_over_failures_and_crashes<F: BrokerFixture>(
     let story = Story::default();
     drop(fixture.source(GROUP, true).await);
     let lane = |number: u32| format!("ord_{}", number % LANES);
-    let sent: Vec<Envelope> = (0..LANES * LENGTH)
+    let sent: Vec<Event> = (0..LANES * LENGTH)
         .map(|at| {
             let number = (at / LANES).to_string();
-            let event = Envelope::builder("acme", KIND, "/orders").about("order", &lane(at));
+            let event = Event::builder("acme", KIND, "/orders").about("order", &lane(at));
             built(event.attribute("number", &number))
         })
         .collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel_core::event::{Envelope, EventId};
+use semel_core::event::{Event, EventId};
 use semel_core::inbox::{Consumer, Group, Inbox};
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Outbox, Relay, Relaying, Row, Selection, Status};
@@ -31,7 +31,7 @@ fn outage() -> Duration {
     Duration::from_millis(OUTAGE.load(Ordering::Relaxed))
 }
 
-async fn append(outbox: &MemoryOutbox, events: &[Envelope]) {
+async fn append(outbox: &MemoryOutbox, events: &[Event]) {
     outbox.append(&mut outbox.clone(), events).await.expect("memory answers");
 }
 

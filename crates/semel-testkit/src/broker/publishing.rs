@@ -4,14 +4,14 @@ use std::future::Future;
 
 use futures_util::future::join_all;
 use semel_core::Timestamp;
-use semel_core::event::{Envelope, MAX_HEADERS, TraceContext};
+use semel_core::event::{Event, MAX_HEADERS, TraceContext};
 use semel_core::outbox::Publisher;
 
 use super::BrokerFixture;
 use super::scene::{GROUP, KIND, built, event, events, ids, publish, take, take_all, within};
 
 /// Publishes events and finds each of them as it was sent.
-async fn arrive<F: BrokerFixture>(fixture: &F, sent: Vec<Envelope>) {
+async fn arrive<F: BrokerFixture>(fixture: &F, sent: Vec<Event>) {
     let source = fixture.source(GROUP, false).await;
     let publisher = fixture.publisher().await;
     for event in sent {
@@ -30,9 +30,9 @@ async fn arrive<F: BrokerFixture>(fixture: &F, sent: Vec<Envelope>) {
 pub async fn an_event_arrives_with_its_whole_envelope<F: BrokerFixture>(fixture: F) {
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let trace = TraceContext::new(parent, Some("vendor=a:b, other=c%20d")).expect("a trace");
-    let full = Envelope::builder("acme", "order.placed.v2", "https://shop.example/orders?a=b#c")
+    let full = Event::builder("acme", "order.placed.v2", "https://shop.example/orders?a=b#c")
         .about("order", "ord_1")
-        .payload(Envelope::JSON, r#"{"order":"ord_1","cents":1999}"#)
+        .payload(Event::JSON, r#"{"order":"ord_1","cents":1999}"#)
         .trace(trace)
         .correlation_id("01ARZ3NDEKTSV4RRFFQ69G5FAV")
         .causation_id("a cause with spaces")
@@ -44,17 +44,17 @@ pub async fn an_event_arrives_with_its_whole_envelope<F: BrokerFixture>(fixture:
     let full = built(full).with_sequence(42);
     assert_eq!(full.header("traceId").as_deref(), Some("0af7 \"x\" 50% 订单\n🎉"));
     let many = (0..MAX_HEADERS).map(|at| (format!("Header {at}"), "v".repeat(200)));
-    let many = many.fold(Envelope::builder("acme", KIND, "/orders"), |event, (name, value)| {
+    let many = many.fold(Event::builder("acme", KIND, "/orders"), |event, (name, value)| {
         event.header(&name, &value)
     });
     let many = built(many);
-    let largest = built(Envelope::builder("acme", KIND, "/orders")).with_sequence(u64::MAX);
+    let largest = built(Event::builder("acme", KIND, "/orders")).with_sequence(u64::MAX);
     arrive(&fixture, vec![full, many, largest]).await;
 }
 
 /// Absent stays absent: nothing is made up on the way.
 pub async fn an_event_without_anything_optional_arrives<F: BrokerFixture>(fixture: F) {
-    let bare = built(Envelope::builder("t", "e", "s"));
+    let bare = built(Event::builder("t", "e", "s"));
     assert!(bare.aggregate().is_none() && bare.correlation_id().is_none());
     arrive(&fixture, vec![bare]).await;
 }
@@ -90,7 +90,7 @@ pub async fn values_that_look_like_escapes_arrive_as_they_are<F: BrokerFixture>(
     ];
     let mut sent = Vec::new();
     for value in hard {
-        let event = Envelope::builder(value, value, value)
+        let event = Event::builder(value, value, value)
             .about(value, value)
             .correlation_id(value)
             .causation_id(value)
@@ -116,7 +116,7 @@ pub async fn payloads_of_any_bytes_arrive_as_they_are<F: BrokerFixture>(fixture:
         ("text/plain; charset=\"utf-8\"", "100% 😀".as_bytes()),
     ];
     let build = |(kind, payload): &(&str, &[u8])| {
-        built(Envelope::builder("acme", KIND, "/orders").payload(kind, payload.to_vec()))
+        built(Event::builder("acme", KIND, "/orders").payload(kind, payload.to_vec()))
     };
     arrive(&fixture, payloads.iter().map(build).collect()).await;
 }
@@ -124,7 +124,7 @@ pub async fn payloads_of_any_bytes_arrive_as_they_are<F: BrokerFixture>(fixture:
 /// 256 KiB, which every broker takes by default.
 pub async fn a_payload_of_a_quarter_mebibyte_arrives<F: BrokerFixture>(fixture: F) {
     let bytes: Vec<u8> = (0..256 * 1_024_u32).map(|at| (at.wrapping_mul(31) >> 3) as u8).collect();
-    let large = Envelope::builder("acme", KIND, "/orders").payload("application/pdf", bytes);
+    let large = Event::builder("acme", KIND, "/orders").payload("application/pdf", bytes);
     arrive(&fixture, vec![built(large)]).await;
 }
 
@@ -144,7 +144,7 @@ pub async fn every_event_of_a_batch_is_answered<F: BrokerFixture>(fixture: F) {
 pub async fn publishers_at_once_are_each_answered<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let publisher = fixture.publisher().await;
-    let batches: Vec<Vec<Envelope>> = (1..=20).map(events).collect();
+    let batches: Vec<Vec<Event>> = (1..=20).map(events).collect();
     let answers = join_all(batches.iter().map(|batch| publisher.publish(batch)));
     for (batch, answers) in batches.iter().zip(confirmed(answers).await) {
         assert_eq!(answers, vec![Ok(()); batch.len()]);

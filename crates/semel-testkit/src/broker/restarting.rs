@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use semel_core::event::{Envelope, EventId};
+use semel_core::event::{Event, EventId};
 use semel_core::inbox::Consumer;
 use semel_core::outbox::{PublishError, Publisher};
 
@@ -23,7 +23,7 @@ pub async fn what_was_confirmed_survives_a_restart<F: BrokerFixture>(fixture: F)
 }
 
 /// Publishes until the broker has confirmed it, as a relay does.
-async fn insist<P: Publisher>(publisher: &P, event: &Envelope) {
+async fn insist<P: Publisher>(publisher: &P, event: &Event) {
     let insisting = async {
         loop {
             match publisher.publish(std::slice::from_ref(event)).await[..] {

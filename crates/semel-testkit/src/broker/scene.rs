@@ -6,8 +6,8 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel_core::event::{Builder, Envelope, EventId};
-use semel_core::inbox::{Answer, Group, Inbox, Message, Source};
+use semel_core::event::{Builder, Event, EventId};
+use semel_core::inbox::{BrokerReply, Group, Inbox, Message, Source};
 use semel_core::outbox::Publisher;
 use semel_core::store::memory::MemoryStore;
 use semel_core::{Executor, OnFailure, Policy};
@@ -36,30 +36,30 @@ pub(super) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
     }
 }
 
-pub(super) fn built(builder: Builder) -> Envelope {
+pub(super) fn built(builder: Builder) -> Event {
     builder.build().expect("a valid event")
 }
 
 /// An event whose order does not matter.
-pub(super) fn event() -> Envelope {
-    built(Envelope::builder("acme", KIND, "/orders").json(&"once"))
+pub(super) fn event() -> Event {
+    built(Event::builder("acme", KIND, "/orders").json(&"once"))
 }
 
-pub(super) fn events(count: usize) -> Vec<Envelope> {
+pub(super) fn events(count: usize) -> Vec<Event> {
     (0..count).map(|_| event()).collect()
 }
 
 /// An event about an order.
-pub(super) fn about(order: &str) -> Envelope {
-    built(Envelope::builder("acme", KIND, "/orders").about("order", order))
+pub(super) fn about(order: &str) -> Event {
+    built(Event::builder("acme", KIND, "/orders").about("order", order))
 }
 
-pub(super) fn ids<'a>(events: impl IntoIterator<Item = &'a Envelope>) -> BTreeSet<EventId> {
-    events.into_iter().map(Envelope::id).collect()
+pub(super) fn ids<'a>(events: impl IntoIterator<Item = &'a Event>) -> BTreeSet<EventId> {
+    events.into_iter().map(Event::id).collect()
 }
 
 /// Publishes events that the broker takes all.
-pub(super) async fn publish<P: Publisher>(publisher: &P, events: &[Envelope]) {
+pub(super) async fn publish<P: Publisher>(publisher: &P, events: &[Event]) {
     let answers = within("the broker confirms", publisher.publish(events)).await;
     assert_eq!(answers, vec![Ok(()); events.len()]);
 }
@@ -78,19 +78,19 @@ pub(super) async fn next<S: Source>(source: &S) -> S::Message {
 }
 
 /// The event in a message.
-pub(super) fn opened(message: &impl Message) -> Envelope {
+pub(super) fn opened(message: &impl Message) -> Event {
     message.envelope().expect("the message is an event")
 }
 
 /// Answers, and the broker takes the answer.
-pub(super) async fn answer(message: &impl Message, answer: Answer) {
+pub(super) async fn answer(message: &impl Message, answer: BrokerReply) {
     within("the broker takes an answer", message.answer(answer)).await.expect("it is there");
 }
 
 /// Takes the next message and acks it.
-pub(super) async fn take<S: Source>(source: &S) -> Envelope {
+pub(super) async fn take<S: Source>(source: &S) -> Event {
     let message = next(source).await;
-    answer(&message, Answer::Ack).await;
+    answer(&message, BrokerReply::Ack).await;
     opened(&message)
 }
 

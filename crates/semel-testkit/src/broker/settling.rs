@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::inbox::{Answer, Message as _};
+use semel_core::inbox::{BrokerReply, Message as _};
 use tokio::time::Instant;
 
 use super::BrokerFixture;
@@ -50,13 +50,13 @@ pub async fn an_event_put_off_comes_again_and_not_before<F: BrokerFixture>(fixtu
         let message = next(&source).await;
         assert_eq!(opened(&message), sent);
         let put_off = Instant::now();
-        answer(&message, Answer::Later(span)).await;
+        answer(&message, BrokerReply::Later(span)).await;
         drop(message);
         let again = next(&source).await;
         assert_eq!(opened(&again), sent);
         // Brokers count in whole milliseconds, and by a clock of their own.
         assert!(put_off.elapsed() >= span.mul_f64(0.9), "{:?} < {span:?}", put_off.elapsed());
-        answer(&again, Answer::Later(Duration::ZERO)).await;
+        answer(&again, BrokerReply::Later(Duration::ZERO)).await;
     }
     assert_eq!(take(&source).await, sent);
     nothing(&source, fixture.patience() * 2).await;
@@ -70,7 +70,7 @@ pub async fn an_event_put_off_holds_up_no_other<F: BrokerFixture>(fixture: F) {
     publish(&publisher, std::slice::from_ref(&first)).await;
     let message = next(&source).await;
     // No test waits for it: the second comes long before.
-    answer(&message, Answer::Later(Duration::from_secs(600))).await;
+    answer(&message, BrokerReply::Later(Duration::from_secs(600))).await;
     publish(&publisher, std::slice::from_ref(&second)).await;
     assert_eq!(take(&source).await, second);
 }
@@ -102,6 +102,6 @@ pub async fn an_event_that_is_kept_is_not_brought_again<F: BrokerFixture>(fixtur
         _ = quiet => {}
         () = keeping => {}
     }
-    answer(&message, Answer::Ack).await;
+    answer(&message, BrokerReply::Ack).await;
     nothing(&other, fixture.patience() * 2).await;
 }

@@ -1,7 +1,7 @@
 //! Messages that are no events: they lose nothing and stop nobody.
 
 use bytes::Bytes;
-use semel_core::inbox::{Answer, Consumer, Message as _};
+use semel_core::inbox::{BrokerReply, Consumer, Message as _};
 
 use super::BrokerFixture;
 use super::handling::buried;
@@ -18,7 +18,7 @@ pub async fn a_message_that_is_no_event_is_shown_as_it_came<F: BrokerFixture>(fi
         let message = next(&source).await;
         assert!(message.envelope().is_err(), "{bytes:?} is no event");
         assert!(message.raw().ends_with(bytes), "{:?}", message.raw());
-        answer(&message, Answer::Ack).await;
+        answer(&message, BrokerReply::Ack).await;
     }
     nothing(&source, fixture.patience() * 2).await;
 }
@@ -47,6 +47,6 @@ pub async fn a_message_that_is_no_event_is_buried_and_its_neighbours_go_on<F: Br
     };
     within("all are answered", answered).await;
     consuming.stop().await;
-    assert_eq!(log.answers(), [Answer::Ack; 8]);
+    assert_eq!(log.answers(), [BrokerReply::Ack; 8]);
     nothing(&fixture.source(GROUP, false).await, fixture.patience() * 2).await;
 }

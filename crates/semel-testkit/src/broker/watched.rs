@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::event::{Envelope, Unreadable};
-use semel_core::inbox::{Answer, Message, Source, SourceError};
+use semel_core::event::{Event, Unreadable};
+use semel_core::inbox::{BrokerReply, Message, Source, SourceError};
 
 /// A source with a record of its deliveries and answers.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ pub struct WatchedMessage<M> {
 
 /// What happened at a source. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Log(Arc<Mutex<(usize, Vec<Answer>)>>);
+pub(super) struct Log(Arc<Mutex<(usize, Vec<BrokerReply>)>>);
 
 impl Log {
-    fn note(&self, note: impl FnOnce(&mut (usize, Vec<Answer>))) {
+    fn note(&self, note: impl FnOnce(&mut (usize, Vec<BrokerReply>))) {
         note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -36,7 +36,7 @@ impl Log {
     }
 
     /// The answers that were taken, in their order.
-    pub(super) fn answers(&self) -> Vec<Answer> {
+    pub(super) fn answers(&self) -> Vec<BrokerReply> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 }
@@ -63,7 +63,7 @@ impl<S: Source> Source for Watched<S> {
 }
 
 impl<M: Message> Message for WatchedMessage<M> {
-    fn envelope(&self) -> Result<Envelope, Unreadable> {
+    fn envelope(&self) -> Result<Event, Unreadable> {
         self.message.envelope()
     }
 
@@ -83,7 +83,7 @@ impl<M: Message> Message for WatchedMessage<M> {
         self.message.keep().await
     }
 
-    async fn answer(&self, answer: Answer) -> Result<(), SourceError> {
+    async fn answer(&self, answer: BrokerReply) -> Result<(), SourceError> {
         self.message.answer(answer).await?;
         self.log.note(|(_, answers)| answers.push(answer));
         Ok(())

@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use semel_core::executor::Unit;
-use semel_core::{
-    Command, Error, Executor, Fingerprint, OnFailure, Recorded, Settlement, State, Wait,
-};
+use semel_core::{Command, Error, Executor, Fingerprint, Finish, OnFailure, Recorded, State, Wait};
 use semel_core::{Recorded::Omitted, Served};
 use tokio::sync::oneshot;
 
@@ -39,7 +37,7 @@ async fn place<F: TransactionFixture>(
 /// A handler that has written its row and waits to be let go.
 struct Held {
     answer: tokio::task::JoinHandle<Answer>,
-    release: oneshot::Sender<Settlement<String>>,
+    release: oneshot::Sender<Finish<String>>,
 }
 
 impl Held {
@@ -202,7 +200,7 @@ pub async fn a_handler_whose_unit_escapes_commits_nothing<F: TransactionFixture>
             F::effect(unit.conn(), "order").await;
             let _ = smuggle.send(unit);
             let outcome = Recorded::Whole(outcome("gone"));
-            Settlement::Complete { answer: "gone".to_owned(), outcome }
+            Finish::Complete { answer: "gone".to_owned(), outcome }
         })
         .await;
     assert!(matches!(escaped, Err(Error::Escaped)), "{escaped:?}");
@@ -252,7 +250,7 @@ pub async fn many_requests_at_once_commit_one_row<F: TransactionFixture>(fixture
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Under `claim_first` every ending does the same to row and record.
+/// Under `claim_first` every settlement does the same to row and record.
 pub async fn a_claim_that_comes_first_ends_alike<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let first = || command().claim_first();

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use semel_core::store::{Change, Draft, Ending, Opened, Renewed, Renewer, Settled, Store, Swapped};
+use semel_core::store::{
+    Change, Draft, Opened, Renewed, Renewer, Settled, Settlement, Store, Swapped,
+};
 use semel_core::{Lease, OnCrash, State};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -268,7 +270,7 @@ pub async fn a_sweep_never_takes_a_fresh_claim<F: Fixture>(fixture: F) {
         let keys: Vec<_> = (0..8).map(|at| key(&format!("k{round}-{at}"))).collect();
         for key in &keys {
             let held = scene.claim(&draft(key)).await;
-            scene.end(&held, &Ending::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
+            scene.end(&held, &Settlement::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
         }
         scene.outlive_brief().await;
         let answers = scene

@@ -273,7 +273,7 @@ pub async fn a_panic_under_verify_asks_the_verifier<F: Fixture>(fixture: F) {
 /// A record that goes between its judgement and the re-grant leaves nothing to go on with: what is
 /// granted then is a new operation, from its first attempt.
 pub async fn a_record_that_vanishes_before_its_regrant_is_a_new_operation<F: Fixture>(fixture: F) {
-    use semel_core::store::{Change, Ending, Store as _, Swapped};
+    use semel_core::store::{Change, Settlement, Store as _, Swapped};
 
     use crate::faulty::{Fault, FaultyStore, Verb};
 
@@ -293,7 +293,7 @@ pub async fn a_record_that_vanishes_before_its_regrant_is_a_new_operation<F: Fix
     let again = tokio::spawn(async move { its.run(&running, command()).await });
     let hung = store.faults().hung(1);
     tokio::time::timeout(SOON, hung).await.expect("the re-grant is about to be written");
-    let gone = Change::End(Ending::Removed);
+    let gone = Change::Settle(Settlement::Removed);
     let removed = store.sound().swap(&key(), before.version(), &gone).await.expect("a store");
     assert!(matches!(removed, Swapped::Done { .. }), "{removed:?}");
     store.faults().release();

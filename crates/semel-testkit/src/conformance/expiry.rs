@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use semel_core::store::{Draft, Ending, Filter};
+use semel_core::store::{Draft, Filter, Settlement};
 use semel_core::{ErrorText, OnCrash, State};
 
 use super::scene::{BRIEF, KEEP, Scene, answer, brief, draft, key, success};
 use crate::fixture::Fixture;
 
-fn expiring(body: &'static str) -> Ending {
-    Ending::Succeeded { outcome: answer(body), keep: BRIEF }
+fn expiring(body: &'static str) -> Settlement {
+    Settlement::Succeeded { outcome: answer(body), keep: BRIEF }
 }
 
 impl<F: Fixture> Scene<F> {
@@ -34,7 +34,7 @@ pub async fn expired_successes_and_failures_are_swept<F: Fixture>(fixture: F) {
     {
         let failed = scene.claim(&draft(&key(id))).await;
         let error = ErrorText::new("x");
-        scene.end(&failed, &Ending::Failed { error, retry_after, keep: BRIEF }).await;
+        scene.end(&failed, &Settlement::Failed { error, retry_after, keep: BRIEF }).await;
     }
     scene.outlive_brief().await;
     scene.sweeps(4).await;
@@ -60,13 +60,13 @@ pub async fn records_inside_their_retention_stay<F: Fixture>(fixture: F) {
 /// discarded ones, which keep their keys from being used anew, until somebody purges them.
 pub async fn dead_and_uncertain_records_are_never_swept<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
-    for (id, ending) in [
-        ("dead", Ending::Dead { error: ErrorText::new("x") }),
-        ("uncertain", Ending::Uncertain { error: ErrorText::new("x") }),
-        ("discarded", Ending::Discarded { error: ErrorText::new("x") }),
+    for (id, settlement) in [
+        ("dead", Settlement::Dead { error: ErrorText::new("x") }),
+        ("uncertain", Settlement::Uncertain { error: ErrorText::new("x") }),
+        ("discarded", Settlement::Discarded { error: ErrorText::new("x") }),
     ] {
         let held = scene.claim(&Draft { keep: BRIEF, ..brief(&key(id)) }).await;
-        scene.end(&held, &ending).await;
+        scene.end(&held, &settlement).await;
     }
     scene.outlive_brief().await;
     scene.outlive_brief().await;
@@ -206,7 +206,7 @@ pub async fn a_retention_of_centuries_is_never_swept<F: Fixture>(fixture: F) {
     let centuries = Duration::from_secs(60 * 60 * 24 * 365 * 10_000);
     for (id, keep) in [("ages", centuries), ("ever", Duration::MAX)] {
         let held = scene.claim(&Draft { keep, ..draft(&key(id)) }).await;
-        scene.end(&held, &Ending::Succeeded { outcome: answer("1"), keep }).await;
+        scene.end(&held, &Settlement::Succeeded { outcome: answer("1"), keep }).await;
         let lapsed = Draft { keep, ..brief(&key(&format!("lapsed-{id}"))) };
         scene.claim(&lapsed).await;
     }
@@ -232,7 +232,7 @@ pub async fn a_lease_without_end_never_lapses<F: Fixture>(fixture: F) {
     scene.sweeps(0).await;
     assert_eq!(scene.renew(&held, Duration::MAX).await, semel_core::store::Renewed::Extended);
     let error = ErrorText::new("x");
-    let never = Ending::Failed { error, retry_after: Some(Duration::MAX), keep: Duration::MAX };
+    let never = Settlement::Failed { error, retry_after: Some(Duration::MAX), keep: Duration::MAX };
     scene.end(&held, &never).await;
     let (record, now) = scene.existing(&first).await;
     assert!(record.retry_at.is_some_and(|at| at > now), "{:?}", record.retry_at);

@@ -1,10 +1,11 @@
 //! Whose lease counts: after a takeover the old holder can write nothing, and fences only grow.
 
-use semel_core::store::{Change, Draft, Ending, Renewed, Settled};
+use semel_core::store::{Change, Draft, Renewed, Settled, Settlement};
 use semel_core::{AttemptId, Fence, Lease, OnCrash, State};
 
 use super::scene::{
-    BRIEF, LEASE, Scene, answer, assert_granted, brief, draft, endings, failure, key, next, success,
+    BRIEF, LEASE, Scene, answer, assert_granted, brief, draft, failure, key, next, settlements,
+    success,
 };
 use crate::fixture::Fixture;
 
@@ -18,13 +19,13 @@ async fn taken_over<F: Fixture>(scene: &Scene<F>, id: &str) -> (Lease, Draft, Le
     (stale, second, live)
 }
 
-/// The old holder's ending is refused, whichever it is, and the new holder's claim stands.
+/// The old holder's settlement is refused, whichever it is, and the new holder's claim stands.
 pub async fn a_stale_holders_ending_is_refused<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let (stale, second, live) = taken_over(&scene, "k").await;
     let before = scene.record(&second.key).await;
-    for ending in &endings() {
-        assert_eq!(scene.settle(&stale, ending).await, Settled::Lost, "{ending:?}");
+    for settlement in &settlements() {
+        assert_eq!(scene.settle(&stale, settlement).await, Settled::Lost, "{settlement:?}");
     }
     assert_eq!(scene.record(&second.key).await, before, "a refused settle wrote something");
     scene.end(&live, &success("\"mine\"")).await;
@@ -37,8 +38,8 @@ pub async fn a_stale_holder_cannot_change_a_recorded_answer<F: Fixture>(fixture:
     let (stale, second, live) = taken_over(&scene, "k").await;
     scene.end(&live, &success("\"mine\"")).await;
     let before = scene.record(&second.key).await;
-    for ending in &endings() {
-        assert_eq!(scene.settle(&stale, ending).await, Settled::Lost, "{ending:?}");
+    for settlement in &settlements() {
+        assert_eq!(scene.settle(&stale, settlement).await, Settled::Lost, "{settlement:?}");
     }
     assert_eq!(scene.renew(&stale, LEASE).await, Renewed::Lost);
     assert_eq!(scene.record(&second.key).await, before);
@@ -60,8 +61,8 @@ pub async fn the_right_fence_with_another_attempt_is_refused<F: Fixture>(fixture
     let held = scene.claim(&draft(&key("k"))).await;
     let before = scene.record(&key("k")).await;
     let forged = Lease { attempt_id: AttemptId::generate(), ..held };
-    for ending in &endings() {
-        assert_eq!(scene.settle(&forged, ending).await, Settled::Lost, "{ending:?}");
+    for settlement in &settlements() {
+        assert_eq!(scene.settle(&forged, settlement).await, Settled::Lost, "{settlement:?}");
     }
     assert_eq!(scene.renew(&forged, LEASE).await, Renewed::Lost);
     assert_eq!(scene.record(&key("k")).await, before);
@@ -74,8 +75,8 @@ pub async fn the_right_attempt_with_another_fence_is_refused<F: Fixture>(fixture
     let before = scene.record(&key("k")).await;
     for fence in [0, held.fence.0 - 1, held.fence.0 + 1] {
         let forged = Lease { fence: Fence(fence), ..held };
-        for ending in &endings() {
-            assert_eq!(scene.settle(&forged, ending).await, Settled::Lost, "fence {fence}");
+        for settlement in &settlements() {
+            assert_eq!(scene.settle(&forged, settlement).await, Settled::Lost, "fence {fence}");
         }
         assert_eq!(scene.renew(&forged, LEASE).await, Renewed::Lost, "fence {fence}");
     }
@@ -90,7 +91,7 @@ pub async fn a_lease_does_not_open_another_key<F: Fixture>(fixture: F) {
     let before = scene.record(&key("theirs")).await;
     let forged = Lease { digest: key("theirs").digest(), ..held };
     assert_eq!(scene.settle(&forged, &success("1")).await, Settled::Lost);
-    assert_eq!(scene.settle(&forged, &Ending::Removed).await, Settled::Lost);
+    assert_eq!(scene.settle(&forged, &Settlement::Removed).await, Settled::Lost);
     assert_eq!(scene.renew(&forged, LEASE).await, Renewed::Lost);
     assert_eq!(scene.record(&key("theirs")).await, before);
     scene.end(&held, &success("1")).await;
@@ -128,7 +129,7 @@ pub async fn a_fence_grows_over_a_release<F: Fixture>(fixture: F) {
         let held = scene.claim(&draft(&key("k"))).await;
         assert!(held.fence > last, "round {round}: {} after {last}", held.fence);
         last = held.fence;
-        scene.end(&held, &Ending::Removed).await;
+        scene.end(&held, &Settlement::Removed).await;
     }
 }
 
@@ -149,7 +150,7 @@ pub async fn a_fence_grows_over_a_sweep<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let first = draft(&key("k"));
     let held = scene.claim(&first).await;
-    scene.end(&held, &Ending::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
+    scene.end(&held, &Settlement::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
     scene.outlive_brief().await;
     scene.sweep_all(100).await;
     let again = scene.claim(&draft(&first.key)).await;
@@ -161,11 +162,11 @@ pub async fn a_fence_grows_over_a_sweep<F: Fixture>(fixture: F) {
 pub async fn a_lease_of_an_earlier_life_of_the_key_is_refused<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let old = scene.claim(&draft(&key("k"))).await;
-    scene.end(&old, &Ending::Removed).await;
+    scene.end(&old, &Settlement::Removed).await;
     let second = draft(&key("k"));
     let live = scene.claim(&second).await;
-    for ending in &endings() {
-        assert_eq!(scene.settle(&old, ending).await, Settled::Lost, "{ending:?}");
+    for settlement in &settlements() {
+        assert_eq!(scene.settle(&old, settlement).await, Settled::Lost, "{settlement:?}");
     }
     assert_eq!(scene.renew(&old, LEASE).await, Renewed::Lost);
     assert_granted(&scene.record(&second.key).await, &second, live.fence);
@@ -174,14 +175,18 @@ pub async fn a_lease_of_an_earlier_life_of_the_key_is_refused<F: Fixture>(fixtur
 /// A holder whose record an operator ended is refused.
 pub async fn a_holder_is_refused_after_an_operator_ended_the_record<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
-    for (at, ending) in endings().into_iter().enumerate() {
+    for (at, settlement) in settlements().into_iter().enumerate() {
         let key = key(&format!("k{at}"));
         let held = scene.claim(&draft(&key)).await;
-        scene.change(&key, &Change::End(ending.clone())).await;
+        scene.change(&key, &Change::Settle(settlement.clone())).await;
         let before = scene.peek(&key).await.map(|peeked| peeked.record);
-        assert_eq!(scene.settle(&held, &success("\"late\"")).await, Settled::Lost, "{ending:?}");
-        assert_eq!(scene.renew(&held, LEASE).await, Renewed::Lost, "{ending:?}");
-        assert_eq!(scene.peek(&key).await.map(|peeked| peeked.record), before, "{ending:?}");
+        assert_eq!(
+            scene.settle(&held, &success("\"late\"")).await,
+            Settled::Lost,
+            "{settlement:?}"
+        );
+        assert_eq!(scene.renew(&held, LEASE).await, Renewed::Lost, "{settlement:?}");
+        assert_eq!(scene.peek(&key).await.map(|peeked| peeked.record), before, "{settlement:?}");
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::inbox::{
-    Answer, Failure, Group, HandleError, Handled, Inbox, Kept, Reached, Stored,
+    BrokerReply, Failure, Group, HandleError, Handled, Inbox, Kept, Reached, Stored,
 };
 use semel_core::store::{Filter, Inspect, Store as _};
 use semel_core::{
-    Envelope, Executor, Key, Kind, OnFailure, Operated, Outcome, Principal, Record, State,
-    Timestamp, Wait,
+    Event, Executor, Key, Kind, OnFailure, Operated, Outcome, Principal, Record, State, Timestamp,
+    Wait,
 };
 use tokio::sync::oneshot;
 
@@ -21,17 +21,17 @@ use crate::Fixture;
 
 type Result<T> = std::result::Result<T, HandleError>;
 
-pub(super) fn event() -> Arc<Envelope> {
+pub(super) fn event() -> Arc<Event> {
     Arc::new(of_kind("order.placed"))
 }
 
-pub(super) fn of_kind(kind: &str) -> Envelope {
+pub(super) fn of_kind(kind: &str) -> Event {
     let id = "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().expect("an id");
-    Envelope::builder("acme", kind, "/orders")
+    Event::builder("acme", kind, "/orders")
         .header("traceId", "0af7 \"x\" 订单")
         .id(id)
         .about("order", "ord_1")
-        .payload(Envelope::JSON, r#"{"cents":1999,"note":"naïve 🦀"}"#)
+        .payload(Event::JSON, r#"{"cents":1999,"note":"naïve 🦀"}"#)
         .attribute("region", "eu")
         .occurred_at(Timestamp::from_micros(1_600_000_000_123_456))
         .build()
@@ -96,7 +96,7 @@ pub async fn the_first_delivery_is_handled_and_marked<F: Fixture>(fixture: F) {
     assert_eq!(handled, Handled::Done { attempt: 1 });
     assert_eq!((handled.succeeded(), handled.retry_count()), (true, Some(0)));
     let record = record::<F>(&executor, "INVENTORY").await;
-    assert_eq!((record.state, record.attempt, record.parcel), (State::Succeeded, 1, None));
+    assert_eq!((record.state, record.attempt, record.retry_payload), (State::Succeeded, 1, None));
 }
 
 /// The type of an event stays on record once it was handled, at the first try or at a later one, and
@@ -114,7 +114,7 @@ pub async fn a_handled_event_keeps_its_type<F: Fixture>(fixture: F) {
         let record = record::<F>(&executor, group).await;
         let Some(semel_core::Recorded::Whole(mark)) = record.outcome else { panic!("no success") };
         assert_eq!(mark.reference().map(semel_core::Reference::as_str), Some("order.placed"));
-        assert!(mark.body().is_empty() && record.parcel.is_none(), "nothing else is kept");
+        assert!(mark.body().is_empty() && record.retry_payload.is_none(), "nothing else is kept");
     }
     let filter = Filter {
         state: Some(State::Succeeded),
@@ -132,7 +132,7 @@ pub async fn a_repeat_is_replayed<F: Fixture>(fixture: F) {
     for _ in 0..3 {
         let again = one(&group).await.expect("replayed");
         assert!(again.replayed() && again.succeeded() && !again.in_progress(), "{again:?}");
-        assert_eq!(group.receive(&event()).await, Answer::Ack);
+        assert_eq!(group.receive(&event()).await, BrokerReply::Ack);
     }
     assert_eq!(work.runs(), 1);
 }
@@ -150,13 +150,17 @@ pub async fn another_type_under_the_same_id_is_a_conflict<F: Fixture>(fixture: F
         let mut results = group.handle(&other).await;
         let result = results.remove(0).1;
         assert!(matches!(result, Err(HandleError::Conflict)), "{result:?}");
-        assert_eq!(Answer::to(&result, false), Answer::Ack, "no redelivery would change it");
+        assert_eq!(
+            BrokerReply::to(&result, false),
+            BrokerReply::Ack,
+            "no redelivery would change it"
+        );
     }
     assert_eq!(record::<F>(&executor, "INVENTORY").await, before);
     let dead = dead(&group).await;
     assert_eq!(dead.len(), 1, "kept once");
-    let parcel = dead[0].record.parcel.as_ref().expect("its envelope");
-    assert_eq!(parcel.reference().map(|kind| kind.as_str()), Some("order.paid"));
+    let retry_payload = dead[0].record.retry_payload.as_ref().expect("its envelope");
+    assert_eq!(retry_payload.reference().map(|kind| kind.as_str()), Some("order.paid"));
     assert!(dead[0].record.error.as_ref().is_some_and(|e| e.as_str().starts_with("conflict")));
 }
 
@@ -167,12 +171,12 @@ pub async fn consumers_are_independent<F: Fixture>(fixture: F) {
     let (a, b, c) = (Work::default(), Work::default(), Work::default());
     let count = |work: &Work| {
         let work = work.clone();
-        move |_: Arc<Envelope>, _: semel_core::Context| {
+        move |_: Arc<Event>, _: semel_core::Context| {
             work.start();
             async { Ok::<_, Failure>(()) }
         }
     };
-    let fails = |_: Arc<Envelope>, _: semel_core::Context| async { Err::<(), _>("never") };
+    let fails = |_: Arc<Event>, _: semel_core::Context| async { Err::<(), _>("never") };
     let inventory = inbox
         .group("INVENTORY")
         .on("order.placed", count(&a))
@@ -184,7 +188,7 @@ pub async fn consumers_are_independent<F: Fixture>(fixture: F) {
     assert_eq!(ended, [true, true, false]);
     billing.handle(&event()).await[0].1.as_ref().expect("handled");
     inventory.handle(&event()).await;
-    let elsewhere = Envelope::builder("other", "order.placed", "/orders").id(event().id());
+    let elsewhere = Event::builder("other", "order.placed", "/orders").id(event().id());
     inventory.handle(&Arc::new(elsewhere.build().expect("an event"))).await;
     assert_eq!((a.runs(), b.runs(), c.runs()), (2, 2, 1), "once each, and once for another tenant");
     assert_eq!(record::<F>(&executor, "INVENTORY/broken").await.state, State::Failed);
@@ -214,7 +218,7 @@ pub async fn a_rival_is_told_that_it_is_in_progress<F: Fixture>(fixture: F) {
     let (first, release) = held::<F>(&executor).await;
     let rival = one(&failing::<F>(&executor, 0, &work)).await.expect("an answer");
     assert!(rival.in_progress() && !rival.succeeded(), "{rival:?}");
-    assert!(matches!(Answer::to(&Ok(rival), false), Answer::Later(_)), "it comes again");
+    assert!(matches!(BrokerReply::to(&Ok(rival), false), BrokerReply::Later(_)), "it comes again");
     release.send(Ok(())).expect("the handler waits");
     assert!(first.await.expect("no panic").expect("handled").succeeded());
     assert_eq!(work.runs(), 0);
@@ -286,14 +290,17 @@ pub async fn a_failure_is_stored_with_the_event<F: Fixture>(fixture: F) {
     };
     assert_eq!(error.as_str(), "no stock 1");
     assert!(*after <= REST, "{after:?}");
-    assert_eq!(Answer::to(&failed, false), Answer::Ack, "the retry is ours");
-    assert!(matches!(Answer::to(&failed, true), Answer::Later(_)), "nothing may overtake it");
+    assert_eq!(BrokerReply::to(&failed, false), BrokerReply::Ack, "the retry is ours");
+    assert!(
+        matches!(BrokerReply::to(&failed, true), BrokerReply::Later(_)),
+        "nothing may overtake it"
+    );
     let record = record::<F>(&executor, "INVENTORY").await;
     assert_eq!((record.state, record.attempt), (State::Failed, 1));
     assert_eq!(record.error.as_ref().map(|e| e.as_str()), Some("no stock 1"));
     assert!(record.retry_at.is_some() && record.lease_until.is_none());
-    let parcel = record.parcel.expect("the event");
-    let kept = Envelope::unpack(parcel.body()).expect("an envelope");
+    let retry_payload = record.retry_payload.expect("the event");
+    let kept = Event::unpack(retry_payload.body()).expect("an envelope");
     assert_eq!(kept, *event(), "byte by byte");
 }
 
@@ -309,7 +316,7 @@ pub async fn a_failed_event_waits_for_its_time<F: Fixture>(fixture: F) {
         };
         assert_eq!((*so_far, work.runs()), (attempt, attempt));
         assert!(*retry_after <= wait, "{retry_after:?}");
-        assert_eq!(Answer::to(&Ok(deferred), false), Answer::Ack);
+        assert_eq!(BrokerReply::to(&Ok(deferred), false), BrokerReply::Ack);
         fixture.advance(wait).await;
         let _ = one(&group).await;
     }
@@ -346,9 +353,9 @@ pub async fn after_the_last_attempt_it_is_dead<F: Fixture>(fixture: F) {
     let record = record::<F>(&executor, "INVENTORY").await;
     let error = record.error.as_ref().map_or("", |error| error.as_str());
     assert_eq!((record.state, error), (State::Dead, "exceeded maxRetry (3): no stock 3"));
-    assert!(record.parcel.is_some(), "an operator can send it round again");
+    assert!(record.retry_payload.is_some(), "an operator can send it round again");
     assert!(matches!(one(&group).await, Ok(Handled::Dead { .. })));
-    assert_eq!((group.receive(&event()).await, work.runs()), (Answer::Ack, 3));
+    assert_eq!((group.receive(&event()).await, work.runs()), (BrokerReply::Ack, 3));
 }
 
 /// A handler that sees that no retry can help says so, and it is dead at once.
@@ -402,10 +409,10 @@ pub async fn the_scheduler_handles_what_is_due<F: Fixture>(fixture: F) {
 /// A consumer that died with an event in hand is found by the scheduler when its lease is over.
 pub async fn the_scheduler_takes_over_what_crashed<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
-    let parcel = Outcome::new(semel_core::event::PACKED, event().pack());
+    let retry_payload = Outcome::new(semel_core::event::PACKED, event().pack());
     let fingerprint = semel_core::Fingerprint::opaque("order.placed\0/orders");
     let crashed = semel_core::store::Draft {
-        parcel: Some(parcel),
+        retry_payload: Some(retry_payload),
         fingerprint,
         ..scene::draft(&key("INVENTORY"))
     };
@@ -451,9 +458,9 @@ pub async fn an_operator_redrives_and_discards<F: Fixture>(fixture: F) {
 pub async fn an_event_that_nobody_handles_is_kept<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let empty = Inbox::new(executor.clone()).group("INVENTORY");
-    assert_eq!(empty.clone().ignore_unknown().receive(&event()).await, Answer::Ack);
+    assert_eq!(empty.clone().ignore_unknown().receive(&event()).await, BrokerReply::Ack);
     assert!(executor.peek(&key("INVENTORY")).await.expect("a store").is_none());
-    assert_eq!(empty.receive(&event()).await, Answer::Ack);
+    assert_eq!(empty.receive(&event()).await, BrokerReply::Ack);
     let record = record::<F>(&executor, "INVENTORY").await;
     assert_eq!(record.state, State::Dead);
     assert!(record.error.is_some_and(|error| error.as_str().starts_with("no-handler")));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use semel_core::executor::Unit;
 use semel_core::inbox::{Group, HandleError, Handled, Inbox, Stored};
 use semel_core::store::Store as _;
-use semel_core::{Envelope, Executor, Policy, State};
+use semel_core::{Event, Executor, Policy, State};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::handling::{event, key};
@@ -24,7 +24,7 @@ fn group<F: TransactionFixture>(
     let work = work.clone();
     Inbox::new(executor.clone()).group("INVENTORY").on_atomic(
         "order.placed",
-        move |_: Arc<Envelope>, mut unit: Unit<F::Store>| {
+        move |_: Arc<Event>, mut unit: Unit<F::Store>| {
             let run = work.start();
             async move {
                 F::effect(unit.conn(), "shelf").await;
@@ -46,7 +46,7 @@ pub async fn an_effect_and_its_mark_are_one_commit<F: TransactionFixture>(fixtur
     assert!(one::<F>(&group).await.expect("an answer").replayed());
     assert_eq!((fixture.effects("shelf").await, work.runs()), (1, 1));
     let record = executor.peek(&key("INVENTORY")).await.expect("a store").expect("a mark").record;
-    assert_eq!((record.state, record.parcel), (State::Succeeded, None));
+    assert_eq!((record.state, record.retry_payload), (State::Succeeded, None));
 }
 
 /// A failure takes its effect with it, and is stored after the rollback, with the event.
@@ -60,7 +60,7 @@ pub async fn a_failure_outlives_its_rollback<F: TransactionFixture>(fixture: F) 
     assert_eq!(fixture.effects("shelf").await, 0);
     let record = executor.peek(&key("INVENTORY")).await.expect("a store").expect("a mark").record;
     assert_eq!((record.state, record.attempt), (State::Failed, 1));
-    let kept = record.parcel.map(|parcel| Envelope::unpack(parcel.body()));
+    let kept = record.retry_payload.map(|retry_payload| Event::unpack(retry_payload.body()));
     assert_eq!(kept, Some(Ok((*event()).clone())));
 }
 
@@ -86,7 +86,7 @@ pub async fn a_retry_is_counted_before_it_begins<F: TransactionFixture>(fixture:
     let runs = work.clone();
     let group = Inbox::new(executor.clone()).group("INVENTORY").on_atomic(
         "order.placed",
-        move |_: Arc<Envelope>, unit: Unit<F::Store>| {
+        move |_: Arc<Event>, unit: Unit<F::Store>| {
             let (run, executor, noted) = (runs.start(), looking.clone(), Arc::clone(&noted));
             async move {
                 if run == 1 {
@@ -143,7 +143,7 @@ pub async fn a_handler_whose_lease_is_lost_has_no_effect<F: TransactionFixture>(
     let runs = late.clone();
     let slow = Inbox::new(zombie).policy(policy).group("INVENTORY").on_atomic(
         "order.placed",
-        move |_: Arc<Envelope>, mut unit: Unit<FaultyStore<F::Store>>| {
+        move |_: Arc<Event>, mut unit: Unit<FaultyStore<F::Store>>| {
             let (run, running, mut released) = (runs.start(), running.clone(), released.clone());
             async move {
                 F::effect(unit.conn(), "shelf").await;

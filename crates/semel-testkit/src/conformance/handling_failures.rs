@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::inbox::{Answer, Failure, Group, HandleError, Handled, Inbox, Kept, Whose};
+use semel_core::inbox::{BrokerReply, Failure, Group, HandleError, Handled, Inbox, Kept, Whose};
 use semel_core::store::Inspect;
-use semel_core::{Context, Envelope, EventId, Executor, Key, Operate as _, Operated, State, Store};
+use semel_core::{Context, Event, EventId, Executor, Key, Operate as _, Operated, State, Store};
 
 use super::handling::{event, key, of_kind};
 use super::handling_slowly::brief;
@@ -53,7 +53,7 @@ type Done = std::future::Ready<Result<(), Failure>>;
 fn hopeless(
     work: &Work,
     failures: u32,
-) -> impl Fn(Arc<Envelope>, Context) -> Done + Send + Sync + 'static {
+) -> impl Fn(Arc<Event>, Context) -> Done + Send + Sync + 'static {
     let work = work.clone();
     move |_, _| {
         let run = work.start();
@@ -126,7 +126,7 @@ pub async fn a_discard_reaches_every_handler<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (group, works) = troubled::<F>(&executor);
     group.handle(&event()).await;
-    let failing = |_: Arc<Envelope>, _: Context| async { Err::<(), _>("later") };
+    let failing = |_: Arc<Event>, _: Context| async { Err::<(), _>("later") };
     let more = Inbox::new(executor.clone()).group("INVENTORY");
     more.on_named("slow", "order.placed", failing).handle(&event()).await;
     let crashed = crash::<F>(&fixture, &key("INVENTORY/crashed")).await;
@@ -157,7 +157,7 @@ pub async fn a_discarded_event_stays_so_until_it_is_named<F: Fixture>(fixture: F
     assert_eq!(reached.len(), 2);
     fixture.advance(YEARS).await;
     sweep(&executor).await;
-    assert_eq!(group.receive(&event()).await, Answer::Ack);
+    assert_eq!(group.receive(&event()).await, BrokerReply::Ack);
     assert_eq!((works[0].runs(), works[2].runs()), (1, 1), "the one that handled it forgot it");
     assert_eq!(group.redrive("acme", event().id()).await.expect("a verb").len(), 2);
     let retried = group.retry_due().await.expect("a look");
@@ -219,12 +219,12 @@ pub async fn a_conflict_that_is_redriven_is_an_event_of_its_own<F: Fixture>(fixt
         .group("INVENTORY")
         .on_named("audit", "order.placed", hopeless(&Work::default(), 0))
         .on_named("audit", "order.paid", hopeless(&work, 0));
-    assert_eq!(group.receive(&event()).await, Answer::Ack);
+    assert_eq!(group.receive(&event()).await, BrokerReply::Ack);
     let first = executor.peek(&key("INVENTORY/audit")).await.expect("a store").map(|f| f.record);
     let conflict = async || {
         let result = group.handle(&stranger).await.remove(0).1;
         assert!(matches!(result, Err(HandleError::Conflict)), "{result:?}");
-        assert_eq!(Answer::to(&result, false), Answer::Ack);
+        assert_eq!(BrokerReply::to(&result, false), BrokerReply::Ack);
     };
     conflict().await;
     let dead = kept(&group, State::Dead).await;
@@ -262,7 +262,7 @@ async fn sweep<S: Store>(executor: &Executor<S>) -> u32 {
 /// years, and are handled then.
 pub async fn what_is_not_handled_is_never_forgotten<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
-    let failing = |_: Arc<Envelope>, _: Context| async { Err::<(), _>("later") };
+    let failing = |_: Arc<Event>, _: Context| async { Err::<(), _>("later") };
     let group = |name: &str| Inbox::new(executor.clone()).group(name);
     group("FAILED").on("order.placed", failing).handle(&event()).await;
     group("REDRIVEN").on("order.placed", hopeless(&Work::default(), 1)).handle(&event()).await;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::executor::LocalReplay;
-use semel_core::inbox::{Answer, Group, HandleError, Handled, Inbox};
-use semel_core::{Context, Envelope, Executor, Policy, Record, State, Store};
+use semel_core::inbox::{BrokerReply, Group, HandleError, Handled, Inbox};
+use semel_core::{Context, Event, Executor, Policy, Record, State, Store};
 use tokio::sync::{mpsc, oneshot};
 
 use super::handling::{event, key};
@@ -59,7 +59,7 @@ impl Slow {
     async fn start<S: Store>(inbox: Inbox<S>, group: &'static str) -> Self {
         let (release, mut released) = oneshot::channel::<Result<(), String>>();
         let (tell, mut told) = mpsc::unbounded_channel();
-        let handler = move |_: Arc<Envelope>, claim: Context| async move {
+        let handler = move |_: Arc<Event>, claim: Context| async move {
             let _ = tell.send(());
             tokio::select! {
                 () = claim.cancelled() => {}
@@ -105,7 +105,7 @@ pub async fn a_handler_slower_than_its_lease_is_the_only_one<F: Fixture>(fixture
         assert_eq!((running.state, running.fence), (State::Running, first.fence));
         assert!(running.held(now), "an operator sees a claim that is held");
         let answer = group.receive(&event()).await;
-        assert!(matches!(answer, Answer::Later(_)), "{answer:?}");
+        assert!(matches!(answer, BrokerReply::Later(_)), "{answer:?}");
         assert_eq!(group.retry_due().await.expect("a look").due, 0);
         if now >= start.after(LEASE * 3 / 2) {
             break;
@@ -117,7 +117,7 @@ pub async fn a_handler_slower_than_its_lease_is_the_only_one<F: Fixture>(fixture
     }
     let done = handling.end(Ok(())).await.expect("handled");
     assert_eq!((done, work.runs()), (Handled::Done { attempt: 1 }, 0));
-    assert_eq!(group.receive(&event()).await, Answer::Ack);
+    assert_eq!(group.receive(&event()).await, BrokerReply::Ack);
     let (ended, _) = record(&other, "INVENTORY").await;
     assert_eq!((ended.state, ended.attempt, work.runs()), (State::Succeeded, 1, 0));
 }
@@ -133,19 +133,19 @@ pub async fn an_event_whose_lease_is_lost_is_handled_by_another<F: Fixture>(fixt
         slow.lost().await;
         let (left, _) = record(&heir, group).await;
         assert_eq!((left.state, left.attempt), (State::Running, 1), "an operator sees a claim");
-        assert!(left.parcel.is_some(), "with what it takes to run it again");
+        assert!(left.retry_payload.is_some(), "with what it takes to run it again");
         let quick = quick(&heir, group, &work);
         fixture.advance(SHORT).await;
         match late {
             Ok(()) => assert_eq!(quick.retry_due().await.expect("a look").handled, 1),
-            Err(_) => assert_eq!(quick.receive(&event()).await, Answer::Ack),
+            Err(_) => assert_eq!(quick.receive(&event()).await, BrokerReply::Ack),
         }
         let (taken, _) = record(&heir, group).await;
         assert_eq!((taken.state, taken.attempt, work.runs()), (State::Succeeded, 2, 1));
         let ended = slow.end(late).await;
         assert_eq!(ended.as_ref().ok(), Some(&Handled::Replayed { attempt: 2 }), "{ended:?}");
-        assert_eq!(Answer::to(&ended, false), Answer::Ack);
-        assert_eq!(record(&heir, group).await.0, taken, "the late ending was refused");
+        assert_eq!(BrokerReply::to(&ended, false), BrokerReply::Ack);
+        assert_eq!(record(&heir, group).await.0, taken, "the late settlement was refused");
     }
     assert!(store.faults().happened(Verb::Renew) > 0, "renewals were refused");
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel_core::judge::Verdict;
-use semel_core::store::{Ending, Filter, Settled};
+use semel_core::store::{Filter, Settled, Settlement};
 use semel_core::{Command, Error, ErrorText, Execution, OnFailure, Outcome, State};
 
 use super::scene::{KEEP, Scene, draft, key, success};
@@ -21,7 +21,7 @@ pub async fn nothing_is_swept_by_a_clock_that_has_jumped<F: Fixture>(fixture: F)
     scene.end(&done, &success("1")).await;
     let brief = scene.claim(&draft(&key("brief"))).await;
     let outcome = super::scene::answer("2");
-    scene.end(&brief, &Ending::Succeeded { outcome, keep: Duration::from_secs(1) }).await;
+    scene.end(&brief, &Settlement::Succeeded { outcome, keep: Duration::from_secs(1) }).await;
     assert!(!scene.sweep(100).await.clock_suspect);
     if !scene.fixture.doubts_its_clock() {
         return;
@@ -114,13 +114,13 @@ pub async fn a_failure_during_a_jump_backs_off_for_its_time<F: Fixture>(fixture:
 /// Whoever looks for what is due finds what a clock that was ahead has put off, to count it anew.
 pub async fn what_a_jump_has_put_off_is_found<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
-    let parcel = Some(Outcome::new(Outcome::JSON, "{}"));
+    let retry_payload = Some(Outcome::new(Outcome::JSON, "{}"));
     scene.fixture.jump(JUMP, true).await;
-    scene.claim(&semel_core::store::Draft { parcel, ..draft(&key("running")) }).await;
+    scene.claim(&semel_core::store::Draft { retry_payload, ..draft(&key("running")) }).await;
     let failed = scene.claim(&draft(&key("failed"))).await;
     let error = ErrorText::new("no");
     let retry_after = Some(Duration::from_secs(60));
-    scene.end(&failed, &Ending::Failed { error, retry_after, keep: KEEP }).await;
+    scene.end(&failed, &Settlement::Failed { error, retry_after, keep: KEEP }).await;
     let moved = scene.fixture.jump(JUMP, false).await;
     let due = Filter { due: true, ..Filter::default() };
     assert_eq!(scene.list(&due, 10).await.len(), if moved { 2 } else { 0 });

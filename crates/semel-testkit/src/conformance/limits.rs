@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel_core::clock::micros;
-use semel_core::store::{Change, Draft, Ending, ErrorKind, Filter, Store};
+use semel_core::store::{Change, Draft, ErrorKind, Filter, Settlement, Store};
 use semel_core::{
     AttemptId, ErrorText, Fingerprint, OperationId, Outcome, Recorded, Reference, State, Timestamp,
 };
@@ -16,7 +16,7 @@ impl<F: Fixture> Scene<F> {
     async fn keeps(&self, id: &str, outcome: Recorded) {
         let first = draft(&key(id));
         let held = self.claim(&first).await;
-        self.end(&held, &Ending::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
+        self.end(&held, &Settlement::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
         let (record, _) = self.existing(&first).await;
         // Not `assert_eq`: a failed comparison of a mebibyte helps nobody.
         assert!(record.outcome == Some(outcome), "the outcome of {id} changed in the store");
@@ -179,7 +179,7 @@ pub async fn extreme_durations_saturate<F: Fixture>(fixture: F) {
         let running = scene.record(&first.key).await;
         assert_granted(&running, &first, held.fence);
         let error = ErrorText::new("x");
-        scene.end(&held, &Ending::Failed { error, retry_after: Some(span), keep: KEEP }).await;
+        scene.end(&held, &Settlement::Failed { error, retry_after: Some(span), keep: KEEP }).await;
         let failed = scene.record(&first.key).await;
         assert_eq!(failed.retry_at, Some(failed.updated_at.after(span)), "{span:?}");
         assert_eq!(micros(failed.keep), micros(span), "{span:?}");
@@ -187,7 +187,7 @@ pub async fn extreme_durations_saturate<F: Fixture>(fixture: F) {
         let held = scene.claim(&done).await;
         let keep = span.max(BRIEF * 1_000);
         let outcome = Recorded::Whole(Outcome::empty());
-        scene.end(&held, &Ending::Succeeded { outcome, keep }).await;
+        scene.end(&held, &Settlement::Succeeded { outcome, keep }).await;
         let record = scene.record(&done.key).await;
         assert_eq!(record.expires_at, Some(record.updated_at.after(keep)), "{keep:?}");
         if span == Duration::MAX {
@@ -220,7 +220,9 @@ pub async fn every_write_counts_one<F: Fixture>(fixture: F) {
     number(expected + 2, "a re-grant").await;
     scene.end(&lease(&second, fence), &success("1")).await;
     number(expected + 3, "a success").await;
-    scene.change(&first.key, &Change::End(Ending::Dead { error: ErrorText::new("x") })).await;
+    scene
+        .change(&first.key, &Change::Settle(Settlement::Dead { error: ErrorText::new("x") }))
+        .await;
     number(expected + 4, "a burial").await;
     scene.change(&first.key, &Change::Redrive).await;
     number(expected + 5, "a redrive").await;
@@ -256,14 +258,15 @@ pub async fn a_listing_shows_records_as_they_are<F: Fixture>(fixture: F) {
     let body: Vec<u8> = (0..=255).collect();
     let outcome = Outcome::new("text/ünï", body).with_reference(reference);
     let done = scene.claim(&draft(&key("done"))).await;
-    let ending = Ending::Succeeded { outcome: Recorded::Whole(outcome), keep: Duration::MAX };
-    scene.end(&done, &ending).await;
+    let settlement =
+        Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep: Duration::MAX };
+    scene.end(&done, &settlement).await;
     let failed = scene.claim(&Draft { attempt: u32::MAX, ..draft(&key("failed")) }).await;
     scene.end(&failed, &failure(&"😀".repeat(256))).await;
     scene.claim(&Draft { lease: Duration::MAX, ..draft(&key("running")) }).await;
     let omitted = scene.claim(&draft(&key("omitted"))).await;
     let outcome = Recorded::Omitted { bytes: u64::MAX };
-    scene.end(&omitted, &Ending::Succeeded { outcome, keep: KEEP }).await;
+    scene.end(&omitted, &Settlement::Succeeded { outcome, keep: KEEP }).await;
     let listed = scene.list(&Filter::default(), 10).await;
     for id in ["done", "failed", "running", "omitted"] {
         let record = scene.record(&key(id)).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use semel_core::store::{Change, Draft, Ending, Filter, Inspect, Store, Tally};
+use semel_core::store::{Change, Draft, Filter, Inspect, Settlement, Store, Tally};
 use semel_core::{ErrorText, Key, Kind, Outcome, Principal, Recorded, Reference, State};
 
 use super::scene::{BRIEF, KEEP, Scene, answer, draft, failure, key, success};
@@ -24,7 +24,7 @@ impl<F: Fixture> Scene<F> {
         let held = self.claim(&draft(&key(id))).await;
         let reference = Reference::new(reference).expect("valid");
         let outcome = Recorded::Whole(Outcome::empty().with_reference(reference));
-        self.end(&held, &Ending::Succeeded { outcome, keep: KEEP }).await;
+        self.end(&held, &Settlement::Succeeded { outcome, keep: KEEP }).await;
     }
 }
 
@@ -65,7 +65,7 @@ pub async fn a_listing_misses_nothing_while_records_come_and_go<F: Fixture>(fixt
     loop {
         let page = scene.store.list(&Filter::default(), after.as_ref(), 3).await.expect("a page");
         seen.extend(page.entries.iter().map(|entry| entry.key.id().to_owned()));
-        scene.end(&passing, &Ending::Removed).await;
+        scene.end(&passing, &Settlement::Removed).await;
         passing = scene.claim(&draft(&key(&format!("passing{round}")))).await;
         round += 1;
         after = page.next;
@@ -116,17 +116,17 @@ pub async fn filters_on_the_key_match_exactly<F: Fixture>(fixture: F) {
 pub async fn a_filter_on_the_state_finds_each_state<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let error = ErrorText::new("x");
-    for (id, ending) in [
+    for (id, settlement) in [
         ("Succeeded", Some(success("1"))),
         ("Failed", Some(failure("x"))),
-        ("Dead", Some(Ending::Dead { error: error.clone() })),
-        ("Uncertain", Some(Ending::Uncertain { error: error.clone() })),
-        ("Discarded", Some(Ending::Discarded { error })),
+        ("Dead", Some(Settlement::Dead { error: error.clone() })),
+        ("Uncertain", Some(Settlement::Uncertain { error: error.clone() })),
+        ("Discarded", Some(Settlement::Discarded { error })),
         ("Running", None),
     ] {
         let held = scene.claim(&draft(&key(id))).await;
-        if let Some(ending) = ending {
-            scene.end(&held, &ending).await;
+        if let Some(settlement) = settlement {
+            scene.end(&held, &settlement).await;
         }
     }
     for state in State::ALL {
@@ -157,7 +157,7 @@ pub async fn a_filter_on_the_reference_finds_what_made_it<F: Fixture>(fixture: F
     assert_eq!(scene.found(by("%")).await, ["4"]);
     assert_eq!(scene.found(by(&"😀".repeat(32))).await, ["5"]);
     assert!(scene.found(by("ord_")).await.is_empty());
-    scene.change(&key("1"), &Change::End(Ending::Dead { error: ErrorText::new("x") })).await;
+    scene.change(&key("1"), &Change::Settle(Settlement::Dead { error: ErrorText::new("x") })).await;
     assert!(scene.found(by("ord_abc")).await.is_empty(), "its answer is gone");
 }
 
@@ -173,7 +173,7 @@ pub async fn a_filter_on_due_finds_failures_that_are_due<F: Fixture>(fixture: F)
     ] {
         let held = scene.claim(&draft(&key(id))).await;
         let error = ErrorText::new("x");
-        scene.end(&held, &Ending::Failed { error, retry_after, keep }).await;
+        scene.end(&held, &Settlement::Failed { error, retry_after, keep }).await;
     }
     let done = scene.claim(&draft(&key("done"))).await;
     scene.end(&done, &success("1")).await;
@@ -326,9 +326,9 @@ async fn unreadable<F: Fixture>(scene: &Scene<F>, filter: &Filter) -> usize {
 pub async fn a_listing_follows_the_records<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let gone = scene.claim(&draft(&key("released"))).await;
-    scene.end(&gone, &Ending::Removed).await;
+    scene.end(&gone, &Settlement::Removed).await;
     let old = scene.claim(&draft(&key("swept"))).await;
-    scene.end(&old, &Ending::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
+    scene.end(&old, &Settlement::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
     let kept = scene.claim(&draft(&key("kept"))).await;
     scene.end(&kept, &success("1")).await;
     scene.outlive_brief().await;
@@ -375,7 +375,7 @@ pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
         assert_eq!(tally, Tally { records: RECORDS as u64, attempts });
     }
     // Of another group, door, tenant and state.
-    for (kind, tenant, scope, ending) in [
+    for (kind, tenant, scope, settlement) in [
         (Kind::Event, "acme", "STOCKS", failure("x")),
         (Kind::Command, "acme", "STOCK", failure("x")),
         (Kind::Event, "acme", "STOCK", success("1")),
@@ -383,7 +383,7 @@ pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
     ] {
         let key = Key::new(kind, tenant, scope, Principal::global(), "other").expect("valid");
         let held = scene.claim(&Draft { attempt: 99, ..draft(&key) }).await;
-        scene.end(&held, &ending).await;
+        scene.end(&held, &settlement).await;
     }
     let of_tenant = Filter { tenant: Some("acme".into()), ..of_group };
     assert_eq!(scene.tally(&of_tenant).await, Tally { records: RECORDS as u64, attempts: 18 });

@@ -2,7 +2,7 @@
 //!
 //! What the answer *means* is the judge's business; see [`reading`](super::reading).
 
-use semel_core::store::{Draft, Ending, Opened, Store};
+use semel_core::store::{Draft, Opened, Settlement, Store};
 use semel_core::{ErrorText, Fingerprint, OnCrash, State};
 
 use super::scene::{
@@ -100,16 +100,16 @@ pub async fn a_lapsed_claim_is_still_there<F: Fixture>(fixture: F) {
 /// No state makes a key free.
 pub async fn a_record_of_any_state_is_existing<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
-    for (at, ending) in super::scene::endings().into_iter().enumerate() {
-        if ending == Ending::Removed {
+    for (at, settlement) in super::scene::settlements().into_iter().enumerate() {
+        if settlement == Settlement::Removed {
             continue;
         }
         let first = draft(&key(&format!("k{at}")));
         let held = scene.claim(&first).await;
-        scene.end(&held, &ending).await;
+        scene.end(&held, &settlement).await;
         let (record, _) = scene.existing(&draft(&first.key)).await;
-        assert_eq!(record.attempt_id, first.attempt_id, "{ending:?}");
-        assert_ne!(record.state, State::Running, "{ending:?}");
+        assert_eq!(record.attempt_id, first.attempt_id, "{settlement:?}");
+        assert_ne!(record.state, State::Running, "{settlement:?}");
     }
 }
 
@@ -119,7 +119,7 @@ pub async fn an_expired_record_is_shown_as_expired<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let first = draft(&key("k"));
     let held = scene.claim(&first).await;
-    scene.end(&held, &Ending::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
+    scene.end(&held, &Settlement::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
     scene.outlive_brief().await;
     match scene.open(&draft(&first.key)).await {
         Opened::Existing { record, now } => {
@@ -176,7 +176,7 @@ pub async fn a_released_key_starts_anew<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let first = Draft { attempt: 7, ..draft(&key("k")) };
     let held = scene.claim(&first).await;
-    scene.end(&held, &Ending::Removed).await;
+    scene.end(&held, &Settlement::Removed).await;
     let second = draft(&first.key);
     let again = scene.claim(&second).await;
     let record = scene.record(&first.key).await;
@@ -228,8 +228,8 @@ pub async fn a_grant_after_a_failure_starts_with_a_clean_record<F: Fixture>(fixt
     let first = draft(&key("k"));
     let held = scene.claim(&first).await;
     let words = ErrorText::new("no stock");
-    let ending = Ending::Failed { error: words.clone(), retry_after: None, keep: KEEP };
-    scene.end(&held, &ending).await;
+    let settlement = Settlement::Failed { error: words.clone(), retry_after: None, keep: KEEP };
+    scene.end(&held, &settlement).await;
     let (failed, _) = scene.existing(&draft(&first.key)).await;
     assert_eq!(failed.error, Some(words));
     let second = next(&first);

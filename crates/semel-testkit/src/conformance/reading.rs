@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel_core::judge::{Grant, Verdict};
-use semel_core::store::{Change, Draft, Ending};
+use semel_core::store::{Change, Draft, Settlement};
 use semel_core::{ErrorText, Fingerprint, OnCrash, Origin, Recorded};
 
 use super::scene::{BRIEF, KEEP, LEASE, Scene, answer, brief, draft, failure, key, success};
@@ -107,7 +107,7 @@ pub async fn a_failure_backs_off_until_it_is_due<F: Fixture>(fixture: F) {
     for (id, delay) in [("long", LEASE), ("short", BRIEF)] {
         let held = scene.claim(&draft(&key(id))).await;
         let error = ErrorText::new("no stock");
-        scene.end(&held, &Ending::Failed { error, retry_after: Some(delay), keep: KEEP }).await;
+        scene.end(&held, &Settlement::Failed { error, retry_after: Some(delay), keep: KEEP }).await;
     }
     scene.outlive_brief().await;
     let verdict = scene.verdict(&draft(&key("long")), None).await;
@@ -129,7 +129,9 @@ pub async fn a_failure_without_a_retry_is_final<F: Fixture>(fixture: F) {
     let first = draft(&key("k"));
     let held = scene.claim(&first).await;
     let error = ErrorText::new("card refused");
-    scene.end(&held, &Ending::Failed { error: error.clone(), retry_after: None, keep: KEEP }).await;
+    scene
+        .end(&held, &Settlement::Failed { error: error.clone(), retry_after: None, keep: KEEP })
+        .await;
     assert_eq!(scene.verdict(&first, None).await, Verdict::FailedFinal { error });
 }
 
@@ -160,9 +162,9 @@ pub async fn dead_and_uncertain_records_stay_what_they_are<F: Fixture>(fixture: 
     let error = ErrorText::new("given up");
     let (dead, uncertain) = (draft(&key("dead")), draft(&key("uncertain")));
     let held = scene.claim(&dead).await;
-    scene.end(&held, &Ending::Dead { error: error.clone() }).await;
+    scene.end(&held, &Settlement::Dead { error: error.clone() }).await;
     scene.claim(&uncertain).await;
-    let change = Change::End(Ending::Uncertain { error: error.clone() });
+    let change = Change::Settle(Settlement::Uncertain { error: error.clone() });
     scene.change(&uncertain.key, &change).await;
     scene.outlive_brief().await;
     assert_eq!(scene.verdict(&dead, None).await, Verdict::Dead { error: error.clone() });
@@ -174,9 +176,9 @@ pub async fn a_discarded_record_is_given_up_and_says_why<F: Fixture>(fixture: F)
     let scene = Scene::set(fixture).await;
     let first = draft(&key("k"));
     let held = scene.claim(&first).await;
-    scene.end(&held, &Ending::Dead { error: ErrorText::new("no stock") }).await;
+    scene.end(&held, &Settlement::Dead { error: ErrorText::new("no stock") }).await;
     let error = ErrorText::new("refunded by hand");
-    scene.change(&first.key, &Change::End(Ending::Discarded { error })).await;
+    scene.change(&first.key, &Change::Settle(Settlement::Discarded { error })).await;
     scene.outlive_brief().await;
     let error = ErrorText::new("discarded: refunded by hand");
     assert_eq!(scene.verdict(&first, None).await, Verdict::Dead { error });
@@ -187,7 +189,7 @@ pub async fn an_expired_key_may_be_used_for_another_request<F: Fixture>(fixture:
     let scene = Scene::set(fixture).await;
     let first = draft(&key("k"));
     let held = scene.claim(&first).await;
-    scene.end(&held, &Ending::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
+    scene.end(&held, &Settlement::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
     scene.outlive_brief().await;
     let other = Draft { fingerprint: Fingerprint::opaque("other"), ..draft(&first.key) };
     if scene.fixture.forgets_by_itself() && scene.peek(&first.key).await.is_none() {
@@ -203,7 +205,7 @@ pub async fn an_omitted_answer_still_blocks_a_second_execution<F: Fixture>(fixtu
     let first = draft(&key("k"));
     let held = scene.claim(&first).await;
     let outcome = Recorded::Omitted { bytes: 5 << 20 };
-    scene.end(&held, &Ending::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
+    scene.end(&held, &Settlement::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
     let verdict = scene.verdict(&first, None).await;
     let Verdict::Completed { outcome: shown, .. } = &verdict else {
         panic!("a finished request was judged {verdict:?}")

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use semel_core::store::{Change, Ending, Renewed, Swapped};
+use semel_core::store::{Change, Renewed, Settlement, Swapped};
 use semel_core::{Record, State};
 
 use super::scene::{
-    BRIEF, LEASE, Scene, assert_granted, brief, draft, endings, key, next, success,
+    BRIEF, LEASE, Scene, assert_granted, brief, draft, key, next, settlements, success,
 };
 use crate::fixture::Fixture;
 
@@ -87,7 +87,7 @@ pub async fn renewals_are_answered_in_order<F: Fixture>(fixture: F) {
     for at in 0..6 {
         let held = scene.claim(&draft(&key(&format!("k{at}")))).await;
         if at % 3 == 1 {
-            scene.end(&held, &Ending::Removed).await;
+            scene.end(&held, &Settlement::Removed).await;
         }
         leases.push((held, LEASE + Duration::from_secs(at)));
     }
@@ -123,13 +123,13 @@ pub async fn renewing_nothing_answers_nothing<F: Fixture>(fixture: F) {
 /// A settled claim is not brought back to life by its heartbeat.
 pub async fn a_settled_claim_is_not_revived_by_a_renewal<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
-    for (at, ending) in endings().iter().enumerate() {
+    for (at, settlement) in settlements().iter().enumerate() {
         let key = key(&format!("k{at}"));
         let held = scene.claim(&draft(&key)).await;
-        scene.end(&held, ending).await;
+        scene.end(&held, settlement).await;
         let before = scene.peek(&key).await.map(|peeked| peeked.record);
-        assert_eq!(scene.renew(&held, LEASE).await, Renewed::Lost, "{ending:?}");
-        assert_eq!(scene.peek(&key).await.map(|peeked| peeked.record), before, "{ending:?}");
+        assert_eq!(scene.renew(&held, LEASE).await, Renewed::Lost, "{settlement:?}");
+        assert_eq!(scene.peek(&key).await.map(|peeked| peeked.record), before, "{settlement:?}");
     }
 }
 

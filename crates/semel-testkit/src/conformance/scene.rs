@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use semel_core::judge::{self, Request, Verdict};
 use semel_core::store::{
-    Change, Draft, Ending, ErrorKind, Filter, Inspect, Listed, Opened, Peeked, Renewed, Renewer,
-    Settled, Store, Swapped, Swept, Tally,
+    Change, Draft, ErrorKind, Filter, Inspect, Listed, Opened, Peeked, Renewed, Renewer, Settled,
+    Settlement, Store, Swapped, Swept, Tally,
 };
 use semel_core::{
     AttemptId, Digest, Entry, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId,
@@ -82,14 +82,18 @@ impl<F: Fixture> Scene<F> {
         self.peek(key).await.unwrap_or_else(|| panic!("{key:?} has no record")).record
     }
 
-    pub(crate) async fn settle(&self, lease: &Lease, ending: &Ending) -> Settled {
+    pub(crate) async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Settled {
         // Nobody else is at it: the first answer counts.
-        self.store.settle(lease, ending).await.unwrap_or_else(|error| panic!("settle: {error}"))
+        self.store.settle(lease, settlement).await.unwrap_or_else(|error| panic!("settle: {error}"))
     }
 
     /// Settles a claim that must still be the lease's.
-    pub(crate) async fn end(&self, lease: &Lease, ending: &Ending) {
-        assert_eq!(self.settle(lease, ending).await, Settled::Done, "a live claim was not settled");
+    pub(crate) async fn end(&self, lease: &Lease, settlement: &Settlement) {
+        assert_eq!(
+            self.settle(lease, settlement).await,
+            Settled::Done,
+            "a live claim was not settled"
+        );
     }
 
     pub(crate) async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Swapped {
@@ -232,9 +236,9 @@ pub(crate) async fn claim<S: Store>(store: &S, draft: &Draft) -> Lease {
 
 /// Settles, asking again while the store says that nothing was done: a rival has the record just now,
 /// and a busy machine can make that last.
-pub(crate) async fn settle<S: Store>(store: &S, lease: &Lease, ending: &Ending) -> Settled {
+pub(crate) async fn settle<S: Store>(store: &S, lease: &Lease, settlement: &Settlement) -> Settled {
     for _ in 0..ASKED {
-        match store.settle(lease, ending).await {
+        match store.settle(lease, settlement).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -288,7 +292,7 @@ pub(crate) fn draft(key: &Key) -> Draft {
         lease: LEASE,
         on_crash: OnCrash::Rerun,
         keep: KEEP,
-        parcel: None,
+        retry_payload: None,
     }
 }
 
@@ -314,27 +318,27 @@ pub(crate) fn answer(body: &'static str) -> Recorded {
 }
 
 /// Success with a small answer, kept for [`KEEP`].
-pub(crate) fn success(body: &'static str) -> Ending {
-    Ending::Succeeded { outcome: answer(body), keep: KEEP }
+pub(crate) fn success(body: &'static str) -> Settlement {
+    Settlement::Succeeded { outcome: answer(body), keep: KEEP }
 }
 
 /// A failure that is due at once, kept for [`KEEP`].
-pub(crate) fn failure(text: &str) -> Ending {
+pub(crate) fn failure(text: &str) -> Settlement {
     let error = ErrorText::new(text);
-    Ending::Failed { error, retry_after: Some(Duration::ZERO), keep: KEEP }
+    Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep: KEEP }
 }
 
 /// Every way a claim can end.
-pub(crate) fn endings() -> [Ending; 7] {
+pub(crate) fn settlements() -> [Settlement; 7] {
     let error = ErrorText::new("late words");
     [
         success("\"late\""),
         failure("late words"),
-        Ending::Failed { error: error.clone(), retry_after: None, keep: KEEP },
-        Ending::Dead { error: error.clone() },
-        Ending::Uncertain { error: error.clone() },
-        Ending::Discarded { error },
-        Ending::Removed,
+        Settlement::Failed { error: error.clone(), retry_after: None, keep: KEEP },
+        Settlement::Dead { error: error.clone() },
+        Settlement::Uncertain { error: error.clone() },
+        Settlement::Discarded { error },
+        Settlement::Removed,
     ]
 }
 
@@ -353,7 +357,7 @@ pub(crate) fn assert_granted(record: &Record, draft: &Draft, fence: Fence) {
     assert_eq!(record.lease_until, Some(record.updated_at.after(draft.lease)));
     assert_eq!(record.retry_at, None);
     assert_eq!(record.outcome, None);
-    assert_eq!(record.parcel, draft.parcel);
+    assert_eq!(record.retry_payload, draft.retry_payload);
     assert_eq!(record.error, None);
     assert_eq!(record.completed_at, None);
     assert_eq!(record.expires_at, None);

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use semel_core::{
-    Command, Error, Executor, Fingerprint, Key, OnCrash, OnFailure, Outcome, Receipt, Record,
-    Recorded, Served, Settlement, State, Store, Wait,
+    Command, Error, Executor, Fingerprint, Finish, Key, OnCrash, OnFailure, Outcome, Receipt,
+    Record, Recorded, Served, State, Store, Wait,
 };
 use tokio::sync::oneshot;
 
@@ -17,7 +17,7 @@ use crate::Fixture;
 pub(super) type Answer = Result<Served<String>, Error>;
 
 /// How a handler ends its run number `n`.
-pub(super) type End = fn(u32) -> Settlement<String>;
+pub(super) type End = fn(u32) -> Finish<String>;
 
 /// Larger than any answer is kept.
 pub(super) const LARGE: u64 = 5_000_000_000;
@@ -26,31 +26,31 @@ pub(super) fn outcome(text: impl Into<String>) -> Outcome {
     Outcome::new("text/plain", text.into())
 }
 
-pub(super) fn keeps(n: u32) -> Settlement<String> {
+pub(super) fn keeps(n: u32) -> Finish<String> {
     let outcome = Recorded::Whole(outcome(format!("kept {n}")));
-    Settlement::Complete { answer: format!("answer {n}"), outcome }
+    Finish::Complete { answer: format!("answer {n}"), outcome }
 }
 
-pub(super) fn omits(n: u32) -> Settlement<String> {
+pub(super) fn omits(n: u32) -> Finish<String> {
     let outcome = Recorded::Omitted { bytes: LARGE };
-    Settlement::Complete { answer: format!("answer {n}"), outcome }
+    Finish::Complete { answer: format!("answer {n}"), outcome }
 }
 
-pub(super) fn refuses(n: u32) -> Settlement<String> {
+pub(super) fn refuses(n: u32) -> Finish<String> {
     let outcome = Recorded::Whole(outcome(format!("refused {n}")));
-    Settlement::Refuse { answer: format!("answer {n}"), outcome }
+    Finish::Refuse { answer: format!("answer {n}"), outcome }
 }
 
-pub(super) fn fails(n: u32) -> Settlement<String> {
-    Settlement::Fail { answer: format!("answer {n}"), error: format!("no {n}") }
+pub(super) fn fails(n: u32) -> Finish<String> {
+    Finish::Fail { answer: format!("answer {n}"), error: format!("no {n}") }
 }
 
-pub(super) fn doubts(n: u32) -> Settlement<String> {
-    Settlement::Doubt { answer: format!("answer {n}"), error: format!("cut {n}") }
+pub(super) fn doubts(n: u32) -> Finish<String> {
+    Finish::Doubt { answer: format!("answer {n}"), error: format!("cut {n}") }
 }
 
-pub(super) fn gives_back(n: u32) -> Settlement<String> {
-    Settlement::Release { answer: format!("answer {n}") }
+pub(super) fn gives_back(n: u32) -> Finish<String> {
+    Finish::Release { answer: format!("answer {n}") }
 }
 
 async fn serve<S: Store>(
@@ -93,7 +93,7 @@ fn failure(record: &Record) -> Option<&str> {
 /// A handler that has started and waits to be let go.
 struct Held {
     answer: tokio::task::JoinHandle<Answer>,
-    release: oneshot::Sender<Settlement<String>>,
+    release: oneshot::Sender<Finish<String>>,
 }
 
 impl Held {
@@ -112,7 +112,7 @@ impl Held {
         Self { answer, release }
     }
 
-    async fn finish(self, settlement: Settlement<String>) -> Answer {
+    async fn finish(self, settlement: Finish<String>) -> Answer {
         self.release.send(settlement).expect("the work waits for it");
         tokio::time::timeout(SOON, self.answer).await.expect("an answer in time").expect("no panic")
     }
@@ -298,9 +298,9 @@ pub async fn a_key_given_back_after_a_downstream_key_keeps_its_operation<F: Fixt
                 let key = context.downstream_key("charge").expect("a claim that leaves its id");
                 let answer = (context.attempt(), key);
                 if last {
-                    Settlement::Complete { answer, outcome: Recorded::Whole(Outcome::empty()) }
+                    Finish::Complete { answer, outcome: Recorded::Whole(Outcome::empty()) }
                 } else {
-                    Settlement::Release { answer }
+                    Finish::Release { answer }
                 }
             })
             .await;

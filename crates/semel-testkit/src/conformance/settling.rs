@@ -1,14 +1,14 @@
-//! Ending a claim under its lease: what is written, when it is dated, and that it is written once.
+//! Settlement a claim under its lease: what is written, when it is dated, and that it is written once.
 //!
 //! Whose lease counts is in [`fencing`](super::fencing).
 
 use std::time::Duration;
 
-use semel_core::store::{Ending, Settled};
+use semel_core::store::{Settled, Settlement};
 use semel_core::{ErrorText, Outcome, Record, Recorded, Reference, State};
 
 use super::scene::{
-    BRIEF, KEEP, Scene, answer, brief, draft, endings, failure, key, next, success,
+    BRIEF, KEEP, Scene, answer, brief, draft, failure, key, next, settlements, success,
 };
 use crate::fixture::Fixture;
 
@@ -29,10 +29,14 @@ fn assert_same_grant(after: &Record, before: &Record) {
     assert_eq!(after.lease_until, None);
 }
 
-async fn settled<F: Fixture>(scene: &Scene<F>, id: &str, ending: &Ending) -> (Record, Record) {
+async fn settled<F: Fixture>(
+    scene: &Scene<F>,
+    id: &str,
+    settlement: &Settlement,
+) -> (Record, Record) {
     let held = scene.claim(&draft(&key(id))).await;
     let before = scene.record(&key(id)).await;
-    scene.end(&held, ending).await;
+    scene.end(&held, settlement).await;
     (before, scene.record(&key(id)).await)
 }
 
@@ -42,14 +46,18 @@ pub async fn a_success_is_stored_whole_and_expires_after_its_keep<F: Fixture>(fi
     let reference = Reference::new("ord_01J").expect("valid");
     let outcome = Outcome::new("application/json", "{\"id\":1}").with_reference(reference);
     let keep = Duration::from_secs(3_600);
-    let ending = Ending::Succeeded { outcome: Recorded::Whole(outcome.clone()), keep };
-    let (before, after) = settled(&scene, "k", &ending).await;
+    let settlement = Settlement::Succeeded { outcome: Recorded::Whole(outcome.clone()), keep };
+    let (before, after) = settled(&scene, "k", &settlement).await;
     assert_same_grant(&after, &before);
     assert_eq!(after.state, State::Succeeded);
     assert_eq!(after.outcome, Some(Recorded::Whole(outcome)));
     assert_eq!(after.error, None);
     assert_eq!(after.retry_at, None);
-    assert_eq!(after.expires_at, Some(after.updated_at.after(keep)), "the ending's keep counts");
+    assert_eq!(
+        after.expires_at,
+        Some(after.updated_at.after(keep)),
+        "the settlement's keep counts"
+    );
 }
 
 /// A failure is stored with its words, its due time and its own retention.
@@ -57,8 +65,8 @@ pub async fn a_failure_is_stored_with_its_words_and_its_due_time<F: Fixture>(fix
     let scene = Scene::set(fixture).await;
     let error = ErrorText::new("upstream said 503");
     let (delay, keep) = (Duration::from_millis(1_500), Duration::from_secs(77));
-    let ending = Ending::Failed { error: error.clone(), retry_after: Some(delay), keep };
-    let (before, after) = settled(&scene, "k", &ending).await;
+    let settlement = Settlement::Failed { error: error.clone(), retry_after: Some(delay), keep };
+    let (before, after) = settled(&scene, "k", &settlement).await;
     assert_same_grant(&after, &before);
     assert_eq!(after.state, State::Failed);
     assert_eq!(after.error, Some(error));
@@ -72,7 +80,7 @@ pub async fn a_failure_may_be_due_at_once_or_never<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let (_, at_once) = settled(&scene, "once", &failure("x")).await;
     assert_eq!(at_once.retry_at, Some(at_once.updated_at));
-    let never = Ending::Failed { error: ErrorText::new("x"), retry_after: None, keep: KEEP };
+    let never = Settlement::Failed { error: ErrorText::new("x"), retry_after: None, keep: KEEP };
     let (_, never) = settled(&scene, "never", &never).await;
     assert_eq!(never.retry_at, None);
     assert_eq!(never.state, State::Failed);
@@ -83,12 +91,12 @@ pub async fn a_failure_may_be_due_at_once_or_never<F: Fixture>(fixture: F) {
 pub async fn dead_and_uncertain_records_do_not_expire<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let error = ErrorText::new("exceeded maxRetry (20): x");
-    for (id, ending, state) in [
-        ("dead", Ending::Dead { error: error.clone() }, State::Dead),
-        ("uncertain", Ending::Uncertain { error: error.clone() }, State::Uncertain),
-        ("discarded", Ending::Discarded { error: error.clone() }, State::Discarded),
+    for (id, settlement, state) in [
+        ("dead", Settlement::Dead { error: error.clone() }, State::Dead),
+        ("uncertain", Settlement::Uncertain { error: error.clone() }, State::Uncertain),
+        ("discarded", Settlement::Discarded { error: error.clone() }, State::Discarded),
     ] {
-        let (before, after) = settled(&scene, id, &ending).await;
+        let (before, after) = settled(&scene, id, &settlement).await;
         assert_same_grant(&after, &before);
         assert_eq!(after.state, state);
         assert_eq!(after.error, Some(error.clone()));
@@ -101,20 +109,20 @@ pub async fn a_release_leaves_nothing_behind<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let first = draft(&key("k"));
     let held = scene.claim(&first).await;
-    scene.end(&held, &Ending::Removed).await;
+    scene.end(&held, &Settlement::Removed).await;
     assert!(scene.peek(&first.key).await.is_none());
     assert!(scene.list(&semel_core::store::Filter::default(), 10).await.is_empty());
 }
 
-/// A recorded ending is final for its holder, whatever came first and whatever comes second.
+/// A recorded settlement is final for its holder, whatever came first and whatever comes second.
 pub async fn a_settled_claim_cannot_be_settled_again<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
-    for (at, first) in endings().iter().enumerate() {
+    for (at, first) in settlements().iter().enumerate() {
         let key = key(&format!("k{at}"));
         let held = scene.claim(&draft(&key)).await;
         scene.end(&held, first).await;
         let before = scene.peek(&key).await.map(|peeked| peeked.record);
-        for second in &endings() {
+        for second in &settlements() {
             assert_eq!(scene.settle(&held, second).await, Settled::Lost, "{first:?}, {second:?}");
         }
         let after = scene.peek(&key).await.map(|peeked| peeked.record);
@@ -154,7 +162,7 @@ pub async fn retention_counts_from_the_completion<F: Fixture>(fixture: F) {
     let held = scene.claim(&first).await;
     scene.outlive_brief().await;
     let keep = Duration::from_secs(60);
-    scene.end(&held, &Ending::Succeeded { outcome: answer("1"), keep }).await;
+    scene.end(&held, &Settlement::Succeeded { outcome: answer("1"), keep }).await;
     let record = scene.record(&first.key).await;
     let ran = record.updated_at.as_micros() - record.created_at.as_micros();
     assert!(ran >= semel_core::clock::micros(BRIEF), "completion is dated when it happened");
@@ -176,8 +184,8 @@ pub async fn settling_one_key_leaves_its_neighbour_alone<F: Fixture>(fixture: F)
 pub async fn settling_what_was_never_claimed_is_lost<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let never = super::scene::lease(&draft(&key("never")), semel_core::Fence(1));
-    for ending in &endings() {
-        assert_eq!(scene.settle(&never, ending).await, Settled::Lost);
+    for settlement in &settlements() {
+        assert_eq!(scene.settle(&never, settlement).await, Settled::Lost);
     }
     assert!(scene.peek(&key("never")).await.is_none());
 }

@@ -1,20 +1,21 @@
-//! Writing over the version that was judged: re-grants, replacements, endings without a holder, and
+//! Writing over the version that was judged: re-grants, replacements, settlements without a holder, and
 //! an operator's second round.
 
 use std::time::Duration;
 
-use semel_core::store::{Change, Draft, Ending, Swapped};
+use semel_core::store::{Change, Draft, Settlement, Swapped};
 use semel_core::{AttemptId, ErrorText, Fingerprint, OnCrash, State, Version};
 
 use super::scene::{
-    KEEP, LEASE, Scene, answer, assert_granted, brief, draft, endings, failure, key, next, success,
+    KEEP, LEASE, Scene, answer, assert_granted, brief, draft, failure, key, next, settlements,
+    success,
 };
 use crate::fixture::Fixture;
 
 fn changes(after: &Draft) -> Vec<Change> {
     let mut all =
         vec![Change::Regrant(next(after)), Change::Replace(draft(&after.key)), Change::Redrive];
-    all.extend(endings().map(Change::End));
+    all.extend(settlements().map(Change::Settle));
     all
 }
 
@@ -95,7 +96,7 @@ pub async fn a_swap_judged_in_an_earlier_life_is_lost<F: Fixture>(fixture: F) {
     let first = draft(&key("k"));
     let held = scene.claim(&first).await;
     let judged = scene.record(&first.key).await.version();
-    scene.end(&held, &Ending::Removed).await;
+    scene.end(&held, &Settlement::Removed).await;
     for change in changes(&first) {
         assert_eq!(scene.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
     }
@@ -137,19 +138,19 @@ pub async fn the_second_of_two_takeovers_is_lost<F: Fixture>(fixture: F) {
     assert_granted(&scene.record(&first.key).await, &one, fence);
 }
 
-/// Every ending can be written without the holder, over any state, and reads like a settled one.
+/// Every settlement can be written without the holder, over any state, and reads like a settled one.
 pub async fn a_record_can_be_ended_without_its_holder<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
-    for (at, ending) in endings().into_iter().enumerate() {
+    for (at, settlement) in settlements().into_iter().enumerate() {
         let (one, two) = (key(&format!("settled{at}")), key(&format!("swapped{at}")));
         let held = scene.claim(&draft(&one)).await;
-        scene.end(&held, &ending).await;
+        scene.end(&held, &settlement).await;
         let claimed = scene.claim(&draft(&two)).await;
-        let fence = scene.change(&two, &Change::End(ending.clone())).await;
-        assert_eq!(fence, claimed.fence, "{ending:?}: an ending is not a grant");
+        let fence = scene.change(&two, &Change::Settle(settlement.clone())).await;
+        assert_eq!(fence, claimed.fence, "{settlement:?}: an settlement is not a grant");
         let settled = scene.peek(&one).await.map(|peeked| peeked.record);
         let swapped = scene.peek(&two).await.map(|peeked| peeked.record);
-        assert_eq!(settled.is_some(), swapped.is_some(), "{ending:?}");
+        assert_eq!(settled.is_some(), swapped.is_some(), "{settlement:?}");
         let (Some(settled), Some(swapped)) = (settled, swapped) else {
             continue;
         };
@@ -163,7 +164,7 @@ pub async fn a_record_can_be_ended_without_its_holder<F: Fixture>(fixture: F) {
             let from = record.updated_at.as_micros();
             [record.retry_at, record.expires_at].map(|at| at.map(|at| at.as_micros() - from))
         };
-        assert_eq!(spans(&swapped), spans(&settled), "{ending:?}");
+        assert_eq!(spans(&swapped), spans(&settled), "{settlement:?}");
     }
 }
 
@@ -173,16 +174,16 @@ pub async fn an_operator_may_resolve_what_is_dead_or_uncertain<F: Fixture>(fixtu
     let error = ErrorText::new("unknown");
     let first = draft(&key("k"));
     let held = scene.claim(&first).await;
-    scene.end(&held, &Ending::Uncertain { error: error.clone() }).await;
-    scene.change(&first.key, &Change::End(success("\"it did happen\""))).await;
+    scene.end(&held, &Settlement::Uncertain { error: error.clone() }).await;
+    scene.change(&first.key, &Change::Settle(success("\"it did happen\""))).await;
     let record = scene.record(&first.key).await;
     assert_eq!((record.state, record.error), (State::Succeeded, None));
     assert_eq!(record.outcome, Some(answer("\"it did happen\"")));
     assert_eq!(record.expires_at, Some(record.updated_at.after(KEEP)));
-    scene.change(&first.key, &Change::End(Ending::Dead { error })).await;
+    scene.change(&first.key, &Change::Settle(Settlement::Dead { error })).await;
     let record = scene.record(&first.key).await;
     assert_eq!((record.outcome, record.expires_at, record.number), (None, None, 4));
-    scene.change(&first.key, &Change::End(Ending::Removed)).await;
+    scene.change(&first.key, &Change::Settle(Settlement::Removed)).await;
     assert!(scene.peek(&first.key).await.is_none());
 }
 
@@ -191,16 +192,16 @@ pub async fn an_operator_may_resolve_what_is_dead_or_uncertain<F: Fixture>(fixtu
 pub async fn a_redriven_record_is_due_with_its_attempts_at_zero<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let error = ErrorText::new("given up");
-    let failed = Ending::Failed { error: error.clone(), retry_after: None, keep: KEEP };
-    for (id, ending) in [
+    let failed = Settlement::Failed { error: error.clone(), retry_after: None, keep: KEEP };
+    for (id, settlement) in [
         ("failed", failed),
-        ("dead", Ending::Dead { error: error.clone() }),
-        ("uncertain", Ending::Uncertain { error: error.clone() }),
-        ("discarded", Ending::Discarded { error: error.clone() }),
+        ("dead", Settlement::Dead { error: error.clone() }),
+        ("uncertain", Settlement::Uncertain { error: error.clone() }),
+        ("discarded", Settlement::Discarded { error: error.clone() }),
     ] {
         let first = Draft { attempt: 20, keep: Duration::from_secs(90), ..draft(&key(id)) };
         let held = scene.claim(&first).await;
-        scene.end(&held, &ending).await;
+        scene.end(&held, &settlement).await;
         let before = scene.record(&first.key).await;
         let fence = scene.change(&first.key, &Change::Redrive).await;
         let after = scene.record(&first.key).await;
@@ -238,6 +239,6 @@ pub async fn a_swap_leaves_the_neighbours_alone<F: Fixture>(fixture: F) {
     let before = scene.record(&two.key).await;
     let judged = scene.record(&one.key).await.version();
     assert_eq!(scene.swap(&two.key, judged, &Change::Redrive).await, Swapped::Lost);
-    scene.change(&one.key, &Change::End(success("1"))).await;
+    scene.change(&one.key, &Change::Settle(success("1"))).await;
     assert_eq!(scene.record(&two.key).await, before);
 }

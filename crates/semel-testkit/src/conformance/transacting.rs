@@ -494,20 +494,20 @@ fn letter() -> Outcome {
     Outcome::new("text/plain", "the letter")
 }
 
-fn parcelled() -> Command {
-    command().parcel(letter)
+fn retry_payloadled() -> Command {
+    command().retry_payload(letter)
 }
 
 async fn kept<F: TransactionFixture>(executor: &On<F>) -> (State, Option<Outcome>) {
     let found = executor.peek(&key()).await.expect("a store").expect("a record").record;
-    (found.state, found.parcel)
+    (found.state, found.retry_payload)
 }
 
 /// What is recorded of a transaction that rolled back has what running it again takes.
-pub async fn a_failure_after_a_rollback_has_the_parcel<F: TransactionFixture>(fixture: F) {
+pub async fn a_failure_after_a_rollback_has_the_retry_payload<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     for attempt in 1..=2 {
-        let failed = break_off::<F>(&executor, parcelled()).await;
+        let failed = break_off::<F>(&executor, retry_payloadled()).await;
         assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
         assert_eq!(state::<F>(&executor).await, Some((State::Failed, attempt)));
         assert_eq!(kept::<F>(&executor).await, (State::Failed, Some(letter())));
@@ -515,31 +515,33 @@ pub async fn a_failure_after_a_rollback_has_the_parcel<F: TransactionFixture>(fi
     assert_eq!(fixture.effects("order").await, 0);
 }
 
-/// What committed needs no second run: nothing of the parcel is left, its failure's neither.
-pub async fn a_committed_success_has_no_parcel<F: TransactionFixture>(fixture: F) {
+/// What committed needs no second run: nothing of the retry payload is left, its failure's neither.
+pub async fn a_committed_success_has_no_retry_payload<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
-    let failed = break_off::<F>(&executor, parcelled()).await;
+    let failed = break_off::<F>(&executor, retry_payloadled()).await;
     assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
-    assert_eq!(value(&place::<F>(&executor, parcelled(), "sent").await), "sent");
+    assert_eq!(value(&place::<F>(&executor, retry_payloadled(), "sent").await), "sent");
     assert_eq!(kept::<F>(&executor).await, (State::Succeeded, None));
 }
 
 /// A retry that dies in its transaction leaves the failure before it as it was.
-pub async fn a_crashed_transaction_leaves_the_parcel_of_the_failure<F: TransactionFixture>(
+pub async fn a_crashed_transaction_leaves_the_retry_payload_of_the_failure<
+    F: TransactionFixture,
+>(
     fixture: F,
 ) {
     let executor = executor(&fixture).await;
-    let _ = break_off::<F>(&executor, parcelled()).await;
+    let _ = break_off::<F>(&executor, retry_payloadled()).await;
     let mut transaction = executor.store().begin().await.expect("a transaction");
     let connection = F::Store::connection(&mut transaction);
-    let claimed = executor.open_in(connection, parcelled()).await.expect("a store");
+    let claimed = executor.open_in(connection, retry_payloadled()).await.expect("a store");
     assert!(matches!(claimed, Claimed::Granted(_)), "{claimed:?}");
     // As when its process dies: nobody says goodbye.
     drop((claimed, transaction));
     assert_eq!(kept::<F>(&executor).await, (State::Failed, Some(letter())));
     let left = tokio::time::timeout(SOON, async {
         loop {
-            let probe = place::<F>(&executor, parcelled(), "second run").await;
+            let probe = place::<F>(&executor, retry_payloadled(), "second run").await;
             match probe {
                 Ok(execution) if !execution.in_progress() => break execution,
                 Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
@@ -551,12 +553,14 @@ pub async fn a_crashed_transaction_leaves_the_parcel_of_the_failure<F: Transacti
     assert_eq!(retried.receipt().expect("it ran").attempt, 2, "the dead attempt left no trace");
 }
 
-/// Under `claim_first` the parcel is there while the work runs and after it failed.
-pub async fn a_claim_that_comes_first_has_its_parcel_until_it_commits<F: TransactionFixture>(
+/// Under `claim_first` the retry payload is there while the work runs and after it failed.
+pub async fn a_claim_that_comes_first_has_its_retry_payload_until_it_commits<
+    F: TransactionFixture,
+>(
     fixture: F,
 ) {
     let executor = executor(&fixture).await;
-    let first = || parcelled().claim_first();
+    let first = || retry_payloadled().claim_first();
     let Ok(Claimed::Granted(claim)) = executor.claim(first()).await else { panic!("a grant") };
     assert_eq!(kept::<F>(&executor).await, (State::Running, Some(letter())));
     drop(claim);

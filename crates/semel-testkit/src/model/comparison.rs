@@ -13,12 +13,12 @@ pub(super) fn fingerprint(request: Option<u8>) -> Fingerprint {
     request.map_or(Fingerprint::none(), |request| Fingerprint::of_bytes(&[request]))
 }
 
-/// The parcel that stands for a byte of a history; every other one has a reference.
-pub(super) fn parcel(byte: u8) -> Outcome {
-    let parcel = Outcome::new("application/x-parcel", vec![byte; usize::from(byte)]);
-    match Reference::new(&format!("parcel {byte}")) {
-        Ok(reference) if byte % 2 == 1 => parcel.with_reference(reference),
-        Ok(_) | Err(_) => parcel,
+/// The retry payload that stands for a byte of a history; every other one has a reference.
+pub(super) fn retry_payload(byte: u8) -> Outcome {
+    let retry_payload = Outcome::new("application/x-retry_payload", vec![byte; usize::from(byte)]);
+    match Reference::new(&format!("retry_payload {byte}")) {
+        Ok(reference) if byte % 2 == 1 => retry_payload.with_reference(reference),
+        Ok(_) | Err(_) => retry_payload,
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn differences(
         ("fingerprint", record.fingerprint == fingerprint(line.request)),
         ("on_crash", record.on_crash == line.on_crash),
         ("outcome", stored_body == line.body),
-        ("parcel", record.parcel == line.parcel.map(parcel)),
+        ("retry_payload", record.retry_payload == line.retry_payload.map(retry_payload)),
         ("error", text == line.error.as_deref()),
         ("lease_until", same(line.lease_until, record.lease_until)),
         ("retry_at", same(line.retry_at, record.retry_at)),

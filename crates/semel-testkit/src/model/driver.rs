@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use semel_core::judge::{self, Request, Verdict};
 use semel_core::store::{
-    Change, Draft, Ending, Filter, Inspect, Opened, Peeked, Renewed, Renewer, Settled, Store,
+    Change, Draft, Filter, Inspect, Opened, Peeked, Renewed, Renewer, Settled, Settlement, Store,
     Swapped,
 };
 use semel_core::{
@@ -157,15 +157,15 @@ impl<'a, F: Fixture> Driver<'a, F> {
             Operation::EndByOperator { key, end } => {
                 let answered = match self.peek(key).await? {
                     Some(peeked) => {
-                        let change = Change::End(self.ending(&end, peeked.record.attempt));
+                        let change = Change::Settle(self.settlement(&end, peeked.record.attempt));
                         self.swap(key, peeked.record.version(), &change).await?.0
                     }
                     None => Answer::Nothing,
                 };
                 Ok((Some(key), self.ledger.end(key, &end), answered))
             }
-            Operation::SwapSeen { seen, lease, parcel } => {
-                self.swap_seen(seen, lease, parcel).await
+            Operation::SwapSeen { seen, lease, retry_payload } => {
+                self.swap_seen(seen, lease, retry_payload).await
             }
             Operation::Due => Ok((None, self.ledger.due(), self.due().await?)),
             Operation::Count => Ok((None, self.ledger.count(), self.count().await?)),
@@ -187,7 +187,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
             lease: self.span(ask.lease),
             on_crash: ask.on_crash,
             keep: self.span(ask.keep),
-            parcel: ask.parcel.map(comparison::parcel),
+            retry_payload: ask.retry_payload.map(comparison::retry_payload),
         };
         let who = Applicant { operation_id: draft.operation_id, attempt_id: draft.attempt_id };
         let expected = self.ledger.begin(ask, who);
@@ -240,12 +240,12 @@ impl<'a, F: Fixture> Driver<'a, F> {
                 }
             }
             Verdict::Bury { error } => {
-                let change = Change::End(Ending::Dead { error: error.clone() });
+                let change = Change::Settle(Settlement::Dead { error: error.clone() });
                 self.ended_with(key, record.version(), &change, &error).await?;
                 Answer::Buried
             }
             Verdict::Suspend { error } => {
-                let change = Change::End(Ending::Uncertain { error: error.clone() });
+                let change = Change::Settle(Settlement::Uncertain { error: error.clone() });
                 self.ended_with(key, record.version(), &change, &error).await?;
                 Answer::Suspended
             }
@@ -326,35 +326,36 @@ impl<'a, F: Fixture> Driver<'a, F> {
             Some(line) if line.attempt_id == held.attempt_id => line.attempt,
             _ => 1,
         };
-        let ending = self.ending(end, attempt);
+        let settlement = self.settlement(end, attempt);
         let expected = self.ledger.settle(key, held.attempt_id, end);
-        let answered = match self.store.settle(&held, &ending).await.map_err(|e| e.to_string())? {
-            Settled::Done => Answer::Done,
-            Settled::Lost => Answer::Lost,
-        };
+        let answered =
+            match self.store.settle(&held, &settlement).await.map_err(|e| e.to_string())? {
+                Settled::Done => Answer::Done,
+                Settled::Lost => Answer::Lost,
+            };
         Ok((Some(key), expected, answered))
     }
 
     /// What an executor makes of the end of attempt number `attempt`.
-    fn ending(&self, end: &End, attempt: u32) -> Ending {
+    fn settlement(&self, end: &End, attempt: u32) -> Settlement {
         let error = |text| ErrorText::new(&words(text));
         match *end {
             End::Complete { body, keep } => {
                 let outcome = Recorded::Whole(Outcome::new(Outcome::EMPTY, vec![body]));
-                Ending::Succeeded { outcome, keep: self.span(keep) }
+                Settlement::Succeeded { outcome, keep: self.span(keep) }
             }
             End::Fail { text, max_attempts: Some(most), .. } if attempt >= most => {
-                Ending::Dead { error: judge::exceeded(most, &error(text)) }
+                Settlement::Dead { error: judge::exceeded(most, &error(text)) }
             }
-            End::Fail { text, delay, keep, .. } => Ending::Failed {
+            End::Fail { text, delay, keep, .. } => Settlement::Failed {
                 error: error(text),
                 retry_after: delay.map(|delay| self.span(delay)),
                 keep: self.span(keep),
             },
-            End::Die { text } => Ending::Dead { error: error(text) },
-            End::Suspend { text } => Ending::Uncertain { error: error(text) },
-            End::Discard { text } => Ending::Discarded { error: error(text) },
-            End::Release => Ending::Removed,
+            End::Die { text } => Settlement::Dead { error: error(text) },
+            End::Suspend { text } => Settlement::Uncertain { error: error(text) },
+            End::Discard { text } => Settlement::Discarded { error: error(text) },
+            End::Release => Settlement::Removed,
         }
     }
 
@@ -362,7 +363,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         &mut self,
         seen: usize,
         lease: Span,
-        parcel: Option<u8>,
+        retry_payload: Option<u8>,
     ) -> Step<(Option<usize>, Answer, Answer)> {
         let count = self.seen.len().max(1);
         let Some((key, version)) = self.seen.iter().rev().nth(seen % count).copied() else {
@@ -380,10 +381,10 @@ impl<'a, F: Fixture> Driver<'a, F> {
             lease: self.span(lease),
             on_crash: line.as_ref().map_or(semel_core::OnCrash::Rerun, |line| line.on_crash),
             keep: self.span(line.map_or(1, |line| line.keep)),
-            parcel: parcel.map(comparison::parcel),
+            retry_payload: retry_payload.map(comparison::retry_payload),
         };
         let seen = (version.attempt_id, version.number);
-        let expected = self.ledger.swap_seen(key, seen, (lease, parcel), attempt_id);
+        let expected = self.ledger.swap_seen(key, seen, (lease, retry_payload), attempt_id);
         let (answered, fence) = self.swap(key, version, &Change::Regrant(draft)).await?;
         if answered == Answer::Done {
             self.granted(key, attempt_id, fence)?;
@@ -511,7 +512,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         }
         for key in 0..KEYS {
             if let Some(peeked) = self.peek(key).await? {
-                let change = Change::End(Ending::Removed);
+                let change = Change::Settle(Settlement::Removed);
                 self.swap(key, peeked.record.version(), &change).await?;
             }
         }

@@ -70,7 +70,7 @@ pub(crate) struct Line {
     pub(crate) retry_at: Option<Span>,
     pub(crate) expires_at: Option<Span>,
     pub(crate) body: Option<u8>,
-    pub(crate) parcel: Option<u8>,
+    pub(crate) retry_payload: Option<u8>,
     pub(crate) error: Option<String>,
     pub(crate) created_at: Span,
     pub(crate) updated_at: Span,
@@ -251,7 +251,7 @@ impl Ledger {
             retry_at: None,
             expires_at: None,
             body: None,
-            parcel: ask.parcel,
+            retry_payload: ask.retry_payload,
             error: None,
             created_at,
             updated_at: self.now,
@@ -313,7 +313,7 @@ impl Ledger {
             End::Complete { body, keep } => self.write(key, |line, now| {
                 line.state = State::Succeeded;
                 line.body = Some(body);
-                line.parcel = None;
+                line.retry_payload = None;
                 line.error = None;
                 line.expires_at = Some(now + keep);
             }),
@@ -364,7 +364,7 @@ impl Ledger {
         &mut self,
         key: usize,
         seen: (AttemptId, u64),
-        (lease, parcel): (Span, Option<u8>),
+        (lease, retry_payload): (Span, Option<u8>),
         who: AttemptId,
     ) -> Answer {
         let Some(line) = self.lines.get(&key).cloned() else { return Answer::Lost };
@@ -379,7 +379,7 @@ impl Ledger {
             on_crash: line.on_crash,
             max_attempts: None,
             can_verify: false,
-            parcel,
+            retry_payload,
         };
         let who = Applicant { operation_id: line.operation_id, attempt_id: who };
         self.grant(&ask, who, line.attempt + 1);
@@ -413,7 +413,7 @@ impl Ledger {
             State::Failed => {
                 line.retry_at.is_some_and(|at| at <= now || line.ahead(now)) && !line.expired(now)
             }
-            State::Running => line.parcel.is_some() && (line.lapsed(now) || line.ahead(now)),
+            State::Running => line.retry_payload.is_some() && (line.lapsed(now) || line.ahead(now)),
             State::Succeeded | State::Dead | State::Uncertain | State::Discarded => false,
         };
         Answer::Due(self.lines.iter().filter(|(_, line)| due(line)).map(|(key, _)| *key).collect())

@@ -23,7 +23,7 @@ pub(crate) struct Ask {
     pub(crate) max_attempts: Option<u32>,
     pub(crate) can_verify: bool,
     /// What the claim brings.
-    pub(crate) parcel: Option<u8>,
+    pub(crate) retry_payload: Option<u8>,
 }
 
 /// How a record ends.
@@ -70,7 +70,7 @@ pub(crate) enum Operation {
     SwapSeen {
         seen: usize,
         lease: Span,
-        parcel: Option<u8>,
+        retry_payload: Option<u8>,
     },
     /// The store's clock is set ahead, or right again if it was.
     Jump {
@@ -85,7 +85,7 @@ fn odd(limit: Span) -> impl Strategy<Value = Span> + Clone {
     (0..limit).prop_map(|half| 2 * half + 1)
 }
 
-fn parcel() -> impl Strategy<Value = Option<u8>> + Clone {
+fn retry_payload() -> impl Strategy<Value = Option<u8>> + Clone {
     prop_oneof![1 => Just(None), 1 => any::<u8>().prop_map(Some)]
 }
 
@@ -97,8 +97,8 @@ fn ask() -> impl Strategy<Value = Ask> {
         1 => Just(OnCrash::Verify),
     ];
     let most = prop_oneof![2 => Just(None), 1 => (1..4u32).prop_map(Some)];
-    (0..KEYS, request, odd(4), odd(8), on_crash, most, any::<bool>(), parcel()).prop_map(
-        |(key, request, lease, keep, on_crash, max_attempts, can_verify, parcel)| Ask {
+    (0..KEYS, request, odd(4), odd(8), on_crash, most, any::<bool>(), retry_payload()).prop_map(
+        |(key, request, lease, keep, on_crash, max_attempts, can_verify, retry_payload)| Ask {
             key,
             request,
             lease,
@@ -106,7 +106,7 @@ fn ask() -> impl Strategy<Value = Ask> {
             on_crash,
             max_attempts,
             can_verify,
-            parcel,
+            retry_payload,
         },
     )
 }
@@ -139,8 +139,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (0..KEYS).prop_map(|key| Operation::Peek { key }),
         1 => (0..KEYS).prop_map(|key| Operation::Redrive { key }),
         1 => (0..KEYS, end()).prop_map(|(key, end)| Operation::EndByOperator { key, end }),
-        2 => (0..64usize, odd(4), parcel())
-            .prop_map(|(seen, lease, parcel)| Operation::SwapSeen { seen, lease, parcel }),
+        2 => (0..64usize, odd(4), retry_payload())
+            .prop_map(|(seen, lease, retry_payload)| Operation::SwapSeen { seen, lease, retry_payload }),
         // Further than any sweeper believes.
         2 => (10..40i64).prop_map(|units| Operation::Jump { by: 2 * units }),
         1 => Just(Operation::Count),

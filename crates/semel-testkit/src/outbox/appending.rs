@@ -7,9 +7,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use semel_core::Timestamp;
-use semel_core::event::{
-    Builder, Envelope, EventId, MAX_ATTRIBUTES, MAX_NAME, MAX_TYPE, MAX_VALUE,
-};
+use semel_core::event::{Builder, Event, EventId, MAX_ATTRIBUTES, MAX_NAME, MAX_TYPE, MAX_VALUE};
 use semel_core::event::{InvalidEvent, TraceContext};
 use semel_core::key::MAX_TENANT;
 use semel_core::outbox::{Outbox, Status};
@@ -20,7 +18,7 @@ use super::scene::*;
 /// Everything that an event can say.
 fn full() -> Builder {
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    Envelope::builder("acme", "order.placed", "/orders")
+    Event::builder("acme", "order.placed", "/orders")
         .about("order", "ord_1")
         .payload("application/json; charset=utf-8", r#"{"cents":1999}"#)
         .attribute("region", "eu-west-1")
@@ -34,7 +32,7 @@ fn full() -> Builder {
 
 /// The event that comes out is the one that went in, with its number; and so it is shown, without its
 /// payload but for the length.
-async fn assert_reads_back<F: OutboxFixture>(fixture: &F, events: &[Envelope]) {
+async fn assert_reads_back<F: OutboxFixture>(fixture: &F, events: &[Event]) {
     let outbox = holding(fixture, events).await;
     let leased = claim_all(&outbox).await;
     assert_eq!(leased.len(), events.len());
@@ -55,7 +53,7 @@ async fn assert_reads_back<F: OutboxFixture>(fixture: &F, events: &[Envelope]) {
 }
 
 /// Part by part: an envelope does not show what it says when it is printed whole.
-fn assert_same(read: &Envelope, sent: &Envelope) {
+fn assert_same(read: &Event, sent: &Event) {
     assert_eq!((read.tenant(), read.id()), (sent.tenant(), sent.id()));
     assert_eq!((read.kind(), read.source()), (sent.kind(), sent.source()));
     assert_eq!(read.aggregate(), sent.aggregate());
@@ -96,7 +94,7 @@ pub async fn a_payload_of_any_bytes_reads_back<F: OutboxFixture>(fixture: F) {
 }
 
 /// The same event about an order of its own, so that all are claimable at once.
-fn unordered(event: Envelope) -> Envelope {
+fn unordered(event: Event) -> Event {
     let id = EventId::generate();
     built(
         full()
@@ -120,7 +118,7 @@ pub async fn text_of_any_script_reads_back<F: OutboxFixture>(fixture: F) {
     ];
     let tell = |text: &str| {
         let builder =
-            Envelope::builder(text, text, text).about(text, text).payload(text, text.to_owned());
+            Event::builder(text, text, text).about(text, text).payload(text, text.to_owned());
         let builder = builder.attribute("text", text).correlation_id(text).causation_id(text);
         built(builder)
     };
@@ -132,7 +130,7 @@ pub async fn an_event_of_full_size_reads_back<F: OutboxFixture>(fixture: F) {
     // Three bytes each: a column that counts characters is as good as one that counts bytes.
     let text = |max: usize| format!("{}{}", "\u{20ac}".repeat(max / 3), "x".repeat(max % 3));
     let name = text(MAX_NAME);
-    let mut builder = Envelope::builder(&text(MAX_TENANT), &text(MAX_TYPE), &name)
+    let mut builder = Event::builder(&text(MAX_TENANT), &text(MAX_TYPE), &name)
         .about(&name, &name)
         .payload(&name, vec![7; 70_000])
         .occurred_at(Timestamp::from_micros(-1));
@@ -140,7 +138,7 @@ pub async fn an_event_of_full_size_reads_back<F: OutboxFixture>(fixture: F) {
         builder = builder.attribute(&format!("attribute{at:011}"), &text(MAX_VALUE));
     }
     let long = "c".repeat(semel_core::key::MAX_ID);
-    let sound: Result<Envelope, InvalidEvent> =
+    let sound: Result<Event, InvalidEvent> =
         builder.correlation_id(&long).causation_id(&long).build();
     assert_reads_back(&fixture, &[sound.expect("at its limits")]).await;
 }
@@ -154,7 +152,7 @@ pub async fn numbers_grow_in_the_order_of_append<F: OutboxFixture>(fixture: F) {
     }
     let rows = rows(&outbox).await;
     let listed: Vec<EventId> =
-        rows.iter().map(|row| row.envelope.as_ref().map(Envelope::id).expect("read")).collect();
+        rows.iter().map(|row| row.envelope.as_ref().map(Event::id).expect("read")).collect();
     assert_eq!(listed, ids(&events));
     assert!(rows.is_sorted_by(|one, next| one.sequence < next.sequence));
 }
@@ -184,7 +182,7 @@ pub async fn a_transaction_may_append_several_times<F: OutboxFixture>(fixture: F
 /// The same event twice is one row, which stays as it was: in one call, and in a later one.
 pub async fn the_same_event_twice_is_one_row<F: OutboxFixture>(fixture: F) {
     let first = built(full());
-    let again = built(Envelope::builder("acme", "order.changed", "/other").id(first.id()));
+    let again = built(Event::builder("acme", "order.changed", "/other").id(first.id()));
     let outbox = holding(&fixture, &[first.clone(), again.clone()]).await;
     put(&fixture, &outbox, &[again.clone(), event(), first.clone()]).await;
     assert_eq!(rows(&outbox).await.len(), 2);
@@ -197,7 +195,7 @@ pub async fn the_same_event_twice_is_one_row<F: OutboxFixture>(fixture: F) {
 pub async fn a_published_event_appended_again_stays_published<F: OutboxFixture>(fixture: F) {
     let event = event();
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
-    settle(&outbox, &semel_core::outbox::Fate::Published).await;
+    settle(&outbox, &semel_core::outbox::Disposition::Published).await;
     put(&fixture, &outbox, std::slice::from_ref(&event)).await;
     assert!(claim_all(&outbox).await.is_empty());
     assert_eq!(row(&outbox, event.id()).await.status, Status::Published);
@@ -206,7 +204,7 @@ pub async fn a_published_event_appended_again_stays_published<F: OutboxFixture>(
 /// An id belongs to a tenant: elsewhere it is another event.
 pub async fn the_same_id_in_another_tenant_is_another_row<F: OutboxFixture>(fixture: F) {
     let id = EventId::generate();
-    let of = |tenant: &str| built(Envelope::builder(tenant, "order.placed", "/orders").id(id));
+    let of = |tenant: &str| built(Event::builder(tenant, "order.placed", "/orders").id(id));
     assert_reads_back(&fixture, &[of("acme"), of("globex")]).await;
 }
 
@@ -216,7 +214,7 @@ pub async fn tenants_that_differ_in_anything_are_different<F: OutboxFixture>(fix
     let tenants =
         ["acme", "ACME", "Acme", "acme ", "\u{e0}cme", "a\u{300}cme", "acm\u{435}", "acme\u{200b}"];
     let events =
-        tenants.map(|tenant| built(Envelope::builder(tenant, "order.placed", "/orders").id(id)));
+        tenants.map(|tenant| built(Event::builder(tenant, "order.placed", "/orders").id(id)));
     assert_reads_back(&fixture, &events).await;
 }
 
@@ -228,9 +226,8 @@ pub async fn ids_that_differ_in_one_bit_are_different<F: OutboxFixture>(fixture:
         bytes[bit / 8] ^= 1 << (bit % 8);
         EventId::from_bytes(&bytes).expect("sixteen bytes")
     });
-    let events: Vec<Envelope> = flipped
-        .map(|id| built(Envelope::builder("acme", "order.placed", "/orders").id(id)))
-        .collect();
+    let events: Vec<Event> =
+        flipped.map(|id| built(Event::builder("acme", "order.placed", "/orders").id(id))).collect();
     let outbox = holding(&fixture, &events).await;
     let leased: HashSet<EventId> = leased_ids(&claim_all(&outbox).await).into_iter().collect();
     assert_eq!(leased, ids(&events).into_iter().collect());

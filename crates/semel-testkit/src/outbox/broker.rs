@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use semel_core::event::{Envelope, EventId};
-use semel_core::outbox::{Lane, PublishError, Publisher};
+use semel_core::event::{Event, EventId};
+use semel_core::outbox::{Partition, PublishError, Publisher};
 use tokio::sync::{oneshot, watch};
 
 /// How long anything may take that is only late on a loaded machine.
@@ -53,7 +53,7 @@ struct State {
     chance: Option<(fastrand::Rng, f64)>,
     answers: Option<usize>,
     calls: Vec<Vec<EventId>>,
-    confirmed: Vec<Envelope>,
+    confirmed: Vec<Event>,
 }
 
 #[derive(Debug)]
@@ -132,13 +132,13 @@ impl Broker {
     }
 
     /// Everything that was confirmed, in the order of confirmation, repeats included.
-    pub fn confirmed(&self) -> Vec<Envelope> {
+    pub fn confirmed(&self) -> Vec<Event> {
         self.state().confirmed.clone()
     }
 
     /// The ids of what was confirmed.
     pub fn confirmed_ids(&self) -> Vec<EventId> {
-        self.state().confirmed.iter().map(Envelope::id).collect()
+        self.state().confirmed.iter().map(Event::id).collect()
     }
 
     /// The ids of what each call was about.
@@ -166,18 +166,18 @@ impl Broker {
     ///
     /// # Panics
     /// If they are not.
-    pub fn assert_lanes_in_order(&self, appended: &[Envelope]) {
-        let (mut seen, mut lanes) = (HashSet::new(), HashMap::<Lane, Vec<EventId>>::new());
+    pub fn assert_lanes_in_order(&self, appended: &[Event]) {
+        let (mut seen, mut lanes) = (HashSet::new(), HashMap::<Partition, Vec<EventId>>::new());
         for event in &self.state().confirmed {
-            if let Some(lane) = Lane::of(event)
+            if let Some(lane) = Partition::of(event)
                 && seen.insert(event.id())
             {
                 lanes.entry(lane).or_default().push(event.id());
             }
         }
-        let mut expected: HashMap<Lane, Vec<EventId>> = HashMap::new();
+        let mut expected: HashMap<Partition, Vec<EventId>> = HashMap::new();
         for event in appended.iter().filter(|event| seen.contains(&event.id())) {
-            expected.entry(Lane::of(event).expect("seen")).or_default().push(event.id());
+            expected.entry(Partition::of(event).expect("seen")).or_default().push(event.id());
         }
         assert_eq!(lanes, expected);
     }
@@ -195,10 +195,10 @@ impl State {
 }
 
 impl Publisher for Broker {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         let holds: Vec<Hold> = {
             let mut state = self.state();
-            state.calls.push(events.iter().map(Envelope::id).collect());
+            state.calls.push(events.iter().map(Event::id).collect());
             events.iter().filter_map(|event| state.held.remove(&event.id())).collect()
         };
         for hold in holds {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::outbox::{Outbox, RelayBuilder, Status, Verb};
 
 use super::OutboxFixture;
@@ -106,7 +106,7 @@ pub async fn a_paused_relay_claims_nothing<F: OutboxFixture>(fixture: F) {
 
 /// A relay that is stopped finishes what the broker has, and gives the rest back untried.
 pub async fn a_stopped_relay_gives_the_rest_back<F: OutboxFixture>(fixture: F) {
-    let lane: Vec<Envelope> = (0..5).map(|_| about("a")).collect();
+    let lane: Vec<Event> = (0..5).map(|_| about("a")).collect();
     let (outbox, broker) = (Arc::new(holding(&fixture, &lane).await), Broker::new());
     let mut held = broker.hold(lane[1].id());
     let relaying = eager(&outbox, &broker).build().expect("sound settings").start();
@@ -140,7 +140,7 @@ pub async fn a_stop_ends_whatever_the_relay_waits_for<F: OutboxFixture>(fixture:
 
 /// When the broker is back after a while, all is published, and nothing was given up.
 pub async fn a_broker_that_comes_back_is_given_everything<F: OutboxFixture>(fixture: F) {
-    let events: Vec<Envelope> = (0..30).map(|at| about(&format!("{}", at % 4))).collect();
+    let events: Vec<Event> = (0..30).map(|at| about(&format!("{}", at % 4))).collect();
     let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
     broker.set_away(true);
     let relay = eager(&outbox, &broker).max_attempts(1).build().expect("sound settings");
@@ -182,7 +182,7 @@ pub async fn two_relays_share_the_work<F: OutboxFixture>(fixture: F) {
         0 => event(),
         _ => about(&format!("{}", at % 7)),
     };
-    let events: Vec<Envelope> = (0..150).map(tell).collect();
+    let events: Vec<Event> = (0..150).map(tell).collect();
     let broker = Broker::new();
     broker.fail_by_chance(11, 0.2);
     let mut relays = Vec::new();

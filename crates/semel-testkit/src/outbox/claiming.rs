@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use semel_core::event::{Envelope, EventId};
-use semel_core::outbox::{Ask, Fate, Outbox, Status};
+use semel_core::event::{Event, EventId};
+use semel_core::outbox::{Ask, Disposition, Outbox, Status};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -139,7 +139,7 @@ pub async fn a_row_that_comes_due_late_is_not_passed_over<F: OutboxFixture>(fixt
     let outbox = holding(&fixture, std::slice::from_ref(&early)).await;
     settle(&outbox, &retry(Duration::from_secs(100))).await;
     put(&fixture, &outbox, &late).await;
-    assert_eq!(settle(&outbox, &Fate::Published).await, ids(&late));
+    assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&late));
     fixture.advance(Duration::from_secs(101)).await;
     assert_eq!(id_of(&claim_one(&outbox).await), early.id());
 }
@@ -151,17 +151,17 @@ pub async fn another_handle_claims_the_same_rows<F: OutboxFixture>(fixture: F) {
     put(&fixture, &here, std::slice::from_ref(&event)).await;
     let leased = claim_one(&there).await;
     assert_eq!(id_of(&leased), event.id());
-    mark_all(&here, &[leased], &Fate::Published).await;
+    mark_all(&here, &[leased], &Disposition::Published).await;
     assert_eq!(statuses(&there).await, [Status::Published]);
 }
 
 /// A claim takes no more bytes of payload than it was asked for, and one row whatever its size.
 pub async fn a_claim_keeps_to_its_bytes<F: OutboxFixture>(fixture: F) {
     let heavy = |size: usize| {
-        let builder = Envelope::builder("acme", "order.placed", "/orders");
+        let builder = Event::builder("acme", "order.placed", "/orders");
         built(builder.payload("application/octet-stream", vec![7; size]))
     };
-    let events: Vec<Envelope> = [1_000, 1_000, 1_000, 5_000, 10, 0].map(heavy).into();
+    let events: Vec<Event> = [1_000, 1_000, 1_000, 5_000, 10, 0].map(heavy).into();
     let outbox = holding(&fixture, &events).await;
     let mut claimed = Vec::new();
     for bytes in [2_999, 2_000, 1, 5_010] {
@@ -175,7 +175,7 @@ pub async fn a_claim_keeps_to_its_bytes<F: OutboxFixture>(fixture: F) {
 /// Where the bytes end, a lane is cut off without a gap.
 pub async fn bytes_cut_a_lane_without_a_gap<F: OutboxFixture>(fixture: F) {
     let heavy = |order: &str, size: usize| {
-        let builder = Envelope::builder("acme", "order.placed", "/orders").about("order", order);
+        let builder = Event::builder("acme", "order.placed", "/orders").about("order", order);
         built(builder.payload("application/octet-stream", vec![7; size]))
     };
     let (a, b) = ([heavy("a", 10), heavy("a", 5_000), heavy("a", 10)], heavy("b", 10));
@@ -187,7 +187,7 @@ pub async fn bytes_cut_a_lane_without_a_gap<F: OutboxFixture>(fixture: F) {
         let sizes = leased.iter().flat_map(|row| &row.envelope).map(|one| one.payload().len());
         let bytes: usize = sizes.sum();
         assert!(leased.len() == 1 || !leased.is_empty() && bytes <= 1_000, "{bytes} bytes");
-        mark_all(&outbox, &leased, &Fate::Published).await;
+        mark_all(&outbox, &leased, &Disposition::Published).await;
         seen.extend(leased_ids(&leased));
     }
     seen.retain(|id| *id != b.id());

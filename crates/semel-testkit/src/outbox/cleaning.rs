@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel_core::event::Envelope;
-use semel_core::outbox::{Fate, Outbox, Status, Verb};
+use semel_core::event::Event;
+use semel_core::outbox::{Disposition, Outbox, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -18,10 +18,10 @@ async fn clean<O: Outbox>(outbox: &O, limit: u32) -> u32 {
 pub async fn published_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture: F) {
     let (old, young) = (events(3), events(2));
     let outbox = holding(&fixture, &old).await;
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     fixture.advance(KEEP / 2).await;
     put(&fixture, &outbox, &young).await;
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     assert_eq!(clean(&outbox, ALL).await, 0);
     fixture.advance(KEEP / 2 + Duration::from_secs(1)).await;
     assert_eq!(clean(&outbox, ALL).await, 3);
@@ -34,7 +34,7 @@ pub async fn published_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture
 pub async fn the_time_counts_from_the_publishing<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &[event()]).await;
     fixture.advance(KEEP * 3).await;
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     assert_eq!(clean(&outbox, ALL).await, 0);
     assert_eq!(rows(&outbox).await.len(), 1);
 }
@@ -42,9 +42,9 @@ pub async fn the_time_counts_from_the_publishing<F: OutboxFixture>(fixture: F) {
 /// Whatever is not settled stays, however old it is: above all what is dead.
 pub async fn what_is_not_published_is_never_cleaned<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &events(5)).await;
-    for fate in [dead(), dead_in_the_way(), retry(KEEP * 9)] {
+    for disposition in [dead(), dead_in_the_way(), retry(KEEP * 9)] {
         let leased = claim(&outbox, 1).await;
-        mark_all(&outbox, &leased, &fate).await;
+        mark_all(&outbox, &leased, &disposition).await;
     }
     claim(&outbox, 1).await;
     fixture.advance(KEEP * 3).await;
@@ -76,7 +76,7 @@ pub async fn discarded_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture
 /// One call takes at most as many as it was told, and says how many.
 pub async fn cleaning_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &events(25)).await;
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     fixture.advance(KEEP + Duration::from_secs(1)).await;
     let mut taken = Vec::new();
     for _ in 0..4 {
@@ -89,7 +89,7 @@ pub async fn cleaning_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
 /// Rows that are kept for ever are.
 pub async fn rows_may_be_kept_for_ever<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &[event()]).await;
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     fixture.advance(Duration::from_secs(1_000_000)).await;
     for keep in [Duration::MAX, Duration::from_secs(1 << 40)] {
         assert_eq!(outbox.clean(keep, ALL).await.expect("a cleaning").removed, 0);
@@ -100,21 +100,21 @@ pub async fn rows_may_be_kept_for_ever<F: OutboxFixture>(fixture: F) {
 pub async fn a_republished_row_is_not_cleaned<F: OutboxFixture>(fixture: F) {
     let event = event();
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     fixture.advance(KEEP * 2).await;
     assert_eq!(apply(&outbox, &only(&[event.id()]), &Verb::Republish, 1).await, 1);
     assert_eq!(clean(&outbox, ALL).await, 0);
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     assert_eq!(clean(&outbox, ALL).await, 0, "its time counts from the last publishing");
     assert_eq!(statuses(&outbox).await, [Status::Published]);
 }
 
 /// An event that was cleaned away is not known any more.
 pub async fn a_cleaned_event_may_be_appended_again<F: OutboxFixture>(fixture: F) {
-    let event: Envelope = about("a");
+    let event: Event = about("a");
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     let first = claim_one(&outbox).await;
-    mark_all(&outbox, std::slice::from_ref(&first), &Fate::Published).await;
+    mark_all(&outbox, std::slice::from_ref(&first), &Disposition::Published).await;
     fixture.advance(KEEP * 2).await;
     assert_eq!(clean(&outbox, ALL).await, 1);
     put(&fixture, &outbox, std::slice::from_ref(&event)).await;
@@ -127,7 +127,7 @@ pub async fn a_cleaned_event_may_be_appended_again<F: OutboxFixture>(fixture: F)
 pub async fn a_lane_outlives_its_first_events<F: OutboxFixture>(fixture: F) {
     let lane = [about("a"), about("a"), about("a")];
     let outbox = holding(&fixture, &lane[..1]).await;
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     put(&fixture, &outbox, &lane[1..2]).await;
     fixture.advance(KEEP * 2).await;
     assert_eq!(clean(&outbox, ALL).await, 1);
@@ -141,7 +141,7 @@ const JUMP: Duration = Duration::from_secs(25 * 60 * 60);
 /// A clock that has jumped removes nothing; once it is right again, what is old goes.
 pub async fn nothing_is_cleaned_by_a_clock_that_has_jumped<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &events(2)).await;
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     assert_eq!(clean(&outbox, ALL).await, 0);
     let jumped = fixture.jump(JUMP, true).await;
     for _ in 0..3 {
@@ -171,7 +171,7 @@ pub async fn rows_written_during_a_jump_do_not_wait_for_it<F: OutboxFixture>(fix
     assert_eq!(clean(&outbox, ALL).await, 0);
     let due = claim_all(&outbox).await;
     assert_eq!(leased_ids(&due), [appended.id()]);
-    mark_all(&outbox, &due, &Fate::Published).await;
+    mark_all(&outbox, &due, &Disposition::Published).await;
     fixture.advance(PAST_LEASE).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), [leased.id()]);
     fixture.advance(pause - PAST_LEASE - Duration::from_secs(1)).await;

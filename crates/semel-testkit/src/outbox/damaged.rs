@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use semel_core::ErrorText;
-use semel_core::outbox::{Fate, Outbox, Status, Verb};
+use semel_core::outbox::{Disposition, Outbox, Status, Verb};
 
 use super::OutboxFixture;
 use super::broker::Broker;
@@ -67,7 +67,7 @@ pub async fn a_damaged_row_can_be_redriven_and_discarded<F: OutboxFixture>(fixtu
     assert_eq!(apply(&outbox, &dead, &Verb::Redrive, ALL).await, 1);
     let leased = claim_one(&outbox).await;
     assert_eq!(leased.attempt, 1);
-    mark_all(&outbox, &[leased], &Fate::Untried).await;
+    mark_all(&outbox, &[leased], &Disposition::Untried).await;
     let verb = Verb::Discard { reason: "lost".to_owned() };
     let all = semel_core::outbox::Selection::default();
     assert_eq!(apply(&outbox, &all, &verb, ALL).await, 1);

@@ -2,8 +2,8 @@
 //! decided by everybody who does not name it.
 
 use semel_core::ErrorText;
-use semel_core::event::{Envelope, EventId};
-use semel_core::outbox::{Fate, Outbox, Selection, Status, Verb};
+use semel_core::event::{Event, EventId};
+use semel_core::outbox::{Disposition, Outbox, Selection, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -54,7 +54,7 @@ pub async fn a_discarded_row_is_not_dead<F: OutboxFixture>(fixture: F) {
     assert_eq!((backlog.waiting, backlog.dead), (1, 1));
     for (status, id) in [(Status::Discarded, ids[0]), (Status::Dead, ids[1])] {
         let listed = outbox.list(&in_status(status), None, ALL).await.expect("a listing");
-        let listed: Vec<Envelope> = listed.into_iter().flat_map(|row| row.envelope).collect();
+        let listed: Vec<Event> = listed.into_iter().flat_map(|row| row.envelope).collect();
         assert_eq!(super::scene::ids(&listed), [id], "{status:?}");
     }
     assert_eq!(apply(&outbox, &only(&ids), &discard("all of it"), ALL).await, 3);
@@ -96,5 +96,5 @@ pub async fn what_was_discarded_can_be_named<F: OutboxFixture>(fixture: F) {
     assert_eq!(apply(&outbox, &only(&ids[..1]), &Verb::Redrive, ALL).await, 1);
     let leased = claim_one(&outbox).await;
     assert_eq!(id_of(&leased), ids[0]);
-    mark_all(&outbox, &[leased], &Fate::Published).await;
+    mark_all(&outbox, &[leased], &Disposition::Published).await;
 }

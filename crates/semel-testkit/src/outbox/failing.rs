@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::ErrorText;
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::outbox::{Outbox, Pass, Relay, Row, Status, Verb};
 
 use super::OutboxFixture;
@@ -17,7 +17,7 @@ fn words(row: &Row) -> &str {
     row.error.as_ref().map(ErrorText::as_str).unwrap_or_default()
 }
 
-async fn stage<F: OutboxFixture>(fixture: &F, events: &[Envelope]) -> (Arc<F::Outbox>, Broker) {
+async fn stage<F: OutboxFixture>(fixture: &F, events: &[Event]) -> (Arc<F::Outbox>, Broker) {
     (Arc::new(holding(fixture, events).await), Broker::new())
 }
 
@@ -145,7 +145,7 @@ pub async fn an_event_without_a_route_waits_for_one<F: OutboxFixture>(fixture: F
 
 /// A broker that is away costs no event a try, and no event: all are published when it is back.
 pub async fn an_absent_broker_costs_no_try<F: OutboxFixture>(fixture: F) {
-    let events: Vec<Envelope> = (0..20).map(|at| about(&format!("{}", at % 4))).collect();
+    let events: Vec<Event> = (0..20).map(|at| about(&format!("{}", at % 4))).collect();
     let (outbox, broker) = stage(&fixture, &events).await;
     broker.set_away(true);
     let relay = impatient(&outbox, &broker);
@@ -165,7 +165,7 @@ pub async fn an_absent_broker_costs_no_try<F: OutboxFixture>(fixture: F) {
 
 /// A broker that goes away in the middle of a batch keeps what it has confirmed.
 pub async fn a_broker_that_goes_away_keeps_what_it_confirmed<F: OutboxFixture>(fixture: F) {
-    let lane: Vec<Envelope> = (0..4).map(|_| about("a")).collect();
+    let lane: Vec<Event> = (0..4).map(|_| about("a")).collect();
     let (outbox, broker) = stage(&fixture, &lane).await;
     broker.next(lane[1].id(), [Reply::Away]);
     let pass = drain(&outbox, &broker).await;
@@ -289,7 +289,7 @@ pub async fn lanes_stay_in_order_whatever_the_broker_does<F: OutboxFixture>(fixt
             0 => event(),
             lane => about(&format!("{seed}/{lane}/{}", at / 50)),
         };
-        let events: Vec<Envelope> = (0..60).map(tell).collect();
+        let events: Vec<Event> = (0..60).map(tell).collect();
         let (outbox, broker) = stage(&fixture, &events).await;
         for event in &events {
             let replies = (0..random.usize(..4)).map(|_| match random.u8(..4) {

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use semel_core::event::{Envelope, EventId};
-use semel_core::outbox::{Fate, Outbox, Status, Verb};
+use semel_core::event::{Event, EventId};
+use semel_core::outbox::{Disposition, Outbox, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -15,17 +15,17 @@ use super::scene::*;
 /// More than an outbox looks through for one small claim.
 const MANY: usize = 1_500;
 
-fn lane(order: &str, count: usize) -> Vec<Envelope> {
+fn lane(order: &str, count: usize) -> Vec<Event> {
     (0..count).map(|_| about(order)).collect()
 }
 
 /// A lane whose head is claimed; its followers came afterwards, and somebody has looked for more.
-async fn behind_one<F: OutboxFixture>(fixture: &F, lane: &[Envelope]) -> F::Outbox {
+async fn behind_one<F: OutboxFixture>(fixture: &F, lane: &[Event]) -> F::Outbox {
     let outbox = holding(fixture, &lane[..1]).await;
     let head = claim_one(&outbox).await;
     put(fixture, &outbox, &lane[1..]).await;
     assert!(claim(&outbox, 1).await.is_empty(), "all others wait for the first");
-    mark_all(&outbox, &[head], &Fate::Untried).await;
+    mark_all(&outbox, &[head], &Disposition::Untried).await;
     outbox
 }
 
@@ -37,7 +37,7 @@ async fn publish_all<O: Outbox>(outbox: &O) -> Vec<EventId> {
         if leased.is_empty() {
             return published;
         }
-        mark_all(outbox, &leased, &Fate::Published).await;
+        mark_all(outbox, &leased, &Disposition::Published).await;
         published.extend(leased_ids(&leased));
     }
 }
@@ -82,7 +82,7 @@ pub async fn what_is_held_goes_on_one_by_one<F: OutboxFixture>(fixture: F) {
         let leased = claim(&outbox, 1).await;
         assert_eq!(leased_ids(&leased), [event.id()]);
         assert!(claim(&outbox, 1).await.is_empty());
-        mark_all(&outbox, &leased, &Fate::Published).await;
+        mark_all(&outbox, &leased, &Disposition::Published).await;
     }
     assert_eq!(publish_all(&outbox).await, ids(&lane[5..]));
 }
@@ -90,7 +90,7 @@ pub async fn what_is_held_goes_on_one_by_one<F: OutboxFixture>(fixture: F) {
 /// What is held goes on when its head is given up, or discarded, or redriven and published.
 pub async fn what_is_held_goes_on_whatever_becomes_of_its_head<F: OutboxFixture>(fixture: F) {
     let gone = Verb::Discard { reason: "never mind".to_owned() };
-    for (fate, verb) in [
+    for (disposition, verb) in [
         (dead(), None),
         (retry(LEASE), Some(&gone)),
         (later(LEASE), Some(&gone)),
@@ -102,13 +102,13 @@ pub async fn what_is_held_goes_on_whatever_becomes_of_its_head<F: OutboxFixture>
         let head = claim(&outbox, 1).await;
         assert_eq!(leased_ids(&head), ids(&lane[..1]));
         assert!(claim(&outbox, 1).await.is_empty());
-        mark_all(&outbox, &head, &fate).await;
+        mark_all(&outbox, &head, &disposition).await;
         if let Some(verb) = verb {
-            assert!(claim(&outbox, 1).await.is_empty(), "{fate:?} holds the lane");
+            assert!(claim(&outbox, 1).await.is_empty(), "{disposition:?} holds the lane");
             assert_eq!(apply(&outbox, &only(&[lane[0].id()]), verb, 1).await, 1);
         }
         let first = usize::from(verb != Some(&Verb::Redrive));
-        assert_eq!(publish_all(&outbox).await, ids(&lane[first..]), "{fate:?}, {verb:?}");
+        assert_eq!(publish_all(&outbox).await, ids(&lane[first..]), "{disposition:?}, {verb:?}");
     }
 }
 
@@ -133,7 +133,7 @@ pub async fn what_is_held_waits_for_what_lapsed<F: OutboxFixture>(fixture: F) {
     for event in &lane[..3] {
         let leased = claim(&outbox, 100).await;
         assert_eq!(leased_ids(&leased), [event.id()], "what lapsed is taken alone");
-        mark_all(&outbox, &leased, &Fate::Published).await;
+        mark_all(&outbox, &leased, &Disposition::Published).await;
     }
     assert_eq!(publish_all(&outbox).await, ids(&lane[3..]));
 }

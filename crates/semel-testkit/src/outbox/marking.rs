@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::outbox::{Fate, Marked, Outbox, Status, Ticket};
+use semel_core::outbox::{Disposition, Marked, Outbox, Status, Ticket};
 use semel_core::outcome::MAX_ERROR;
 use semel_core::{AttemptId, ErrorText};
 
@@ -13,7 +13,7 @@ use super::scene::*;
 pub async fn a_published_row_is_done<F: OutboxFixture>(fixture: F) {
     let event = event();
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     let shown = row(&outbox, event.id()).await;
     assert_eq!((shown.status, shown.attempts, shown.due_at), (Status::Published, 1, None));
     assert!(shown.settled_at.is_some_and(|at| at >= shown.created_at));
@@ -63,9 +63,9 @@ pub async fn a_rest_of_centuries_is_for_ever<F: OutboxFixture>(fixture: F) {
 pub async fn a_dead_row_is_never_claimed<F: OutboxFixture>(fixture: F) {
     let events = events(2);
     let outbox = holding(&fixture, &events).await;
-    for fate in [dead(), dead_in_the_way()] {
+    for disposition in [dead(), dead_in_the_way()] {
         let leased = claim(&outbox, 1).await;
-        mark_all(&outbox, &leased, &fate).await;
+        mark_all(&outbox, &leased, &disposition).await;
     }
     fixture.advance(PAST_LEASE).await;
     assert!(claim_all(&outbox).await.is_empty());
@@ -83,7 +83,7 @@ pub async fn an_untried_row_has_its_try_back<F: OutboxFixture>(fixture: F) {
     for _ in 0..3 {
         let leased = claim_one(&outbox).await;
         assert_eq!(leased.attempt, 1);
-        mark_all(&outbox, &[leased], &Fate::Untried).await;
+        mark_all(&outbox, &[leased], &Disposition::Untried).await;
         let row = row(&outbox, event.id()).await;
         assert_eq!((row.status, row.attempts), (Status::Pending, 0));
     }
@@ -94,7 +94,7 @@ pub async fn an_untried_retry_is_still_a_failure<F: OutboxFixture>(fixture: F) {
     let event = event();
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     settle(&outbox, &retry(Duration::ZERO)).await;
-    settle(&outbox, &Fate::Untried).await;
+    settle(&outbox, &Disposition::Untried).await;
     let row = row(&outbox, event.id()).await;
     assert_eq!((row.status, row.attempts), (Status::Failed, 1));
     assert_eq!(row.error.as_ref().map(ErrorText::as_str), Some("no luck"));
@@ -118,12 +118,12 @@ pub async fn a_row_that_is_put_off_has_its_try_back_and_rests<F: OutboxFixture>(
         assert!(claim_all(&outbox).await.is_empty());
         fixture.advance(Duration::from_secs(51)).await;
     }
-    assert_eq!(settle(&outbox, &Fate::Published).await, ids(&lane));
+    assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&lane));
 }
 
 /// Who lost the row to another says nothing about it any more, whatever it says.
 pub async fn a_late_mark_after_a_takeover_is_lost<F: OutboxFixture>(fixture: F) {
-    for fate in every_fate() {
+    for disposition in every_fate() {
         let event = event();
         let outbox = fixture.outbox().await;
         put(&fixture, &outbox, std::slice::from_ref(&event)).await;
@@ -131,11 +131,15 @@ pub async fn a_late_mark_after_a_takeover_is_lost<F: OutboxFixture>(fixture: F) 
         fixture.advance(PAST_LEASE).await;
         let heir = claim_one(&outbox).await;
         let before = row(&outbox, event.id()).await;
-        assert_eq!(mark(&outbox, zombie.ticket, fate.clone()).await, Marked::Lost, "{fate:?}");
-        assert_eq!(row(&outbox, event.id()).await, before, "{fate:?}");
-        assert_eq!(mark(&outbox, heir.ticket, Fate::Published).await, Marked::Done);
+        assert_eq!(
+            mark(&outbox, zombie.ticket, disposition.clone()).await,
+            Marked::Lost,
+            "{disposition:?}"
+        );
+        assert_eq!(row(&outbox, event.id()).await, before, "{disposition:?}");
+        assert_eq!(mark(&outbox, heir.ticket, Disposition::Published).await, Marked::Done);
         let after = row(&outbox, event.id()).await;
-        assert_eq!(mark(&outbox, zombie.ticket, fate).await, Marked::Lost);
+        assert_eq!(mark(&outbox, zombie.ticket, disposition).await, Marked::Lost);
         assert_eq!(row(&outbox, event.id()).await, after, "nor after its heir is done");
     }
 }
@@ -146,7 +150,7 @@ pub async fn a_late_mark_that_nobody_forestalled_is_done<F: OutboxFixture>(fixtu
     let outbox = holding(&fixture, &[event()]).await;
     let leased = claim_one(&outbox).await;
     fixture.advance(PAST_LEASE).await;
-    assert_eq!(mark(&outbox, leased.ticket, Fate::Published).await, Marked::Done);
+    assert_eq!(mark(&outbox, leased.ticket, Disposition::Published).await, Marked::Done);
     assert_eq!(statuses(&outbox).await, [Status::Published]);
 }
 
@@ -176,28 +180,31 @@ pub async fn a_forged_mark_is_lost<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &events(2)).await;
     let leased = claim_all(&outbox).await;
     let before = rows(&outbox).await;
-    for fate in every_fate() {
-        assert_eq!(mark(&outbox, forged(leased[0].ticket), fate.clone()).await, Marked::Lost);
+    for disposition in every_fate() {
+        assert_eq!(
+            mark(&outbox, forged(leased[0].ticket), disposition.clone()).await,
+            Marked::Lost
+        );
         let nowhere = Ticket { sequence: 1 << 40, token: AttemptId::generate() };
-        assert_eq!(mark(&outbox, nowhere, fate).await, Marked::Lost);
+        assert_eq!(mark(&outbox, nowhere, disposition).await, Marked::Lost);
     }
     assert_eq!(rows(&outbox).await, before);
 }
 
-/// Every row of one call has its own fate and its own answer, in the order of the question.
+/// Every row of one call has its own disposition and its own answer, in the order of the question.
 pub async fn marks_are_answered_in_order<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &events(10)).await;
     let leased = claim_all(&outbox).await;
-    let mut marks: Vec<(Ticket, Fate)> = Vec::new();
+    let mut marks: Vec<(Ticket, Disposition)> = Vec::new();
     let mut expected = Vec::new();
     for (at, row) in leased.iter().enumerate().rev() {
-        let fate = every_fate()[at % 5].clone();
+        let disposition = every_fate()[at % 5].clone();
         let (ticket, answer) = if at % 3 == 1 {
             (forged(row.ticket), Marked::Lost)
         } else {
             (row.ticket, Marked::Done)
         };
-        marks.push((ticket, fate));
+        marks.push((ticket, disposition));
         expected.push(answer);
     }
     assert_eq!(outbox.mark(&marks).await.expect("a mark"), expected);
@@ -242,7 +249,7 @@ pub async fn the_words_of_a_failure_read_back<F: OutboxFixture>(fixture: F) {
     ];
     for text in texts {
         let error = ErrorText::new(&text);
-        settle(&outbox, &Fate::Retry { after: Duration::ZERO, error: error.clone() }).await;
+        settle(&outbox, &Disposition::Retry { after: Duration::ZERO, error: error.clone() }).await;
         assert_eq!(row(&outbox, event.id()).await.error, Some(error));
     }
 }

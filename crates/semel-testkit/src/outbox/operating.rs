@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel_core::event::{Envelope, EventId};
-use semel_core::outbox::{Applied, Backlog, Fate, Marked, Outbox, Selection, Status, Verb};
+use semel_core::event::{Event, EventId};
+use semel_core::outbox::{Applied, Backlog, Disposition, Marked, Outbox, Selection, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -14,13 +14,13 @@ async fn one_of_each<F: OutboxFixture>(fixture: &F) -> (F::Outbox, [EventId; 6])
     let made = [event(), event(), event(), event(), event(), event()];
     put(fixture, &outbox, &made[5..]).await;
     assert_eq!(apply(&outbox, &only(&[made[5].id()]), &discard(), 1).await, 1);
-    for (at, fate) in
-        [(2, Some(Fate::Published)), (3, Some(retry(LEASE))), (4, Some(dead())), (1, None)]
+    for (at, disposition) in
+        [(2, Some(Disposition::Published)), (3, Some(retry(LEASE))), (4, Some(dead())), (1, None)]
     {
         put(fixture, &outbox, std::slice::from_ref(&made[at])).await;
         let leased = claim_one(&outbox).await;
-        if let Some(fate) = fate {
-            mark_all(&outbox, &[leased], &fate).await;
+        if let Some(disposition) = disposition {
+            mark_all(&outbox, &[leased], &disposition).await;
         }
     }
     put(fixture, &outbox, std::slice::from_ref(&made[0])).await;
@@ -54,9 +54,9 @@ pub async fn the_backlog_counts_what_waits_and_what_is_dead<F: OutboxFixture>(fi
 /// The age is that of the oldest that waits, not of what was published or is dead.
 pub async fn the_backlog_is_as_old_as_the_oldest_that_waits<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &events(2)).await;
-    for fate in [Fate::Published, dead()] {
+    for disposition in [Disposition::Published, dead()] {
         let leased = claim(&outbox, 1).await;
-        mark_all(&outbox, &leased, &fate).await;
+        mark_all(&outbox, &leased, &disposition).await;
     }
     fixture.advance(Duration::from_secs(10_000)).await;
     let backlog = outbox.backlog().await.expect("a backlog");
@@ -99,7 +99,7 @@ pub async fn there_is_nothing_behind_the_last_row<F: OutboxFixture>(fixture: F) 
 
 /// Every part of a selection narrows it, and texts are compared byte by byte.
 pub async fn a_selection_is_exact<F: OutboxFixture>(fixture: F) {
-    let tell = |tenant: &str, kind: &str| built(Envelope::builder(tenant, kind, "/orders"));
+    let tell = |tenant: &str, kind: &str| built(Event::builder(tenant, kind, "/orders"));
     let events = [
         tell("acme", "order.placed"),
         tell("acme", "order.paid"),
@@ -130,7 +130,7 @@ pub async fn a_selection_is_exact<F: OutboxFixture>(fixture: F) {
     ];
     for (selection, expected) in cases {
         let found = outbox.list(&selection, None, ALL).await.expect("a listing");
-        let found: Vec<Envelope> = found.into_iter().flat_map(|row| row.envelope).collect();
+        let found: Vec<Event> = found.into_iter().flat_map(|row| row.envelope).collect();
         let expected: Vec<EventId> = expected.iter().map(|at| events[*at].id()).collect();
         assert_eq!(ids(&found), expected, "{selection:?}");
         let count = outbox.count(&selection, &discard()).await.expect("a count");
@@ -143,7 +143,7 @@ pub async fn a_selection_finds_each_status<F: OutboxFixture>(fixture: F) {
     let (outbox, ids) = one_of_each(&fixture).await;
     for (status, id) in Status::ALL.into_iter().zip(ids) {
         let found = outbox.list(&in_status(status), None, ALL).await.expect("a listing");
-        let found: Vec<Envelope> = found.into_iter().flat_map(|row| row.envelope).collect();
+        let found: Vec<Event> = found.into_iter().flat_map(|row| row.envelope).collect();
         assert_eq!(super::scene::ids(&found), [id], "{status:?}");
     }
 }
@@ -169,7 +169,7 @@ pub async fn a_count_is_what_a_verb_then_does<F: OutboxFixture>(fixture: F) {
             assert_eq!(row(&outbox, *id).await.status, status, "{verb:?}");
         }
         // Out of the way of the next.
-        while !settle(&outbox, &Fate::Published).await.is_empty() {}
+        while !settle(&outbox, &Disposition::Published).await.is_empty() {}
         apply(&outbox, &Selection::default(), &discard(), ALL).await;
     }
 }
@@ -201,7 +201,7 @@ pub async fn a_redriven_row_begins_again<F: OutboxFixture>(fixture: F) {
     }
     let again = claim_all(&outbox).await;
     assert_eq!(again.iter().map(|row| row.attempt).collect::<Vec<_>>(), [1, 1]);
-    mark_all(&outbox, &again, &Fate::Published).await;
+    mark_all(&outbox, &again, &Disposition::Published).await;
 }
 
 /// A verb keeps to its limit, the oldest first: that is how a redrive is throttled.
@@ -214,7 +214,7 @@ pub async fn a_verb_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
         assert_eq!(apply(&outbox, &all, &Verb::Redrive, 2).await, changed);
         assert_eq!(outbox.count(&all, &Verb::Redrive).await.expect("a count"), left);
         let dead = outbox.list(&in_status(Status::Dead), None, ALL).await.expect("a listing");
-        let dead: Vec<Envelope> = dead.into_iter().flat_map(|row| row.envelope).collect();
+        let dead: Vec<Event> = dead.into_iter().flat_map(|row| row.envelope).collect();
         let left = usize::try_from(left).expect("few");
         assert_eq!(ids(&dead), ids(&events[5 - left..]));
     }
@@ -246,7 +246,7 @@ pub async fn a_verb_goes_on_after_the_last_row<F: OutboxFixture>(fixture: F) {
 /// is discarded is so as before.
 pub async fn a_loop_of_a_verb_ends<F: OutboxFixture>(fixture: F) {
     for (before, verb) in
-        [(Fate::Published, Verb::Republish), (dead(), Verb::Redrive), (dead(), discard())]
+        [(Disposition::Published, Verb::Republish), (dead(), Verb::Redrive), (dead(), discard())]
     {
         let events = events(300);
         let outbox = holding(&fixture, &events).await;
@@ -275,7 +275,7 @@ pub async fn a_verb_leaves_leased_rows_alone<F: OutboxFixture>(fixture: F) {
         assert_eq!(apply(&outbox, &only(&[event.id()]), &verb, ALL).await, 0);
     }
     assert_eq!(row(&outbox, event.id()).await, before);
-    assert_eq!(mark(&outbox, leased.ticket, Fate::Published).await, Marked::Done);
+    assert_eq!(mark(&outbox, leased.ticket, Disposition::Published).await, Marked::Done);
 }
 
 /// A published row is published again as it was the first time.
@@ -283,7 +283,7 @@ pub async fn a_republished_row_is_the_same_event<F: OutboxFixture>(fixture: F) {
     let event = about("a");
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     let first = claim_one(&outbox).await;
-    mark_all(&outbox, std::slice::from_ref(&first), &Fate::Published).await;
+    mark_all(&outbox, std::slice::from_ref(&first), &Disposition::Published).await;
     assert_eq!(apply(&outbox, &only(&[event.id()]), &Verb::Republish, 1).await, 1);
     assert_eq!(row(&outbox, event.id()).await.settled_at, None);
     assert_eq!(outbox.backlog().await.expect("a backlog").waiting, 1);

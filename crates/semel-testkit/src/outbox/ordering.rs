@@ -4,21 +4,21 @@
 
 use std::time::Duration;
 
-use semel_core::event::{Envelope, EventId};
-use semel_core::outbox::{Fate, Status, Verb};
+use semel_core::event::{Event, EventId};
+use semel_core::outbox::{Disposition, Status, Verb};
 
 use super::OutboxFixture;
 use super::scene::*;
 
 /// Events about one order, in order.
-fn lane(order: &str, count: usize) -> Vec<Envelope> {
+fn lane(order: &str, count: usize) -> Vec<Event> {
     (0..count).map(|_| about(order)).collect()
 }
 
 /// Several events of a lane are claimed together, in order.
 pub async fn events_of_a_lane_are_claimed_together_in_order<F: OutboxFixture>(fixture: F) {
     let (one, two) = (lane("a", 5), lane("b", 5));
-    let mixed: Vec<Envelope> =
+    let mixed: Vec<Event> =
         one.iter().zip(&two).flat_map(|(a, b)| [a.clone(), b.clone()]).collect();
     let outbox = holding(&fixture, &mixed).await;
     let leased = leased_ids(&claim_all(&outbox).await);
@@ -37,9 +37,9 @@ pub async fn a_limit_cuts_a_lane_without_a_gap<F: OutboxFixture>(fixture: F) {
     let first = claim(&outbox, 2).await;
     assert_eq!(leased_ids(&first), ids(&lane[..2]));
     assert!(claim_all(&outbox).await.is_empty(), "the rest waits");
-    mark_all(&outbox, &first[..1], &Fate::Published).await;
+    mark_all(&outbox, &first[..1], &Disposition::Published).await;
     assert!(claim_all(&outbox).await.is_empty(), "the second is still under way");
-    mark_all(&outbox, &first[1..], &Fate::Published).await;
+    mark_all(&outbox, &first[1..], &Disposition::Published).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[2..]));
 }
 
@@ -50,7 +50,7 @@ pub async fn a_follower_waits_for_its_predecessor<F: OutboxFixture>(fixture: F) 
     let head = claim_one(&outbox).await;
     put(&fixture, &outbox, std::slice::from_ref(&second)).await;
     assert!(claim_all(&outbox).await.is_empty());
-    mark_all(&outbox, &[head], &Fate::Published).await;
+    mark_all(&outbox, &[head], &Disposition::Published).await;
     assert_eq!(id_of(&claim_one(&outbox).await), second.id());
 }
 
@@ -64,7 +64,7 @@ pub async fn a_failed_head_holds_its_lane_and_nobody_else<F: OutboxFixture>(fixt
     assert_eq!(sorted(leased_ids(&leased)), sorted(vec![other.id(), free.id()]));
     fixture.advance(PAST_LEASE).await;
     // The two that were claimed lapsed meanwhile, and come one by one.
-    mark_all(&outbox, &leased, &Fate::Published).await;
+    mark_all(&outbox, &leased, &Disposition::Published).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane), "the head first");
 }
 
@@ -73,8 +73,8 @@ pub async fn a_head_that_was_given_back_comes_first<F: OutboxFixture>(fixture: F
     let lane = lane("a", 4);
     let outbox = holding(&fixture, &lane).await;
     let leased = claim_all(&outbox).await;
-    mark_all(&outbox, &leased[..1], &Fate::Published).await;
-    mark_all(&outbox, &leased[2..], &Fate::Untried).await;
+    mark_all(&outbox, &leased[..1], &Disposition::Published).await;
+    mark_all(&outbox, &leased[2..], &Disposition::Untried).await;
     assert!(claim_all(&outbox).await.is_empty(), "the second is under way");
     mark_all(&outbox, &leased[1..2], &retry(Duration::from_secs(100))).await;
     assert!(claim_all(&outbox).await.is_empty(), "the second rests");
@@ -90,8 +90,8 @@ pub async fn a_claim_ends_where_a_lane_rests<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &lane).await;
     let leased = claim_all(&outbox).await;
     mark_all(&outbox, &leased[1..2], &retry(LEASE)).await;
-    mark_all(&outbox, &leased[..1], &Fate::Untried).await;
-    mark_all(&outbox, &leased[2..], &Fate::Untried).await;
+    mark_all(&outbox, &leased[..1], &Disposition::Untried).await;
+    mark_all(&outbox, &leased[2..], &Disposition::Untried).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[..1]));
 }
 
@@ -105,7 +105,7 @@ pub async fn a_lapsed_head_holds_its_lane<F: OutboxFixture>(fixture: F) {
     let head = claim_one(&outbox).await;
     assert_eq!((id_of(&head), head.attempt), (lane[0].id(), 2));
     assert!(claim_all(&outbox).await.is_empty());
-    mark_all(&outbox, &[head], &Fate::Published).await;
+    mark_all(&outbox, &[head], &Disposition::Published).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[1..]));
 }
 
@@ -119,7 +119,7 @@ pub async fn a_lapsed_lane_comes_back_in_order<F: OutboxFixture>(fixture: F) {
         let leased = claim_one(&outbox).await;
         assert_eq!((id_of(&leased), leased.attempt), (event.id(), 2));
         assert!(claim_all(&outbox).await.is_empty(), "its follower waits");
-        mark_all(&outbox, &[leased], &Fate::Published).await;
+        mark_all(&outbox, &[leased], &Disposition::Published).await;
     }
 }
 
@@ -139,7 +139,7 @@ pub async fn a_dead_head_may_hold_its_lane<F: OutboxFixture>(fixture: F) {
     settle(&outbox, &dead_in_the_way()).await;
     put(&fixture, &outbox, &lane[1..]).await;
     put(&fixture, &outbox, std::slice::from_ref(&other)).await;
-    assert_eq!(settle(&outbox, &Fate::Published).await, [other.id()]);
+    assert_eq!(settle(&outbox, &Disposition::Published).await, [other.id()]);
     fixture.advance(PAST_LEASE).await;
     assert!(claim_all(&outbox).await.is_empty());
     let verb = Verb::Discard { reason: "never mind".to_owned() };
@@ -149,19 +149,19 @@ pub async fn a_dead_head_may_hold_its_lane<F: OutboxFixture>(fixture: F) {
 
 /// A redriven head goes before the followers that it held up.
 pub async fn a_redriven_head_goes_before_its_followers<F: OutboxFixture>(fixture: F) {
-    for fate in [dead(), dead_in_the_way()] {
+    for disposition in [dead(), dead_in_the_way()] {
         let order = EventId::generate().to_string();
         let lane = lane(&order, 3);
         let outbox = fixture.outbox().await;
         put(&fixture, &outbox, &lane[..1]).await;
-        settle(&outbox, &fate).await;
+        settle(&outbox, &disposition).await;
         put(&fixture, &outbox, &lane[1..]).await;
         assert_eq!(apply(&outbox, &only(&[lane[0].id()]), &Verb::Redrive, ALL).await, 1);
         let head = claim(&outbox, 1).await;
-        assert_eq!(leased_ids(&head), ids(&lane[..1]), "after {fate:?}");
+        assert_eq!(leased_ids(&head), ids(&lane[..1]), "after {disposition:?}");
         assert!(claim_all(&outbox).await.is_empty(), "its followers wait again");
-        mark_all(&outbox, &head, &Fate::Published).await;
-        assert_eq!(settle(&outbox, &Fate::Published).await, ids(&lane[1..]));
+        mark_all(&outbox, &head, &Disposition::Published).await;
+        assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&lane[1..]));
     }
 }
 
@@ -169,7 +169,7 @@ pub async fn a_redriven_head_goes_before_its_followers<F: OutboxFixture>(fixture
 pub async fn a_republished_head_goes_before_its_followers<F: OutboxFixture>(fixture: F) {
     let lane = lane("a", 2);
     let outbox = holding(&fixture, &lane[..1]).await;
-    settle(&outbox, &Fate::Published).await;
+    settle(&outbox, &Disposition::Published).await;
     put(&fixture, &outbox, &lane[1..]).await;
     assert_eq!(apply(&outbox, &only(&[lane[0].id()]), &Verb::Republish, 1).await, 1);
     assert_eq!(leased_ids(&claim(&outbox, 1).await), ids(&lane[..1]));
@@ -192,7 +192,7 @@ pub async fn a_discarded_head_frees_its_lane<F: OutboxFixture>(fixture: F) {
 /// ids that differ in case.
 pub async fn only_the_same_aggregate_of_a_tenant_is_a_lane<F: OutboxFixture>(fixture: F) {
     let tell = |tenant: &str, kind: &str, id: &str| {
-        built(Envelope::builder(tenant, "order.placed", "/orders").about(kind, id))
+        built(Event::builder(tenant, "order.placed", "/orders").about(kind, id))
     };
     let heads = [
         tell("acme", "order", "1"),
@@ -212,9 +212,8 @@ pub async fn only_the_same_aggregate_of_a_tenant_is_a_lane<F: OutboxFixture>(fix
 
 /// Types and sources make no lane: an order's events keep their order across them.
 pub async fn a_lane_spans_types_and_sources<F: OutboxFixture>(fixture: F) {
-    let tell = |kind: &str, source: &str| {
-        built(Envelope::builder("acme", kind, source).about("order", "1"))
-    };
+    let tell =
+        |kind: &str, source: &str| built(Event::builder("acme", kind, source).about("order", "1"));
     let lane = [tell("placed", "/shop"), tell("paid", "/till"), tell("placed", "/till")];
     let outbox = holding(&fixture, &lane).await;
     let head = claim(&outbox, 1).await;

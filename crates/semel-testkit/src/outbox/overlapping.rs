@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::outbox::{Fate, Outbox};
+use semel_core::outbox::{Disposition, Outbox};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -19,7 +19,7 @@ pub async fn an_open_transaction_is_not_seen<F: OutboxFixture>(fixture: F) {
     assert!(rows(&outbox).await.is_empty());
     let other = about("b");
     put(&fixture, &outbox, std::slice::from_ref(&other)).await;
-    assert_eq!(settle(&outbox, &Fate::Published).await, [other.id()]);
+    assert_eq!(settle(&outbox, &Disposition::Published).await, [other.id()]);
     fixture.commit(&outbox, transaction).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&hidden));
 }
@@ -34,7 +34,7 @@ pub async fn a_late_commit_is_not_passed_over<F: OutboxFixture>(fixture: F) {
     let written = outbox.append(F::connection(&mut early), &fast).await;
     written.expect("nobody waits for the other");
     fixture.commit(&outbox, early).await;
-    assert_eq!(settle(&outbox, &Fate::Published).await, ids(&fast));
+    assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&fast));
     fixture.commit(&outbox, late).await;
     let found = claim_all(&outbox).await;
     assert_eq!(leased_ids(&found), ids(&slow), "none is lost");
@@ -59,10 +59,10 @@ pub async fn without_its_row_either_of_two_may_leave_first<F: OutboxFixture>(fix
         fixture.commit(&outbox, fast).await;
         let mut left = Vec::new();
         if looks_in_between {
-            left.extend(settle(&outbox, &Fate::Published).await);
+            left.extend(settle(&outbox, &Disposition::Published).await);
         }
         fixture.commit(&outbox, slow).await;
-        left.extend(settle(&outbox, &Fate::Published).await);
+        left.extend(settle(&outbox, &Disposition::Published).await);
         let by_commit = [second.id(), first.id()];
         let by_append = [first.id(), second.id()];
         assert_eq!(left, if looks_in_between { by_commit } else { by_append }, "{thing}");
@@ -84,12 +84,12 @@ pub async fn commits_in_any_order_lose_nothing<F: OutboxFixture>(fixture: F) {
         if open.len() == 4 {
             fixture.commit(&outbox, open.swap_remove(random.usize(..4))).await;
         }
-        claimed.extend(settle(&outbox, &Fate::Published).await);
+        claimed.extend(settle(&outbox, &Disposition::Published).await);
     }
     for transaction in open {
         fixture.commit(&outbox, transaction).await;
     }
-    claimed.extend(settle(&outbox, &Fate::Published).await);
+    claimed.extend(settle(&outbox, &Disposition::Published).await);
     assert_eq!(sorted(claimed), sorted(sent));
 }
 

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel_core::event::{Envelope, EventId};
-use semel_core::outbox::{Ask, Fate, Lane, Marked, Outbox, Selection, Status, Verb};
+use semel_core::event::{Event, EventId};
+use semel_core::outbox::{Ask, Disposition, Marked, Outbox, Partition, Selection, Status, Verb};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -65,24 +65,24 @@ pub async fn claimers_never_share_a_row<F: OutboxFixture>(fixture: F) {
 
 /// Publishes what it can claim: of every fifth row the first try fails, and what follows in the
 /// lane is given back.
-async fn publish_until_empty<O: Outbox>(outbox: &O, log: &Mutex<Vec<Envelope>>) {
+async fn publish_until_empty<O: Outbox>(outbox: &O, log: &Mutex<Vec<Event>>) {
     let mut empty = 0;
     while empty < 20 {
         let leased = claim(outbox, 5).await;
         empty = if leased.is_empty() { empty + 1 } else { 0 };
-        let mut failed: HashSet<Option<Lane>> = HashSet::new();
+        let mut failed: HashSet<Option<Partition>> = HashSet::new();
         for row in leased {
             let envelope = row.envelope.expect("it can be read");
-            let fate = if failed.contains(&Lane::of(&envelope)) {
-                Fate::Untried
+            let disposition = if failed.contains(&Partition::of(&envelope)) {
+                Disposition::Untried
             } else if row.attempt == 1 && row.ticket.sequence.is_multiple_of(5) {
-                failed.insert(Lane::of(&envelope));
+                failed.insert(Partition::of(&envelope));
                 retry(Duration::ZERO)
             } else {
                 log.lock().expect("sound").push(envelope);
-                Fate::Published
+                Disposition::Published
             };
-            assert_eq!(mark(outbox, row.ticket, fate).await, Marked::Done);
+            assert_eq!(mark(outbox, row.ticket, disposition).await, Marked::Done);
         }
     }
 }
@@ -90,10 +90,9 @@ async fn publish_until_empty<O: Outbox>(outbox: &O, log: &Mutex<Vec<Envelope>>) 
 /// Many claimers publish lanes side by side, and fail now and then: within each the order holds.
 pub async fn claimers_keep_lanes_in_order<F: OutboxFixture>(fixture: F) {
     let lanes: Vec<String> = (0..8).map(|at| format!("order-{at}")).collect();
-    let events: Vec<Envelope> =
-        (0..15).flat_map(|_| lanes.iter().map(|lane| about(lane))).collect();
+    let events: Vec<Event> = (0..15).flat_map(|_| lanes.iter().map(|lane| about(lane))).collect();
     let outbox = holding(&fixture, &events).await;
-    let log: Arc<Mutex<Vec<Envelope>>> = Arc::default();
+    let log: Arc<Mutex<Vec<Event>>> = Arc::default();
     let work = |_, outbox: Arc<F::Outbox>| {
         let log = Arc::clone(&log);
         async move { publish_until_empty(&*outbox, &log).await }
@@ -110,7 +109,7 @@ pub async fn claimers_keep_lanes_in_order<F: OutboxFixture>(fixture: F) {
         let appended: Vec<EventId> = events
             .iter()
             .filter(|event| event.aggregate().is_some_and(|about| *about.id == **lane))
-            .map(Envelope::id)
+            .map(Event::id)
             .collect();
         assert_eq!(published.get(lane), Some(&appended), "{lane}");
     }
@@ -134,10 +133,10 @@ pub async fn a_lapsed_row_goes_to_one_of_many<F: OutboxFixture>(fixture: F) {
 pub async fn of_many_marks_exactly_one_is_done<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &[event()]).await;
     let ticket = claim_one(&outbox).await.ticket;
-    let fates = every_fate();
+    let dispositions = every_fate();
     let marked = crowd(&fixture, |at, outbox| {
-        let fate = fates[at % fates.len()].clone();
-        async move { mark(&*outbox, ticket, fate).await }
+        let disposition = dispositions[at % dispositions.len()].clone();
+        async move { mark(&*outbox, ticket, disposition).await }
     })
     .await;
     let done = marked.iter().filter(|marked| **marked == Marked::Done).count();
@@ -163,7 +162,7 @@ pub async fn a_mark_racing_a_takeover_has_one_winner<F: OutboxFixture>(fixture: 
 /// What many append at once is all there, and what they all append is there once.
 pub async fn what_many_append_is_all_there<F: OutboxFixture>(fixture: F) {
     let fixture = Arc::new(fixture);
-    let (shared, own): (Envelope, Vec<Envelope>) = (event(), events(CROWD * 5));
+    let (shared, own): (Event, Vec<Event>) = (event(), events(CROWD * 5));
     let appended = |at: usize, outbox: Arc<F::Outbox>| {
         let (fixture, shared) = (Arc::clone(&fixture), shared.clone());
         let own = own[at * 5..][..5].to_vec();
@@ -195,15 +194,15 @@ pub async fn nothing_is_lost_beside_an_operator<F: OutboxFixture>(fixture: F) {
                 continue;
             }
             for (nth, row) in claim(&*outbox, 3).await.into_iter().enumerate() {
-                let fate = if nth == 2 { retry(LEASE) } else { Fate::Published };
-                assert_eq!(mark(&*outbox, row.ticket, fate.clone()).await, Marked::Done);
-                confirmed.extend((fate == Fate::Published).then(|| id_of(&row)));
+                let disposition = if nth == 2 { retry(LEASE) } else { Disposition::Published };
+                assert_eq!(mark(&*outbox, row.ticket, disposition.clone()).await, Marked::Done);
+                confirmed.extend((disposition == Disposition::Published).then(|| id_of(&row)));
             }
         }
         confirmed
     };
     let mut confirmed: Vec<EventId> = crowd(&fixture, work).await.into_iter().flatten().collect();
     apply(&outbox, &Selection::default(), &Verb::Redrive, ALL).await;
-    confirmed.extend(settle(&outbox, &Fate::Published).await);
+    confirmed.extend(settle(&outbox, &Disposition::Published).await);
     assert_eq!(sorted(confirmed), sorted(ids(&events)), "each once, none lost");
 }

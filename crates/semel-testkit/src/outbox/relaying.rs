@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::event::{Envelope, EventId};
-use semel_core::outbox::{Lane, Pass, Relay, RelayBuilder, Status, Verb};
+use semel_core::event::{Event, EventId};
+use semel_core::outbox::{Partition, Pass, Relay, RelayBuilder, Status, Verb};
 
 use super::OutboxFixture;
 use super::broker::Broker;
@@ -28,10 +28,10 @@ pub(super) async fn drain<O: Outbox>(outbox: &Arc<O>, broker: &Broker) -> Pass {
 /// What is appended is published once, whole, under its number.
 pub async fn everything_is_published_once<F: OutboxFixture>(fixture: F) {
     let tell = |at: usize| {
-        let builder = Envelope::builder("acme", "order.placed", "/orders");
+        let builder = Event::builder("acme", "order.placed", "/orders");
         built(builder.about("order", &format!("{}", at % 7)).payload("text/plain", at.to_string()))
     };
-    let mut events: Vec<Envelope> = (0..40).map(tell).collect();
+    let mut events: Vec<Event> = (0..40).map(tell).collect();
     events.extend(super::scene::events(20));
     let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
     let pass = drain(&outbox, &broker).await;
@@ -66,12 +66,13 @@ pub async fn a_pass_carries_one_batch<F: OutboxFixture>(fixture: F) {
 
 /// No call to the broker holds two events of one lane: the second leaves when the first is there.
 pub async fn a_lane_is_published_one_by_one<F: OutboxFixture>(fixture: F) {
-    let events: Vec<Envelope> = (0..30).map(|at| about(&format!("{}", at % 3))).collect();
+    let events: Vec<Event> = (0..30).map(|at| about(&format!("{}", at % 3))).collect();
     let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
     drain(&outbox, &broker).await;
-    let lane_of = |id: &EventId| events.iter().find(|event| event.id() == *id).and_then(Lane::of);
+    let lane_of =
+        |id: &EventId| events.iter().find(|event| event.id() == *id).and_then(Partition::of);
     for call in broker.calls() {
-        let lanes: HashSet<Lane> = call.iter().filter_map(lane_of).collect();
+        let lanes: HashSet<Partition> = call.iter().filter_map(lane_of).collect();
         assert_eq!(lanes.len(), call.len(), "{call:?}");
     }
     assert_eq!(broker.confirmed().len(), 30);
@@ -82,7 +83,7 @@ pub async fn a_lane_is_published_one_by_one<F: OutboxFixture>(fixture: F) {
 pub async fn tenants_are_kept_apart<F: OutboxFixture>(fixture: F) {
     let id = EventId::generate();
     let tell = |tenant: &str| {
-        built(Envelope::builder(tenant, "order.placed", "/orders").id(id).about("order", "1"))
+        built(Event::builder(tenant, "order.placed", "/orders").id(id).about("order", "1"))
     };
     let events = ["acme", "globex", "ACME"].map(tell);
     let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
@@ -96,7 +97,7 @@ pub async fn tenants_are_kept_apart<F: OutboxFixture>(fixture: F) {
 /// Events that a publisher is given carry what the handler needs to parse them.
 pub async fn a_payload_parses_on_the_other_side<F: OutboxFixture>(fixture: F) {
     let said = ("ord_1".to_owned(), 1_999_u64, vec![Some(0.1), None], "\u{1f680}".to_owned());
-    let event = built(Envelope::builder("acme", "order.placed", "/orders").json(&said));
+    let event = built(Event::builder("acme", "order.placed", "/orders").json(&said));
     let (outbox, broker) = (Arc::new(holding(&fixture, &[event]).await), Broker::new());
     drain(&outbox, &broker).await;
     let heard = broker.confirmed()[0].parse::<(String, u64, Vec<Option<f64>>, String)>();
@@ -137,7 +138,7 @@ pub async fn a_relay_that_outlives_its_lease_changes_nothing<F: OutboxFixture>(f
 
 /// A relay that ends in the middle costs a try; its rows are published by the next.
 pub async fn a_relay_that_dies_loses_nothing<F: OutboxFixture>(fixture: F) {
-    let events: Vec<Envelope> = (0..6).map(|at| about(&format!("{}", at % 2))).collect();
+    let events: Vec<Event> = (0..6).map(|at| about(&format!("{}", at % 2))).collect();
     let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
     let mut held = broker.hold(events[3].id());
     let doomed = relay(&outbox, &broker).build().expect("sound settings");
@@ -154,7 +155,7 @@ pub async fn a_relay_that_dies_loses_nothing<F: OutboxFixture>(fixture: F) {
 
 /// Two relays that take turns publish everything once.
 pub async fn relays_that_take_turns_publish_once<F: OutboxFixture>(fixture: F) {
-    let events: Vec<Envelope> = (0..40).map(|at| about(&format!("{}", at % 5))).collect();
+    let events: Vec<Event> = (0..40).map(|at| about(&format!("{}", at % 5))).collect();
     let (here, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
     let there = Arc::new(fixture.outbox().await);
     let relays = [&here, &there].map(|outbox| relay(outbox, &broker).batch(3).build());

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use semel_core::event::{Builder, Envelope, EventId};
-use semel_core::outbox::{Ask, Fate, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb};
+use semel_core::event::{Builder, Event, EventId};
+use semel_core::outbox::{
+    Ask, Disposition, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
+};
 use semel_core::store::ErrorKind;
 use semel_core::{AttemptId, ErrorText};
 
@@ -16,29 +18,29 @@ pub(super) const PAST_LEASE: Duration = Duration::from_secs(601);
 pub(super) const ALL: u32 = 10_000;
 
 /// An event whose order does not matter.
-pub(super) fn event() -> Envelope {
-    built(Envelope::builder("acme", "order.placed", "/orders"))
+pub(super) fn event() -> Event {
+    built(Event::builder("acme", "order.placed", "/orders"))
 }
 
 /// An event about an order.
-pub(super) fn about(order: &str) -> Envelope {
-    built(Envelope::builder("acme", "order.placed", "/orders").about("order", order))
+pub(super) fn about(order: &str) -> Event {
+    built(Event::builder("acme", "order.placed", "/orders").about("order", order))
 }
 
-pub(super) fn built(builder: Builder) -> Envelope {
+pub(super) fn built(builder: Builder) -> Event {
     builder.build().expect("a valid event")
 }
 
-pub(super) fn events(count: usize) -> Vec<Envelope> {
+pub(super) fn events(count: usize) -> Vec<Event> {
     (0..count).map(|_| event()).collect()
 }
 
-pub(super) fn ids<'a>(events: impl IntoIterator<Item = &'a Envelope>) -> Vec<EventId> {
-    events.into_iter().map(Envelope::id).collect()
+pub(super) fn ids<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<EventId> {
+    events.into_iter().map(Event::id).collect()
 }
 
 /// Appends events in a transaction of their own and commits it.
-pub(super) async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, events: &[Envelope]) {
+pub(super) async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, events: &[Event]) {
     loop {
         let mut transaction = fixture.begin(outbox).await;
         let written = outbox.append(F::connection(&mut transaction), events).await;
@@ -51,7 +53,7 @@ pub(super) async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, event
 }
 
 /// A fixture's outbox that holds these events.
-pub(super) async fn holding<F: OutboxFixture>(fixture: &F, events: &[Envelope]) -> F::Outbox {
+pub(super) async fn holding<F: OutboxFixture>(fixture: &F, events: &[Event]) -> F::Outbox {
     let outbox = fixture.outbox().await;
     put(fixture, &outbox, events).await;
     outbox
@@ -75,7 +77,7 @@ pub(super) async fn claim_one<O: Outbox>(outbox: &O) -> Leased {
 }
 
 pub(super) fn id_of(leased: &Leased) -> EventId {
-    leased.envelope.as_ref().map(Envelope::id).expect("the row can be read")
+    leased.envelope.as_ref().map(Event::id).expect("the row can be read")
 }
 
 pub(super) fn leased_ids(leased: &[Leased]) -> Vec<EventId> {
@@ -87,23 +89,27 @@ pub(super) fn sorted(mut ids: Vec<EventId>) -> Vec<EventId> {
     ids
 }
 
-pub(super) async fn mark<O: Outbox>(outbox: &O, ticket: Ticket, fate: Fate) -> Marked {
-    let marked = outbox.mark(&[(ticket, fate)]).await.expect("a mark");
+pub(super) async fn mark<O: Outbox>(
+    outbox: &O,
+    ticket: Ticket,
+    disposition: Disposition,
+) -> Marked {
+    let marked = outbox.mark(&[(ticket, disposition)]).await.expect("a mark");
     let [marked] = marked[..] else { panic!("one answer per row: {marked:?}") };
     marked
 }
 
 /// Marks rows that are still leased.
-pub(super) async fn mark_all<O: Outbox>(outbox: &O, leased: &[Leased], fate: &Fate) {
-    let marks: Vec<_> = leased.iter().map(|row| (row.ticket, fate.clone())).collect();
+pub(super) async fn mark_all<O: Outbox>(outbox: &O, leased: &[Leased], disposition: &Disposition) {
+    let marks: Vec<_> = leased.iter().map(|row| (row.ticket, disposition.clone())).collect();
     let marked = outbox.mark(&marks).await.expect("a mark");
     assert_eq!(marked, vec![Marked::Done; leased.len()]);
 }
 
 /// Claims what is claimable, once, and marks all of it.
-pub(super) async fn settle<O: Outbox>(outbox: &O, fate: &Fate) -> Vec<EventId> {
+pub(super) async fn settle<O: Outbox>(outbox: &O, disposition: &Disposition) -> Vec<EventId> {
     let leased = claim_all(outbox).await;
-    mark_all(outbox, &leased, fate).await;
+    mark_all(outbox, &leased, disposition).await;
     leased_ids(&leased)
 }
 
@@ -117,24 +123,31 @@ pub(super) async fn apply<O: Outbox>(
     outbox.apply(selection, verb, None, limit).await.expect("a verb").changed
 }
 
-pub(super) fn later(after: Duration) -> Fate {
-    Fate::Later { after, error: ErrorText::new("not now") }
+pub(super) fn later(after: Duration) -> Disposition {
+    Disposition::Later { after, error: ErrorText::new("not now") }
 }
 
-pub(super) fn retry(after: Duration) -> Fate {
-    Fate::Retry { after, error: ErrorText::new("no luck") }
+pub(super) fn retry(after: Duration) -> Disposition {
+    Disposition::Retry { after, error: ErrorText::new("no luck") }
 }
 
-pub(super) fn dead() -> Fate {
-    Fate::Dead { error: ErrorText::new("no hope"), holds_lane: false }
+pub(super) fn dead() -> Disposition {
+    Disposition::Dead { error: ErrorText::new("no hope"), holds_lane: false }
 }
 
-pub(super) fn dead_in_the_way() -> Fate {
-    Fate::Dead { error: ErrorText::new("no hope"), holds_lane: true }
+pub(super) fn dead_in_the_way() -> Disposition {
+    Disposition::Dead { error: ErrorText::new("no hope"), holds_lane: true }
 }
 
-pub(super) fn every_fate() -> [Fate; 6] {
-    [Fate::Published, retry(LEASE), dead(), dead_in_the_way(), Fate::Untried, later(LEASE)]
+pub(super) fn every_fate() -> [Disposition; 6] {
+    [
+        Disposition::Published,
+        retry(LEASE),
+        dead(),
+        dead_in_the_way(),
+        Disposition::Untried,
+        later(LEASE),
+    ]
 }
 
 /// A lease that nobody has.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::event::Envelope;
+use semel_core::event::Event;
 use semel_core::executor::Unit;
 use semel_core::outbox::Outbox;
 use semel_core::store::TransactionalStore;
@@ -40,7 +40,7 @@ async fn executor<F: OutboxFixture<Outbox: Both>>(fixture: &F) -> (Executor<F::O
 /// Appends events and ends like this.
 async fn tell<S: Both>(
     executor: &Executor<S>,
-    events: Vec<Envelope>,
+    events: Vec<Event>,
     end: Result<&str, &str>,
 ) -> Answer {
     let end = end.map(str::to_owned).map_err(str::to_owned);
@@ -134,7 +134,7 @@ pub async fn a_repeated_command_tells_nothing_twice<F: OutboxFixture<Outbox: Bot
 /// Events say which operation they come of, unless they name another cause.
 pub async fn events_carry_their_operation<F: OutboxFixture<Outbox: Both>>(fixture: F) {
     let (executor, outbox) = executor(&fixture).await;
-    let named = Envelope::builder("acme", "order.placed", "/orders").causation_id("a letter");
+    let named = Event::builder("acme", "order.placed", "/orders").causation_id("a letter");
     let told = tell(&executor, vec![event(), built(named)], Ok("placed")).await.expect("it runs");
     let operation = told.receipt().map(|receipt| receipt.operation_id.to_string());
     let leased = claim_all(&outbox).await;

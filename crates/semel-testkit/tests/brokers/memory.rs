@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::event::{Envelope, Unreadable};
-use semel_core::inbox::{Answer, Message, Source, SourceError};
+use semel_core::event::{Event, Unreadable};
+use semel_core::inbox::{BrokerReply, Message, Source, SourceError};
 use semel_core::outbox::{PublishError, Publisher, partition};
 use semel_testkit::BrokerFixture;
 use tokio::sync::Notify;
@@ -174,7 +174,7 @@ impl BrokerFixture for Memory {
 pub(crate) struct Publishing(Arc<Broker>);
 
 impl Publisher for Publishing {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         if self.0.state().away {
             let text = "it is away".to_owned();
             let answer = match self.0.flaw {
@@ -266,7 +266,7 @@ impl Source for Bringing {
             match self.look() {
                 Ok(brought) => {
                     if self.broker.flaw == Flaw::LosesWithADroppedNext {
-                        let _ = brought.answer(Answer::Ack).await;
+                        let _ = brought.answer(BrokerReply::Ack).await;
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                     return Ok(brought);
@@ -306,8 +306,8 @@ impl Brought {
 }
 
 impl Message for Brought {
-    fn envelope(&self) -> Result<Envelope, Unreadable> {
-        Envelope::from_json(&self.body, None)
+    fn envelope(&self) -> Result<Event, Unreadable> {
+        Event::from_json(&self.body, None)
     }
 
     fn raw(&self) -> Bytes {
@@ -329,18 +329,18 @@ impl Message for Brought {
         }
     }
 
-    async fn answer(&self, answer: Answer) -> Result<(), SourceError> {
+    async fn answer(&self, answer: BrokerReply) -> Result<(), SourceError> {
         match answer {
-            Answer::Ack if self.broker.flaw == Flaw::IgnoresAcks => Ok(()),
-            Answer::Ack => self.change(|entry| entry.done = true),
-            Answer::Later(span) => {
+            BrokerReply::Ack if self.broker.flaw == Flaw::IgnoresAcks => Ok(()),
+            BrokerReply::Ack => self.change(|entry| entry.done = true),
+            BrokerReply::Later(span) => {
                 let span = match self.broker.flaw {
                     Flaw::PutsOffForNothing => Duration::ZERO,
                     _ => span,
                 };
                 self.change(|entry| (entry.due, entry.put_off) = (Instant::now() + span, true))
             }
-            Answer::Nothing => Ok(()),
+            BrokerReply::Nothing => Ok(()),
         }
     }
 }

@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel_core::event::{Envelope, EventId};
+use semel_core::event::{Event, EventId};
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Fate, Leased, Marked, Outbox, Row, Selection, Status,
-    Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, Selection,
+    Status, Ticket, Verb,
 };
 use semel_core::store::Result;
 use semel_core::{AttemptId, Clock, ErrorText, Timestamp};
@@ -84,7 +84,7 @@ pub(crate) struct WrongOutbox {
 #[derive(Default)]
 struct Seen {
     /// What was appended, by the name under which memory has it.
-    originals: HashMap<(String, EventId), Envelope>,
+    originals: HashMap<(String, EventId), Event>,
     /// The leases that were given and not marked.
     leases: HashMap<u64, AttemptId>,
     cursor: u64,
@@ -96,13 +96,13 @@ impl WrongOutbox {
     }
 
     /// The event as memory is to have it.
-    fn disguise(&self, event: &Envelope) -> Envelope {
+    fn disguise(&self, event: &Event) -> Event {
         let tenant = match self.wrong {
             Wrong::FoldsTenants => event.tenant().to_lowercase(),
             _ => event.tenant().to_owned(),
         };
         let id = if self.is(Wrong::TakesTwice) { EventId::generate() } else { event.id() };
-        let mut builder = Envelope::builder(&tenant, event.kind(), event.source()).id(id);
+        let mut builder = Event::builder(&tenant, event.kind(), event.source()).id(id);
         builder = builder.payload(event.content_type(), event.payload().clone());
         if let Some(about) = event.aggregate().filter(|_| !self.is(Wrong::ForgetsLanes)) {
             builder = builder.about(&about.kind, &about.id);
@@ -111,7 +111,7 @@ impl WrongOutbox {
         let name = (tenant, id);
         let mut original = event.clone();
         if self.is(Wrong::CutsPayloads) && event.payload().len() > 65_536 {
-            let mut cut = Envelope::builder(event.tenant(), event.kind(), event.source());
+            let mut cut = Event::builder(event.tenant(), event.kind(), event.source());
             cut = cut.id(event.id()).payload(event.content_type(), event.payload().slice(..65_536));
             original = cut.build().expect("still valid");
         }
@@ -120,7 +120,7 @@ impl WrongOutbox {
     }
 
     /// The event as it was appended.
-    fn reveal(&self, disguised: Envelope) -> Envelope {
+    fn reveal(&self, disguised: Event) -> Event {
         let name = (disguised.tenant().to_owned(), disguised.id());
         let original = self.seen.lock().expect("sound").originals.get(&name).cloned();
         original.expect("it was appended").with_sequence(disguised.sequence().expect("a number"))
@@ -131,38 +131,38 @@ impl WrongOutbox {
         let mut selection = selection.clone();
         if self.is(Wrong::TakesTwice) && !selection.ids.is_empty() {
             let seen = self.seen.lock().expect("sound");
-            let wanted = |original: &Envelope| selection.ids.contains(&original.id());
+            let wanted = |original: &Event| selection.ids.contains(&original.id());
             let names = seen.originals.iter().filter(|(_, original)| wanted(original));
             selection.ids = names.map(|((_, id), _)| *id).collect();
         }
         selection
     }
 
-    fn fate(&self, fate: &Fate) -> Fate {
-        match fate {
-            Fate::Untried if self.is(Wrong::CountsUntried) => {
-                Fate::Retry { after: Duration::ZERO, error: ErrorText::new("not tried") }
+    fn disposition(&self, disposition: &Disposition) -> Disposition {
+        match disposition {
+            Disposition::Untried if self.is(Wrong::CountsUntried) => {
+                Disposition::Retry { after: Duration::ZERO, error: ErrorText::new("not tried") }
             }
-            Fate::Retry { after, error } => {
+            Disposition::Retry { after, error } => {
                 let after = if self.is(Wrong::NeverRests) { Duration::ZERO } else { *after };
-                Fate::Retry { after, error: self.words(error) }
+                Disposition::Retry { after, error: self.words(error) }
             }
-            Fate::Dead { error, holds_lane } => {
+            Disposition::Dead { error, holds_lane } => {
                 let holds_lane = match self.wrong {
                     Wrong::DeadHoldNothing => false,
                     Wrong::DeadHoldAlways => true,
                     _ => *holds_lane,
                 };
-                Fate::Dead { error: self.words(error), holds_lane }
+                Disposition::Dead { error: self.words(error), holds_lane }
             }
-            Fate::Later { after, error } if self.is(Wrong::CountsLater) => {
-                Fate::Retry { after: *after, error: error.clone() }
+            Disposition::Later { after, error } if self.is(Wrong::CountsLater) => {
+                Disposition::Retry { after: *after, error: error.clone() }
             }
-            Fate::Later { after, error } => {
+            Disposition::Later { after, error } => {
                 let after = if self.is(Wrong::NeverLater) { Duration::ZERO } else { *after };
-                Fate::Later { after, error: self.words(error) }
+                Disposition::Later { after, error: self.words(error) }
             }
-            Fate::Published | Fate::Untried => fate.clone(),
+            Disposition::Published | Disposition::Untried => disposition.clone(),
         }
     }
 
@@ -192,7 +192,8 @@ impl WrongOutbox {
                 let mut leased = self.outbox.claim(all).await?;
                 leased.sort_by_key(|row| row.ticket.sequence);
                 let rest = leased.split_off(leased.len().min(ask.limit as usize));
-                let rest: Vec<_> = rest.iter().map(|row| (row.ticket, Fate::Untried)).collect();
+                let rest: Vec<_> =
+                    rest.iter().map(|row| (row.ticket, Disposition::Untried)).collect();
                 let _ = self.outbox.mark(&rest).await?;
                 Ok(leased)
             }
@@ -204,9 +205,8 @@ impl WrongOutbox {
 impl Outbox for WrongOutbox {
     type Connection = Self;
 
-    async fn append(&self, connection: &mut Self, events: &[Envelope]) -> Result<()> {
-        let disguised: Vec<Envelope> =
-            events.iter().map(|event| connection.disguise(event)).collect();
+    async fn append(&self, connection: &mut Self, events: &[Event]) -> Result<()> {
+        let disguised: Vec<Event> = events.iter().map(|event| connection.disguise(event)).collect();
         let outbox = connection.outbox.clone();
         outbox.append(&mut connection.outbox, &disguised).await
     }
@@ -229,14 +229,14 @@ impl Outbox for WrongOutbox {
         Ok(leased)
     }
 
-    async fn mark(&self, marks: &[(Ticket, Fate)]) -> Result<Vec<Marked>> {
+    async fn mark(&self, marks: &[(Ticket, Disposition)]) -> Result<Vec<Marked>> {
         let mut ours = Vec::new();
         {
             let mut seen = self.seen.lock().expect("sound");
-            for (ticket, fate) in marks {
+            for (ticket, disposition) in marks {
                 let token = seen.leases.get(&ticket.sequence).copied();
                 let token = token.filter(|_| self.is(Wrong::NoToken)).unwrap_or(ticket.token);
-                ours.push((Ticket { token, ..*ticket }, self.fate(fate)));
+                ours.push((Ticket { token, ..*ticket }, self.disposition(disposition)));
                 if seen.leases.get(&ticket.sequence) == Some(&token) {
                     seen.leases.remove(&ticket.sequence);
                 }
@@ -285,7 +285,8 @@ impl Outbox for WrongOutbox {
             for row in self.outbox.list(&leased, None, limit).await? {
                 let token = self.seen.lock().expect("sound").leases.get(&row.sequence).copied();
                 let ticket = token.map(|token| Ticket { sequence: row.sequence, token });
-                let marks: Vec<_> = ticket.into_iter().map(|one| (one, Fate::Untried)).collect();
+                let marks: Vec<_> =
+                    ticket.into_iter().map(|one| (one, Disposition::Untried)).collect();
                 let _ = self.outbox.mark(&marks).await?;
             }
         }

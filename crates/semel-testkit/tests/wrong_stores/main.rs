@@ -24,7 +24,7 @@ fn missed(wrong: Wrong) -> Vec<&'static str> {
         "identity",
         "limits",
         "listing",
-        "parcels",
+        "retry_payloads",
         "concurrency",
     ];
     let ours = |name: &&str| name.split("::").next().is_some_and(|group| verbs.contains(&group));
@@ -220,15 +220,15 @@ fn a_store_that_matches_ids_loosely_is_found() {
 }
 
 #[test]
-fn a_store_that_forgets_parcels_is_found() {
+fn a_store_that_forgets_retry_payloads_is_found() {
     assert_found(
         Wrong::ForgetsParcels,
         &[
-            "parcels::a_failure_keeps_the_parcel",
-            "parcels::a_burial_keeps_the_parcel",
-            "parcels::a_suspension_keeps_the_parcel",
-            "parcels::a_sweeps_suspension_keeps_the_parcel",
-            "parcels::a_redrive_keeps_the_parcel",
+            "retry_payloads::a_failure_keeps_the_retry_payload",
+            "retry_payloads::a_burial_keeps_the_retry_payload",
+            "retry_payloads::a_suspension_keeps_the_retry_payload",
+            "retry_payloads::a_sweeps_suspension_keeps_the_retry_payload",
+            "retry_payloads::a_redrive_keeps_the_retry_payload",
         ],
     );
 }

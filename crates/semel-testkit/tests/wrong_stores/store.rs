@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use semel_core::store::memory::MemoryStore;
 use semel_core::store::{
-    Change, Cursor, Draft, Ending, Filter, Finding, Guarantee, Inspect, Listed, Opened, Page,
-    Peeked, Renewed, Renewer, Result, Settled, Store, Swapped, Swept, Tally,
+    Change, Cursor, Draft, Filter, Finding, Guarantee, Inspect, Listed, Opened, Page, Peeked,
+    Renewed, Renewer, Result, Settled, Settlement, Store, Swapped, Swept, Tally,
 };
 use semel_core::{
     Clock, Digest, Entry, ErrorText, Key, Lease, OnCrash, Record, Recorded, State, Timestamp,
@@ -69,7 +69,7 @@ pub(crate) enum Wrong {
     PrefixScope,
     /// The filter on ids matches those that contain it.
     LooseId,
-    /// Every ending takes the parcel away.
+    /// Every settlement takes the retry payload away.
     ForgetsParcels,
     /// A survey leaves out more than the bytes.
     SurveysTooLittle,
@@ -104,7 +104,7 @@ impl WrongStore {
     /// The record as this store shows it.
     fn show(&self, record: Record) -> Record {
         let forgotten = self.is(Wrong::ForgetsParcels) && record.state != State::Running;
-        Record { parcel: record.parcel.clone().filter(|_| !forgotten), ..record }
+        Record { retry_payload: record.retry_payload.clone().filter(|_| !forgotten), ..record }
     }
 
     async fn of(&self, digest: Digest) -> Option<(Key, Peeked)> {
@@ -128,21 +128,21 @@ impl WrongStore {
         }
     }
 
-    fn spoil(&self, ending: &Ending) -> Ending {
+    fn spoil(&self, settlement: &Settlement) -> Settlement {
         let cut = |error: &ErrorText| {
             let text = error.as_str();
             let end = (0..=text.len().min(255)).rev().find(|at| text.is_char_boundary(*at));
             ErrorText::new(&text[..end.unwrap_or(0)])
         };
-        match ending {
-            Ending::Failed { error, retry_after, keep } if self.is(Wrong::CutsWords) => {
-                Ending::Failed { error: cut(error), retry_after: *retry_after, keep: *keep }
+        match settlement {
+            Settlement::Failed { error, retry_after, keep } if self.is(Wrong::CutsWords) => {
+                Settlement::Failed { error: cut(error), retry_after: *retry_after, keep: *keep }
             }
-            Ending::Succeeded { outcome: Recorded::Whole(outcome), keep }
+            Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep }
                 if self.is(Wrong::OmitsLarge) && outcome.size() > 65_536 =>
             {
                 let bytes = outcome.size() as u64;
-                Ending::Succeeded { outcome: Recorded::Omitted { bytes }, keep: *keep }
+                Settlement::Succeeded { outcome: Recorded::Omitted { bytes }, keep: *keep }
             }
             other => other.clone(),
         }
@@ -160,7 +160,7 @@ impl Store for WrongStore {
             && record.state == State::Running
             && !record.held(*now)
         {
-            let gone = Change::End(Ending::Removed);
+            let gone = Change::Settle(Settlement::Removed);
             let _ = self.store.swap(&draft.key, record.version(), &gone).await?;
             return self.store.open(&draft).await;
         }
@@ -177,7 +177,7 @@ impl Store for WrongStore {
         let change = match change {
             Change::Regrant(draft) => Change::Regrant(Draft { key: key.clone(), ..draft.clone() }),
             Change::Replace(draft) => Change::Replace(Draft { key: key.clone(), ..draft.clone() }),
-            Change::End(ending) => Change::End(self.spoil(ending)),
+            Change::Settle(settlement) => Change::Settle(self.spoil(settlement)),
             Change::Redrive => Change::Redrive,
             Change::Redate => Change::Redate,
         };
@@ -191,7 +191,7 @@ impl Store for WrongStore {
         };
         match change {
             Change::Regrant(draft) if self.is(Wrong::DeletesThenInserts) => {
-                let gone = Change::End(Ending::Removed);
+                let gone = Change::Settle(Settlement::Removed);
                 if self.store.swap(&key, judged, &gone).await? == Swapped::Lost {
                     return Ok(Swapped::Lost);
                 }
@@ -208,16 +208,17 @@ impl Store for WrongStore {
         }
     }
 
-    async fn settle(&self, lease: &Lease, ending: &Ending) -> Result<Settled> {
-        let ending = self.spoil(ending);
+    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
+        let settlement = self.spoil(settlement);
         if self.is(Wrong::SettlesTwice)
             && let Some((key, Peeked { record, .. })) = self.of(lease.digest).await
             && (record.fence, record.attempt_id) == (lease.fence, lease.attempt_id)
         {
-            let swapped = self.store.swap(&key, record.version(), &Change::End(ending)).await?;
+            let swapped =
+                self.store.swap(&key, record.version(), &Change::Settle(settlement)).await?;
             return Ok(if swapped == Swapped::Lost { Settled::Lost } else { Settled::Done });
         }
-        self.store.settle(&self.take_for(lease).await, &ending).await
+        self.store.settle(&self.take_for(lease).await, &settlement).await
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
@@ -242,7 +243,7 @@ impl Store for WrongStore {
                     continue;
                 }
                 if self.is(Wrong::SweepsLapsed) && record.on_crash == OnCrash::Rerun {
-                    let gone = Change::End(Ending::Removed);
+                    let gone = Change::Settle(Settlement::Removed);
                     let _ = self.store.swap(&key, record.version(), &gone).await?;
                     more.removed += 1;
                 } else if self.is(Wrong::NeverSuspends) && record.on_crash == OnCrash::Hold {

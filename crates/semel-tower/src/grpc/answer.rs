@@ -4,16 +4,16 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Body as HttpBody;
-use semel_core::{Outcome, Receipt, Recorded, Settlement};
+use semel_core::{Finish, Outcome, Receipt, Recorded};
 use tonic::{Code, Status};
 
 use super::codes::{Answered, FATE};
 use super::frame::PREFIX;
 use super::rules::Rules;
 use crate::body::{Body, Collected, collect};
-use crate::envelope::{self, Damaged, Envelope};
-use crate::fate::Fate;
 use crate::http::REPLAYED;
+use crate::settle_as::SettleAs;
+use crate::stored_response::{self, Damaged, StoredResponse};
 
 /// What a handler's response means for the claim that it was made under.
 ///
@@ -21,7 +21,7 @@ use crate::http::REPLAYED;
 pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
     response: Response<B>,
     rules: &Rules,
-) -> Settlement<Response<Body<B>>> {
+) -> Finish<Response<Body<B>>> {
     let (mut parts, body) = response.into_parts();
     match collect(body, rules.max_response.saturating_add(PREFIX)).await {
         Collected::Whole { data, mut trailers } => {
@@ -53,13 +53,13 @@ enum Weighed {
 }
 
 impl Weighed {
-    fn settle<A>(self, answer: A) -> Settlement<A> {
+    fn settle<A>(self, answer: A) -> Finish<A> {
         match self {
-            Self::Done(outcome) => Settlement::Complete { answer, outcome },
-            Self::Refused(outcome) => Settlement::Refuse { answer, outcome },
-            Self::Released => Settlement::Release { answer },
-            Self::Failed(code) => Settlement::Fail { answer, error: said(code) },
-            Self::Doubted(code) => Settlement::Doubt { answer, error: said(code) },
+            Self::Done(outcome) => Finish::Complete { answer, outcome },
+            Self::Refused(outcome) => Finish::Refuse { answer, outcome },
+            Self::Released => Finish::Release { answer },
+            Self::Failed(code) => Finish::Fail { answer, error: said(code) },
+            Self::Doubted(code) => Finish::Doubt { answer, error: said(code) },
         }
     }
 }
@@ -72,28 +72,29 @@ fn said(code: Code) -> String {
 fn weigh(parts: &Parts, trailers: &HeaderMap, data: &Bytes, rules: &Rules) -> Weighed {
     let bytes = data.len() as u64;
     let (early, late) = (code_in(&parts.headers), code_in(trailers));
-    let said = parts.extensions.get::<Fate>().copied();
+    let said = parts.extensions.get::<SettleAs>().copied();
     let Some(code) = early.or(late).or_else(|| code_of(parts.status)) else {
-        let fate = if bytes == 0 { Fate::Fail } else { Fate::Keep };
+        let fate = if bytes == 0 { SettleAs::Fail } else { SettleAs::Keep };
         return omitted(said.unwrap_or(fate), None, bytes);
     };
     let answered = Answered { code, headers: &parts.headers, trailers, data };
     match said.unwrap_or_else(|| rules.codes.fate(&answered)) {
         // Not an answer of gRPC's, so none that could be given again.
-        Fate::Keep if early.or(late).is_none() => Weighed::Refused(Recorded::Omitted { bytes }),
-        Fate::Keep => {
+        SettleAs::Keep if early.or(late).is_none() => Weighed::Refused(Recorded::Omitted { bytes }),
+        SettleAs::Keep => {
             let blocks = [&parts.headers, trailers];
-            let stored = envelope::encode(parts.status, blocks, data, |name| rules.keeps(name));
-            let outcome = Recorded::Whole(Outcome::new(Envelope::GRPC, stored));
+            let stored =
+                stored_response::encode(parts.status, blocks, data, |name| rules.keeps(name));
+            let outcome = Recorded::Whole(Outcome::new(StoredResponse::GRPC, stored));
             if code == Code::Ok { Weighed::Done(outcome) } else { Weighed::Refused(outcome) }
         }
         // tonic says this where a handler's answer is larger than it may send: it has been given.
-        Fate::Release | Fate::Fail if early.is_none() && late == Some(Code::OutOfRange) => {
+        SettleAs::Release | SettleAs::Fail if early.is_none() && late == Some(Code::OutOfRange) => {
             Weighed::Done(Recorded::Omitted { bytes })
         }
-        Fate::Release => Weighed::Released,
-        Fate::Fail => Weighed::Failed(code),
-        Fate::Doubt => Weighed::Doubted(code),
+        SettleAs::Release => Weighed::Released,
+        SettleAs::Fail => Weighed::Failed(code),
+        SettleAs::Doubt => Weighed::Doubted(code),
     }
 }
 
@@ -101,14 +102,14 @@ fn weigh(parts: &Parts, trailers: &HeaderMap, data: &Bytes, rules: &Rules) -> We
 fn weigh_part(parts: &Parts, bytes: u64, rules: &Rules) -> Weighed {
     let early = code_in(&parts.headers);
     let code = early.or_else(|| code_of(parts.status));
-    let said = parts.extensions.get::<Fate>().copied();
+    let said = parts.extensions.get::<SettleAs>().copied();
     let fate = said.unwrap_or_else(|| match code {
         // A head alone says nothing: a proxy may have sent it before the handler ran.
-        None if bytes == 0 => Fate::Doubt,
+        None if bytes == 0 => SettleAs::Doubt,
         // What came of it is an answer's message: the handler did what it does, and must not do it
         // again.
-        None | Some(Code::Ok) => Fate::Keep,
-        Some(_) if early.is_some() => Fate::Fail,
+        None | Some(Code::Ok) => SettleAs::Keep,
+        Some(_) if early.is_some() => SettleAs::Fail,
         // The page of something that does not speak gRPC, of which the end says no more.
         Some(code) => {
             let none = HeaderMap::new();
@@ -120,14 +121,14 @@ fn weigh_part(parts: &Parts, bytes: u64, rules: &Rules) -> Weighed {
 }
 
 /// What becomes of a claim whose answer cannot be kept. Without a code it is taken for a success.
-fn omitted(fate: Fate, code: Option<Code>, bytes: u64) -> Weighed {
+fn omitted(fate: SettleAs, code: Option<Code>, bytes: u64) -> Weighed {
     let outcome = Recorded::Omitted { bytes };
     match (fate, code) {
-        (Fate::Keep, None | Some(Code::Ok)) => Weighed::Done(outcome),
-        (Fate::Keep, Some(_)) => Weighed::Refused(outcome),
-        (Fate::Release, _) => Weighed::Released,
-        (Fate::Fail, code) => Weighed::Failed(code.unwrap_or(Code::Unknown)),
-        (Fate::Doubt, code) => Weighed::Doubted(code.unwrap_or(Code::Unknown)),
+        (SettleAs::Keep, None | Some(Code::Ok)) => Weighed::Done(outcome),
+        (SettleAs::Keep, Some(_)) => Weighed::Refused(outcome),
+        (SettleAs::Release, _) => Weighed::Released,
+        (SettleAs::Fail, code) => Weighed::Failed(code.unwrap_or(Code::Unknown)),
+        (SettleAs::Doubt, code) => Weighed::Doubted(code.unwrap_or(Code::Unknown)),
     }
 }
 
@@ -157,10 +158,11 @@ pub(super) fn replay<B: HttpBody<Data = Bytes>>(
     outcome: &Outcome,
     receipt: Receipt,
 ) -> Result<Response<Body<B>>, Damaged> {
-    if outcome.content_type() != Envelope::GRPC {
+    if outcome.content_type() != StoredResponse::GRPC {
         return Err(Damaged::Invalid("content type"));
     }
-    let Envelope { status, mut headers, mut trailers, body } = Envelope::decode(outcome.body())?;
+    let StoredResponse { status, mut headers, mut trailers, body } =
+        StoredResponse::decode(outcome.body())?;
     let mark = HeaderValue::from_static("true");
     let body = if headers.contains_key(Status::GRPC_STATUS) {
         // It had trailers only, which are its headers.

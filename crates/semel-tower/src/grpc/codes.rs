@@ -9,7 +9,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 use super::frame;
-use crate::fate::Fate;
+use crate::settle_as::SettleAs;
 
 /// Which answers are kept, by their code.
 ///
@@ -17,8 +17,8 @@ use crate::fate::Fate;
 ///
 /// | code | fate |
 /// |---|---|
-/// | `INVALID_ARGUMENT`, `UNIMPLEMENTED` | [`Fate::Release`]: the call was refused before it did anything |
-/// | every other | [`Fate::Fail`]: it may have done something |
+/// | `INVALID_ARGUMENT`, `UNIMPLEMENTED` | [`SettleAs::Release`]: the call was refused before it did anything |
+/// | every other | [`SettleAs::Fail`]: it may have done something |
 ///
 /// `NOT_FOUND`, `PERMISSION_DENIED`, `UNAUTHENTICATED`, `FAILED_PRECONDITION`, `ALREADY_EXISTS`,
 /// `OUT_OF_RANGE` and `RESOURCE_EXHAUSTED` are among the others because a handler passes on what the
@@ -36,7 +36,7 @@ enum Kind {
     OkOnly,
     Terminal,
     Everything,
-    By(Arc<dyn Fn(&Answered<'_>) -> Fate + Send + Sync>),
+    By(Arc<dyn Fn(&Answered<'_>) -> SettleAs + Send + Sync>),
 }
 
 impl Codes {
@@ -64,21 +64,21 @@ impl Codes {
     /// Whatever `fate` says.
     ///
     /// ```
-    /// use semel_tower::grpc::{Codes, Fate};
+    /// use semel_tower::grpc::{Codes, SettleAs};
     /// use tonic::Code;
     ///
     /// let codes = Codes::by(|answer| match answer.code() {
-    ///     Code::Ok | Code::FailedPrecondition => Fate::Keep,
-    ///     Code::InvalidArgument => Fate::Release,
-    ///     _ => Fate::Fail,
+    ///     Code::Ok | Code::FailedPrecondition => SettleAs::Keep,
+    ///     Code::InvalidArgument => SettleAs::Release,
+    ///     _ => SettleAs::Fail,
     /// });
     /// ```
-    pub fn by(fate: impl Fn(&Answered<'_>) -> Fate + Send + Sync + 'static) -> Self {
+    pub fn by(fate: impl Fn(&Answered<'_>) -> SettleAs + Send + Sync + 'static) -> Self {
         Self::of(Kind::By(Arc::new(fate)))
     }
 
     /// A code that tells of a failing server (`CANCELLED`, `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
-    /// `UNAVAILABLE`, `DATA_LOSS`) and is not kept is [`Fate::Doubt`]: it says neither that the call had
+    /// `UNAVAILABLE`, `DATA_LOSS`) and is not kept is [`SettleAs::Doubt`]: it says neither that the call had
     /// its effect nor that it had none. Under [`OnCrash::Hold`](semel_core::OnCrash::Hold) it is then not run
     /// again before an operator has decided. Default: it is a failure. Has no effect on [`by`](Self::by).
     #[must_use]
@@ -87,10 +87,14 @@ impl Codes {
         self
     }
 
-    pub(super) fn fate(&self, answer: &Answered<'_>) -> Fate {
+    pub(super) fn fate(&self, answer: &Answered<'_>) -> SettleAs {
         if let Some(said) = answer.metadata(&FATE) {
             // What another process said of its own claim says nothing of this one.
-            return if said.as_bytes() == token().as_bytes() { Fate::Release } else { Fate::Fail };
+            return if said.as_bytes() == token().as_bytes() {
+                SettleAs::Release
+            } else {
+                SettleAs::Fail
+            };
         }
         let kept = match &self.kind {
             Kind::By(fate) => return fate(answer),
@@ -99,10 +103,10 @@ impl Codes {
             Kind::Terminal => answer.code == Code::Ok || is_terminal(answer.code),
         };
         match kept {
-            true => Fate::Keep,
-            false if is_refusal(answer.code) => Fate::Release,
-            false if self.doubts_errors && is_error(answer.code) => Fate::Doubt,
-            false => Fate::Fail,
+            true => SettleAs::Keep,
+            false if is_refusal(answer.code) => SettleAs::Release,
+            false if self.doubts_errors && is_error(answer.code) => SettleAs::Doubt,
+            false => SettleAs::Fail,
         }
     }
 }
@@ -211,7 +215,7 @@ impl<'a> Answered<'a> {
 mod tests {
     use super::*;
 
-    fn fates(codes: &Codes) -> Vec<(Code, Fate)> {
+    fn fates(codes: &Codes) -> Vec<(Code, SettleAs)> {
         let none = HeaderMap::new();
         let fate = |n| {
             let code = Code::from_i32(n);
@@ -221,32 +225,32 @@ mod tests {
         (0..=16).map(fate).collect()
     }
 
-    fn with(codes: &Codes, fate: Fate) -> Vec<i32> {
+    fn with(codes: &Codes, fate: SettleAs) -> Vec<i32> {
         let all = fates(codes).into_iter().filter(|(_, its)| *its == fate);
         all.map(|(code, _)| code as i32).collect()
     }
 
     #[test]
     fn each_choice_keeps_what_it_says() {
-        assert_eq!(with(&Codes::ok_only(), Fate::Keep), [0]);
-        assert_eq!(with(&Codes::terminal(), Fate::Keep), [0, 3, 6, 9, 11, 12]);
-        assert_eq!(with(&Codes::everything(), Fate::Keep), (0..=16).collect::<Vec<_>>());
+        assert_eq!(with(&Codes::ok_only(), SettleAs::Keep), [0]);
+        assert_eq!(with(&Codes::terminal(), SettleAs::Keep), [0, 3, 6, 9, 11, 12]);
+        assert_eq!(with(&Codes::everything(), SettleAs::Keep), (0..=16).collect::<Vec<_>>());
     }
 
     #[test]
     fn only_what_was_refused_before_it_did_anything_is_released() {
-        assert_eq!(with(&Codes::ok_only(), Fate::Release), [3, 12]);
+        assert_eq!(with(&Codes::ok_only(), SettleAs::Release), [3, 12]);
         let failed = [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16];
-        assert_eq!(with(&Codes::ok_only(), Fate::Fail), failed);
-        assert_eq!(with(&Codes::terminal(), Fate::Release), [0_i32; 0]);
+        assert_eq!(with(&Codes::ok_only(), SettleAs::Fail), failed);
+        assert_eq!(with(&Codes::terminal(), SettleAs::Release), [0_i32; 0]);
     }
 
     #[test]
     fn a_failing_server_may_be_doubted() {
         let doubting = Codes::ok_only().doubt_errors();
-        assert_eq!(with(&doubting, Fate::Doubt), [1, 2, 4, 13, 14, 15]);
-        assert_eq!(with(&doubting, Fate::Release), [3, 12]);
-        assert_eq!(with(&Codes::everything().doubt_errors(), Fate::Doubt), [0_i32; 0]);
+        assert_eq!(with(&doubting, SettleAs::Doubt), [1, 2, 4, 13, 14, 15]);
+        assert_eq!(with(&doubting, SettleAs::Release), [3, 12]);
+        assert_eq!(with(&Codes::everything().doubt_errors(), SettleAs::Doubt), [0_i32; 0]);
     }
 
     #[test]
@@ -256,7 +260,7 @@ mod tests {
         let none = HeaderMap::new();
         let answer =
             Answered { code: Code::NotFound, headers: &headers, trailers: &none, data: b"" };
-        assert_eq!(Codes::ok_only().fate(&answer), Fate::Release);
+        assert_eq!(Codes::ok_only().fate(&answer), SettleAs::Release);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Request, Response};
 use http_body::Body as HttpBody;
-use semel_core::{Command, Error, Fingerprint, Key, Kind, Served, Settlement, Store};
+use semel_core::{Command, Error, Fingerprint, Finish, Key, Kind, Served, Store};
 use tonic::Code;
 use tonic::server::NamedService;
 use tower_service::Service;
@@ -318,7 +318,7 @@ fn refuse<C: HttpBody<Data = Bytes>>(problem: Problem) -> Response<Body<C>> {
 async fn run<E, C>(
     responding: impl Future<Output = Result<Response<C>, E>>,
     rules: Arc<Rules>,
-) -> Settlement<Result<Response<Body<C>>, E>>
+) -> Finish<Result<Response<Body<C>>, E>>
 where
     E: std::fmt::Display,
     C: HttpBody<Data = Bytes>,
@@ -327,7 +327,7 @@ where
         Ok(response) => response,
         Err(error) => {
             // It ended without an answer, and what it did by then is done.
-            return Settlement::Doubt { error: error.to_string(), answer: Err(error) };
+            return Finish::Doubt { error: error.to_string(), answer: Err(error) };
         }
     };
     answer::settle(response, &rules).await.map(Ok)

@@ -4,14 +4,14 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body::Body as HttpBody;
-use semel_core::{Outcome, Receipt, Recorded, Settlement};
+use semel_core::{Finish, Outcome, Receipt, Recorded};
 
 use super::cors;
 use super::rules::Rules;
 use crate::body::{Body, Collected, collect};
-use crate::envelope::{self, Damaged, Envelope};
-use crate::fate::Fate;
 use crate::problem::Slug;
+use crate::settle_as::SettleAs;
+use crate::stored_response::{self, Damaged, StoredResponse};
 
 /// Marks an answer that was made by an earlier request.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -21,38 +21,38 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Only an answer that is kept is read: everything else passes on as it comes.
 pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
     response: Response<B>,
-    fate: impl FnOnce(&http::response::Parts) -> Fate,
+    fate: impl FnOnce(&http::response::Parts) -> SettleAs,
     rules: &Rules,
-) -> Settlement<Response<Body<B>>> {
+) -> Finish<Response<Body<B>>> {
     let (parts, body) = response.into_parts();
     match fate(&parts) {
-        Fate::Release => {
+        SettleAs::Release => {
             let answer = Response::from_parts(parts, Body::through(body));
-            return Settlement::Release { answer };
+            return Finish::Release { answer };
         }
-        Fate::Fail => {
+        SettleAs::Fail => {
             let error = said(&parts);
             let answer = Response::from_parts(parts, Body::through(body));
-            return Settlement::Fail { answer, error };
+            return Finish::Fail { answer, error };
         }
-        Fate::Doubt => {
+        SettleAs::Doubt => {
             let error = said(&parts);
             let answer = Response::from_parts(parts, Body::through(body));
-            return Settlement::Doubt { answer, error };
+            return Finish::Doubt { answer, error };
         }
-        Fate::Keep => {}
+        SettleAs::Keep => {}
     }
     if parts.status.is_informational() || is_event_stream(&parts.headers) {
         // It has no end that could be waited for.
         let answer = Response::from_parts(parts, Body::through(body));
-        return Settlement::Complete { answer, outcome: Recorded::Omitted { bytes: 0 } };
+        return Finish::Complete { answer, outcome: Recorded::Omitted { bytes: 0 } };
     }
     let (body, outcome) = match collect(body, rules.max_response).await {
         Collected::Whole { data, trailers } => {
             let blocks = [&parts.headers, &HeaderMap::new()];
             let keeps = |name: &_| rules.keeps(name) && !is_nominated(name, &parts.headers);
-            let stored = envelope::encode(parts.status, blocks, &data, keeps);
-            let outcome = Recorded::Whole(Outcome::new(Envelope::HTTP, stored));
+            let stored = stored_response::encode(parts.status, blocks, &data, keeps);
+            let outcome = Recorded::Whole(Outcome::new(StoredResponse::HTTP, stored));
             (Body::with_trailers(data, trailers), outcome)
         }
         // The handler did what it does before it answered. Whatever becomes of the answer's body,
@@ -65,8 +65,8 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
     let refused = parts.status.is_client_error() || parts.status.is_server_error();
     let answer = Response::from_parts(parts, body);
     match refused {
-        true => Settlement::Refuse { answer, outcome },
-        false => Settlement::Complete { answer, outcome },
+        true => Finish::Refuse { answer, outcome },
+        false => Finish::Complete { answer, outcome },
     }
 }
 
@@ -84,10 +84,10 @@ pub(super) fn replay<B: HttpBody<Data = Bytes>>(
     receipt: Receipt,
     origin: Option<&HeaderValue>,
 ) -> Result<Response<Body<B>>, Damaged> {
-    if outcome.content_type() != Envelope::HTTP {
+    if outcome.content_type() != StoredResponse::HTTP {
         return Err(Damaged::Invalid("content type"));
     }
-    let Envelope { status, headers, body, .. } = Envelope::decode(outcome.body())?;
+    let StoredResponse { status, headers, body, .. } = StoredResponse::decode(outcome.body())?;
     let mut response = Response::new(Body::whole(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;

@@ -296,7 +296,7 @@ async fn point<S: Store>(
         .on_crash(OnCrash::Rerun)
         .on_failure(OnFailure::Retry);
     let written = executor.serve(command, |_| async move {
-        semel_core::Settlement::Complete { answer: (), outcome: Recorded::Whole(outcome) }
+        semel_core::Finish::Complete { answer: (), outcome: Recorded::Whole(outcome) }
     });
     written.await.map(|_| ())
 }

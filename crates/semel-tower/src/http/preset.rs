@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use http::response::Parts;
 
-use crate::fate::Fate;
+use crate::settle_as::SettleAs;
 
 /// Which answers are kept, by their status.
 ///
@@ -14,13 +14,13 @@ use crate::fate::Fate;
 ///
 /// | status | fate |
 /// |---|---|
-/// | 400, 405, 406, 411, 413 to 417, 421, 422, 425, 426, 428, 431 | [`Fate::Release`]: about the form of the request, said before it did anything |
-/// | every other | [`Fate::Fail`]: it may have done something |
+/// | 400, 405, 406, 411, 413 to 417, 421, 422, 425, 426, 428, 431 | [`SettleAs::Release`]: about the form of the request, said before it did anything |
+/// | every other | [`SettleAs::Fail`]: it may have done something |
 ///
 /// 401, 403, 404, 409, 410, 412, 423 and 429 are among the others because a handler passes on what the
 /// services behind it say, and that may be after an effect: a repeat must come under the same operation
 /// id. It runs at once all the same, unless the failure policy says when. A handler that refused before it
-/// did anything says so with a [`Fate::Release`] in the extensions of its response.
+/// did anything says so with a [`SettleAs::Release`] in the extensions of its response.
 #[derive(Clone)]
 pub struct Preset {
     kind: Kind,
@@ -33,7 +33,7 @@ enum Kind {
     Below500,
     Terminal,
     StripeV1,
-    By(Arc<dyn Fn(&Parts) -> Fate + Send + Sync>),
+    By(Arc<dyn Fn(&Parts) -> SettleAs + Send + Sync>),
 }
 
 impl Preset {
@@ -65,11 +65,11 @@ impl Preset {
     }
 
     /// Whatever `fate` says.
-    pub fn by(fate: impl Fn(&Parts) -> Fate + Send + Sync + 'static) -> Self {
+    pub fn by(fate: impl Fn(&Parts) -> SettleAs + Send + Sync + 'static) -> Self {
         Self::of(Kind::By(Arc::new(fate)))
     }
 
-    /// A 5xx that is not kept is [`Fate::Doubt`]: it says neither that the request had its effect nor
+    /// A 5xx that is not kept is [`SettleAs::Doubt`]: it says neither that the request had its effect nor
     /// that it had none. Under [`OnCrash::Hold`](semel_core::OnCrash::Hold) it is then not run again before
     /// an operator has decided. Default: it is a failure. Has no effect on [`by`](Self::by).
     #[must_use]
@@ -78,8 +78,8 @@ impl Preset {
         self
     }
 
-    pub(super) fn fate(&self, answer: &Parts) -> Fate {
-        if let Some(said) = answer.extensions.get::<Fate>() {
+    pub(super) fn fate(&self, answer: &Parts) -> SettleAs {
+        if let Some(said) = answer.extensions.get::<SettleAs>() {
             return *said;
         }
         let status = answer.status;
@@ -91,31 +91,31 @@ impl Preset {
             Kind::Terminal => status.as_u16() < 500 && !passing(status) && !changing(status),
         };
         match kept {
-            true => Fate::Keep,
-            false if is_form(status) => Fate::Release,
-            false if self.doubts_5xx && status.is_server_error() => Fate::Doubt,
-            false => Fate::Fail,
+            true => SettleAs::Keep,
+            false if is_form(status) => SettleAs::Release,
+            false if self.doubts_5xx && status.is_server_error() => SettleAs::Doubt,
+            false => SettleAs::Fail,
         }
     }
 
     /// The fate of an answer whose caller was sent away. A refusal must be kept until it is asked for; one
     /// that the same request may not get again is told as a failure.
-    pub(super) fn fate_later(&self, answer: &Parts) -> Fate {
+    pub(super) fn fate_later(&self, answer: &Parts) -> SettleAs {
         let status = answer.status;
         let by_status =
-            answer.extensions.get::<Fate>().is_none() && !matches!(self.kind, Kind::By(_));
+            answer.extensions.get::<SettleAs>().is_none() && !matches!(self.kind, Kind::By(_));
         match self.fate(answer) {
-            Fate::Release if passing(status) || status.is_server_error() => Fate::Fail,
-            Fate::Release => Fate::Keep,
-            Fate::Fail
+            SettleAs::Release if passing(status) || status.is_server_error() => SettleAs::Fail,
+            SettleAs::Release => SettleAs::Keep,
+            SettleAs::Fail
                 if by_status
                     && status.is_client_error()
                     && !passing(status)
                     && !broken_off(status) =>
             {
-                Fate::Keep
+                SettleAs::Keep
             }
-            fate @ (Fate::Keep | Fate::Fail | Fate::Doubt) => fate,
+            fate @ (SettleAs::Keep | SettleAs::Fail | SettleAs::Doubt) => fate,
         }
     }
 }
@@ -158,7 +158,7 @@ impl fmt::Debug for Preset {
 mod tests {
     use super::*;
 
-    fn fates(preset: &Preset, statuses: &[u16]) -> Vec<Fate> {
+    fn fates(preset: &Preset, statuses: &[u16]) -> Vec<SettleAs> {
         let answer = |status: &u16| {
             let (mut parts, ()) = http::Response::new(()).into_parts();
             parts.status = StatusCode::from_u16(*status).expect("a status");
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn each_preset_keeps_what_it_says() {
-        use Fate::{Fail, Keep, Release};
+        use SettleAs::{Fail, Keep, Release};
         let statuses = [200, 201, 303, 400, 401, 404, 409, 422, 429, 500, 503];
         let expected = [
             (
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn only_what_cannot_follow_an_effect_is_released() {
         let released = |preset: &Preset| -> Vec<u16> {
-            (400..600).filter(|status| fates(preset, &[*status]) == [Fate::Release]).collect()
+            (400..600).filter(|status| fates(preset, &[*status]) == [SettleAs::Release]).collect()
         };
         let form = [400, 405, 406, 411, 413, 414, 415, 416, 417, 421, 422, 425, 426, 428, 431];
         assert_eq!(released(&Preset::success_only()), form);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_server_error_may_be_doubted() {
-        use Fate::{Doubt, Fail, Keep, Release};
+        use SettleAs::{Doubt, Fail, Keep, Release};
         let doubting = Preset::success_only().doubt_5xx();
         assert_eq!(
             fates(&doubting, &[200, 500, 422, 503, 404]),
@@ -218,8 +218,8 @@ mod tests {
 
     #[test]
     fn a_refusal_that_nobody_waits_for_is_kept() {
-        use Fate::{Doubt, Fail, Keep};
-        let later = |preset: &Preset, statuses: &[u16]| -> Vec<Fate> {
+        use SettleAs::{Doubt, Fail, Keep};
+        let later = |preset: &Preset, statuses: &[u16]| -> Vec<SettleAs> {
             let answer = |status: &u16| {
                 let (mut parts, ()) = http::Response::new(()).into_parts();
                 parts.status = StatusCode::from_u16(*status).expect("a status");
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_handler_may_say_it_itself() {
         let (mut parts, ()) = http::Response::new(()).into_parts();
-        parts.extensions.insert(Fate::Release);
-        assert_eq!(Preset::stripe_v1().fate(&parts), Fate::Release);
+        parts.extensions.insert(SettleAs::Release);
+        assert_eq!(Preset::stripe_v1().fate(&parts), SettleAs::Release);
     }
 }

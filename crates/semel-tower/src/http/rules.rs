@@ -284,8 +284,9 @@ impl Rules {
     #[cfg(feature = "openapi")]
     pub(crate) fn keeps_status(&self, status: u16) -> bool {
         let answer = http::Response::builder().status(status).body(());
-        answer
-            .is_ok_and(|answer| self.preset.fate(&answer.into_parts().0) == crate::fate::Fate::Keep)
+        answer.is_ok_and(|answer| {
+            self.preset.fate(&answer.into_parts().0) == crate::settle_as::SettleAs::Keep
+        })
     }
 
     /// Whether a response header goes into the ledger.

@@ -14,7 +14,7 @@ use http::header::{CONTENT_TYPE, EXPECT, ORIGIN, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body as HttpBody;
-use semel_core::{Command, Key, Kind, Served, Settlement, Store};
+use semel_core::{Command, Finish, Key, Kind, Served, Store};
 use tower_service::Service;
 use tracing::Instrument as _;
 
@@ -330,7 +330,7 @@ async fn run<E, C>(
     responding: impl Future<Output = Result<Response<C>, E>>,
     rules: Arc<Rules>,
     sent_away: Option<SentAway>,
-) -> Settlement<Result<Response<Body<C>>, E>>
+) -> Finish<Result<Response<Body<C>>, E>>
 where
     E: std::fmt::Display,
     C: HttpBody<Data = Bytes>,
@@ -339,7 +339,7 @@ where
         Ok(response) => response,
         Err(error) => {
             // It ended without an answer, and what it did by then is done.
-            return Settlement::Doubt { error: error.to_string(), answer: Err(error) };
+            return Finish::Doubt { error: error.to_string(), answer: Err(error) };
         }
     };
     let fate = |answer: &http::response::Parts| match &sent_away {

@@ -200,7 +200,7 @@ async fn sixty_four_calls_at_once_keep_their_own_keys_through_their_retries() {
 #[tokio::test]
 async fn an_operation_that_fails_after_the_charge_charges_once_when_it_runs_again() {
     #[derive(Clone, Copy)]
-    enum Fate {
+    enum SettleAs {
         ReplyLost,
         Panics,
         Finishes,
@@ -211,24 +211,24 @@ async fn an_operation_that_fails_after_the_charge_charges_once_when_it_runs_agai
     let executor = Executor::new(MemoryStore::new());
     let command = Command::new(Key::command("acme", "ORDER_PAY", "order-7").unwrap());
 
-    let pay = |fate: Fate| {
+    let pay = |fate: SettleAs| {
         let (client, proxy) = (client.clone(), Arc::clone(&proxy));
         executor.run(command.clone(), move |claim| async move {
-            if let Fate::ReplyLost = fate {
+            if let SettleAs::ReplyLost = fate {
                 proxy.cut_reply_after(0);
             }
             let key = CallKey::of(&claim, "charge").unwrap();
             let paid = client.oneshot(charge(proxy.addr(), Some(key))).await;
             let paid = text(paid.map_err(std::io::Error::other)?).await;
             match fate {
-                Fate::Panics => panic!("killed before the order was marked as paid"),
-                Fate::ReplyLost | Fate::Finishes => Ok::<_, std::io::Error>(paid),
+                SettleAs::Panics => panic!("killed before the order was marked as paid"),
+                SettleAs::ReplyLost | SettleAs::Finishes => Ok::<_, std::io::Error>(paid),
             }
         })
     };
-    assert!(matches!(pay(Fate::ReplyLost).await, Err(semel_core::Error::Work(_))));
-    assert!(matches!(pay(Fate::Panics).await, Err(semel_core::Error::Panicked { .. })));
-    let paid = pay(Fate::Finishes).await.unwrap();
+    assert!(matches!(pay(SettleAs::ReplyLost).await, Err(semel_core::Error::Work(_))));
+    assert!(matches!(pay(SettleAs::Panics).await, Err(semel_core::Error::Panicked { .. })));
+    let paid = pay(SettleAs::Finishes).await.unwrap();
     assert_eq!(paid.attempt(), Some(3));
     assert_eq!(paid.value().unwrap(), r#"{"charge":"ch_1"}"#);
     assert_eq!((proxy.faults().cuts, provider.executed()), (1, 1));

@@ -12,7 +12,7 @@ use semel_core::{Outcome, Wait};
 use semel_sql::sqlx;
 use semel_testkit::Fixture as _;
 use semel_testkit::faulty::{Fault, Verb};
-use semel_tower::Envelope;
+use semel_tower::StoredResponse;
 use semel_tower::axum::Claim;
 use semel_tower::http::Rules;
 use tokio::sync::oneshot;
@@ -27,13 +27,13 @@ fn counting(runs: &Runs) -> Router {
 }
 
 fn was_done() -> Outcome {
-    let answer = Envelope {
+    let answer = StoredResponse {
         status: StatusCode::CREATED,
         headers: http::HeaderMap::new(),
         trailers: http::HeaderMap::new(),
         body: "was done".into(),
     };
-    Outcome::new(Envelope::HTTP, answer.encode())
+    Outcome::new(StoredResponse::HTTP, answer.encode())
 }
 
 #[test]

@@ -137,7 +137,7 @@ pub(crate) async fn abandoned(store: &impl Store) {
         lease: Duration::from_secs(30),
         on_crash: OnCrash::Verify,
         keep: Duration::from_secs(3_600),
-        parcel: None,
+        retry_payload: None,
     };
     let opened = store.open(&draft).await.expect("the store answers");
     assert!(matches!(opened, Opened::Inserted { .. }), "the key is not free");

@@ -2,17 +2,17 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use semel_tower::{Damaged, Envelope};
+use semel_tower::{Damaged, StoredResponse};
 
 /// Checks some bytes twice: as what a store might give back, and as a recipe for a response.
 pub(crate) fn check(bytes: &[u8]) {
     stored(&Bytes::copy_from_slice(bytes));
     let made = recipe(bytes);
-    assert_eq!(Envelope::decode(&made.encode()).as_ref(), Ok(&made));
+    assert_eq!(StoredResponse::decode(&made.encode()).as_ref(), Ok(&made));
 }
 
 fn stored(bytes: &Bytes) {
-    let read = match Envelope::decode(bytes) {
+    let read = match StoredResponse::decode(bytes) {
         Ok(read) => read,
         Err(damaged) => return refused(bytes, damaged),
     };
@@ -20,22 +20,26 @@ fn stored(bytes: &Bytes) {
     // The lengths are the writer's: written again, it takes the same room and reads the same.
     let again = read.encode();
     assert_eq!(again.len(), bytes.len());
-    assert_eq!(Envelope::decode(&again).as_ref(), Ok(&read));
+    assert_eq!(StoredResponse::decode(&again).as_ref(), Ok(&read));
     assert_eq!(read.encode(), again);
     // Nothing of the head can be missing.
     let head = bytes.len() - read.body.len();
     for cut in head.saturating_sub(40)..head {
-        assert_eq!(Envelope::decode(&bytes.slice(..cut)), Err(Damaged::Short), "cut at {cut}");
+        assert_eq!(
+            StoredResponse::decode(&bytes.slice(..cut)),
+            Err(Damaged::Short),
+            "cut at {cut}"
+        );
     }
     // The body has no say in how the head is read.
     let longer = Bytes::from([bytes, &b"tail"[..]].concat());
-    let longer = Envelope::decode(&longer).expect("a longer body");
+    let longer = StoredResponse::decode(&longer).expect("a longer body");
     assert_eq!((longer.status, &longer.headers), (read.status, &read.headers));
     assert_eq!(longer.body.len(), read.body.len() + 4);
 }
 
 /// A few stored bytes are never a reason to ask for much memory.
-fn shares_memory(bytes: &Bytes, read: &Envelope) {
+fn shares_memory(bytes: &Bytes, read: &StoredResponse) {
     let body = read.body.as_ptr_range();
     assert!(read.body.is_empty() || bytes.as_ptr_range().end == body.end, "the body is copied");
     for map in [&read.headers, &read.trailers] {
@@ -80,7 +84,7 @@ fn walks_to_its_end(bytes: &[u8]) -> bool {
 
 /// A response made of these bytes: status, then lines of `name:value`, a blank line, trailers, a
 /// blank line, the body.
-fn recipe(bytes: &[u8]) -> Envelope {
+fn recipe(bytes: &[u8]) -> StoredResponse {
     let (status, mut rest) = bytes.split_at(bytes.len().min(2));
     let number = status.iter().fold(0, |number, byte| number << 8 | u16::from(*byte));
     let status = StatusCode::from_u16(100 + number % 900).expect("100 to 999");
@@ -101,5 +105,5 @@ fn recipe(bytes: &[u8]) -> Envelope {
         }
     }
     let [headers, trailers] = maps;
-    Envelope { status, headers, trailers, body: Bytes::copy_from_slice(rest) }
+    StoredResponse { status, headers, trailers, body: Bytes::copy_from_slice(rest) }
 }

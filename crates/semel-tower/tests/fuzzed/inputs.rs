@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use semel_tower::Envelope;
+use semel_tower::StoredResponse;
 
 use crate::json::{Document, Meaning};
 use crate::spelling::{Spelling, leaves, neighbours};
@@ -65,7 +65,7 @@ fn responses() -> impl Strategy<Value = Vec<u8>> {
     });
     (100..1_000_u16, map.clone(), map, noise(40)).prop_map(|(status, headers, trailers, body)| {
         let status = StatusCode::from_u16(status).expect("100 to 999");
-        let envelope = Envelope { status, headers, trailers, body: Bytes::from(body) };
+        let envelope = StoredResponse { status, headers, trailers, body: Bytes::from(body) };
         envelope.encode().to_vec()
     })
 }

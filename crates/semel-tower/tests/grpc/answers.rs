@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use semel_tower::grpc::{Codes, Fate, Rules};
+use semel_tower::grpc::{Codes, Rules, SettleAs};
 use tower::{Layer as _, service_fn};
 
 use crate::desk::{layer, wired};
@@ -42,7 +42,7 @@ async fn twice_with<G: Ground>(
     codes: Codes,
     status: u16,
     frames: fn() -> Frames,
-    fate: Option<Fate>,
+    fate: Option<SettleAs>,
 ) -> (Option<ground::Answer>, ground::Answer) {
     let layer = layer(ground.executor().await, Rules::new().codes(codes));
     let ran = Arc::new(AtomicBool::new(false));
@@ -147,11 +147,11 @@ async fn what_somebody_says_of_an_answer_counts_for_more_than_what_there_is_of_i
     let whole: fn() -> Frames = || vec![message()];
     let cut: fn() -> Frames = || vec![message(), Err("broken")];
     for frames in [whole, cut] {
-        for fate in [Fate::Release, Fate::Fail, Fate::Doubt] {
+        for fate in [SettleAs::Release, SettleAs::Fail, SettleAs::Doubt] {
             let said = twice_with(&ground, Codes::ok_only(), 200, frames, Some(fate)).await;
             assert_eq!(second(&said), "again", "{fate:?}");
         }
-        let kept = twice_with(&ground, Codes::ok_only(), 200, frames, Some(Fate::Keep)).await;
+        let kept = twice_with(&ground, Codes::ok_only(), 200, frames, Some(SettleAs::Keep)).await;
         assert_eq!(second(&kept), "gone");
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use semel_tower::grpc::{self, Codes, Fate, Rules};
+use semel_tower::grpc::{self, Codes, Rules, SettleAs};
 use tonic::{Code, Response, Status};
 
 use crate::bank::{Bank, Receipt, Visit};
@@ -19,7 +19,7 @@ async fn first_refused(visit: Visit) -> crate::bank::Answer {
 }
 
 /// What becomes of a first answer with `code`, as a caller can see it.
-async fn fate<G: Ground>(ground: &G, codes: &Codes, code: i32) -> Fate {
+async fn fate<G: Ground>(ground: &G, codes: &Codes, code: i32) -> SettleAs {
     let desk = || Desk::open(ground, Rules::new().codes(codes.clone()), Bank::new(first_refused));
     let key = |what: &str| format!("{codes:?}-{code}-{what}");
     let (repeated, corrected) = (desk().await, desk().await);
@@ -30,7 +30,7 @@ async fn fate<G: Ground>(ground: &G, codes: &Codes, code: i32) -> Fate {
         let status = again.expect_err("kept");
         assert!(is_replayed(status.metadata()), "{status:?}");
         assert_eq!((status.code(), status.message()), (Code::from_i32(code), "first"));
-        return Fate::Keep;
+        return SettleAs::Keep;
     }
     assert_eq!(told(&again.expect("paid")), (2, false));
     // Whether the key was given back shows in what another message under it gets.
@@ -38,17 +38,17 @@ async fn fate<G: Ground>(ground: &G, codes: &Codes, code: i32) -> Fate {
     match corrected.charge(keyed(&key("corrected"), (code + 100).into())).await {
         Ok(answer) => {
             assert_eq!(told(&answer), (2, false));
-            Fate::Release
+            SettleAs::Release
         }
         status => {
             assert_eq!(refused(status), refusal(Code::FailedPrecondition, "KEY_REUSED"));
-            Fate::Fail
+            SettleAs::Fail
         }
     }
 }
 
 async fn every_code_meets_its_fate_under_every_choice<G: Ground>(ground: G) {
-    use Fate::{Fail, Keep, Release};
+    use SettleAs::{Fail, Keep, Release};
     let ok_only = [
         Fail, Fail, Release, Fail, Fail, Fail, Fail, Fail, Fail, Fail, Fail, Release, Fail, Fail,
         Fail, Fail,
@@ -92,8 +92,8 @@ async fn a_strategy_of_ones_own_decides_by_the_message<G: Ground>(ground: G) {
     let codes = Codes::by(|answer| {
         let receipt = answer.message().and_then(|message| Receipt::decode(message).ok());
         match receipt {
-            Some(receipt) if receipt.blob == "final" => Fate::Keep,
-            _ => Fate::Fail,
+            Some(receipt) if receipt.blob == "final" => SettleAs::Keep,
+            _ => SettleAs::Fail,
         }
     });
     let bank = Bank::new(|visit: Visit| async move {
@@ -111,7 +111,7 @@ async fn a_strategy_of_ones_own_decides_by_the_message<G: Ground>(ground: G) {
 async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Ground>(ground: G) {
     let bank = Bank::new(|visit: Visit| async move {
         let mut response = Response::new(visit.receipt());
-        let fates = [Fate::Release, Fate::Fail, Fate::Keep];
+        let fates = [SettleAs::Release, SettleAs::Fail, SettleAs::Keep];
         response.extensions_mut().insert(fates[visit.n as usize - 1]);
         Ok(response)
     });

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use semel_core::store::{Draft, Opened};
 use semel_core::{
-    AttemptId, Command, Executor, Fingerprint, OnCrash, OnFailure, OperationId, Outcome, Recorded,
-    Settlement, Store,
+    AttemptId, Command, Executor, Fingerprint, Finish, OnCrash, OnFailure, OperationId, Outcome,
+    Recorded, Store,
 };
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_tower::grpc::Rules;
@@ -136,7 +136,7 @@ async fn abandon<S: Store>(store: &S, id: &str, on_crash: OnCrash) -> OperationI
         lease: Duration::from_secs(30),
         on_crash,
         keep: Duration::from_secs(3_600),
-        parcel: None,
+        retry_payload: None,
     };
     let opened = store.open(&draft).await.expect("the store answers");
     assert!(matches!(opened, Opened::Inserted { .. }), "{id} is not free");
@@ -174,7 +174,7 @@ async fn a_stored_answer_that_cannot_be_read_is_not_made_again<G: Ground>(ground
     let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
     for (id, outcome) in stored {
         let written = executor.serve(Command::new(charge_key(id)), |_| async move {
-            Settlement::Complete { answer: (), outcome: Recorded::Whole(outcome) }
+            Finish::Complete { answer: (), outcome: Recorded::Whole(outcome) }
         });
         let _ = written.await.expect("written");
         let answer = desk.charge(keyed(id, 100)).await;

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use semel_core::{OnCrash, OnFailure, Store as _};
 use semel_testkit::Fixture as _;
-use semel_tower::http::{Fate, Preset, Rules};
+use semel_tower::http::{Preset, Rules, SettleAs};
 
 use crate::ground::{Ground, Memory, Server, in_memory, on_every_store, post, run};
 use crate::stage::{Gate, Runs, Visit, created, executor, layer, order_key, router, serve};
@@ -203,7 +203,7 @@ async fn a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs<G: Groun
 /// Says that it does not know what it did.
 fn doubtful(status: StatusCode) -> Response {
     let mut answer = status.into_response();
-    answer.extensions_mut().insert(Fate::Doubt);
+    answer.extensions_mut().insert(SettleAs::Doubt);
     answer
 }
 

@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use semel_tower::http::{Fate, Preset, Rules};
+use semel_tower::http::{Preset, Rules, SettleAs};
 
 use crate::ground::{Ground, Server, in_memory, on_every_store, post};
 use crate::stage::{Visit, serve};
@@ -15,7 +15,7 @@ fn named(visit: &Visit) -> (StatusCode, String) {
 }
 
 /// What became of a claim whose handler answered with `status`, as its caller can see it.
-async fn fate(server: &Server, status: u16) -> Fate {
+async fn fate(server: &Server, status: u16) -> SettleAs {
     let path = format!("/{status}");
     let first = server.send(post(&path, "k", "{}")).await;
     assert_eq!(first.status, status);
@@ -24,7 +24,7 @@ async fn fate(server: &Server, status: u16) -> Fate {
     assert_eq!(again.status, status);
     if again.replayed() {
         assert_eq!(again.body, first.body, "{status}");
-        return Fate::Keep;
+        return SettleAs::Keep;
     }
     // A failure keeps its operation and its fingerprint; a released key has nothing to keep.
     let other = server.send(post(&path, "k", "[]")).await;
@@ -33,16 +33,16 @@ async fn fate(server: &Server, status: u16) -> Fate {
             let operation = first.text().strip_prefix("1 ").expect("the first attempt");
             assert_eq!(again.text(), format!("2 {operation}"), "{status}");
         }
-        Fate::Fail
+        SettleAs::Fail
     } else {
         assert_eq!(other.status, status);
         assert!(again.text().starts_with("1 ") && other.text().starts_with("1 "), "{status}");
         assert_ne!(again.body, first.body, "{status}: a fresh operation");
-        Fate::Release
+        SettleAs::Release
     }
 }
 
-async fn follows<G: Ground>(ground: &G, preset: Preset, expected: &[(Fate, &[u16])]) {
+async fn follows<G: Ground>(ground: &G, preset: Preset, expected: &[(SettleAs, &[u16])]) {
     let rules = Rules::new().preset(preset);
     let (server, _) = serve(ground, rules, |visit| std::future::ready(named(&visit))).await;
     for (expected, statuses) in expected {
@@ -62,75 +62,75 @@ const EARLY: &[u16] = &[413, 425];
 const BROKEN_OFF: &[u16] = &[408, 424, 499];
 
 async fn success_only_keeps_successes<G: Ground>(ground: G) {
-    let expected: [(Fate, &[u16]); 7] = [
-        (Fate::Keep, SUCCESSES),
-        (Fate::Release, &[400, 405, 406, 411, 414, 415, 416, 417, 421, 422, 426, 428, 431]),
-        (Fate::Release, EARLY),
-        (Fate::Fail, &[402, 404, 409, 410, 412, 418, 423, 451]),
-        (Fate::Fail, PASSING),
-        (Fate::Fail, BROKEN_OFF),
-        (Fate::Fail, FAILURES),
+    let expected: [(SettleAs, &[u16]); 7] = [
+        (SettleAs::Keep, SUCCESSES),
+        (SettleAs::Release, &[400, 405, 406, 411, 414, 415, 416, 417, 421, 422, 426, 428, 431]),
+        (SettleAs::Release, EARLY),
+        (SettleAs::Fail, &[402, 404, 409, 410, 412, 418, 423, 451]),
+        (SettleAs::Fail, PASSING),
+        (SettleAs::Fail, BROKEN_OFF),
+        (SettleAs::Fail, FAILURES),
     ];
     follows(&ground, Preset::success_only(), &expected).await;
 }
 
 async fn below_500_keeps_refusals_but_not_passing_ones<G: Ground>(ground: G) {
-    let expected: [(Fate, &[u16]); 6] = [
-        (Fate::Keep, SUCCESSES),
-        (Fate::Keep, &[400, 404, 405, 409, 410, 412, 415, 422, 423, 428, 451, 499]),
-        (Fate::Release, EARLY),
-        (Fate::Fail, PASSING),
-        (Fate::Fail, &[408]),
-        (Fate::Fail, FAILURES),
+    let expected: [(SettleAs, &[u16]); 6] = [
+        (SettleAs::Keep, SUCCESSES),
+        (SettleAs::Keep, &[400, 404, 405, 409, 410, 412, 415, 422, 423, 428, 451, 499]),
+        (SettleAs::Release, EARLY),
+        (SettleAs::Fail, PASSING),
+        (SettleAs::Fail, &[408]),
+        (SettleAs::Fail, FAILURES),
     ];
     follows(&ground, Preset::below_500(), &expected).await;
 }
 
 async fn terminal_keeps_refusals_that_no_repeat_can_change<G: Ground>(ground: G) {
-    let expected: [(Fate, &[u16]); 8] = [
-        (Fate::Keep, SUCCESSES),
-        (Fate::Keep, &[400, 405, 410, 415, 422, 451]),
-        (Fate::Release, &[421, 426, 428]),
-        (Fate::Release, EARLY),
-        (Fate::Fail, &[404, 409, 412, 423]),
-        (Fate::Fail, PASSING),
-        (Fate::Fail, &[408, 424]),
-        (Fate::Fail, FAILURES),
+    let expected: [(SettleAs, &[u16]); 8] = [
+        (SettleAs::Keep, SUCCESSES),
+        (SettleAs::Keep, &[400, 405, 410, 415, 422, 451]),
+        (SettleAs::Release, &[421, 426, 428]),
+        (SettleAs::Release, EARLY),
+        (SettleAs::Fail, &[404, 409, 412, 423]),
+        (SettleAs::Fail, PASSING),
+        (SettleAs::Fail, &[408, 424]),
+        (SettleAs::Fail, FAILURES),
     ];
     follows(&ground, Preset::terminal(), &expected).await;
 }
 
 async fn stripe_v1_keeps_everything_once_it_ran<G: Ground>(ground: G) {
-    let expected: [(Fate, &[u16]); 5] = [
-        (Fate::Keep, SUCCESSES),
-        (Fate::Keep, &[400, 404, 409, 422]),
-        (Fate::Keep, PASSING),
-        (Fate::Keep, BROKEN_OFF),
-        (Fate::Keep, FAILURES),
+    let expected: [(SettleAs, &[u16]); 5] = [
+        (SettleAs::Keep, SUCCESSES),
+        (SettleAs::Keep, &[400, 404, 409, 422]),
+        (SettleAs::Keep, PASSING),
+        (SettleAs::Keep, BROKEN_OFF),
+        (SettleAs::Keep, FAILURES),
     ];
     follows(&ground, Preset::stripe_v1(), &expected).await;
 }
 
 async fn a_preset_of_ones_own_decides_by_the_whole_answer<G: Ground>(ground: G) {
     let preset = Preset::by(|answer| match answer.status.as_u16() {
-        409 => Fate::Keep,
-        418 => Fate::Fail,
-        _ => Fate::Release,
+        409 => SettleAs::Keep,
+        418 => SettleAs::Fail,
+        _ => SettleAs::Release,
     });
-    let expected: [(Fate, &[u16]); 3] =
-        [(Fate::Keep, &[409]), (Fate::Fail, &[418]), (Fate::Release, &[200, 500])];
+    let expected: [(SettleAs, &[u16]); 3] =
+        [(SettleAs::Keep, &[409]), (SettleAs::Fail, &[418]), (SettleAs::Release, &[200, 500])];
     follows(&ground, preset, &expected).await;
 }
 
 async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Ground>(ground: G) {
-    let says = |fate: Fate| {
+    let says = |fate: SettleAs| {
         move |visit: Visit| {
             let mut response: Response = named(&visit).into_response();
             response.extensions_mut().insert(fate);
             std::future::ready(response)
         }
     };
-    for said in [Fate::Keep, Fate::Release, Fate::Fail] {
+    for said in [SettleAs::Keep, SettleAs::Release, SettleAs::Fail] {
         let (server, _) = serve(&ground, Rules::new(), says(said)).await;
         for status in [200 + said as u16, 400 + said as u16, 500 + said as u16] {
             assert_eq!(fate(&server, status).await, said, "{status}");
@@ -139,10 +139,10 @@ async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Ground>(ground: 
 }
 
 async fn a_status_of_each_fate_meets_it<G: Ground>(ground: G) {
-    let expected: [(Fate, &[u16]); 3] =
-        [(Fate::Keep, &[201]), (Fate::Release, &[422]), (Fate::Fail, &[503])];
+    let expected: [(SettleAs, &[u16]); 3] =
+        [(SettleAs::Keep, &[201]), (SettleAs::Release, &[422]), (SettleAs::Fail, &[503])];
     follows(&ground, Preset::success_only(), &expected).await;
-    follows(&ground, Preset::stripe_v1(), &[(Fate::Keep, &[202, 400, 500])]).await;
+    follows(&ground, Preset::stripe_v1(), &[(SettleAs::Keep, &[202, 400, 500])]).await;
 }
 
 on_every_store! {

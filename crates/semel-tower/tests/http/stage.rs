@@ -190,7 +190,7 @@ pub(crate) async fn abandoned<S: Store>(store: &S, key: &Key, on_crash: OnCrash)
         lease: Duration::from_secs(30),
         on_crash,
         keep: Duration::from_secs(3_600),
-        parcel: None,
+        retry_payload: None,
     };
     let opened = store.open(&draft).await.expect("the store answers");
     assert!(matches!(opened, Opened::Inserted { .. }), "{key:?} is not free");

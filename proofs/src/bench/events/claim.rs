@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use semel_core::outbox::{Ask, Fate, Marked};
+use semel_core::outbox::{Ask, Disposition, Marked};
 
 use super::event;
 use super::ground::{Ground, Telling};
@@ -72,7 +72,7 @@ async fn held<S: Telling>() -> Result<(Ground<S>, f64), Trouble> {
     ground.tell(&[event(rests)]).await?;
     let ask = Ask::new(BATCH, Duration::from_secs(30));
     let head = store.claim(ask).await?;
-    let rest = Fate::Retry { after: LONG, error: semel_core::ErrorText::new("it rests") };
+    let rest = Disposition::Retry { after: LONG, error: semel_core::ErrorText::new("it rests") };
     let marks: Vec<_> = head.iter().map(|row| (row.ticket, rest.clone())).collect();
     if store.mark(&marks).await? != [Marked::Done] {
         return Err("one row was to be put to rest".into());
@@ -87,7 +87,7 @@ async fn held<S: Telling>() -> Result<(Ground<S>, f64), Trouble> {
         let since = Instant::now();
         let leased = store.claim(ask).await?;
         longest = longest.max(since.elapsed().as_secs_f64() * 1_000.0);
-        let marks: Vec<_> = leased.iter().map(|row| (row.ticket, Fate::Untried)).collect();
+        let marks: Vec<_> = leased.iter().map(|row| (row.ticket, Disposition::Untried)).collect();
         let _ = store.mark(&marks).await?;
         if marks.len() == BATCH as usize {
             ground.settle().await?;
@@ -105,7 +105,7 @@ async fn turn<S: Telling>(ground: &Ground<S>) -> Result<f64, Trouble> {
     for _ in 0..CLAIMS {
         let since = Instant::now();
         let leased = store.claim(Ask::new(BATCH, Duration::from_secs(30))).await?;
-        let marks: Vec<_> = leased.iter().map(|row| (row.ticket, Fate::Published)).collect();
+        let marks: Vec<_> = leased.iter().map(|row| (row.ticket, Disposition::Published)).collect();
         let marked = store.mark(&marks).await?;
         took.push(u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX));
         let whole = leased.iter().all(|row| row.envelope.is_ok());

@@ -6,7 +6,7 @@
 use std::future::Future;
 
 use semel_core::store::{Inspect, TransactionalStore};
-use semel_core::{Envelope, outbox::Outbox};
+use semel_core::{Event, outbox::Outbox};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
@@ -42,7 +42,7 @@ pub(super) trait Telling:
     /// The least that a hand-written outbox is: five columns, one index, in the caller's transaction.
     fn bare(
         connection: &mut <Self as TransactionalStore>::Connection,
-        event: &Envelope,
+        event: &Event,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
     /// A statement that adds rows from one number to another, published in an hour from now: so
@@ -52,7 +52,7 @@ pub(super) trait Telling:
 
 macro_rules! past_the_store {
     ($connection:ty, $bare:literal) => {
-        async fn bare(connection: &mut $connection, event: &Envelope) -> sqlx::Result<()> {
+        async fn bare(connection: &mut $connection, event: &Event) -> sqlx::Result<()> {
             let query = sqlx::query($bare)
                 .bind(event.id().to_string())
                 .bind(event.kind().to_owned())
@@ -205,7 +205,7 @@ impl<S: Telling> Ground<S> {
     }
 
     /// Commits events, so many to a transaction.
-    pub(super) async fn tell(&self, events: &[Envelope]) -> Result<(), Trouble> {
+    pub(super) async fn tell(&self, events: &[Event]) -> Result<(), Trouble> {
         for some in events.chunks(1_000) {
             let mut transaction = self.store.begin().await?;
             self.store.append(S::connection(&mut transaction), some).await?;

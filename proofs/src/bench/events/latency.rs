@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use semel_core::bus::Bus;
-use semel_core::event::{Envelope, EventId, Unreadable};
+use semel_core::event::{Event, EventId, Unreadable};
 use semel_core::executor::Unit;
-use semel_core::inbox::{Answer, Consumer, Group, Inbox, Message, Source, SourceError};
+use semel_core::inbox::{BrokerReply, Consumer, Group, Inbox, Message, Source, SourceError};
 use semel_core::outbox::{PublishError, Publisher, Relay};
 use semel_core::{Command, Execution, Executor, Key};
 use semel_nats::NatsSource;
@@ -34,7 +34,7 @@ type Note = (EventId, Instant);
 struct Noted<P>(P, UnboundedSender<Note>);
 
 impl<P: Publisher> Publisher for Noted<P> {
-    async fn publish(&self, events: &[Envelope]) -> Vec<Result<(), PublishError>> {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         let answers = self.0.publish(events).await;
         let now = Instant::now();
         for (event, _) in events.iter().zip(&answers).filter(|(_, answer)| answer.is_ok()) {
@@ -60,7 +60,7 @@ impl<B: Source> Source for Heard<B> {
 }
 
 impl<M: Message> Message for Heard<M> {
-    fn envelope(&self) -> Result<Envelope, Unreadable> {
+    fn envelope(&self) -> Result<Event, Unreadable> {
         self.0.envelope()
     }
 
@@ -80,8 +80,8 @@ impl<M: Message> Message for Heard<M> {
         self.0.keep().await
     }
 
-    async fn answer(&self, answer: Answer) -> Result<(), SourceError> {
-        if let (Answer::Ack, Ok(event)) = (answer, self.0.envelope()) {
+    async fn answer(&self, answer: BrokerReply) -> Result<(), SourceError> {
+        if let (BrokerReply::Ack, Ok(event)) = (answer, self.0.envelope()) {
             let _ = self.1.send((event.id(), Instant::now()));
         }
         self.0.answer(answer).await
@@ -92,7 +92,7 @@ impl<M: Message> Message for Heard<M> {
 fn group<S: Telling>(executor: &Executor<S>) -> Group<S> {
     Inbox::new(executor.clone()).group("BENCH").on_atomic(
         KIND,
-        |event: Arc<Envelope>, mut unit: Unit<S>| async move {
+        |event: Arc<Event>, mut unit: Unit<S>| async move {
             let about = event.aggregate().ok_or("an order was expected")?;
             let number: u64 = about.id.parse().map_err(|_| "a number was expected")?;
             S::place(unit.conn(), number).await.map_err(|_| "the order could not be placed")
@@ -190,7 +190,7 @@ async fn sample<S: Telling>(
 }
 
 /// Tells in a command's transaction; gives when the append began.
-async fn tell<S: Telling>(executor: &Executor<S>, event: Envelope) -> Result<Instant, Trouble> {
+async fn tell<S: Telling>(executor: &Executor<S>, event: Event) -> Result<Instant, Trouble> {
     let command = Command::new(Key::command("bench", "TELL", &event.id().to_string())?);
     let (begun, began) = tokio::sync::oneshot::channel();
     let work = move |mut unit: Unit<S>| async move {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use semel_core::Envelope;
+use semel_core::Event;
 use semel_core::outbox::{Publisher, Relay};
 use semel_sql::postgres::PgStore;
 use tokio::task::JoinSet;
@@ -89,7 +89,7 @@ async fn turn<W: Wire>(
     contender: Contender,
     count: u64,
 ) -> Result<Duration, Trouble> {
-    let events: Vec<Envelope> = (0..count).map(|number| event(number % LANES)).collect();
+    let events: Vec<Event> = (0..count).map(|number| event(number % LANES)).collect();
     let took = match contender {
         Contender::Relay => relayed(ground, wire.publisher(), &events).await?,
         Contender::Publisher => at_once(events, Ours(wire.publisher())).await?,
@@ -104,7 +104,7 @@ async fn turn<W: Wire>(
 async fn relayed(
     ground: &Ground<PgStore>,
     publisher: impl Publisher,
-    events: &[Envelope],
+    events: &[Event],
 ) -> Result<Duration, Trouble> {
     let before = ground.published().await?;
     ground.tell(events).await?;
@@ -126,14 +126,14 @@ async fn relayed(
 
 /// Something that publishes a batch and waits for its confirms.
 trait Bare: Clone + Send + Sync + 'static {
-    fn carry(&self, batch: &[Envelope]) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn carry(&self, batch: &[Event]) -> impl Future<Output = Result<(), Trouble>> + Send;
 }
 
 #[derive(Clone)]
 struct Ours<P>(P);
 
 impl<P: Publisher + Clone> Bare for Ours<P> {
-    async fn carry(&self, batch: &[Envelope]) -> Result<(), Trouble> {
+    async fn carry(&self, batch: &[Event]) -> Result<(), Trouble> {
         self.0.publish(batch).await.into_iter().collect::<Result<(), _>>()?;
         Ok(())
     }
@@ -148,13 +148,13 @@ impl<W> Clone for Client<W> {
 }
 
 impl<W: Wire> Bare for Client<W> {
-    async fn carry(&self, batch: &[Envelope]) -> Result<(), Trouble> {
+    async fn carry(&self, batch: &[Event]) -> Result<(), Trouble> {
         self.0.raw(batch).await
     }
 }
 
 /// Without an outbox: batches, as many at once as a relay has.
-async fn at_once(events: Vec<Envelope>, bare: impl Bare) -> Result<Duration, Trouble> {
+async fn at_once(events: Vec<Event>, bare: impl Bare) -> Result<Duration, Trouble> {
     let (events, next) = (Arc::new(events), Arc::new(AtomicUsize::new(0)));
     let since = Instant::now();
     let mut tasks = JoinSet::new();

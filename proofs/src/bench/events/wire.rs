@@ -13,7 +13,7 @@ use lapin::types::{FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use redis::aio::MultiplexedConnection;
 use semel_amqp::{AmqpPublisher, AmqpSource};
-use semel_core::Envelope;
+use semel_core::Event;
 use semel_core::outbox::{Publisher, partition};
 use semel_nats::async_nats::jetstream::{self, context::Context};
 use semel_nats::async_nats::{Client, HeaderMap};
@@ -42,7 +42,7 @@ pub(super) trait Wire: Send + Sync + Sized + 'static {
     fn publisher(&self) -> Self::Publisher;
 
     /// Publishes a batch with the client library alone, and waits until all of it is confirmed.
-    fn raw(&self, events: &[Envelope]) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn raw(&self, events: &[Event]) -> impl Future<Output = Result<(), Trouble>> + Send;
 
     /// How many messages the broker has.
     fn held(&self) -> impl Future<Output = Result<u64, Trouble>> + Send;
@@ -89,7 +89,7 @@ impl Wire for Nats {
         self.publisher.clone()
     }
 
-    async fn raw(&self, events: &[Envelope]) -> Result<(), Trouble> {
+    async fn raw(&self, events: &[Event]) -> Result<(), Trouble> {
         let mut confirms = Vec::with_capacity(events.len());
         for event in events {
             let subject = format!("{}.{}.{KIND}", self.name, partition(event, PARTITIONS));
@@ -163,7 +163,7 @@ impl Wire for RabbitMq {
         self.publisher.clone()
     }
 
-    async fn raw(&self, events: &[Envelope]) -> Result<(), Trouble> {
+    async fn raw(&self, events: &[Event]) -> Result<(), Trouble> {
         let channel = self.confirming.take().await;
         let mut confirms = Vec::with_capacity(events.len());
         for event in events {
@@ -258,7 +258,7 @@ impl Wire for RedisStreams {
         self.publisher.clone()
     }
 
-    async fn raw(&self, events: &[Envelope]) -> Result<(), Trouble> {
+    async fn raw(&self, events: &[Event]) -> Result<(), Trouble> {
         let mut pipeline = redis::pipe();
         for event in events {
             let stream = format!("{}raw:{}", self.prefix, partition(event, PARTITIONS));

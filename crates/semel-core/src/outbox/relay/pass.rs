@@ -15,11 +15,13 @@ use tracing::Instrument as _;
 
 use super::Inner;
 use crate::clock::monotonic;
-use crate::event::Envelope;
+use crate::event::Event;
 use crate::executor::failpoint;
 use crate::judge::exceeded;
 use crate::measure;
-use crate::outbox::{Ask, Fate, Lane, Leased, Marked, Outbox, PublishError, Publisher, Ticket};
+use crate::outbox::{
+    Ask, Disposition, Leased, Marked, Outbox, Partition, PublishError, Publisher, Ticket,
+};
 use crate::outcome::ErrorText;
 use crate::store::{ErrorKind, Result};
 
@@ -71,8 +73,8 @@ type Answer = std::result::Result<(), PublishError>;
 /// An event that is to be published.
 struct Outgoing {
     ticket: Ticket,
-    envelope: Envelope,
-    lane: Option<Lane>,
+    envelope: Event,
+    lane: Option<Partition>,
     attempt: u32,
     age: Duration,
 }
@@ -93,7 +95,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         failpoint("relay.claimed");
         #[cfg(feature = "testing")]
         if crate::testing::sabotaged(crate::testing::Guard::PublishBeforeMark) {
-            let early: Vec<_> = leased.iter().map(|row| (row.ticket, Fate::Published)).collect();
+            let early: Vec<_> =
+                leased.iter().map(|row| (row.ticket, Disposition::Published)).collect();
             let _ = self.outbox.mark(&early).await?;
             failpoint("relay.marked-early");
         }
@@ -106,7 +109,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
     }
 
     /// Sets aside what need not be tried: rows that cannot be read, or were tried too often.
-    fn sort(&self, leased: Vec<Leased>) -> (Vec<Outgoing>, Vec<(Ticket, Fate)>) {
+    fn sort(&self, leased: Vec<Leased>) -> (Vec<Outgoing>, Vec<(Ticket, Disposition)>) {
         let mut marks = Vec::with_capacity(leased.len());
         let mut outgoing = Vec::with_capacity(leased.len());
         for Leased { ticket, envelope, attempt, age } in leased {
@@ -114,8 +117,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             // What was set aside may be of the same lane, and hold it: the next claim knows.
             let behind = self.settings.dead_hold_lane && !marks.is_empty();
             match envelope {
-                Ok(envelope) if behind && Lane::of(&envelope).is_some() => {
-                    marks.push((ticket, Fate::Untried));
+                Ok(envelope) if behind && Partition::of(&envelope).is_some() => {
+                    marks.push((ticket, Disposition::Untried));
                 }
                 Err(reason) => marks.push((ticket, self.buried(&format!("unreadable: {reason}")))),
                 Ok(envelope) if attempt > self.settings.max_attempts => {
@@ -125,7 +128,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     marks.push((ticket, self.buried(error.as_str())));
                 }
                 Ok(envelope) => {
-                    let lane = Lane::of(&envelope);
+                    let lane = Partition::of(&envelope);
                     outgoing.push(Outgoing { ticket, envelope, lane, attempt, age });
                 }
             }
@@ -136,23 +139,23 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
     async fn publish(
         &self,
         mut outgoing: Vec<Outgoing>,
-        marks: &mut Vec<(Ticket, Fate)>,
+        marks: &mut Vec<(Ticket, Disposition)>,
         pass: &mut Pass,
         since: Instant,
         stopping: &CancellationToken,
     ) {
         // What failed, or must wait for what failed.
-        let mut held: HashSet<Lane> = HashSet::new();
+        let mut held: HashSet<Partition> = HashSet::new();
         while !outgoing.is_empty() {
             // Another relay may have the rest by now, or soon.
             let late = since.elapsed() >= self.settings.lease / 2;
             if late || pass.away || stopping.is_cancelled() {
-                marks.extend(outgoing.drain(..).map(|one| (one.ticket, Fate::Untried)));
+                marks.extend(outgoing.drain(..).map(|one| (one.ticket, Disposition::Untried)));
                 return;
             }
             let (wave, rest) = next_wave(outgoing, &held, marks);
             outgoing = rest;
-            let events: Vec<Envelope> = wave.iter().map(|one| one.envelope.clone()).collect();
+            let events: Vec<Event> = wave.iter().map(|one| one.envelope.clone()).collect();
             // With time left to write down what became of it.
             let limit = (self.settings.lease * 3 / 4).saturating_sub(since.elapsed());
             let mut answers = self.ask_broker(&events, limit).await;
@@ -160,13 +163,13 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             let silent = |answer: &Answer| matches!(answer, Err(PublishError::Unavailable(_)));
             pass.away |= answers.iter().any(silent) && !answers.iter().any(Answer::is_ok);
             for (one, answer) in wave.into_iter().zip(answers) {
-                let fate = self.decide(&one, answer);
-                if fate != Fate::Published
+                let disposition = self.decide(&one, answer);
+                if disposition != Disposition::Published
                     && let Some(lane) = one.lane
                 {
                     held.insert(lane);
                 }
-                marks.push((one.ticket, fate));
+                marks.push((one.ticket, disposition));
             }
         }
     }
@@ -205,7 +208,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         }
     }
 
-    async fn ask_broker(&self, events: &[Envelope], limit: Duration) -> Vec<Answer> {
+    async fn ask_broker(&self, events: &[Event], limit: Duration) -> Vec<Answer> {
         if events.is_empty() {
             return Vec::new();
         }
@@ -215,7 +218,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             messaging.operation.name = "send",
             messaging.batch.message_count = events.len(),
         );
-        for trace in events.iter().filter_map(Envelope::trace) {
+        for trace in events.iter().filter_map(Event::trace) {
             // Linked, not continued: a batch belongs to many traces and to none.
             tracing::trace!(parent: &span, link.traceparent = trace.parent(), "link");
         }
@@ -224,7 +227,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
 
     /// A publisher that panics must not end the relay; and the events beside the one that it panics
     /// about must not pay for that one, so each is tried alone.
-    async fn ask_in_time(&self, events: &[Envelope], limit: Duration) -> Vec<Answer> {
+    async fn ask_in_time(&self, events: &[Event], limit: Duration) -> Vec<Answer> {
         let since = monotonic();
         if let Some(answers) = self.ask_once(events, limit).await {
             return answers;
@@ -243,7 +246,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
     }
 
     /// One answer per event; `None` if the publisher panicked.
-    async fn ask_once(&self, events: &[Envelope], limit: Duration) -> Option<Vec<Answer>> {
+    async fn ask_once(&self, events: &[Event], limit: Duration) -> Option<Vec<Answer>> {
         // Made inside, because a publisher may panic before there is a future.
         let publishing = AssertUnwindSafe(async { self.publisher.publish(events).await });
         let mut answers = match tokio::time::timeout(limit, publishing.catch_unwind()).await {
@@ -256,23 +259,23 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         Some(answers)
     }
 
-    fn decide(&self, one: &Outgoing, answer: Answer) -> Fate {
+    fn decide(&self, one: &Outgoing, answer: Answer) -> Disposition {
         let id = one.envelope.id();
         match answer {
-            Ok(()) => Fate::Published,
+            Ok(()) => Disposition::Published,
             Err(ref error @ PublishError::Unavailable(ref reason)) => {
                 tracing::debug!(event = %id, %error, "not published");
                 self.away().clone_from(reason);
-                Fate::Untried
+                Disposition::Untried
             }
             Err(PublishError::Later { after, reason }) => {
                 tracing::debug!(event = %id, ?after, reason, "put off");
-                Fate::Later { after, error: ErrorText::new(&reason) }
+                Disposition::Later { after, error: ErrorText::new(&reason) }
             }
             Err(ref error @ PublishError::Unrouted(ref reason)) => {
                 self.complain(&one.envelope, reason);
                 let after = (one.age / 2).clamp(UNROUTED.0, UNROUTED.1);
-                Fate::Later { after, error: ErrorText::new(&error.to_string()) }
+                Disposition::Later { after, error: ErrorText::new(&error.to_string()) }
             }
             Err(error @ PublishError::Refused(_)) => {
                 tracing::warn!(event = %id, %error, "an event was given up");
@@ -287,13 +290,13 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             Err(error @ PublishError::Failed(_)) => {
                 tracing::debug!(event = %id, %error, attempt = one.attempt, "not published");
                 let after = self.settings.backoff.delay(one.attempt).unwrap_or_default();
-                Fate::Retry { after, error: ErrorText::new(&error.to_string()) }
+                Disposition::Retry { after, error: ErrorText::new(&error.to_string()) }
             }
         }
     }
 
     /// Logs now and then that events have no route: nothing else tells why the outbox grows.
-    fn complain(&self, event: &Envelope, reason: &str) {
+    fn complain(&self, event: &Event, reason: &str) {
         let mut last = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_some_and(|at| at.elapsed() < COMPLAIN_EVERY) {
             return;
@@ -306,14 +309,19 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         );
     }
 
-    fn buried(&self, reason: &str) -> Fate {
+    fn buried(&self, reason: &str) -> Disposition {
         let holds_lane = self.settings.dead_hold_lane;
-        Fate::Dead { error: ErrorText::new(reason), holds_lane }
+        Disposition::Dead { error: ErrorText::new(reason), holds_lane }
     }
 
     /// Writes down what became of the rows. Asked again while the lease runs: what was confirmed and
     /// is not written down is published once more.
-    async fn mark(&self, marks: &[(Ticket, Fate)], pass: &mut Pass, since: Instant) -> Result<()> {
+    async fn mark(
+        &self,
+        marks: &[(Ticket, Disposition)],
+        pass: &mut Pass,
+        since: Instant,
+    ) -> Result<()> {
         let marked = loop {
             match self.outbox.mark(marks).await {
                 Ok(marked) => break marked,
@@ -327,13 +335,13 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 }
             }
         };
-        for ((_, fate), marked) in marks.iter().zip(marked) {
-            let (count, result) = match (fate, marked) {
+        for ((_, disposition), marked) in marks.iter().zip(marked) {
+            let (count, result) = match (disposition, marked) {
                 (_, Marked::Lost) => (&mut pass.lost, "lost"),
-                (Fate::Published, Marked::Done) => (&mut pass.published, "published"),
-                (Fate::Retry { .. }, Marked::Done) => (&mut pass.retried, "failed"),
-                (Fate::Dead { .. }, Marked::Done) => (&mut pass.buried, "dead"),
-                (Fate::Untried | Fate::Later { .. }, Marked::Done) => {
+                (Disposition::Published, Marked::Done) => (&mut pass.published, "published"),
+                (Disposition::Retry { .. }, Marked::Done) => (&mut pass.retried, "failed"),
+                (Disposition::Dead { .. }, Marked::Done) => (&mut pass.buried, "dead"),
+                (Disposition::Untried | Disposition::Later { .. }, Marked::Done) => {
                     (&mut pass.untried, "untried")
                 }
             };
@@ -347,14 +355,14 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
 /// The first event of every lane that nothing holds up; followers of what failed are given back.
 fn next_wave(
     outgoing: Vec<Outgoing>,
-    held: &HashSet<Lane>,
-    marks: &mut Vec<(Ticket, Fate)>,
+    held: &HashSet<Partition>,
+    marks: &mut Vec<(Ticket, Disposition)>,
 ) -> (Vec<Outgoing>, Vec<Outgoing>) {
-    let mut taken: HashSet<Lane> = HashSet::new();
+    let mut taken: HashSet<Partition> = HashSet::new();
     let (mut wave, mut rest) = (Vec::new(), Vec::new());
     for one in outgoing {
         match one.lane {
-            Some(lane) if held.contains(&lane) => marks.push((one.ticket, Fate::Untried)),
+            Some(lane) if held.contains(&lane) => marks.push((one.ticket, Disposition::Untried)),
             Some(lane) if !taken.insert(lane) => rest.push(one),
             Some(_) | None => wave.push(one),
         }

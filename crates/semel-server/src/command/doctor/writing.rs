@@ -5,7 +5,7 @@
 
 use semel_core::outbox::{Outbox, Selection, Verb};
 use semel_core::store::{Error, ErrorKind, TransactionalStore};
-use semel_core::{AnyStore, Envelope, EventId};
+use semel_core::{AnyStore, Event, EventId};
 
 use super::Check;
 use crate::failure::Failure;
@@ -30,7 +30,7 @@ where
 {
     let id = EventId::generate();
     let tried = async {
-        let event = Envelope::builder("semel", "semel.doctor", "/semel/doctor").id(id).build();
+        let event = Event::builder("semel", "semel.doctor", "/semel/doctor").id(id).build();
         let event = event.expect("an event that can be sent");
         let mut transaction = store.begin().await?;
         let appended = store.append(S::connection(&mut transaction), &[event]).await;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use semel_core::{Kind, Outcome, Record, Recorded, Resolution};
-use semel_tower::Envelope;
+use semel_tower::StoredResponse;
 
 use super::is_http;
 use crate::failure::Failure;
@@ -87,8 +87,9 @@ fn http(
     if !body.is_empty() {
         headers.insert(CONTENT_TYPE, header(&content_type)?);
     }
-    let envelope = Envelope { status, headers, body: body.into(), trailers: HeaderMap::new() };
-    Ok(Outcome::new(Envelope::HTTP, envelope.encode()))
+    let envelope =
+        StoredResponse { status, headers, body: body.into(), trailers: HeaderMap::new() };
+    Ok(Outcome::new(StoredResponse::HTTP, envelope.encode()))
 }
 
 /// A message, as the gRPC layer stores and replays one: framed, and followed by its status.
@@ -99,8 +100,8 @@ fn grpc(message: &[u8], content_type: Option<&str>) -> Result<Outcome, Failure> 
     headers.insert(CONTENT_TYPE, header(content_type.unwrap_or("application/grpc"))?);
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
-    let envelope = Envelope { status: StatusCode::OK, headers, body: body.into(), trailers };
-    Ok(Outcome::new(Envelope::GRPC, envelope.encode()))
+    let envelope = StoredResponse { status: StatusCode::OK, headers, body: body.into(), trailers };
+    Ok(Outcome::new(StoredResponse::GRPC, envelope.encode()))
 }
 
 /// A result, which is read as JSON unless somebody says otherwise.
@@ -134,8 +135,8 @@ fn guess(body: &[u8]) -> String {
 
 /// The status and the type of a stored answer, as its door would give them.
 pub(super) fn head(outcome: &Outcome) -> (Option<u16>, String) {
-    let door = [Envelope::HTTP, Envelope::GRPC].contains(&outcome.content_type());
-    match Envelope::decode(outcome.body()) {
+    let door = [StoredResponse::HTTP, StoredResponse::GRPC].contains(&outcome.content_type());
+    match StoredResponse::decode(outcome.body()) {
         Ok(envelope) if door => {
             let content_type =
                 envelope.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -148,8 +149,8 @@ pub(super) fn head(outcome: &Outcome) -> (Option<u16>, String) {
 /// The answer's own text.
 pub(super) fn stored(record: &Record) -> Option<Bytes> {
     let Some(Recorded::Whole(outcome)) = &record.outcome else { return None };
-    let door = [Envelope::HTTP, Envelope::GRPC].contains(&outcome.content_type());
-    match Envelope::decode(outcome.body()) {
+    let door = [StoredResponse::HTTP, StoredResponse::GRPC].contains(&outcome.content_type());
+    match StoredResponse::decode(outcome.body()) {
         Ok(envelope) if door => Some(envelope.body),
         Ok(_) | Err(_) => Some(outcome.body().clone()),
     }

@@ -188,7 +188,9 @@ pub(super) fn refused(operated: Operated) -> Failure {
 #[cfg(test)]
 mod tests {
     use semel_core::store::memory::MemoryStore;
-    use semel_core::store::{Draft, Ending, Filter, Inspect as _, Opened, Renewer as _, Settled};
+    use semel_core::store::{
+        Draft, Filter, Inspect as _, Opened, Renewer as _, Settled, Settlement,
+    };
     use semel_core::{
         AttemptId, ErrorText, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded,
     };
@@ -213,14 +215,14 @@ mod tests {
             lease: HOUR,
             on_crash: OnCrash::Rerun,
             keep: HOUR,
-            parcel: None,
+            retry_payload: None,
         };
         let opened = ledger.open(&draft).await.unwrap();
         let Opened::Inserted { fence } = opened else { panic!("taken: {opened:?}") };
         Lease { digest: key().digest(), fence, attempt_id: draft.attempt_id }
     }
 
-    async fn ended(ledger: &AnyStore, ending: Ending) {
+    async fn ended(ledger: &AnyStore, ending: Settlement) {
         let lease = claimed(ledger).await;
         assert_eq!(ledger.settle(&lease, &ending).await.unwrap(), Settled::Done);
     }
@@ -239,14 +241,17 @@ mod tests {
     /// What was seen is gone, and something else is there that a decision would apply to as well.
     #[tokio::test]
     async fn what_changed_between_the_look_and_the_decision_is_left_alone() {
-        let failed =
-            || Ending::Failed { error: ErrorText::new("no"), retry_after: Some(HOUR), keep: HOUR };
+        let failed = || Settlement::Failed {
+            error: ErrorText::new("no"),
+            retry_after: Some(HOUR),
+            keep: HOUR,
+        };
         for (seen, now) in [
-            (failed(), Ending::Uncertain { error: ErrorText::new("?") }),
-            (Ending::Dead { error: ErrorText::new("no") }, failed()),
-            (Ending::Uncertain { error: ErrorText::new("?") }, {
+            (failed(), Settlement::Uncertain { error: ErrorText::new("?") }),
+            (Settlement::Dead { error: ErrorText::new("no") }, failed()),
+            (Settlement::Uncertain { error: ErrorText::new("?") }, {
                 let outcome = Recorded::Whole(Outcome::empty());
-                Ending::Succeeded { outcome, keep: HOUR }
+                Settlement::Succeeded { outcome, keep: HOUR }
             }),
         ] {
             for force in [false, true] {
@@ -277,7 +282,7 @@ mod tests {
         let ledger = AnyStore::new(MemoryStore::new());
         let lease = claimed(&ledger).await;
         let listed = looked(&ledger).await;
-        assert_eq!(ledger.settle(&lease, &Ending::Removed).await.unwrap(), Settled::Done);
+        assert_eq!(ledger.settle(&lease, &Settlement::Removed).await.unwrap(), Settled::Done);
         let other = claimed(&ledger).await;
         let refused = release(&ledger, &listed, true).await.unwrap_err();
         assert!(refused.to_string().contains("moved meanwhile"), "{refused}");

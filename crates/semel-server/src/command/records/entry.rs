@@ -58,7 +58,7 @@ pub(crate) fn json(listed: &Listed) -> Value {
     })
 }
 
-/// How long an answer is and what it is stored as; a parcel is none.
+/// How long an answer is and what it is stored as; a retry payload is none.
 fn answer(record: &Record, content: Option<&Content>) -> Value {
     match (&record.outcome, content) {
         (Some(Recorded::Omitted { bytes }), _) => json!({ "omitted_bytes": bytes }),

@@ -141,9 +141,9 @@ pub(super) async fn consumers(
 
 #[cfg(test)]
 mod tests {
-    use semel_core::event::Envelope;
+    use semel_core::event::Event;
     use semel_core::outbox::memory::MemoryOutbox;
-    use semel_core::store::{Draft, Ending};
+    use semel_core::store::{Draft, Settlement};
     use semel_core::{
         AttemptId, Clock, Fence, Fingerprint, OnCrash, OperationId, Outcome, Recorded,
     };
@@ -168,10 +168,10 @@ mod tests {
             lease: Duration::from_secs(30),
             on_crash: OnCrash::Rerun,
             keep: Duration::from_secs(60),
-            parcel: None,
+            retry_payload: None,
         };
         let outcome = Recorded::Whole(Outcome::empty());
-        let ending = Ending::Succeeded { outcome, keep: draft.keep };
+        let ending = Settlement::Succeeded { outcome, keep: draft.keep };
         Record::granted(&draft, Fence(1), second(claimed)).ended(&ending, second(settled)).unwrap()
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let clock = Clock::manual(BEGAN);
         let outbox = MemoryOutbox::with_clock(clock.clone());
         for at in 0..5_000 {
-            let event = Envelope::builder("acme", "t", "/s").attribute("at", &at.to_string());
+            let event = Event::builder("acme", "t", "/s").attribute("at", &at.to_string());
             let event = match caused.contains(&at) {
                 true => event.causation_id(&operation.to_string()),
                 false => event.causation_id("somebody"),

@@ -44,18 +44,18 @@ fn text(rows: &[MarkRow<'_>]) -> String {
         tokens.join(",")
     );
     // Whether or not its lease still holds it: to be looked at early does no row any harm.
-    let leaving = rows.iter().filter(|row| matches!(row.fate, PUBLISHED | DEAD));
+    let leaving = rows.iter().filter(|row| matches!(row.disposition, PUBLISHED | DEAD));
     text.push_str(&wake(&leaving.map(|row| row.sequence).collect::<Vec<_>>()));
     let mut alike: BTreeMap<(i16, [u8; 16]), Vec<i64>> = BTreeMap::new();
     for row in rows {
-        if matches!(row.fate, PUBLISHED | UNTRIED) {
-            alike.entry((row.fate, row.token)).or_default().push(row.sequence);
+        if matches!(row.disposition, PUBLISHED | UNTRIED) {
+            alike.entry((row.disposition, row.token)).or_default().push(row.sequence);
         } else {
             text.push_str(&update(&failed(row), &row.token, &[row.sequence]));
         }
     }
-    for ((fate, token), sequences) in alike {
-        let set = if fate == PUBLISHED {
+    for ((disposition, token), sequences) in alike {
+        let set = if disposition == PUBLISHED {
             format!("status = 2, due_at = NULL, lane = NULL, published_at = {CLOCK}")
         } else {
             // From left to right: the status goes by the tries as they were.
@@ -72,7 +72,7 @@ fn text(rows: &[MarkRow<'_>]) -> String {
 
 fn failed(row: &MarkRow<'_>) -> String {
     let error = row.error.map_or_else(|| "error".to_owned(), |error| hex(error.as_bytes()));
-    match row.fate {
+    match row.disposition {
         RETRY => {
             let (after, rest) = (after(&row.after_us.to_string()), row.after_us);
             format!("status = 3, due_at = {after}, rest_us = {rest}, error = {error}")

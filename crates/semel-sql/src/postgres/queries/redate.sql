@@ -1,7 +1,7 @@
 -- Invariant: no version is written over that was not judged. A row that somebody has locked is
 -- lost, not waited for: its transaction may take as long as its work.
 -- Times that a clock wrote which was ahead are counted from now: what is left of a lease or a backoff is
--- its own length. The claim, its fence and its parcel stay.
+-- its own length. The claim, its fence and its retry payload stay.
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
 ),

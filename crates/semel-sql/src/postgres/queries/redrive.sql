@@ -1,6 +1,6 @@
 -- Invariant: no version is written over that was not judged. A row that somebody has locked is
 -- lost, not waited for: its transaction may take as long as its work.
--- The last failure stays readable, and the parcel stays (a success has none: its answer goes);
+-- The last failure stays readable, and the retry payload stays (a success has none: its answer goes);
 -- attempts count from zero, and the next one is due.
 with clock as materialized (
     select us, 9223372036854775807 - us as room

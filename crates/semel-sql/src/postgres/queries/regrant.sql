@@ -1,7 +1,7 @@
 -- Invariant: no version is written over that was not judged. A row that somebody has locked is
 -- lost, not waited for: its transaction may take as long as its work.
 -- The fence grows over both the previous one and the clock. $13: nothing of the old one survives.
--- The parcel is the new claim's, as everything else of it.
+-- The retry payload is the new claim's, as everything else of it.
 with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t

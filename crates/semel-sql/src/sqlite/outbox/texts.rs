@@ -96,12 +96,12 @@ pub(super) const PUT_OFF: &str = "UPDATE semel_outbox SET due_at = ?1 + CASE sta
 pub(super) const WAKE: &str =
     "UPDATE semel_outbox SET due_at = ?2 WHERE sequence IN (SELECT value FROM json_each(?1))";
 
-/// A list of marks as rows: ?1 is JSON of number, token, fate, when due, error, when published, and
+/// A list of marks as rows: ?1 is JSON of number, token, disposition, when due, error, when published, and
 /// for how long it is put off.
 macro_rules! marks {
     () => {
         "(SELECT m.key AS place, m.value ->> 0 AS sequence, unhex(m.value ->> 1) AS token, \
-         m.value ->> 2 AS fate, m.value ->> 3 AS due_at, m.value ->> 4 AS error, \
+         m.value ->> 2 AS disposition, m.value ->> 3 AS due_at, m.value ->> 4 AS error, \
          m.value ->> 5 AS published_at, m.value ->> 6 AS rest_us FROM json_each(?1) AS m)"
     };
 }
@@ -109,7 +109,7 @@ macro_rules! marks {
 /// The places of the marks whose lease still holds its row; and what comes next in the lane, where the
 /// row leaves it and the next was put off beyond ?2.
 pub(super) const HELD: &str = concat!(
-    "SELECT m.place, CASE WHEN m.fate IN (0, 2) THEN (\
+    "SELECT m.place, CASE WHEN m.disposition IN (0, 2) THEN (\
         SELECT n.sequence FROM (\
             SELECT b.sequence, b.status, b.due_at FROM semel_outbox AS b INDEXED BY semel_outbox_lane \
             WHERE b.lane = o.lane AND b.sequence > o.sequence ORDER BY b.sequence LIMIT 1) AS n \
@@ -123,11 +123,11 @@ pub(super) const HELD: &str = concat!(
 /// had not been claimed, 5 the same but later.
 pub(super) const MARK: &str = concat!(
     "UPDATE semel_outbox AS o SET \
-        status = CASE m.fate WHEN 0 THEN 2 WHEN 1 THEN 3 WHEN 5 THEN 3 \
+        status = CASE m.disposition WHEN 0 THEN 2 WHEN 1 THEN 3 WHEN 5 THEN 3 \
             WHEN 4 THEN CASE WHEN o.attempts > 1 THEN 3 ELSE 0 END ELSE 4 END, \
-        attempts = CASE WHEN m.fate IN (4, 5) THEN max(o.attempts - 1, 0) ELSE o.attempts END, \
+        attempts = CASE WHEN m.disposition IN (4, 5) THEN max(o.attempts - 1, 0) ELSE o.attempts END, \
         token = NULL, due_at = m.due_at, rest_us = coalesce(m.rest_us, o.rest_us), \
-        lane = CASE WHEN m.fate IN (0, 2) THEN NULL ELSE o.lane END, \
+        lane = CASE WHEN m.disposition IN (0, 2) THEN NULL ELSE o.lane END, \
         error = coalesce(m.error, o.error), \
         published_at = coalesce(m.published_at, o.published_at) \
      FROM ",

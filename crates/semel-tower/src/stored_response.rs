@@ -19,7 +19,7 @@ const VERSION: u8 = 1;
 
 /// A stored response.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Envelope {
+pub struct StoredResponse {
     /// The status.
     pub status: StatusCode,
     /// The headers that are kept, in order.
@@ -44,7 +44,7 @@ pub enum Damaged {
     Invalid(&'static str),
 }
 
-impl Envelope {
+impl StoredResponse {
     /// The content type of a stored HTTP response.
     pub const HTTP: &'static str = "application/vnd.semel.http.v1";
     /// The content type of a stored gRPC response.
@@ -72,7 +72,7 @@ impl Envelope {
     }
 }
 
-/// [`Envelope::encode`] of borrowed parts: headers and trailers, and of both what is to be kept.
+/// [`StoredResponse::encode`] of borrowed parts: headers and trailers, and of both what is to be kept.
 pub(crate) fn encode(
     status: StatusCode,
     blocks: [&HeaderMap; 2],
@@ -145,7 +145,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    fn envelope() -> Envelope {
+    fn envelope() -> StoredResponse {
         let mut headers = HeaderMap::new();
         headers.append("link", HeaderValue::from_static("<a>; rel=next"));
         headers.append("link", HeaderValue::from_static("<b>; rel=prev"));
@@ -153,20 +153,20 @@ mod tests {
         let mut trailers = HeaderMap::new();
         trailers.append("grpc-status", HeaderValue::from_static("0"));
         let body = Bytes::from_static(b"\0\x01{}");
-        Envelope { status: StatusCode::CREATED, headers, trailers, body }
+        StoredResponse { status: StatusCode::CREATED, headers, trailers, body }
     }
 
     #[test]
     fn a_stored_response_reads_back() {
         let stored = envelope().encode();
-        assert_eq!(Envelope::decode(&stored), Ok(envelope()));
+        assert_eq!(StoredResponse::decode(&stored), Ok(envelope()));
     }
 
     #[test]
     fn only_what_is_kept_is_stored() {
-        let Envelope { status, headers, trailers, body } = envelope();
+        let StoredResponse { status, headers, trailers, body } = envelope();
         let stored = encode(status, [&headers, &trailers], &body, |name| name != "link");
-        let read = Envelope::decode(&stored).expect("a stored response");
+        let read = StoredResponse::decode(&stored).expect("a stored response");
         assert_eq!((read.headers.len(), read.trailers, read.body), (1, trailers, body));
         assert!(read.headers.contains_key("x-raw"));
     }
@@ -177,14 +177,14 @@ mod tests {
         for n in 0..70_000_u32 {
             many.headers.append("link", HeaderValue::from(n));
         }
-        assert_eq!(Envelope::decode(&many.encode()), Ok(many));
+        assert_eq!(StoredResponse::decode(&many.encode()), Ok(many));
     }
 
     #[test]
     fn every_cut_inside_the_head_is_found_out() {
         let stored = envelope().encode();
         for cut in 0..stored.len() - envelope().body.len() {
-            assert!(Envelope::decode(&stored.slice(..cut)).is_err(), "cut at {cut}");
+            assert!(StoredResponse::decode(&stored.slice(..cut)).is_err(), "cut at {cut}");
         }
     }
 
@@ -192,10 +192,10 @@ mod tests {
     fn another_version_and_bad_parts_are_named() {
         let mut stored = envelope().encode().to_vec();
         stored[0] = 9;
-        assert_eq!(Envelope::decode(&stored.clone().into()), Err(Damaged::Version(9)));
+        assert_eq!(StoredResponse::decode(&stored.clone().into()), Err(Damaged::Version(9)));
         stored[0] = 1;
         stored[1..3].copy_from_slice(&[0, 1]);
-        assert_eq!(Envelope::decode(&stored.into()), Err(Damaged::Invalid("status")));
-        assert_eq!(Envelope::decode(&Bytes::new()), Err(Damaged::Short));
+        assert_eq!(StoredResponse::decode(&stored.into()), Err(Damaged::Invalid("status")));
+        assert_eq!(StoredResponse::decode(&Bytes::new()), Err(Damaged::Short));
     }
 }

@@ -6,7 +6,7 @@
 /// What becomes of the claim under which a handler answered. A handler may also say it itself: put
 /// one into the extensions of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum SettleAs {
     /// The answer is the operation's: every repeat gets it.
     Keep,
     /// Refused without effect: the key is free again, also for a corrected request.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::store::{Change, Draft, Ending, Filter, Settled};
+use semel_core::store::{Change, Draft, Filter, Settled, Settlement};
 use semel_core::{ErrorText, OnCrash, Outcome, Recorded, Reference, State};
 use tokio::task::JoinHandle;
 
@@ -17,18 +17,18 @@ use super::scene::{
 use super::stage::{self, Work};
 use crate::fixture::Fixture;
 
-/// A parcel with a body and a reference.
-fn parcel(body: &str, reference: &str) -> Outcome {
+/// A retry payload with a body and a reference.
+fn retry_payload(body: &str, reference: &str) -> Outcome {
     Outcome::new("application/cloudevents+json", body.as_bytes().to_vec())
         .with_reference(Reference::new(reference).expect("a valid reference"))
 }
 
 fn letter() -> Outcome {
-    parcel("the letter", "letter.sent")
+    retry_payload("the letter", "letter.sent")
 }
 
-fn with(draft: Draft, parcel: &Outcome) -> Draft {
-    Draft { parcel: Some(parcel.clone()), ..draft }
+fn with(draft: Draft, retry_payload: &Outcome) -> Draft {
+    Draft { retry_payload: Some(retry_payload.clone()), ..draft }
 }
 
 fn by_reference(reference: &str) -> Filter {
@@ -39,12 +39,12 @@ fn due() -> Filter {
     Filter { due: true, ..Filter::default() }
 }
 
-fn buried() -> Ending {
-    Ending::Dead { error: ErrorText::new("given up") }
+fn buried() -> Settlement {
+    Settlement::Dead { error: ErrorText::new("given up") }
 }
 
-fn suspended() -> Ending {
-    Ending::Uncertain { error: ErrorText::new("who knows") }
+fn suspended() -> Settlement {
+    Settlement::Uncertain { error: ErrorText::new("who knows") }
 }
 
 /// The answers of tasks that were started together.
@@ -67,18 +67,18 @@ impl<F: Fixture> Scene<F> {
     }
 
     /// A claim with the letter ends so, and has the letter still.
-    async fn keeps_through(&self, ending: &Ending, state: State) {
+    async fn keeps_through(&self, settlement: &Settlement, state: State) {
         let first = with(draft(&key("k")), &letter());
         let held = self.claim(&first).await;
-        self.end(&held, ending).await;
+        self.end(&held, settlement).await;
         let record = self.record(&first.key).await;
         assert_eq!((record.state, record.outcome), (state, None));
-        assert_eq!(record.parcel, Some(letter()));
+        assert_eq!(record.retry_payload, Some(letter()));
     }
 }
 
 /// Whoever opens, peeks or lists sees what the claim brought, and no outcome.
-pub async fn a_claims_parcel_is_shown_to_whoever_looks<F: Fixture>(fixture: F) {
+pub async fn a_claims_retry_payload_is_shown_to_whoever_looks<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let first = with(draft(&key("k")), &letter());
     scene.claim(&first).await;
@@ -87,81 +87,85 @@ pub async fn a_claims_parcel_is_shown_to_whoever_looks<F: Fixture>(fixture: F) {
     let listed = scene.list(&Filter::default(), 10).await;
     assert_eq!(listed.len(), 1);
     for record in [&opened, &peeked, &listed[0].record] {
-        assert_eq!(record.parcel, Some(letter()));
-        assert_eq!(record.outcome, None, "a parcel is no answer");
+        assert_eq!(record.retry_payload, Some(letter()));
+        assert_eq!(record.outcome, None, "a retry_payload is no answer");
     }
 }
 
 /// A claim that brings nothing has nothing.
-pub async fn a_claim_without_a_parcel_has_none<F: Fixture>(fixture: F) {
+pub async fn a_claim_without_a_retry_payload_has_none<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let held = scene.claim(&draft(&key("k"))).await;
-    assert_eq!(scene.record(&key("k")).await.parcel, None);
+    assert_eq!(scene.record(&key("k")).await.retry_payload, None);
     scene.end(&held, &failure("x")).await;
-    assert_eq!(scene.record(&key("k")).await.parcel, None);
+    assert_eq!(scene.record(&key("k")).await.retry_payload, None);
 }
 
-/// Opening a key that is taken leaves its parcel alone.
-pub async fn a_second_opens_parcel_is_not_written<F: Fixture>(fixture: F) {
+/// Opening a key that is taken leaves its retry payload alone.
+pub async fn a_second_opens_retry_payload_is_not_written<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     scene.claim(&with(draft(&key("k")), &letter())).await;
-    let _ = scene.existing(&with(draft(&key("k")), &parcel("another", "another"))).await;
-    assert_eq!(scene.record(&key("k")).await.parcel, Some(letter()));
+    let _ = scene.existing(&with(draft(&key("k")), &retry_payload("another", "another"))).await;
+    assert_eq!(scene.record(&key("k")).await.retry_payload, Some(letter()));
 }
 
-/// A new grant has its own parcel, or none if it brings none.
-pub async fn a_regrant_writes_its_own_parcel<F: Fixture>(fixture: F) {
+/// A new grant has its own retry payload, or none if it brings none.
+pub async fn a_regrant_writes_its_own_retry_payload<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let first = with(brief(&key("k")), &letter());
     scene.claim(&first).await;
     scene.outlive_brief().await;
-    let another = parcel("another letter", "letter.resent");
+    let another = retry_payload("another letter", "letter.resent");
     let second = with(next(&first), &another);
     scene.regrant(&second).await;
-    assert_eq!(scene.record(&key("k")).await.parcel, Some(another));
+    assert_eq!(scene.record(&key("k")).await.retry_payload, Some(another));
     assert!(scene.ids(&by_reference("letter.sent")).await.is_empty(), "the old reference stayed");
-    scene.regrant(&Draft { parcel: None, ..next(&second) }).await;
-    assert_eq!(scene.record(&key("k")).await.parcel, None);
+    scene.regrant(&Draft { retry_payload: None, ..next(&second) }).await;
+    assert_eq!(scene.record(&key("k")).await.retry_payload, None);
     assert!(scene.ids(&by_reference("letter.resent")).await.is_empty());
 }
 
-/// Extending a lease leaves the parcel as it is.
-pub async fn a_renewal_keeps_the_parcel<F: Fixture>(fixture: F) {
+/// Extending a lease leaves the retry payload as it is.
+pub async fn a_renewal_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let held = scene.claim(&with(draft(&key("k")), &letter())).await;
     let _ = scene.renew(&held, KEEP).await;
     let record = scene.record(&key("k")).await;
-    assert_eq!((record.number, record.parcel), (2, Some(letter())));
+    assert_eq!((record.number, record.retry_payload), (2, Some(letter())));
 }
 
 /// A failure keeps what running it again takes.
-pub async fn a_failure_keeps_the_parcel<F: Fixture>(fixture: F) {
+pub async fn a_failure_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     Scene::set(fixture).await.keeps_through(&failure("no stamps"), State::Failed).await;
 }
 
 /// A record that was given up keeps it for whoever redrives it.
-pub async fn a_burial_keeps_the_parcel<F: Fixture>(fixture: F) {
+pub async fn a_burial_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     Scene::set(fixture).await.keeps_through(&buried(), State::Dead).await;
 }
 
 /// A record that must not run again by itself keeps it for whoever decides.
-pub async fn a_suspension_keeps_the_parcel<F: Fixture>(fixture: F) {
+pub async fn a_suspension_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     Scene::set(fixture).await.keeps_through(&suspended(), State::Uncertain).await;
 }
 
-/// Burials and suspensions over a judged version keep it as the holder's own endings do.
-pub async fn an_ending_without_its_holder_keeps_the_parcel<F: Fixture>(fixture: F) {
+/// Burials and suspensions over a judged version keep it as the holder's own settlements do.
+pub async fn an_ending_without_its_holder_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     scene.claim(&with(draft(&key("k")), &letter())).await;
-    for ending in [failure("x"), buried(), suspended()] {
-        scene.change(&key("k"), &Change::End(ending.clone())).await;
+    for settlement in [failure("x"), buried(), suspended()] {
+        scene.change(&key("k"), &Change::Settle(settlement.clone())).await;
         let record = scene.record(&key("k")).await;
-        assert_eq!((record.parcel, record.outcome), (Some(letter()), None), "{ending:?}");
+        assert_eq!(
+            (record.retry_payload, record.outcome),
+            (Some(letter()), None),
+            "{settlement:?}"
+        );
     }
 }
 
 /// A lapsed claim that a sweep suspends keeps it, under Hold and under Verify.
-pub async fn a_sweeps_suspension_keeps_the_parcel<F: Fixture>(fixture: F) {
+pub async fn a_sweeps_suspension_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     for (id, on_crash) in [("hold", OnCrash::Hold), ("verify", OnCrash::Verify)] {
         let careful = Draft { on_crash, keep: Duration::ZERO, ..brief(&key(id)) };
@@ -171,129 +175,142 @@ pub async fn a_sweeps_suspension_keeps_the_parcel<F: Fixture>(fixture: F) {
     assert_eq!(scene.sweep_all(10).await, (0, 2));
     for id in ["hold", "verify"] {
         let record = scene.record(&key(id)).await;
-        assert_eq!((record.state, record.parcel), (State::Uncertain, Some(letter())), "{id}");
+        assert_eq!(
+            (record.state, record.retry_payload),
+            (State::Uncertain, Some(letter())),
+            "{id}"
+        );
     }
 }
 
 /// An operator's redrive keeps it, whatever state the record was in.
-pub async fn a_redrive_keeps_the_parcel<F: Fixture>(fixture: F) {
+pub async fn a_redrive_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
-    for (id, ending) in [("failed", failure("x")), ("dead", buried()), ("unknown", suspended())] {
+    for (id, settlement) in [("failed", failure("x")), ("dead", buried()), ("unknown", suspended())]
+    {
         let held = scene.claim(&with(draft(&key(id)), &letter())).await;
-        scene.end(&held, &ending).await;
+        scene.end(&held, &settlement).await;
         scene.change(&key(id), &Change::Redrive).await;
         let record = scene.record(&key(id)).await;
-        assert_eq!((record.state, record.parcel), (State::Failed, Some(letter())), "{id}");
+        assert_eq!((record.state, record.retry_payload), (State::Failed, Some(letter())), "{id}");
     }
     assert_eq!(scene.ids(&due()).await, ["dead", "failed", "unknown"]);
 }
 
-/// A success has its answer and nothing of the parcel, not even a reference of its own lacking.
-pub async fn a_success_takes_the_parcels_place<F: Fixture>(fixture: F) {
+/// A success has its answer and nothing of the retry payload, not even a reference of its own lacking.
+pub async fn a_success_takes_the_retry_payloads_place<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     for (id, outcome) in [("whole", answer("1")), ("omitted", Recorded::Omitted { bytes: 7 })] {
         let held = scene.claim(&with(draft(&key(id)), &letter())).await;
-        scene.end(&held, &Ending::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
+        scene.end(&held, &Settlement::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
         let record = scene.record(&key(id)).await;
-        assert_eq!((record.outcome, record.parcel), (Some(outcome), None), "{id}");
+        assert_eq!((record.outcome, record.retry_payload), (Some(outcome), None), "{id}");
     }
     assert!(scene.ids(&by_reference("letter.sent")).await.is_empty(), "its reference stayed");
 }
 
-/// A success that an operator writes takes the parcel's place too.
-pub async fn an_operators_success_takes_the_parcels_place<F: Fixture>(fixture: F) {
+/// A success that an operator writes takes the retry payload's place too.
+pub async fn an_operators_success_takes_the_retry_payloads_place<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let held = scene.claim(&with(draft(&key("k")), &letter())).await;
     scene.end(&held, &buried()).await;
-    scene.change(&key("k"), &Change::End(success("1"))).await;
+    scene.change(&key("k"), &Change::Settle(success("1"))).await;
     let record = scene.record(&key("k")).await;
-    assert_eq!((record.outcome, record.parcel), (Some(answer("1")), None));
+    assert_eq!((record.outcome, record.retry_payload), (Some(answer("1")), None));
     assert!(scene.ids(&by_reference("letter.sent")).await.is_empty(), "its reference stayed");
 }
 
-/// A success that is ended otherwise or redriven shows its answer to nobody as a parcel.
-pub async fn an_answer_never_turns_into_a_parcel<F: Fixture>(fixture: F) {
+/// A success that is ended otherwise or redriven shows its answer to nobody as a retry payload.
+pub async fn an_answer_never_turns_into_a_retry_payload<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let changes = [
-        ("failed", Change::End(failure("x"))),
-        ("dead", Change::End(buried())),
-        ("unknown", Change::End(suspended())),
+        ("failed", Change::Settle(failure("x"))),
+        ("dead", Change::Settle(buried())),
+        ("unknown", Change::Settle(suspended())),
         ("redriven", Change::Redrive),
     ];
     for (id, change) in changes {
         let held = scene.claim(&with(draft(&key(id)), &letter())).await;
-        let outcome = Recorded::Whole(parcel("the answer", "answer"));
-        scene.end(&held, &Ending::Succeeded { outcome, keep: KEEP }).await;
+        let outcome = Recorded::Whole(retry_payload("the answer", "answer"));
+        scene.end(&held, &Settlement::Succeeded { outcome, keep: KEEP }).await;
         scene.change(&key(id), &change).await;
         let record = scene.record(&key(id)).await;
-        assert_eq!((record.outcome, record.parcel), (None, None), "{id}");
+        assert_eq!((record.outcome, record.retry_payload), (None, None), "{id}");
     }
     assert!(scene.ids(&by_reference("answer")).await.is_empty());
 }
 
-/// Nothing of an expired record's parcel survives the claim that is written over it.
-pub async fn a_replacement_drops_the_parcel<F: Fixture>(fixture: F) {
+/// Nothing of an expired record's retry payload survives the claim that is written over it.
+pub async fn a_replacement_drops_the_retry_payload<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let first = with(draft(&key("k")), &letter());
     let held = scene.claim(&first).await;
     let error = ErrorText::new("x");
-    scene.end(&held, &Ending::Failed { error, retry_after: None, keep: BRIEF }).await;
+    scene.end(&held, &Settlement::Failed { error, retry_after: None, keep: BRIEF }).await;
     scene.outlive_brief().await;
     scene.change(&first.key, &Change::Replace(draft(&first.key))).await;
-    assert_eq!(scene.record(&first.key).await.parcel, None);
+    assert_eq!(scene.record(&first.key).await.retry_payload, None);
     assert!(scene.ids(&by_reference("letter.sent")).await.is_empty());
 }
 
 /// A released key has nothing, and neither has the claim that comes next.
-pub async fn a_release_removes_the_parcel<F: Fixture>(fixture: F) {
+pub async fn a_release_removes_the_retry_payload<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let held = scene.claim(&with(draft(&key("k")), &letter())).await;
-    scene.end(&held, &Ending::Removed).await;
+    scene.end(&held, &Settlement::Removed).await;
     assert!(scene.peek(&key("k")).await.is_none());
     scene.claim(&draft(&key("k"))).await;
-    assert_eq!(scene.record(&key("k")).await.parcel, None);
+    assert_eq!(scene.record(&key("k")).await.retry_payload, None);
 }
 
-/// A mebibyte is a parcel like any other: claimed, failed, granted again.
-pub async fn a_large_parcel_reads_back<F: Fixture>(fixture: F) {
+/// A mebibyte is a retry payload like any other: claimed, failed, granted again.
+pub async fn a_large_retry_payload_reads_back<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let body: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
     let large = Outcome::new("application/octet-stream", body);
     let first = with(draft(&key("k")), &large);
     let held = scene.claim(&first).await;
-    assert!(scene.record(&first.key).await.parcel.as_ref() == Some(&large), "claimed");
+    assert!(scene.record(&first.key).await.retry_payload.as_ref() == Some(&large), "claimed");
     scene.end(&held, &failure("x")).await;
-    assert!(scene.record(&first.key).await.parcel.as_ref() == Some(&large), "failed");
+    assert!(scene.record(&first.key).await.retry_payload.as_ref() == Some(&large), "failed");
     scene.regrant(&with(next(&first), &large)).await;
-    assert!(scene.record(&first.key).await.parcel.as_ref() == Some(&large), "granted again");
+    assert!(scene.record(&first.key).await.retry_payload.as_ref() == Some(&large), "granted again");
 }
 
 /// Bytes, content types and references are kept as they are, the empty ones too.
-pub async fn a_parcel_of_any_bytes_reads_back<F: Fixture>(fixture: F) {
+pub async fn a_retry_payload_of_any_bytes_reads_back<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
-    let parcels = [
+    let retry_payloads = [
         ("empty", Outcome::empty()),
         ("untyped", Outcome::new("", "x")),
         ("every byte", Outcome::new(Outcome::JSON, (0..=255).collect::<Vec<u8>>())),
         ("a long type", Outcome::new("t".repeat(300), "x")),
-        ("a full reference", parcel("x", &"r".repeat(128))),
-        ("not ascii", parcel("é😀", &"😀".repeat(32))),
+        ("a full reference", retry_payload("x", &"r".repeat(128))),
+        ("not ascii", retry_payload("é😀", &"😀".repeat(32))),
     ];
-    for (id, parcel) in &parcels {
-        let held = scene.claim(&with(draft(&key(id)), parcel)).await;
-        assert_eq!(scene.record(&key(id)).await.parcel.as_ref(), Some(parcel), "{id}");
+    for (id, retry_payload) in &retry_payloads {
+        let held = scene.claim(&with(draft(&key(id)), retry_payload)).await;
+        assert_eq!(
+            scene.record(&key(id)).await.retry_payload.as_ref(),
+            Some(retry_payload),
+            "{id}"
+        );
         scene.end(&held, &failure("x")).await;
-        assert_eq!(scene.record(&key(id)).await.parcel.as_ref(), Some(parcel), "{id}, failed");
+        assert_eq!(
+            scene.record(&key(id)).await.retry_payload.as_ref(),
+            Some(retry_payload),
+            "{id}, failed"
+        );
     }
 }
 
-/// A parcel's reference leads to its record for as long as the parcel is there.
-pub async fn a_parcels_reference_leads_to_it<F: Fixture>(fixture: F) {
+/// A retry payload's reference leads to its record for as long as the retry payload is there.
+pub async fn a_retry_payloads_reference_leads_to_it<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let running = scene.claim(&with(draft(&key("running")), &letter())).await;
     let failed = scene.claim(&with(draft(&key("failed")), &letter())).await;
     scene.end(&failed, &failure("x")).await;
-    scene.claim(&with(draft(&key("other")), &parcel("x", "letter.lost"))).await;
+    scene.claim(&with(draft(&key("other")), &retry_payload("x", "letter.lost"))).await;
     scene.claim(&draft(&key("none"))).await;
     assert_eq!(scene.ids(&by_reference("letter.sent")).await, ["failed", "running"]);
     let failures = Filter { state: Some(State::Failed), ..by_reference("letter.sent") };
@@ -302,25 +319,25 @@ pub async fn a_parcels_reference_leads_to_it<F: Fixture>(fixture: F) {
     assert_eq!(scene.ids(&by_reference("letter.sent")).await, ["failed"]);
 }
 
-/// A claim that lapsed with a parcel is due beside the failures that are; one without a parcel, a
+/// A claim that lapsed with a retry payload is due beside the failures that are; one without a retry payload, a
 /// live one, and what is dead or unknown are not.
-pub async fn a_claim_that_lapsed_with_its_parcel_is_due<F: Fixture>(fixture: F) {
+pub async fn a_claim_that_lapsed_with_its_retry_payload_is_due<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     scene.claim(&with(brief(&key("lapsed")), &letter())).await;
     scene.claim(&with(Draft { on_crash: OnCrash::Hold, ..brief(&key("held")) }, &letter())).await;
-    scene.claim(&brief(&key("lapsed, no parcel"))).await;
+    scene.claim(&brief(&key("lapsed, no retry_payload"))).await;
     scene.claim(&with(draft(&key("live")), &letter())).await;
     let later = || ErrorText::new("x");
-    for (id, ending) in [
+    for (id, settlement) in [
         ("failed", failure("x")),
-        ("later", Ending::Failed { error: later(), retry_after: Some(KEEP), keep: KEEP }),
-        ("never", Ending::Failed { error: later(), retry_after: None, keep: KEEP }),
+        ("later", Settlement::Failed { error: later(), retry_after: Some(KEEP), keep: KEEP }),
+        ("never", Settlement::Failed { error: later(), retry_after: None, keep: KEEP }),
         ("dead", buried()),
         ("unknown", suspended()),
         ("done", success("1")),
     ] {
         let held = scene.claim(&with(brief(&key(id)), &letter())).await;
-        scene.end(&held, &ending).await;
+        scene.end(&held, &settlement).await;
     }
     scene.outlive_brief().await;
     assert_eq!(scene.ids(&due()).await, ["failed", "held", "lapsed"]);
@@ -345,8 +362,8 @@ pub async fn what_was_due_is_not_once_somebody_has_it<F: Fixture>(fixture: F) {
     assert!(scene.ids(&due()).await.is_empty());
 }
 
-/// An attempt that crashed after a failure is due with the parcel that its own claim brought.
-pub async fn a_crashed_retry_still_has_the_parcel<F: Fixture>(fixture: F) {
+/// An attempt that crashed after a failure is due with the retry payload that its own claim brought.
+pub async fn a_crashed_retry_still_has_the_retry_payload<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let first = with(draft(&key("k")), &letter());
     let held = scene.claim(&first).await;
@@ -356,16 +373,16 @@ pub async fn a_crashed_retry_still_has_the_parcel<F: Fixture>(fixture: F) {
     let found = scene.list(&due(), 10).await;
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].record.state, found[0].record.attempt), (State::Running, 2));
-    assert_eq!(found[0].record.parcel, Some(letter()));
+    assert_eq!(found[0].record.retry_payload, Some(letter()));
 }
 
-/// Claims and endings that reach the store together keep their parcels apart.
-pub async fn parcels_of_many_at_once_do_not_mix<F: Fixture>(fixture: F) {
+/// Claims and settlements that reach the store together keep their retry payloads apart.
+pub async fn retry_payloads_of_many_at_once_do_not_mix<F: Fixture>(fixture: F) {
     let scene = Scene::set(fixture).await;
     let drafts: Vec<Draft> = (0..96)
         .map(|at| {
             let bare = draft(&key(&format!("k{at:02}")));
-            let own = parcel(&format!("letter {at}"), &format!("letter.{at}"));
+            let own = retry_payload(&format!("letter {at}"), &format!("letter.{at}"));
             if at % 3 == 0 { bare } else { with(bare, &own) }
         })
         .collect();
@@ -374,43 +391,45 @@ pub async fn parcels_of_many_at_once_do_not_mix<F: Fixture>(fixture: F) {
         tokio::spawn(async move { claim(&*store, &draft).await })
     });
     let leases = all(claims.collect()).await;
-    let endings: Vec<Ending> = (0..drafts.len())
+    let settlements: Vec<Settlement> = (0..drafts.len())
         .map(|at| match at % 5 {
             0 => success("1"),
             1 => failure("x"),
             2 => buried(),
-            3 => Ending::Succeeded { outcome: Recorded::Omitted { bytes: 9 }, keep: KEEP },
+            3 => Settlement::Succeeded { outcome: Recorded::Omitted { bytes: 9 }, keep: KEEP },
             _ => suspended(),
         })
         .collect();
-    let ends = leases.into_iter().zip(&endings).map(|(held, ending)| {
-        let (store, ending) = (Arc::clone(&scene.store), ending.clone());
-        tokio::spawn(async move { settle(&*store, &held, &ending).await })
+    let ends = leases.into_iter().zip(&settlements).map(|(held, settlement)| {
+        let (store, settlement) = (Arc::clone(&scene.store), settlement.clone());
+        tokio::spawn(async move { settle(&*store, &held, &settlement).await })
     });
     assert!(all(ends.collect()).await.into_iter().all(|settled| settled == Settled::Done));
     let listed = scene.list(&Filter::default(), 100).await;
-    let shown: BTreeMap<String, Option<Outcome>> =
-        listed.into_iter().map(|entry| (entry.key.id().to_owned(), entry.record.parcel)).collect();
-    for (draft, ending) in drafts.iter().zip(&endings) {
-        let succeeded = matches!(ending, Ending::Succeeded { .. });
-        let expected = draft.parcel.as_ref().filter(|_| !succeeded);
+    let shown: BTreeMap<String, Option<Outcome>> = listed
+        .into_iter()
+        .map(|entry| (entry.key.id().to_owned(), entry.record.retry_payload))
+        .collect();
+    for (draft, settlement) in drafts.iter().zip(&settlements) {
+        let succeeded = matches!(settlement, Settlement::Succeeded { .. });
+        let expected = draft.retry_payload.as_ref().filter(|_| !succeeded);
         let shown = shown.get(draft.key.id()).and_then(Option::as_ref);
-        assert_eq!(shown, expected, "{} after {ending:?}", draft.key.id());
+        assert_eq!(shown, expected, "{} after {settlement:?}", draft.key.id());
     }
 }
 
-/// An executor's claim brings the command's parcel: a failure has it, the success after it has not.
-pub async fn a_commands_parcel_stays_until_it_succeeds<F: Fixture>(fixture: F) {
+/// An executor's claim brings the command's retry payload: a failure has it, the success after it has not.
+pub async fn a_commands_retry_payload_stays_until_it_succeeds<F: Fixture>(fixture: F) {
     let (executor, work) = (stage::executor(&fixture).await, Work::default());
-    let command = || stage::command().parcel(letter);
+    let command = || stage::command().retry_payload(letter);
     let record = async || {
         let found = executor.peek(&stage::key()).await.expect("a store");
         found.expect("a record").record
     };
     let failed = work.fail(&executor, command()).await;
     assert!(failed.is_err(), "{failed:?}");
-    assert_eq!(record().await.parcel, Some(letter()));
+    assert_eq!(record().await.retry_payload, Some(letter()));
     assert_eq!(stage::value(&work.run(&executor, command()).await), "run 2");
     let done = record().await;
-    assert_eq!((done.state, done.parcel), (State::Succeeded, None));
+    assert_eq!((done.state, done.retry_payload), (State::Succeeded, None));
 }
