@@ -3,25 +3,26 @@
 //! It asks the store, lets the [judge](crate::judge) decide, writes the verdict, runs the work and
 //! settles the claim. Doors translate for it; stores keep records for it; neither decides anything.
 
-mod begin;
-mod carried;
+mod answer;
+mod attempt;
+mod cancellation;
+mod claim;
 mod codec;
 mod command;
 mod commit;
 mod context;
+mod detach;
 mod execution;
-mod finish;
-mod flight;
+mod grant;
 mod heartbeat;
+mod in_flight;
 mod manual;
 mod replay;
-mod run;
 mod sample;
-mod serve;
 mod settle;
-mod stop;
+mod settlement;
 mod supervise;
-mod transact;
+mod transaction;
 mod unit;
 mod verify;
 mod wait;
@@ -39,20 +40,21 @@ use tokio_util::task::TaskTracker;
 
 pub use command::{Command, Verification};
 pub use context::{Context, NoDurableClaim};
-pub use execution::{Error, Execution, Receipt};
+pub use execution::{Error, Execution, Receipt, Served};
 pub use manual::{Claim, Claimed, Unsettled};
 pub use replay::LocalReplay;
-pub use serve::{Finish, Served};
+pub use settlement::Finished;
 pub use unit::Unit;
 pub use wait::Polling;
 
-pub(crate) use run::failpoint;
-
-use codec::{Json, Plain};
+use codec::{Codec, Json, Plain};
+use command::ResolvedCommand;
+use execution::{label, served_label};
 use heartbeat::Heartbeat;
 use replay::ReplayCache;
 
 use crate::key::{Key, Kind};
+use crate::measure;
 use crate::outcome::Outcome;
 use crate::policy::{InvalidPolicy, OnFailure, Policy, Wait};
 use crate::store::{Guarantee, Store, Swept};
@@ -106,7 +108,7 @@ struct Inner<S: Store> {
     heartbeat: Heartbeat<S>,
     waiters: wait::Waiters,
     replays: ReplayCache,
-    in_flight: flight::InFlight,
+    in_flight: in_flight::InFlight,
     /// Every task of ours; shutdown waits for them.
     tasks: TaskTracker,
     /// Attempts under way.
@@ -193,7 +195,7 @@ impl<S: Store> Builder<S> {
             sweeper_started: AtomicBool::new(false),
             waiters: wait::Waiters::default(),
             replays: ReplayCache::new(self.local_replay),
-            in_flight: flight::InFlight::default(),
+            in_flight: in_flight::InFlight::default(),
             tasks: TaskTracker::new(),
             attempts: TaskTracker::new(),
             hurrying: closing.child_token(),
@@ -254,8 +256,7 @@ impl<S: Store> Executor<S> {
         F: FnOnce(Context) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let order = self.0.accept(command).map_err(Error::widen)?;
-        self.0.drive::<Json, _, _, _, _, _>(order, work, Inner::attempt::<Json, T, E, F, Fut>).await
+        self.run_with::<Json, T, E, F, Fut>(command, work).await
     }
 
     /// As [`run`](Self::run), for work that makes its own [`Outcome`]: bytes of any content type.
@@ -272,9 +273,58 @@ impl<S: Store> Executor<S> {
         F: FnOnce(Context) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Outcome, E>> + Send + 'static,
     {
-        let order = self.0.accept(command).map_err(Error::widen)?;
-        let attempt = Inner::attempt::<Plain, Outcome, E, F, Fut>;
-        self.0.drive::<Plain, _, _, _, _, _>(order, work, attempt).await
+        self.run_with::<Plain, Outcome, E, F, Fut>(command, work).await
+    }
+
+    async fn run_with<C, T, E, F, Fut>(
+        &self,
+        command: Command,
+        work: F,
+    ) -> Result<Execution<T>, Error<E>>
+    where
+        C: Codec<T>,
+        T: Send + 'static,
+        E: Display + Send + 'static,
+        F: FnOnce(Context) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let command = self.0.accept(command).map_err(Error::widen)?;
+        let kind = command.key.kind();
+        let work = |context: Context| async move {
+            let result = work(context.clone()).await;
+            codec::finish::<C, T, E>(&context, result)
+        };
+        let served = self.0.execute(command, work, Inner::attempt).await;
+        let execution = codec::execution::<C, T, E>(served);
+        measure::executed(kind, label(&execution));
+        execution
+    }
+
+    /// As [`run_outcome`](Self::run_outcome), for protocols: the work says how its claim is settled, by
+    /// the methods of its [`Context`].
+    ///
+    /// # Errors
+    /// See [`Error`]. [`Error::Store`] means that nothing ran.
+    pub fn serve<A, F, Fut>(
+        &self,
+        command: Command,
+        work: F,
+    ) -> impl Future<Output = Result<Served<A>, Error>> + Send
+    where
+        A: Send + 'static,
+        F: FnOnce(Context) -> Fut + Send + 'static,
+        Fut: Future<Output = Finished<A>> + Send + 'static,
+    {
+        // Not in the future, which would keep room for the command before and after it is resolved.
+        let command = self.0.resolve(command);
+        async move {
+            let command = command?;
+            self.0.start_sweeping();
+            let kind = command.key.kind();
+            let served = self.0.execute(command, work, Inner::attempt).await;
+            measure::executed(kind, served_label(&served));
+            served
+        }
     }
 
     /// Handles a message once: no result is kept, a failure gives the key back, and nobody waits.
@@ -318,7 +368,7 @@ impl<S: Store> Executor<S> {
     /// by somebody else's hand. The [`Operate`](crate::Operate) verbs of an executor do it.
     pub fn refresh(&self, key: &Key) {
         self.0.replays.revoke(key);
-        self.0.moved(key);
+        self.0.announce(key);
     }
 
     /// Lets nobody wait for somebody else's answer any more: who does is told now that the operation is
@@ -364,14 +414,14 @@ pub enum Consumed {
 
 impl<S: Store> Inner<S> {
     /// A command that may start now, with every setting filled in.
-    fn accept(self: &Arc<Self>, command: Command) -> Result<Arc<command::Order>, Error> {
-        let order = self.resolve(command)?;
+    fn accept(self: &Arc<Self>, command: Command) -> Result<Arc<ResolvedCommand>, Error> {
+        let command = self.resolve(command)?;
         self.start_sweeping();
-        Ok(order)
+        Ok(command)
     }
 
     /// A command with every setting filled in.
-    fn resolve(&self, command: Command) -> Result<Arc<command::Order>, Error> {
+    fn resolve(&self, command: Command) -> Result<Arc<ResolvedCommand>, Error> {
         Ok(Arc::new(command.resolve(&self.policy)?))
     }
 

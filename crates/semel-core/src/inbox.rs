@@ -25,7 +25,7 @@ pub use retry::{Retried, Retrying, Waiting};
 pub use source::{Message, Source, SourceError};
 
 use crate::event::{Event, PACKED};
-use crate::executor::{Command, Context, Error, Executor, Finish, Served, Unit};
+use crate::executor::{Command, Context, Error, Executor, Finished, Served, Unit};
 use crate::key::{InvalidKey, Key, Principal};
 use crate::measure;
 use crate::outcome::{ErrorText, Outcome, Recorded, Reference};
@@ -276,7 +276,10 @@ impl<S: Store> Inbox<S> {
         }
         let command = self.command(key.clone(), event);
         let (given, kind) = (Arc::clone(event), kind(event));
-        let work = |context| async move { settlement(handler(given, context).await, kind) };
+        let work = |context: Context| async move {
+            let result = handler(given, context.clone()).await;
+            finish(&context, result, kind)
+        };
         let served = self.executor.serve(command, work).await;
         self.conclude(key, event, served).await
     }
@@ -323,7 +326,10 @@ impl<S: Store> Inbox<S> {
             Care::Again => command.claim_first(),
         };
         let (given, kind) = (Arc::clone(event), kind(event));
-        let work = |unit| async move { settlement(handler(given, unit).await, kind) };
+        let work = |unit: Unit<S>| async move {
+            let context = unit.context().clone();
+            finish(&context, handler(given, unit).await, kind)
+        };
         let served = self.executor.serve_transact(command, work).await;
         self.conclude(key, event, served).await
     }
@@ -362,8 +368,8 @@ impl<S: Store> Inbox<S> {
         tracing::warn!(event = %id, group, kind = event.kind(), reason, "given up");
         let command = self.command(key.clone(), event);
         let error = reason.to_owned();
-        let bury = Finish::Bury { answer: Ran::Failed(error.clone()), error };
-        let work = |_| async move { bury };
+        let work =
+            |context: Context| async move { context.bury(Ran::Failed(error.clone()), &error) };
         let served = self.executor.serve(command, work).await;
         match self.conclude(key, event, served).await {
             Err(HandleError::Failed { error, stored: Stored::Dead, .. }) => {
@@ -429,7 +435,7 @@ impl<S: Store> Inbox<S> {
             };
             (record.attempt, stored)
         });
-        tracing::debug!(event = key.id(), group = key.scope(), %error, attempt, "not handled");
+        tracing::warn!(event = key.id(), group = key.scope(), %error, attempt, "an event handler failed");
         HandleError::Failed { error, attempt, stored }
     }
 
@@ -454,7 +460,7 @@ impl<S: Store> Inbox<S> {
 
     async fn end_dead(&self, command: Command, reason: &str) -> Result<(), HandleError> {
         let reason = reason.to_owned();
-        let work = |_| async move { Finish::Bury { answer: (), error: reason } };
+        let work = |context: Context| async move { context.bury((), &reason) };
         match self.executor.serve(command, work).await {
             Ok(_) | Err(Error::Dead { .. }) => Ok(()),
             Err(other) => Err(HandleError::Executor(other)),
@@ -462,19 +468,19 @@ impl<S: Store> Inbox<S> {
     }
 }
 
-/// How a handler's result settles its claim. A success stays findable by the event's type.
-fn settlement<E: Into<Failure>>(result: Result<(), E>, kind: Option<Reference>) -> Finish<Ran> {
+/// Ends a handler's work by its result. A success stays findable by the event's type.
+fn finish<E: Into<Failure>>(
+    context: &Context,
+    result: Result<(), E>,
+    kind: Option<Reference>,
+) -> Finished<Ran> {
     match result.map_err(Into::into) {
         Ok(()) => {
             let outcome = Recorded::Whole(referring(Outcome::empty(), kind));
-            Finish::Complete { answer: Ran::Done, outcome }
+            context.complete(Ran::Done, outcome)
         }
-        Err(Failure { error, hopeless: false }) => {
-            Finish::Fail { answer: Ran::Failed(error.clone()), error }
-        }
-        Err(Failure { error, hopeless: true }) => {
-            Finish::Bury { answer: Ran::Failed(error.clone()), error }
-        }
+        Err(Failure { error, hopeless: false }) => context.fail(Ran::Failed(error.clone()), &error),
+        Err(Failure { error, hopeless: true }) => context.bury(Ran::Failed(error.clone()), &error),
     }
 }
 

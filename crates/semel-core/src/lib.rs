@@ -9,6 +9,15 @@
 //!
 //! Deliberately absent: sockets, files, SQL, HTTP and brokers.
 
+/// Ends the process here where a crash test armed this point; expands to nothing without the feature
+/// `testing`.
+macro_rules! failpoint {
+    ($name:expr) => {
+        #[cfg(feature = "testing")]
+        crate::testing::failpoint($name)
+    };
+}
+
 pub mod bus;
 pub mod claim;
 pub mod clock;
@@ -33,7 +42,7 @@ pub use claim::{AttemptId, Fence, InvalidOperationId, Lease, OperationId, Origin
 pub use clock::{Clock, Timestamp};
 pub use event::{Event, EventId};
 pub use executor::{
-    Command, Consumed, Context, Error, Execution, Executor, Finish, Receipt, Served,
+    Command, Consumed, Context, Error, Execution, Executor, Finished, Receipt, Served,
 };
 pub use fingerprint::{Fingerprint, InvalidFingerprint, Pointer};
 pub use key::{Digest, Hint, InvalidKey, Key, Kind, Principal};

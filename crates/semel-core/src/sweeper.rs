@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::monotonic;
-use crate::executor::failpoint;
 use crate::measure;
 use crate::store::{Store, Watermark};
 
@@ -51,9 +50,9 @@ pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: C
         for _ in 0..ROUND {
             let Some(store) = store.upgrade() else { return };
             let since = monotonic();
-            failpoint("sweep.before");
+            failpoint!("sweep.before");
             let swept = store.sweep(settings.batch).await;
-            failpoint("sweep.after");
+            failpoint!("sweep.after");
             match swept {
                 Ok(swept) => {
                     measure::swept(swept.removed);

@@ -10,8 +10,8 @@ use semel_core::executor::LocalReplay;
 use semel_core::store::memory::MemoryStore;
 use semel_core::store::{ErrorKind, Store as _};
 use semel_core::{
-    Clock, Command, Error, Executor, Finish, Key, OnCrash, Outcome, Record, Recorded, Reference,
-    Served, State, Sweeping, Timestamp,
+    Clock, Command, Context, Error, Executor, Finished, Key, OnCrash, Outcome, Record, Recorded,
+    Reference, Served, State, Sweeping, Timestamp,
 };
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 
@@ -39,13 +39,15 @@ impl Bench {
         Self { executor, store, clock, runs: Arc::default() }
     }
 
-    async fn serve(&self, end: fn(u32) -> Finish<u32>) -> Answer {
+    async fn serve(&self, end: fn(&Context, u32) -> Finished<u32>) -> Answer {
         self.serve_as(command(), end).await
     }
 
-    async fn serve_as(&self, command: Command, end: fn(u32) -> Finish<u32>) -> Answer {
+    async fn serve_as(&self, command: Command, end: fn(&Context, u32) -> Finished<u32>) -> Answer {
         let runs = self.runs.clone();
-        let run = move |_| async move { end(runs.fetch_add(1, Ordering::SeqCst) + 1) };
+        let run = move |context: Context| async move {
+            end(&context, runs.fetch_add(1, Ordering::SeqCst) + 1)
+        };
         self.executor.serve(command, run).await
     }
 
@@ -67,26 +69,26 @@ fn command() -> Command {
     Command::new(key())
 }
 
-fn keeps(n: u32) -> Finish<u32> {
+fn keeps(context: &Context, n: u32) -> Finished<u32> {
     let outcome = Recorded::Whole(Outcome::new("text/plain", n.to_string()));
-    Finish::Complete { answer: n, outcome }
+    context.complete(n, outcome)
 }
 
-fn refuses(n: u32) -> Finish<u32> {
+fn refuses(context: &Context, n: u32) -> Finished<u32> {
     let outcome = Recorded::Whole(Outcome::new("text/plain", n.to_string()));
-    Finish::Refuse { answer: n, outcome }
+    context.refuse(n, outcome)
 }
 
-fn omits(n: u32) -> Finish<u32> {
-    Finish::Complete { answer: n, outcome: Recorded::Omitted { bytes: 7 } }
+fn omits(context: &Context, n: u32) -> Finished<u32> {
+    context.complete(n, Recorded::Omitted { bytes: 7 })
 }
 
-fn fails(n: u32) -> Finish<u32> {
-    Finish::Fail { answer: n, error: "no stock".to_owned() }
+fn fails(context: &Context, n: u32) -> Finished<u32> {
+    context.fail(n, "no stock")
 }
 
-fn gives_back(n: u32) -> Finish<u32> {
-    Finish::Release { answer: n }
+fn gives_back(context: &Context, n: u32) -> Finished<u32> {
+    context.release(n)
 }
 
 fn executed(answer: &Answer) -> (u32, Option<bool>) {
@@ -116,7 +118,9 @@ async fn a_store_that_is_down_stops_the_request_before_the_handler() {
 
 #[tokio::test]
 async fn an_ending_whose_reply_is_lost_is_found_again() {
-    for (end, receipt) in [(keeps as fn(u32) -> _, Some(true)), (refuses, Some(true))] {
+    for (end, receipt) in
+        [(keeps as fn(&Context, u32) -> Finished<u32>, Some(true)), (refuses, Some(true))]
+    {
         let bench = Bench::new(LocalReplay::OFF);
         bench.store.faults().next(Verb::Settle, Fault::LoseReply);
         assert_eq!(executed(&bench.serve(end).await), (1, receipt));
@@ -188,7 +192,8 @@ async fn a_handler_over_its_limit_under_hold_is_uncertain() {
     let careful = command().on_crash(OnCrash::Hold).work_timeout(Duration::from_millis(20));
     let late: Answer = bench.executor.serve(careful.clone(), |_| std::future::pending()).await;
     assert!(matches!(late, Err(Error::WorkTimeout { .. })), "{late:?}");
-    let again = bench.executor.serve(careful, |_| async { keeps(1) }).await;
+    let again =
+        bench.executor.serve(careful, |context: Context| async move { keeps(&context, 1) }).await;
     assert!(matches!(again, Err(Error::Uncertain { .. })), "{again:?}");
 }
 
@@ -199,7 +204,7 @@ async fn a_handlers_reference_is_kept_with_its_outcome() {
         .executor
         .serve(command(), |context| async move {
             context.refer_to(Reference::new("ord_01arz3").expect("a valid reference"));
-            keeps(1)
+            keeps(&context, 1)
         })
         .await;
     assert_eq!(executed(&named), (1, Some(true)));

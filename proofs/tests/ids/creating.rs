@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use semel_core::executor::{Claimed, Finish, Served};
+use semel_core::executor::{Claimed, Served, Unit};
 use semel_core::outbox::{Outbox, Selection};
 use semel_core::store::Filter;
 use semel_core::{
@@ -257,14 +257,15 @@ async fn a_thing_is_made_in_a_transaction_that_a_door_has_opened<S: Whole>() {
     let executor = Executor::new(scene.store.clone());
     let serve = async |fails| {
         let (creating, node) = (executor.clone(), node.clone());
-        let served = executor.serve_transact(command("k"), move |unit| async move {
+        let served = executor.serve_transact(command("k"), move |unit: Unit<S>| async move {
+            let context = unit.context().clone();
             let creation = creating.create_in::<Order>(unit).resolver(&node);
             match creation.run(|making| make(making, fails)).await {
                 Ok(Made { order, .. }) => {
                     let outcome = Recorded::Whole(Outcome::new("text/plain", order.to_string()));
-                    Finish::Complete { answer: Some(order), outcome }
+                    context.complete(Some(order), outcome)
                 }
-                Err(error) => Finish::Fail { answer: None, error: error.to_string() },
+                Err(error) => context.fail(None, &error.to_string()),
             }
         });
         served.await.expect("served")

@@ -1,19 +1,82 @@
-//! How a work's result becomes an outcome and back.
+//! How a function's result becomes an outcome, and an outcome the result of a repeat.
+
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::context::Context;
+use super::execution::{Error, Execution, Served};
+use super::settlement::Finished;
+use super::supervise::panic_text;
 use crate::outcome::{Outcome, Recorded};
 
-/// Writes and reads the results of one kind of call.
+/// Ends a function's work by its result. The work ran: whatever is wrong with its result, it must not
+/// run again, unless its transaction can still be rolled back.
+pub(super) fn finish<C: Codec<T>, T, E: Display>(
+    context: &Context,
+    result: Result<T, E>,
+) -> Finished<Result<T, Error<E>>> {
+    let value = match result {
+        Ok(value) => value,
+        Err(error) => {
+            let text = error_text(&error);
+            return context.fail(Err(Error::Work(error)), &text);
+        }
+    };
+    let (answer, reason) = match catch_unwind(AssertUnwindSafe(|| C::encode(value))) {
+        Ok(Ok((recorded, value))) => return context.complete(Ok(value), recorded),
+        Ok(Err(Unencodable { value, reason })) => (Ok(value), reason),
+        Err(panic) => {
+            let reason = format!("it panicked: {}", panic_text(panic.as_ref()));
+            (Err(Error::Encode { reason: reason.clone() }), reason)
+        }
+    };
+    if context.is_transacted() {
+        let error = Error::Encode { reason };
+        let text = error.to_string();
+        return context.uncommittable(Err(error), &text);
+    }
+    tracing::error!(key = ?context.key(), reason, "a result cannot be stored or replayed");
+    context.complete(answer, Recorded::Omitted { bytes: 0 })
+}
+
+/// What a function's caller gets.
+pub(super) fn execution<C: Codec<T>, T, E>(
+    served: Result<Served<Result<T, Error<E>>>, Error>,
+) -> Result<Execution<T>, Error<E>> {
+    Ok(match served.map_err(Error::widen)? {
+        Served::Executed { answer, receipt } => {
+            let value = answer?;
+            let receipt = receipt.expect("a result that is delivered was settled as a success");
+            Execution::Executed { value, receipt }
+        }
+        Served::Replayed { outcome, receipt } => {
+            let value = C::decode(&outcome).map_err(|reason| Error::Decode { reason })?;
+            Execution::Replayed { value, receipt }
+        }
+        Served::InProgress { operation_id, lease_remaining } => {
+            Execution::InProgress { operation_id, lease_remaining }
+        }
+    })
+}
+
+/// The text of an error, also if its `Display` panics: a claim must be settled even so.
+fn error_text(error: &impl Display) -> String {
+    catch_unwind(AssertUnwindSafe(|| error.to_string()))
+        .unwrap_or_else(|_| "the work failed with an error that cannot be shown".to_owned())
+}
+
+/// Encodes and decodes the results of one kind of call.
 pub(super) trait Codec<T>: Send + Sync + 'static {
-    /// What to keep of `value`, and the value as every replay will see it.
+    /// Returns what to record of `value`, and the value as every replay will see it.
     fn encode(value: T) -> Result<(Recorded, T), Unencodable<T>>;
     /// A replayed value.
     fn decode(outcome: &Outcome) -> Result<T, String>;
 }
 
-/// A value that has no outcome. The value is kept: the work ran, and its caller must hear of it.
+/// A value that has no outcome. The value is kept: the work ran, and its caller must get it.
 pub(super) struct Unencodable<T> {
     pub(super) value: T,
     pub(super) reason: String,

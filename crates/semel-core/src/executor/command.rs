@@ -199,7 +199,7 @@ impl Command {
     }
 
     /// This command with every setting filled in.
-    pub(super) fn resolve(self, defaults: &Policy) -> Result<Order, InvalidPolicy> {
+    pub(super) fn resolve(self, defaults: &Policy) -> Result<ResolvedCommand, InvalidPolicy> {
         let policy = Policy {
             keep: self.keep.unwrap_or(defaults.keep),
             lease: self.lease.unwrap_or(defaults.lease),
@@ -215,7 +215,7 @@ impl Command {
         if policy.on_crash == OnCrash::Verify && self.verifier.is_none() {
             return Err(InvalidPolicy::NoVerifier);
         }
-        Ok(Order {
+        Ok(ResolvedCommand {
             key: self.key,
             fingerprint: self.fingerprint,
             policy,
@@ -223,7 +223,7 @@ impl Command {
             attended: self.attended,
             verifier: self.verifier,
             retry_payload: self.retry_payload,
-            apart: AtomicBool::new(false),
+            detached: AtomicBool::new(false),
         })
     }
 }
@@ -235,7 +235,7 @@ impl std::fmt::Debug for Command {
 }
 
 /// A command with every setting filled in and checked.
-pub(super) struct Order {
+pub(super) struct ResolvedCommand {
     pub(super) key: Key,
     pub(super) fingerprint: Fingerprint,
     pub(super) policy: Policy,
@@ -243,10 +243,10 @@ pub(super) struct Order {
     attended: bool,
     pub(super) verifier: Option<Verifier>,
     pub(super) retry_payload: Option<RetryPayload>,
-    apart: AtomicBool,
+    detached: AtomicBool,
 }
 
-impl Order {
+impl ResolvedCommand {
     /// How long its record stays while it has not ended for good. What brings along what running it
     /// again takes is owed by us alone, so it never goes by itself: only its answer expires.
     pub(super) fn keep_unfinished(&self) -> Duration {
@@ -256,18 +256,14 @@ impl Order {
         }
     }
 
-    /// The attempt is to go on in a task of its own: it may take long.
-    pub(super) fn go_apart(&self) {
-        self.apart.store(true, Ordering::Relaxed);
+    /// Asks for a task of its own for the attempt: it may take long.
+    pub(super) fn detach(&self) {
+        self.detached.store(true, Ordering::Relaxed);
     }
 
     /// Whether the attempt goes on in a task of its own.
-    pub(super) fn goes_apart(&self) -> bool {
-        #[cfg(feature = "testing")]
-        if crate::testing::sabotaged(crate::testing::Guard::Spawn) {
-            return false;
-        }
-        !self.attended && self.apart.load(Ordering::Relaxed)
+    pub(super) fn is_detached(&self) -> bool {
+        !self.attended && self.detached.load(Ordering::Relaxed)
     }
 
     /// The question to the judge.
@@ -279,7 +275,7 @@ impl Order {
         }
     }
 
-    /// Whether this order's crash policy can be kept by a claim that is `committed` before the work.
+    /// Whether this command's crash policy can be kept by a claim that is `committed` before the work.
     pub(super) fn survives_a_crash(&self, committed: bool) -> Result<(), InvalidPolicy> {
         match self.policy.on_crash {
             OnCrash::Hold | OnCrash::Verify if !committed => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::claim::{Fence, OperationId};
 use crate::fingerprint::InvalidFingerprint;
 use crate::key::InvalidKey;
-use crate::outcome::ErrorText;
+use crate::outcome::{ErrorText, Outcome};
 use crate::policy::InvalidPolicy;
 use crate::store;
 
@@ -43,6 +43,33 @@ pub enum Execution<T> {
         receipt: Receipt,
     },
     /// Somebody is running it now.
+    InProgress {
+        /// The operation, where it is known yet.
+        operation_id: Option<OperationId>,
+        /// How long the holder's lease still runs, where it is known.
+        lease_remaining: Option<Duration>,
+    },
+}
+
+/// What a protocol answers its caller with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Served<A> {
+    /// This call ran the work; this is its answer, kept or not.
+    Executed {
+        /// The work's own answer.
+        answer: A,
+        /// How it came about, where the answer is what repeats will get.
+        receipt: Option<Receipt>,
+    },
+    /// An earlier call ran the work; this is its recorded outcome.
+    Replayed {
+        /// What was recorded.
+        outcome: Outcome,
+        /// How it came about.
+        receipt: Receipt,
+    },
+    /// Another call is running it now.
     InProgress {
         /// The operation, where it is known yet.
         operation_id: Option<OperationId>,
@@ -240,22 +267,7 @@ impl Error<Infallible> {
 impl<E> Error<E> {
     /// The same error with another error of the work.
     pub fn map<F>(self, f: impl FnOnce(E) -> F) -> Error<F> {
-        match self.sort(|error| Ok::<_, Infallible>(Error::Work(f(error)))) {
-            Ok(error) => error,
-            Err(never) => match never {},
-        }
-    }
-
-    /// The work's own error, or the same error without one.
-    pub(super) fn narrow(self) -> Result<E, Error> {
-        match self.sort(Err) {
-            Ok(error) => Err(error),
-            Err(work) => Ok(work),
-        }
-    }
-
-    fn sort<F, R>(self, work: impl FnOnce(E) -> Result<Error<F>, R>) -> Result<Error<F>, R> {
-        Ok(match self {
+        match self {
             Error::Mismatch => Error::Mismatch,
             Error::Backoff { retry_after, attempt, error } => {
                 Error::Backoff { retry_after, attempt, error }
@@ -279,9 +291,9 @@ impl<E> Error<E> {
             Error::Fingerprint(error) => Error::Fingerprint(error),
             Error::Closed => Error::Closed,
             Error::Concurrent => Error::Concurrent,
-            Error::Work(error) => return work(error),
+            Error::Work(error) => Error::Work(f(error)),
             Error::Store(error) => Error::Store(error),
-        })
+        }
     }
 }
 
@@ -295,27 +307,41 @@ impl<E> From<store::Error> for Error<E> {
     }
 }
 
-/// How a call ended, for counting.
+/// How a function's call ended, for counting.
 pub(super) fn label<T, E>(result: &Result<Execution<T>, Error<E>>) -> &'static str {
     match result {
         Ok(Execution::Executed { .. }) => "executed",
         Ok(Execution::Replayed { .. }) => "replayed",
-        Ok(Execution::InProgress { .. }) | Err(Error::WaitTimeout { .. } | Error::Concurrent) => {
-            "in_progress"
-        }
-        Err(Error::Mismatch) => "mismatch",
-        Err(Error::Backoff { .. }) => "backoff",
-        Err(Error::Dead { .. }) => "dead",
-        Err(Error::Uncertain { .. }) => "uncertain",
-        Err(Error::ClaimLost) => "claim_lost",
-        Err(
+        Ok(Execution::InProgress { .. }) => "in_progress",
+        Err(error) => error.label(),
+    }
+}
+
+/// How a protocol's call ended, for counting.
+pub(super) fn served_label<A>(result: &Result<Served<A>, Error>) -> &'static str {
+    match result {
+        Ok(Served::Executed { receipt: Some(_), .. }) => "executed",
+        Ok(Served::Executed { receipt: None, .. }) => "failed",
+        Ok(Served::Replayed { .. }) => "replayed",
+        Ok(Served::InProgress { .. }) => "in_progress",
+        Err(error) => error.label(),
+    }
+}
+
+impl<E> Error<E> {
+    fn label(&self) -> &'static str {
+        match self {
+            Error::WaitTimeout { .. } | Error::Concurrent => "in_progress",
+            Error::Mismatch => "mismatch",
+            Error::Backoff { .. } => "backoff",
+            Error::Dead { .. } => "dead",
+            Error::Uncertain { .. } => "uncertain",
+            Error::ClaimLost => "claim_lost",
             Error::Work(_)
             | Error::FailedFinal { .. }
             | Error::HolderFailed { .. }
             | Error::WorkTimeout { .. }
-            | Error::Panicked { .. },
-        ) => "failed",
-        Err(
+            | Error::Panicked { .. } => "failed",
             Error::ResultUnavailable { .. }
             | Error::ResultTooLarge { .. }
             | Error::Encode { .. }
@@ -326,7 +352,7 @@ pub(super) fn label<T, E>(result: &Result<Execution<T>, Error<E>>) -> &'static s
             | Error::Key(_)
             | Error::Fingerprint(_)
             | Error::Closed
-            | Error::Store(_),
-        ) => "error",
+            | Error::Store(_) => "error",
+        }
     }
 }

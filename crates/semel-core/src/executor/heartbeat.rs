@@ -20,8 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-use super::run::failpoint;
-use super::stop::Stop;
+use super::cancellation::Cancellation;
 use crate::claim::Lease;
 use crate::clock::monotonic;
 use crate::key::Mixing;
@@ -59,7 +58,13 @@ impl<S: Store> Heartbeat<S> {
 
     /// Keeps `lease` alive until the beat is dropped. `since` is when the grant was asked for: the
     /// store cannot have started counting earlier.
-    pub(super) fn start(&self, lease: Lease, length: Duration, since: Instant, lost: Stop) -> Beat {
+    pub(super) fn start(
+        &self,
+        lease: Lease,
+        length: Duration,
+        since: Instant,
+        lost: Cancellation,
+    ) -> Beat {
         let class = &self.classes[CLASSES.iter().filter(|end| length >= **end).count()];
         class.started.get_or_init(|| launch(&self.store, &class.table));
         let (renew_at, ends) = (since + length / 3, since + length);
@@ -116,7 +121,7 @@ struct Entry {
     since: Instant,
     renew_at: Instant,
     ends: Instant,
-    lost: Stop,
+    lost: Cancellation,
 }
 
 impl Entry {
@@ -233,11 +238,6 @@ impl Table {
 
 fn launch<S: Store>(store: &Arc<S>, table: &Arc<Table>) {
     let beat = keep_running(Arc::clone(store), Arc::clone(table));
-    #[cfg(feature = "testing")]
-    if crate::testing::sabotaged(crate::testing::Guard::HeartbeatThread) {
-        tokio::spawn(beat);
-        return;
-    }
     let thread = std::thread::Builder::new().name("semel-heartbeat".into()).spawn(move || {
         match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime.block_on(beat),
@@ -352,8 +352,8 @@ async fn ask<S: Store>(
         },
     };
     let sent = monotonic();
-    failpoint("renew.before");
+    failpoint!("renew.before");
     let renewed = timeout(limit, renewer.renew(leases)).await?;
-    failpoint("renew.after");
+    failpoint!("renew.after");
     Ok((sent, renewed))
 }

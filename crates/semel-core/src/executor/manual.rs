@@ -8,14 +8,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::begin::{Begun, Grant};
-use super::codec::Plain;
-use super::command::{Command, Order};
-use super::execution::{Error, Execution, Receipt};
-use super::finish::{receipt, with_reference};
+use super::answer::receipt;
+use super::claim::Acquired;
+use super::command::{Command, ResolvedCommand};
+use super::context::{Context, Place};
+use super::execution::{Error, Receipt, Served};
+use super::grant::Grant;
 use super::heartbeat::Beat;
-use super::settle::{Ended, failure};
-use super::{Context, Executor, Inner};
+use super::settle::Written;
+use super::{Executor, Inner};
 use crate::clock::monotonic;
 use crate::key::Key;
 use crate::measure;
@@ -43,15 +44,11 @@ pub enum Claimed<S: Store> {
 
 impl<S: Store> Claimed<S> {
     /// An answer in place of a claim.
-    pub(super) fn answered(execution: Execution<Outcome>) -> Self {
-        match execution {
-            Execution::Executed { value: outcome, receipt }
-            | Execution::Replayed { value: outcome, receipt } => {
-                Claimed::Completed { outcome, receipt }
-            }
-            Execution::InProgress { lease_remaining, .. } => {
-                Claimed::InProgress { lease_remaining }
-            }
+    pub(super) fn answered(served: Served<Outcome>) -> Self {
+        match served {
+            Served::Replayed { outcome, receipt } => Claimed::Completed { outcome, receipt },
+            Served::InProgress { lease_remaining, .. } => Claimed::InProgress { lease_remaining },
+            Served::Executed { .. } => unreachable!("asking for a claim runs nothing"),
         }
     }
 }
@@ -74,21 +71,17 @@ impl<S: Store> fmt::Debug for Claimed<S> {
 #[must_use = "a claim that is not settled blocks its key until its lease lapses"]
 pub struct Claim<S: Store> {
     inner: Arc<Inner<S>>,
-    order: Arc<Order>,
-    grant: Grant,
     context: Context,
     /// Renews the lease; absent where an open transaction is the lease.
     beat: Option<Beat>,
-    /// Whether it was committed by itself, rather than opened in a caller's transaction.
-    committed: bool,
 }
 
 impl<S: Store> fmt::Debug for Claim<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Claim")
-            .field("key", &self.order.key)
-            .field("attempt", &self.grant.attempt)
-            .field("fence", &self.grant.lease.fence)
+            .field("key", self.context.key())
+            .field("attempt", &self.context.attempt())
+            .field("fence", &self.context.fence())
             .finish_non_exhaustive()
     }
 }
@@ -118,13 +111,13 @@ impl<S: Store> std::error::Error for Unsettled<S> {}
 impl<S: Store> Claim<S> {
     pub(super) fn new(
         inner: &Arc<Inner<S>>,
-        order: Arc<Order>,
+        command: &Arc<ResolvedCommand>,
         grant: Grant,
-        renewed: bool,
+        place: Place,
     ) -> Self {
-        let context = inner.context(&order, &grant, renewed);
-        let beat = renewed.then(|| inner.keep_alive(&order, &grant, &context));
-        Self { inner: Arc::clone(inner), order, grant, context, beat, committed: renewed }
+        let context = inner.context(command, grant, place);
+        let beat = context.is_committed().then(|| inner.keep_alive(&context));
+        Self { inner: Arc::clone(inner), context, beat }
     }
 
     /// What the work may know: fence, operation id, downstream keys, cancellation.
@@ -134,23 +127,10 @@ impl<S: Store> Claim<S> {
 
     /// Whether the attempt before this one crashed and its command wants it verified first.
     pub fn wants_verification(&self) -> bool {
-        self.grant.verify
+        self.context.wants_verification()
     }
 
-    pub(super) fn grant(&self) -> &Grant {
-        &self.grant
-    }
-
-    /// Whether the claim was committed by itself, rather than opened in a caller's transaction.
-    pub(super) fn is_committed(&self) -> bool {
-        self.committed
-    }
-
-    pub(super) fn order(&self) -> &Arc<Order> {
-        &self.order
-    }
-
-    /// The claim is kept by other means from now on.
+    /// Stops renewing the claim: an open transaction keeps it from now on.
     pub(super) fn stop_renewing(&mut self) {
         self.beat = None;
     }
@@ -160,15 +140,10 @@ impl<S: Store> Claim<S> {
     /// # Errors
     /// [`Unsettled`] if the store did not take it. `Ok(None)` means that the claim was lost.
     pub async fn complete(self, outcome: Outcome) -> Result<Option<Receipt>, Unsettled<S>> {
-        let outcome = with_reference(outcome, &self.context);
-        let outcome = match outcome.size() {
-            size if size > self.order.policy.max_outcome => {
-                Recorded::Omitted { bytes: size as u64 }
-            }
-            _ => Recorded::Whole(outcome),
-        };
-        let keep = self.order.policy.keep;
-        self.end(Settlement::Succeeded { outcome, keep }).await
+        let max = self.context.command().policy.max_outcome;
+        let outcome = self.context.with_reference(Recorded::Whole(outcome)).within(max);
+        let settlement = self.context.succeeded(outcome);
+        self.settle(settlement).await
     }
 
     /// Records a failure, by the command's policy.
@@ -176,8 +151,8 @@ impl<S: Store> Claim<S> {
     /// # Errors
     /// As [`complete`](Self::complete).
     pub async fn fail(self, error: &str) -> Result<Option<Receipt>, Unsettled<S>> {
-        let settlement = failure(&self.order, self.grant.attempt, error);
-        self.end(settlement).await
+        let settlement = self.context.failed(error);
+        self.settle(settlement).await
     }
 
     /// Gives the key back as it was found: free, or with its earlier attempt due again. A claim that
@@ -186,16 +161,16 @@ impl<S: Store> Claim<S> {
     /// # Errors
     /// As [`complete`](Self::complete).
     pub async fn release(self) -> Result<Option<Receipt>, Unsettled<S>> {
-        match self.grant.untouched(self.order.keep_unfinished()) {
-            Some(settlement) => self.end(settlement).await,
-            None => Ok(Some(receipt(&self.grant, true))),
+        match self.context.untouched() {
+            Some(settlement) => self.settle(settlement).await,
+            None => Ok(Some(receipt(self.context.grant(), true))),
         }
     }
 
     /// In a task of its own: a caller who leaves now must not lose what the work came to.
-    async fn end(self, settlement: Settlement) -> Result<Option<Receipt>, Unsettled<S>> {
+    async fn settle(self, settlement: Settlement) -> Result<Option<Receipt>, Unsettled<S>> {
         let attempts = self.inner.attempts.clone();
-        let settling = attempts.spawn(self.settle(settlement));
+        let settling = attempts.spawn(self.write(settlement));
         match settling.await {
             Ok(settled) => settled,
             Err(ended) => match ended.try_into_panic() {
@@ -206,20 +181,21 @@ impl<S: Store> Claim<S> {
         }
     }
 
-    async fn settle(self, settlement: Settlement) -> Result<Option<Receipt>, Unsettled<S>> {
+    async fn write(self, settlement: Settlement) -> Result<Option<Receipt>, Unsettled<S>> {
         let as_of = monotonic();
-        let patience = self.order.policy.lease;
-        match self.inner.settle(&self.order, &self.grant.lease, &settlement, patience).await {
-            Ended::Recorded => {
-                let receipt = self.inner.share(&self.order, &self.grant, settlement, as_of);
+        let (command, grant) = (self.context.command(), self.context.grant());
+        let patience = command.policy.lease;
+        match self.inner.settle(command, &grant.lease, &settlement, patience).await {
+            Written::Recorded => {
+                let receipt = self.inner.share(command, grant, settlement, as_of);
                 drop(self.beat);
                 Ok(Some(receipt))
             }
-            Ended::Lost => {
+            Written::Lost => {
                 measure::lease_lost();
                 Ok(None)
             }
-            Ended::Unrecorded(error) => Err(Unsettled { claim: self, error }),
+            Written::Unrecorded(error) => Err(Unsettled { claim: self, error }),
         }
     }
 }
@@ -230,32 +206,32 @@ impl<S: Store> Executor<S> {
     /// # Errors
     /// See [`Error`]: everything that [`run`](Self::run) would answer before running.
     pub async fn claim(&self, command: Command) -> Result<Claimed<S>, Error> {
-        let order = self.0.accept(command)?;
+        let command = self.0.accept(command)?;
         if self.0.closing.is_cancelled() {
             return Err(Error::Closed);
         }
         // In a task of its own: a caller who leaves now must not strand a claim that the store has
         // already granted. Nothing ran under it, so it is given back.
         let (reply, asked) = tokio::sync::oneshot::channel();
-        let (inner, wanted) = (Arc::clone(&self.0), Arc::clone(&order));
+        let (inner, wanted) = (Arc::clone(&self.0), Arc::clone(&command));
         self.0.attempts.spawn(async move {
-            let claimed = match inner.begin(&wanted).await {
-                Ok(Begun::Granted(grant)) => Ok(Ok(Claim::new(&inner, wanted, grant, true))),
-                Ok(Begun::Answered { verdict, record, as_of }) => Ok(Err((verdict, record, as_of))),
+            let claimed = match inner.claim(&wanted).await {
+                Ok(Acquired::Granted(grant)) => {
+                    Ok(Ok(Claim::new(&inner, &wanted, grant, Place::Fenced)))
+                }
+                Ok(Acquired::Decided(decision)) => Ok(Err(decision)),
                 Err(error) => Err(error),
             };
             if let Err(Ok(Ok(unwanted))) = reply.send(claimed) {
                 let _ = unwanted.release().await;
             }
         });
-        let answered = match asked.await {
-            Ok(Ok(Ok(claim))) => return Ok(Claimed::Granted(claim)),
-            Ok(Ok(Err(answered))) => answered,
-            Ok(Err(error)) => return Err(error.into()),
-            Err(_) => return Err(Error::Closed),
-        };
-        let (verdict, record, as_of) = answered;
-        self.0.answer::<Plain, Outcome>(&order, verdict, record, as_of, None).map(Claimed::answered)
+        match asked.await {
+            Ok(Ok(Ok(claim))) => Ok(Claimed::Granted(claim)),
+            Ok(Ok(Err(decision))) => self.0.answer(&command, decision, None).map(Claimed::answered),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(Error::Closed),
+        }
     }
 
     /// The record of `key` as it stands, expired or not; `None` if there is none.

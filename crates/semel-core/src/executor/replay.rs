@@ -1,13 +1,13 @@
-//! Answers that this process has seen, so that a repeat needs no trip to the store.
+//! Outcomes that this process has seen, so that a repeat needs no trip to the store.
 //!
 //! Safe because a recorded outcome never changes: the only things that can happen to it are its
 //! expiry, which the entry knows, and an operator's hand, for which entries live a minute at most.
 
-mod shelf;
+mod shard;
 
 use std::time::{Duration, Instant};
 
-use shelf::Shelf;
+use shard::Shards;
 
 use super::execution::Receipt;
 use crate::clock;
@@ -66,7 +66,7 @@ impl Replay {
 /// The cache, or nothing.
 #[derive(Debug)]
 pub(super) struct ReplayCache {
-    shelf: Option<Shelf>,
+    shards: Option<Shards>,
     max_age: Duration,
 }
 
@@ -75,12 +75,12 @@ impl ReplayCache {
         let LocalReplay { entries, bytes, max_age } = settings;
         let max_age = max_age.min(MAX_AGE);
         let on = entries > 0 && bytes > 0 && !max_age.is_zero();
-        let shelf = on.then(|| Shelf::new(entries, bytes));
-        Self { shelf, max_age }
+        let shards = on.then(|| Shards::new(entries, bytes));
+        Self { shards, max_age }
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Replay> {
-        let replay = self.shelf.as_ref()?.get(&key.digest())?;
+        let replay = self.shards.as_ref()?.get(&key.digest())?;
         (replay.until > clock::monotonic()).then_some(replay)
     }
 
@@ -93,7 +93,7 @@ impl ReplayCache {
         receipt: Receipt,
         (as_of, fresh_for): (Instant, Duration),
     ) {
-        let Some(shelf) = &self.shelf else { return };
+        let Some(shards) = &self.shards else { return };
         let until = as_of + fresh_for.min(self.max_age);
         // Small answers in memory of their own: what they are a part of may be larger than they are,
         // and to share them costs more than to copy them.
@@ -102,14 +102,14 @@ impl ReplayCache {
             _ => outcome.clone(),
         };
         let replay = Replay { fingerprint, outcome, receipt, as_of, until };
-        shelf.put(key.digest(), replay, clock::monotonic());
+        shards.put(key.digest(), replay, clock::monotonic());
     }
 
     /// An operator changed the key: what was read of it until now is not to be trusted, even if it
     /// arrives here later.
     pub(super) fn revoke(&self, key: &Key) {
-        if let Some(shelf) = &self.shelf {
-            shelf.revoke(key.digest(), clock::monotonic());
+        if let Some(shards) = &self.shards {
+            shards.revoke(key.digest(), clock::monotonic());
         }
     }
 }

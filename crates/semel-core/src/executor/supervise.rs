@@ -1,8 +1,9 @@
-//! Work under watch: it ends by itself, by its limit, or by the executor's end.
+//! Polls work until it ends by itself, by its limit, or by the executor's shutdown.
 //!
-//! Written out rather than `select!`ed: work is large, and an async function holds what it is given
-//! twice, once as it came and once where it polls it.
+//! A hand-written future rather than `select!`: work is large, and an async function holds what it is
+//! given twice, once as it came and once where it polls it.
 
+use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -13,26 +14,51 @@ use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use super::command::Order;
-use super::run::words;
-use super::stop::Stop;
-use super::{Context, Inner};
+use super::Inner;
+use super::context::Context;
+use super::execution::Error;
 use crate::store::Store;
 
 /// How the work itself ended.
-pub(super) enum Ran<T, E> {
-    Finished(Result<T, E>),
+pub(super) enum WorkEnd<T> {
+    Finished(T),
     Panicked(String),
     TimedOut(Duration),
-    /// Shutdown dropped it: it is no longer running.
+    /// A shutdown dropped it: it is no longer running.
     Aborted,
+}
+
+impl<T> WorkEnd<T> {
+    /// What its caller is answered where the work did not finish, and what is recorded of it.
+    pub(super) fn into_error(self) -> (Error, String) {
+        match self {
+            WorkEnd::Panicked(message) => {
+                let text = format!("the work panicked: {message}");
+                (Error::Panicked { message }, text)
+            }
+            WorkEnd::TimedOut(limit) => {
+                let text = format!("the work took longer than {limit:?} and was cancelled");
+                (Error::WorkTimeout { limit }, text)
+            }
+            WorkEnd::Finished(_) | WorkEnd::Aborted => {
+                (Error::Closed, "the attempt was stopped by a shutdown".to_owned())
+            }
+        }
+    }
+}
+
+/// The text of a panic.
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a value that is not text".to_owned())
 }
 
 pin_project! {
     /// The work, until it has ended.
     pub(super) struct Supervised<'a, F> {
         abort: &'a CancellationToken,
-        // Who never waits never stands in line to be told: the line is one for the whole executor.
+        // Registered lazily: the waiter list is shared by all attempts of the executor.
         #[pin]
         aborted: Option<WaitForCancellationFuture<'a>>,
         #[pin]
@@ -40,8 +66,7 @@ pin_project! {
         #[pin]
         over: Option<Sleep>,
         limit: Duration,
-        order: &'a Order,
-        cancelled: &'a Stop,
+        context: &'a Context,
     }
 }
 
@@ -49,7 +74,6 @@ impl<S: Store> Inner<S> {
     /// Runs the work to its end, its limit, or the executor's.
     pub(super) fn supervise<'a, F>(
         &'a self,
-        order: &'a Order,
         context: &'a Context,
         limit: Option<Duration>,
         work: F,
@@ -60,16 +84,15 @@ impl<S: Store> Inner<S> {
             work: Some(work),
             over: limit.map(tokio::time::sleep),
             limit: limit.unwrap_or_default(),
-            order,
-            cancelled: &context.cancelled,
+            context,
         }
     }
 }
 
-impl<T, E, F: Future<Output = Result<T, E>>> Future for Supervised<'_, F> {
-    type Output = Ran<T, E>;
+impl<F: Future> Future for Supervised<'_, F> {
+    type Output = WorkEnd<F::Output>;
 
-    fn poll(self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<Ran<T, E>> {
+    fn poll(self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         // Before the work: an attempt that slipped in behind a shutdown does not start it.
         let aborted = match this.aborted.as_mut().as_pin_mut() {
@@ -77,16 +100,16 @@ impl<T, E, F: Future<Output = Result<T, E>>> Future for Supervised<'_, F> {
             None => this.abort.is_cancelled(),
         };
         if aborted {
-            let_go(this.work);
-            return Poll::Ready(Ran::Aborted);
+            drop_work(this.work);
+            return Poll::Ready(WorkEnd::Aborted);
         }
         if let Some(work) = this.work.as_mut().as_pin_mut() {
             match catch_unwind(AssertUnwindSafe(|| work.poll(task))) {
-                Ok(Poll::Pending) => this.order.go_apart(),
-                Ok(Poll::Ready(result)) => return Poll::Ready(Ran::Finished(result)),
+                Ok(Poll::Pending) => this.context.command().detach(),
+                Ok(Poll::Ready(result)) => return Poll::Ready(WorkEnd::Finished(result)),
                 Err(panic) => {
-                    let_go(this.work);
-                    return Poll::Ready(Ran::Panicked(words(panic.as_ref())));
+                    drop_work(this.work);
+                    return Poll::Ready(WorkEnd::Panicked(panic_text(panic.as_ref())));
                 }
             }
         }
@@ -94,15 +117,15 @@ impl<T, E, F: Future<Output = Result<T, E>>> Future for Supervised<'_, F> {
             this.aborted.set(Some(this.abort.cancelled()));
             let aborted = this.aborted.as_mut().as_pin_mut();
             if aborted.is_some_and(|aborted| aborted.poll(task).is_ready()) {
-                let_go(this.work);
-                return Poll::Ready(Ran::Aborted);
+                drop_work(this.work);
+                return Poll::Ready(WorkEnd::Aborted);
             }
         }
         match this.over.as_pin_mut().map(|over| over.poll(task)) {
             Some(Poll::Ready(())) => {
-                let_go(this.work);
-                this.cancelled.cancel();
-                Poll::Ready(Ran::TimedOut(*this.limit))
+                drop_work(this.work);
+                this.context.cancellation().cancel();
+                Poll::Ready(WorkEnd::TimedOut(*this.limit))
             }
             Some(Poll::Pending) | None => Poll::Pending,
         }
@@ -110,6 +133,6 @@ impl<T, E, F: Future<Output = Result<T, E>>> Future for Supervised<'_, F> {
 }
 
 /// Drops the work. Should that panic as well, its claim is settled all the same.
-fn let_go<F>(mut work: Pin<&mut Option<F>>) {
+fn drop_work<F>(mut work: Pin<&mut Option<F>>) {
     let _ = catch_unwind(AssertUnwindSafe(|| work.set(None)));
 }

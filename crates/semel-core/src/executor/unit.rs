@@ -14,7 +14,7 @@ use crate::store::{self, ErrorKind, TransactionalStore};
 pub struct Unit<S: TransactionalStore> {
     pub(super) transaction: Option<S::Transaction>,
     pub(super) store: Arc<S>,
-    pub(super) home: Arc<Mutex<Option<S::Transaction>>>,
+    pub(super) returned: Arc<Mutex<Option<S::Transaction>>>,
     pub(super) context: Context,
 }
 
@@ -47,7 +47,7 @@ where
     /// The outbox could not be written; nothing will be committed, whatever is appended afterwards.
     pub async fn append(&mut self, events: impl IntoIterator<Item = Event>) -> store::Result<()> {
         // Should it fail, or be dropped halfway, a part may be written: then nothing is committed.
-        let half_told = self.context.begin_append();
+        let had_failed = self.context.begin_append();
         let operation = self.context.operation_id();
         let events: Vec<_> = events.into_iter().map(|event| event.caused_by(operation)).collect();
         let names = events.iter().map(|event| (event.tenant(), event.id()));
@@ -57,7 +57,7 @@ where
         }
         let store = Arc::clone(&self.store);
         store.append(self.conn(), &events).await?;
-        self.context.end_append(half_told);
+        self.context.end_append(had_failed);
         let bell = store.bell().clone();
         self.context.after_commit(move || bell.ring());
         Ok(())
@@ -66,6 +66,6 @@ where
 
 impl<S: TransactionalStore> Drop for Unit<S> {
     fn drop(&mut self) {
-        *self.home.lock().unwrap_or_else(PoisonError::into_inner) = self.transaction.take();
+        *self.returned.lock().unwrap_or_else(PoisonError::into_inner) = self.transaction.take();
     }
 }

@@ -1,41 +1,34 @@
-//! Asking whether a crashed attempt happened, before anything runs again.
+//! Verifies a crashed attempt before anything runs again.
 
-use std::convert::Infallible;
-
-use super::begin::Grant;
-use super::codec::Codec;
-use super::command::{Order, Verification};
-use super::execution::{Error, Execution};
-use super::finish::receipt;
-use super::settle::Ended;
-use super::supervise::Ran;
-use super::{Context, Inner};
+use super::Inner;
+use super::answer::receipt;
+use super::command::Verification;
+use super::context::Context;
+use super::execution::{Error, Served};
+use super::settle::Written;
+use super::supervise::WorkEnd;
+use crate::judge::exceeded;
 use crate::measure;
 use crate::outcome::{ErrorText, Recorded};
 use crate::store::{Settlement, Store};
 
 impl<S: Store> Inner<S> {
-    /// Asks the verifier of a crashed attempt. `None` means: run the work.
-    pub(super) async fn verify<C: Codec<T>, T>(
-        &self,
-        order: &Order,
-        grant: &Grant,
-        context: &Context,
-    ) -> Option<Result<Execution<T>, Error>> {
-        let verifier = order.verifier.as_ref().filter(|_| grant.verify)?;
-        let asking = async { Ok::<_, Infallible>(verifier(context.clone()).await) };
-        let found = match self.supervise(order, context, order.policy.work_timeout, asking).await {
-            Ran::Finished(Ok(found)) => found,
-            Ran::Panicked(_) | Ran::TimedOut(_) => Verification::Unknown,
+    /// Asks the verifier about the crashed attempt. `None` means that the work runs.
+    pub(super) async fn verify<A>(&self, context: &Context) -> Option<Result<Served<A>, Error>> {
+        let (command, grant) = (context.command(), context.grant());
+        let verifier = command.verifier.as_ref().filter(|_| grant.verify)?;
+        let asking = async { verifier(context.clone()).await };
+        let found = match self.supervise(context, command.policy.work_timeout, asking).await {
+            WorkEnd::Finished(found) => found,
+            WorkEnd::Panicked(_) | WorkEnd::TimedOut(_) => Verification::Unknown,
             // Nothing was learnt: the lease lapses, and the next caller asks again.
-            Ran::Aborted => return Some(Err(Error::Closed)),
+            WorkEnd::Aborted => return Some(Err(Error::Closed)),
         };
-        let patience = order.policy.lease;
         let (settlement, answer) = match found {
             Verification::NotDone => {
                 // The crashed attempt may have been the last that was allowed.
-                let max = order.policy.max_attempts.filter(|max| grant.attempt > *max)?;
-                let error = crate::judge::exceeded(max, &ErrorText::new("the attempt crashed"));
+                let max = command.policy.max_attempts.filter(|max| grant.attempt > *max)?;
+                let error = exceeded(max, &ErrorText::new("the attempt crashed"));
                 (Settlement::Dead { error: error.clone() }, Err(Error::Dead { error }))
             }
             Verification::Unknown => {
@@ -43,28 +36,22 @@ impl<S: Store> Inner<S> {
                 (Settlement::Uncertain { error: error.clone() }, Err(Error::Uncertain { error }))
             }
             Verification::Done(outcome) => {
-                let (keep, receipt) = (order.policy.keep, receipt(grant, true));
-                let answer = C::decode(&outcome)
-                    .map(|value| Execution::Replayed { value, receipt })
-                    .map_err(|reason| Error::Decode { reason });
-                let outcome = match outcome.size() {
-                    size if size > order.policy.max_outcome => {
-                        Recorded::Omitted { bytes: size as u64 }
-                    }
-                    _ => Recorded::Whole(outcome),
-                };
-                (Settlement::Succeeded { outcome, keep }, answer)
+                let answer =
+                    Served::Replayed { outcome: outcome.clone(), receipt: receipt(grant, true) };
+                let recorded = Recorded::Whole(outcome).within(command.policy.max_outcome);
+                (context.succeeded(recorded), Ok(answer))
             }
         };
-        Some(match self.settle(order, &grant.lease, &settlement, patience).await {
-            Ended::Recorded => {
-                self.moved(&order.key);
+        let patience = command.policy.lease;
+        Some(match self.settle(command, &grant.lease, &settlement, patience).await {
+            Written::Recorded => {
+                self.announce(&command.key);
                 answer
             }
-            Ended::Lost => self.after_loss::<C, T, Infallible>(order, Error::ClaimLost).await,
-            // What was found out is true, whether or not it could be written down.
-            Ended::Unrecorded(error) => {
-                tracing::error!(key = ?order.key, %error, "what the verifier said is not recorded");
+            Written::Lost => self.after_loss(command, Err(Error::ClaimLost)).await,
+            // What was found out is true, whether or not it could be recorded.
+            Written::Unrecorded(error) => {
+                tracing::error!(key = ?command.key, %error, "what the verifier found is not recorded");
                 measure::unrecorded();
                 answer
             }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 use super::Inner;
-use super::begin::pause;
-use super::command::Order;
+use super::claim::pause;
+use super::command::ResolvedCommand;
 use super::execution::Error;
 use crate::clock::monotonic;
 use crate::judge::Verdict;
@@ -224,18 +224,18 @@ pub(super) struct Waiting<S: Store> {
 }
 
 impl<S: Store> Waiting<S> {
-    pub(super) fn new(inner: &Arc<Inner<S>>, order: &Order) -> Self {
-        let place = (order.policy.wait != Wait::No).then(|| Place::take(inner, &order.key));
+    pub(super) fn new(inner: &Arc<Inner<S>>, command: &ResolvedCommand) -> Self {
+        let place = (command.policy.wait != Wait::No).then(|| Place::take(inner, &command.key));
         Self { place, since: monotonic(), local: false }
     }
 
     /// Waits for the claim to end; `false` if the wait is over.
-    pub(super) async fn again(&mut self, inner: &Inner<S>, order: &Order) -> bool {
+    pub(super) async fn again(&mut self, inner: &Inner<S>, command: &ResolvedCommand) -> bool {
         let Some(place) = &mut self.place else {
             return false;
         };
-        self.local = inner.in_flight.judge(order).is_some();
-        let left = order.policy.wait.limit().saturating_sub(self.since.elapsed());
+        self.local = inner.in_flight.judge(command).is_some();
+        let left = command.policy.wait.limit().saturating_sub(self.since.elapsed());
         let woken = tokio::select! {
             woken = place.wait(left) => woken,
             () = inner.hurrying.cancelled() => false,
@@ -248,17 +248,17 @@ impl<S: Store> Waiting<S> {
     pub(super) async fn reported(
         &self,
         inner: &Inner<S>,
-        order: &Order,
+        command: &ResolvedCommand,
         waited_on: &Verdict,
     ) -> Option<Error> {
         // A claim in an open transaction is not visible, nor is its end until it is over; of one in
         // another process not even that is known. What is stored then belongs to an earlier attempt.
         let invisible = matches!(waited_on, Verdict::Running { lease_remaining: None });
-        let unknown = inner.in_flight.judge(order).is_some() || (invisible && !self.local);
-        if order.policy.woken != Woken::Report || unknown {
+        let unknown = inner.in_flight.judge(command).is_some() || (invisible && !self.local);
+        if command.policy.woken != Woken::Report || unknown {
             return None;
         }
-        let found = inner.store.peek(&order.key).await.ok()?;
+        let found = inner.store.peek(&command.key).await.ok()?;
         let gone = || ErrorText::new("the holder gave the key back without an answer");
         let Some(Peeked { record, now }) = found else {
             return Some(Error::HolderFailed { error: gone(), attempt: 0 });

@@ -15,7 +15,6 @@ use tokio_util::task::TaskTracker;
 use super::group::Care;
 use super::{BrokerReply, Group, InvalidGroup, Message, Retrying, Source};
 use crate::event::Event;
-use crate::executor::failpoint;
 use crate::outbox::Partition;
 use crate::store::{Inspect, Store};
 
@@ -130,11 +129,11 @@ impl<S: Store, B: Source> Work<S, B> {
     }
 
     async fn serve(&self, message: B::Message) {
-        failpoint("inbox.received");
+        failpoint!("inbox.received");
         #[cfg(feature = "testing")]
         if crate::testing::sabotaged(crate::testing::Guard::CommitBeforeAck) {
             let _ = message.answer(BrokerReply::Ack).await;
-            failpoint("inbox.acked-early");
+            failpoint!("inbox.acked-early");
         }
         let answer = match message.envelope() {
             Ok(event) => {
@@ -144,7 +143,7 @@ impl<S: Store, B: Source> Work<S, B> {
             }
             Err(why) => self.group.unreadable(&message.raw(), &why).await,
         };
-        failpoint("inbox.committed");
+        failpoint!("inbox.committed");
         if answer == BrokerReply::Nothing {
             return;
         }

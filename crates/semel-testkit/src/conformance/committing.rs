@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel_core::executor::Unit;
-use semel_core::{Command, Error, Executor, Fingerprint, Finish, OnFailure, Recorded, State, Wait};
+use semel_core::{Command, Error, Executor, Fingerprint, OnFailure, Recorded, State, Wait};
 use semel_core::{Recorded::Omitted, Served};
 use tokio::sync::oneshot;
 
@@ -29,7 +29,7 @@ async fn place<F: TransactionFixture>(
     executor
         .serve_transact(command, move |mut unit: Unit<F::Store>| async move {
             F::effect(unit.conn(), "order").await;
-            end(work.start())
+            end(unit.context(), work.start())
         })
         .await
 }
@@ -37,7 +37,7 @@ async fn place<F: TransactionFixture>(
 /// A handler that has written its row and waits to be let go.
 struct Held {
     answer: tokio::task::JoinHandle<Answer>,
-    release: oneshot::Sender<Finish<String>>,
+    release: oneshot::Sender<(End, u32)>,
 }
 
 impl Held {
@@ -49,7 +49,8 @@ impl Held {
             let work = move |mut unit: Unit<F::Store>| async move {
                 F::effect(unit.conn(), "order").await;
                 let _ = running.send(());
-                released.await.expect("it is let go")
+                let (end, n): (End, u32) = released.await.expect("it is let go");
+                end(unit.context(), n)
             };
             executor.serve_transact(command, work).await
         });
@@ -166,7 +167,7 @@ pub async fn an_answer_that_cannot_be_kept_commits_nothing<F: TransactionFixture
 /// A panic takes the row back and is a failure.
 pub async fn a_handlers_panic_takes_its_row_back<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
-    let panicked = place::<F>(&executor, command(), &work, |_| panic!("out of paper")).await;
+    let panicked = place::<F>(&executor, command(), &work, |_, _| panic!("out of paper")).await;
     assert!(matches!(panicked, Err(Error::Panicked { .. })), "{panicked:?}");
     assert_eq!(fixture.effects("order").await, 0);
     let found = record(&executor, &key()).await.expect("a failure is visible");
@@ -198,9 +199,9 @@ pub async fn a_handler_whose_unit_escapes_commits_nothing<F: TransactionFixture>
     let escaped: Answer = executor
         .serve_transact(command(), move |mut unit: Unit<F::Store>| async move {
             F::effect(unit.conn(), "order").await;
+            let context = unit.context().clone();
             let _ = smuggle.send(unit);
-            let outcome = Recorded::Whole(outcome("gone"));
-            Finish::Complete { answer: "gone".to_owned(), outcome }
+            context.complete("gone".to_owned(), Recorded::Whole(outcome("gone")))
         })
         .await;
     assert!(matches!(escaped, Err(Error::Escaped)), "{escaped:?}");
@@ -218,7 +219,7 @@ pub async fn a_caller_who_leaves_takes_nothing_back<F: TransactionFixture>(fixtu
     let held = Held::start::<F>(&executor, command()).await;
     held.answer.abort();
     assert!(held.answer.await.expect_err("the caller left").is_cancelled());
-    held.release.send(keeps(5)).expect("the work still waits");
+    held.release.send((keeps, 5)).expect("the work still waits");
     let patient = command().wait(Wait::Deadline(SOON));
     let again = place::<F>(&executor, patient, &work, keeps).await;
     assert_eq!((replayed(&again).0, work.runs()), ("kept 5", 0));

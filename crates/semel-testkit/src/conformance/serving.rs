@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use semel_core::{
-    Command, Error, Executor, Fingerprint, Finish, Key, OnCrash, OnFailure, Outcome, Receipt,
-    Record, Recorded, Served, State, Store, Wait,
+    Command, Context, Error, Executor, Fingerprint, Finished, Key, OnCrash, OnFailure, Outcome,
+    Receipt, Record, Recorded, Served, State, Store, Wait,
 };
 use tokio::sync::oneshot;
 
@@ -17,7 +17,7 @@ use crate::Fixture;
 pub(super) type Answer = Result<Served<String>, Error>;
 
 /// How a handler ends its run number `n`.
-pub(super) type End = fn(u32) -> Finish<String>;
+pub(super) type End = fn(&Context, u32) -> Finished<String>;
 
 /// Larger than any answer is kept.
 pub(super) const LARGE: u64 = 5_000_000_000;
@@ -26,31 +26,31 @@ pub(super) fn outcome(text: impl Into<String>) -> Outcome {
     Outcome::new("text/plain", text.into())
 }
 
-pub(super) fn keeps(n: u32) -> Finish<String> {
+pub(super) fn keeps(context: &Context, n: u32) -> Finished<String> {
     let outcome = Recorded::Whole(outcome(format!("kept {n}")));
-    Finish::Complete { answer: format!("answer {n}"), outcome }
+    context.complete(format!("answer {n}"), outcome)
 }
 
-pub(super) fn omits(n: u32) -> Finish<String> {
+pub(super) fn omits(context: &Context, n: u32) -> Finished<String> {
     let outcome = Recorded::Omitted { bytes: LARGE };
-    Finish::Complete { answer: format!("answer {n}"), outcome }
+    context.complete(format!("answer {n}"), outcome)
 }
 
-pub(super) fn refuses(n: u32) -> Finish<String> {
+pub(super) fn refuses(context: &Context, n: u32) -> Finished<String> {
     let outcome = Recorded::Whole(outcome(format!("refused {n}")));
-    Finish::Refuse { answer: format!("answer {n}"), outcome }
+    context.refuse(format!("answer {n}"), outcome)
 }
 
-pub(super) fn fails(n: u32) -> Finish<String> {
-    Finish::Fail { answer: format!("answer {n}"), error: format!("no {n}") }
+pub(super) fn fails(context: &Context, n: u32) -> Finished<String> {
+    context.fail(format!("answer {n}"), &format!("no {n}"))
 }
 
-pub(super) fn doubts(n: u32) -> Finish<String> {
-    Finish::Doubt { answer: format!("answer {n}"), error: format!("cut {n}") }
+pub(super) fn doubts(context: &Context, n: u32) -> Finished<String> {
+    context.doubt(format!("answer {n}"), &format!("cut {n}"))
 }
 
-pub(super) fn gives_back(n: u32) -> Finish<String> {
-    Finish::Release { answer: format!("answer {n}") }
+pub(super) fn gives_back(context: &Context, n: u32) -> Finished<String> {
+    context.release(format!("answer {n}"))
 }
 
 async fn serve<S: Store>(
@@ -60,7 +60,7 @@ async fn serve<S: Store>(
     end: End,
 ) -> Answer {
     let work = work.clone();
-    executor.serve(command, move |_| async move { end(work.start()) }).await
+    executor.serve(command, move |context| async move { end(&context, work.start()) }).await
 }
 
 /// What this caller's own work answered.
@@ -93,7 +93,7 @@ fn failure(record: &Record) -> Option<&str> {
 /// A handler that has started and waits to be let go.
 struct Held {
     answer: tokio::task::JoinHandle<Answer>,
-    release: oneshot::Sender<Finish<String>>,
+    release: oneshot::Sender<(End, u32)>,
 }
 
 impl Held {
@@ -102,9 +102,10 @@ impl Held {
         let (running, started) = oneshot::channel();
         let executor = executor.clone();
         let answer = tokio::spawn(async move {
-            let work = move |_| async move {
+            let work = move |context| async move {
                 let _ = running.send(());
-                released.await.expect("it is let go")
+                let (end, n): (End, u32) = released.await.expect("it is let go");
+                end(&context, n)
             };
             executor.serve(command, work).await
         });
@@ -112,8 +113,8 @@ impl Held {
         Self { answer, release }
     }
 
-    async fn finish(self, settlement: Finish<String>) -> Answer {
-        self.release.send(settlement).expect("the work waits for it");
+    async fn finish(self, end: End, n: u32) -> Answer {
+        self.release.send((end, n)).expect("the work waits for it");
         tokio::time::timeout(SOON, self.answer).await.expect("an answer in time").expect("no panic")
     }
 }
@@ -298,9 +299,9 @@ pub async fn a_key_given_back_after_a_downstream_key_keeps_its_operation<F: Fixt
                 let key = context.downstream_key("charge").expect("a claim that leaves its id");
                 let answer = (context.attempt(), key);
                 if last {
-                    Finish::Complete { answer, outcome: Recorded::Whole(Outcome::empty()) }
+                    context.complete(answer, Recorded::Whole(Outcome::empty()))
                 } else {
-                    Finish::Release { answer }
+                    context.release(answer)
                 }
             })
             .await;
@@ -367,7 +368,7 @@ pub async fn a_lost_claim_is_answered_with_the_winners_outcome<F: Fixture>(fixtu
         let (_, receipt) = executed(&won);
         let receipt = receipt.expect("kept");
         assert_eq!(receipt.attempt, 2);
-        let late = held.finish(end(99)).await;
+        let late = held.finish(end, 99).await;
         assert_eq!(replayed(&late), ("kept 1", receipt), "{n}");
         let stored = record(&heir, &key).await.expect("a record");
         assert_eq!((stored.state, stored.fence), (State::Succeeded, receipt.fence), "{n}");
@@ -380,11 +381,11 @@ pub async fn a_lost_claim_is_in_progress_while_its_heir_runs<F: Fixture>(fixture
     let held = Held::start(&zombie, command()).await;
     fixture.advance(PAST_LEASE).await;
     let heirs = Held::start(&heir, command()).await;
-    let late = held.finish(keeps(1)).await;
+    let late = held.finish(keeps, 1).await;
     let Ok(Served::InProgress { operation_id, .. }) = late else { panic!("{late:?}") };
     let running = record(&heir, &key()).await.expect("a claim");
     assert_eq!((running.state, Some(running.operation_id)), (State::Running, operation_id));
-    assert_eq!(executed(&heirs.finish(keeps(2)).await).0, "answer 2");
+    assert_eq!(executed(&heirs.finish(keeps, 2).await).0, "answer 2");
 }
 
 /// A duplicate is told that the operation runs, and another request that the key is taken.
@@ -397,7 +398,7 @@ pub async fn a_request_beside_a_running_handler_is_told_so<F: Fixture>(fixture: 
     let other = command().fingerprint(Fingerprint::opaque("b"));
     let refused = serve(&executor, other, &work, keeps).await;
     assert!(matches!(refused, Err(Error::Mismatch)), "{refused:?}");
-    assert_eq!(executed(&held.finish(keeps(7)).await).0, "answer 7");
+    assert_eq!(executed(&held.finish(keeps, 7).await).0, "answer 7");
     assert_eq!(work.runs(), 0);
 }
 
@@ -434,7 +435,7 @@ pub async fn a_waiter_runs_when_the_holder_gives_its_claim_back<F: Fixture>(fixt
         let patient = command().wait(Wait::Deadline(SOON));
         tokio::spawn(async move { serve(&executor, patient, &work, keeps).await })
     };
-    assert_eq!(executed(&held.finish(gives_back(9)).await), ("answer 9", None));
+    assert_eq!(executed(&held.finish(gives_back, 9).await), ("answer 9", None));
     let answer = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("no panic");
     let (answer, receipt) = executed(&answer);
     assert_eq!((answer, receipt.expect("kept").attempt), ("answer 1", 1));
@@ -446,7 +447,7 @@ pub async fn a_caller_who_leaves_does_not_stop_the_handler<F: Fixture>(fixture: 
     let held = Held::start(&executor, command()).await;
     held.answer.abort();
     assert!(held.answer.await.expect_err("the caller left").is_cancelled());
-    held.release.send(keeps(5)).expect("the work still waits");
+    held.release.send((keeps, 5)).expect("the work still waits");
     let patient = command().wait(Wait::Deadline(SOON));
     let again = serve(&executor, patient, &work, keeps).await;
     assert_eq!((replayed(&again).0, work.runs()), ("kept 5", 0));

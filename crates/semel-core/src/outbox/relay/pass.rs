@@ -16,7 +16,6 @@ use tracing::Instrument as _;
 use super::Inner;
 use crate::clock::monotonic;
 use crate::event::Event;
-use crate::executor::failpoint;
 use crate::judge::exceeded;
 use crate::measure;
 use crate::outbox::{
@@ -92,19 +91,19 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         if leased.is_empty() {
             return Ok(pass);
         }
-        failpoint("relay.claimed");
+        failpoint!("relay.claimed");
         #[cfg(feature = "testing")]
         if crate::testing::sabotaged(crate::testing::Guard::PublishBeforeMark) {
             let early: Vec<_> =
                 leased.iter().map(|row| (row.ticket, Disposition::Published)).collect();
             let _ = self.outbox.mark(&early).await?;
-            failpoint("relay.marked-early");
+            failpoint!("relay.marked-early");
         }
         let (outgoing, mut marks) = self.sort(leased);
         self.publish(outgoing, &mut marks, &mut pass, since, stopping).await;
-        failpoint("relay.confirmed");
+        failpoint!("relay.confirmed");
         self.mark(&marks, &mut pass, since).await?;
-        failpoint("relay.marked");
+        failpoint!("relay.marked");
         Ok(pass)
     }
 

@@ -1,19 +1,20 @@
-//! Asking for a claim: open, judge, and write the verdict where it changes the record.
+//! Claims a key: open, judge, and write the verdict where it changes the record.
 //!
-//! A lost reply needs no special road. The attempt id is drawn once per call, so asking again after
+//! A lost reply needs no special path. The attempt id is drawn once per call, so asking again after
 //! an ambiguous step either finds a record that carries it (the step did happen: the claim is ours)
 //! or finds out what is there instead.
 
 use std::time::{Duration, Instant};
 
 use super::Inner;
-use super::command::Order;
-use crate::claim::{Fence, Lease, OperationId, Origin, draw};
+use super::command::ResolvedCommand;
+use super::grant::Grant;
+use super::settlement::untouched;
+use crate::claim::{Fence, Lease, Origin, draw};
 use crate::clock::monotonic;
 use crate::fingerprint::Fingerprint;
 use crate::judge::{self, Verdict, judge};
 use crate::measure;
-use crate::outcome::ErrorText;
 use crate::record::{Record, State};
 use crate::store::{Change, Draft, Error, ErrorKind, Opened, Result, Settlement, Store, Swapped};
 
@@ -22,43 +23,8 @@ const ROUNDS: u32 = 6;
 /// How long a lost reply is looked into before the caller is told that the store failed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A claim, before anybody may touch it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Grant {
-    pub(super) lease: Lease,
-    pub(super) operation_id: OperationId,
-    pub(super) attempt: u32,
-    pub(super) origin: Origin,
-    /// What later requests are compared with.
-    pub(super) fingerprint: Fingerprint,
-    /// Ask the verifier first.
-    pub(super) verify: bool,
-    /// When the grant was asked for.
-    pub(super) since: Instant,
-}
-
-impl Grant {
-    /// How a claim under which nothing ran is given back: as it was found. `None` where a crashed
-    /// attempt still awaits its verifier: the lease lapses, and the next caller asks it.
-    pub(super) fn untouched(&self, keep: Duration) -> Option<Settlement> {
-        untouched(self.origin, self.verify, keep)
-    }
-}
-
-fn untouched(origin: Origin, verify: bool, keep: Duration) -> Option<Settlement> {
-    match origin {
-        _ if verify => None,
-        Origin::Fresh => Some(Settlement::Removed),
-        // An earlier attempt's operation id and count must survive.
-        Origin::AfterFailure | Origin::Takeover => {
-            let error = ErrorText::new("the claim was given back; nothing ran under it");
-            Some(Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep })
-        }
-    }
-}
-
 /// A claim being asked for: drawn once, so that a lost reply can be recognised.
-pub(super) struct Bid {
+pub(super) struct ClaimRequest {
     /// What is written where there is no record. A re-grant has a draft of its own: should the record
     /// be gone when it is written, the next try inserts this one, and nothing of the old operation.
     pub(super) draft: Draft,
@@ -67,26 +33,34 @@ pub(super) struct Bid {
 }
 
 /// What asking for a claim came to.
-pub(super) enum Begun {
+pub(super) enum Acquired {
     Granted(Grant),
-    /// Any verdict but a grant, with the record that it was given on.
-    Answered {
-        verdict: Verdict,
-        record: Option<Box<Record>>,
-        as_of: Instant,
-    },
+    Decided(Decision),
 }
 
-impl Begun {
-    pub(super) fn running() -> Self {
-        let verdict = Verdict::Running { lease_remaining: None };
-        Begun::Answered { verdict, record: None, as_of: monotonic() }
+/// Any verdict but a grant, with the record that it was given on.
+pub(super) struct Decision {
+    pub(super) verdict: Verdict,
+    pub(super) record: Option<Box<Record>>,
+    /// When the record was asked for.
+    pub(super) as_of: Instant,
+}
+
+impl Decision {
+    /// A verdict that needed no record.
+    pub(super) fn without_record(verdict: Verdict) -> Self {
+        Self { verdict, record: None, as_of: monotonic() }
+    }
+
+    /// The key is held by a rival whose record cannot be seen.
+    pub(super) fn contended() -> Self {
+        Self::without_record(Verdict::Running { lease_remaining: None })
     }
 }
 
 /// What one round of open and judge leads to.
 pub(super) enum Step {
-    Done(Begun),
+    Done(Acquired),
     /// The verdict changes the record: this is to be written over the version that was judged.
     Write {
         record: Box<Record>,
@@ -96,36 +70,44 @@ pub(super) enum Step {
 }
 
 impl<S: Store> Inner<S> {
-    /// Claims the key of `order`, or says why not.
-    pub(super) async fn begin(&self, order: &Order) -> Result<Begun> {
-        match self.in_flight.judge(order) {
-            Some(verdict) => Ok(Begun::Answered { verdict, record: None, as_of: monotonic() }),
-            None => self.begin_unheld(order).await,
+    /// Claims the key of `command`, or says why not.
+    pub(super) async fn claim(&self, command: &ResolvedCommand) -> Result<Acquired> {
+        match self.in_flight.judge(command) {
+            Some(verdict) => Ok(Acquired::Decided(Decision::without_record(verdict))),
+            None => self.claim_held_here(command).await,
         }
     }
 
-    /// [`begin`](Self::begin) for a caller who holds the key in this process.
-    pub(super) async fn begin_unheld(&self, order: &Order) -> Result<Begun> {
-        self.begin_with(order, self.bid(order)).await
+    /// [`claim`](Self::claim) for a caller that holds the key in this process.
+    pub(super) async fn claim_held_here(&self, command: &ResolvedCommand) -> Result<Acquired> {
+        self.claim_with(command, self.request(command)).await
     }
 
     /// Claims again what a transaction that was rolled back had claimed: it stays the same operation.
-    pub(super) async fn begin_again(&self, order: &Order, grant: &Grant) -> Result<Begun> {
-        let mut bid = self.bid(order);
-        bid.draft.operation_id = grant.operation_id;
-        self.begin_with(order, bid).await
+    pub(super) async fn claim_again(
+        &self,
+        command: &ResolvedCommand,
+        grant: &Grant,
+    ) -> Result<Acquired> {
+        let mut request = self.request(command);
+        request.draft.operation_id = grant.operation_id;
+        self.claim_with(command, request).await
     }
 
-    async fn begin_with(&self, order: &Order, mut bid: Bid) -> Result<Begun> {
+    async fn claim_with(
+        &self,
+        command: &ResolvedCommand,
+        mut request: ClaimRequest,
+    ) -> Result<Acquired> {
         let since = monotonic();
         let (mut lost, mut doubt, mut counted) = (0, None, false);
         loop {
-            match self.round(order, &mut bid, since).await {
-                Ok(Some(begun)) => {
+            match self.round(command, &mut request, since).await {
+                Ok(Some(acquired)) => {
                     measure::begin_took(since.elapsed());
-                    return Ok(begun);
+                    return Ok(acquired);
                 }
-                Ok(None) if lost == ROUNDS => return Ok(Begun::running()),
+                Ok(None) if lost == ROUNDS => return Ok(Acquired::Decided(Decision::contended())),
                 Ok(None) => {
                     lost += 1;
                     pause(Duration::from_micros(200 << lost)).await;
@@ -135,12 +117,6 @@ impl<S: Store> Inner<S> {
                     if !std::mem::replace(&mut counted, true) {
                         measure::store_failed(&error);
                     }
-                    #[cfg(feature = "testing")]
-                    if crate::testing::sabotaged(crate::testing::Guard::Ambiguity) {
-                        bid = self.bid(order);
-                        pause(Duration::from_millis(20)).await;
-                        continue;
-                    }
                     let kind = error.kind();
                     if kind == ErrorKind::Ambiguous {
                         doubt.get_or_insert_with(monotonic);
@@ -148,12 +124,12 @@ impl<S: Store> Inner<S> {
                     // An answer that nothing happened settles nothing while an earlier step is
                     // still in doubt.
                     let Some(since) = doubt else { return Err(error) };
-                    let over = since.elapsed() >= PATIENCE.min(order.policy.lease / 2);
+                    let over = since.elapsed() >= PATIENCE.min(command.policy.lease / 2);
                     if over || !transient(&error) {
-                        self.release_orphan(order, &bid);
+                        self.release_orphan(command, &request);
                         return Err(error.with_kind(ErrorKind::Ambiguous));
                     }
-                    order.go_apart();
+                    command.detach();
                     pause(Duration::from_millis(20)).await;
                 }
             }
@@ -161,53 +137,58 @@ impl<S: Store> Inner<S> {
     }
 
     /// One try; `None` means that a race was lost.
-    async fn round(&self, order: &Order, bid: &mut Bid, since: Instant) -> Result<Option<Begun>> {
-        let opened = self.store.open(&bid.draft).await?;
-        match judge_opened(order, bid, opened, since) {
-            Step::Done(begun) => Ok(Some(begun)),
+    async fn round(
+        &self,
+        command: &ResolvedCommand,
+        request: &mut ClaimRequest,
+        since: Instant,
+    ) -> Result<Option<Acquired>> {
+        let opened = self.store.open(&request.draft).await?;
+        match judge_opened(command, request, opened, since) {
+            Step::Done(acquired) => Ok(Some(acquired)),
             Step::Write { record, change, then } => {
-                let swapping = self.store.swap(&order.key, record.version(), &change);
+                let swapping = self.store.swap(&command.key, record.version(), &change);
                 let swapped = Box::pin(swapping).await?;
                 Ok(conclude(change, record, then, swapped, since))
             }
         }
     }
 
-    /// A claim as this process would write it for `order`.
-    pub(super) fn draft(&self, order: &Order) -> Draft {
+    /// A claim as this process would write it for `command`.
+    pub(super) fn draft(&self, command: &ResolvedCommand) -> Draft {
         let (operation_id, attempt_id) = draw();
         Draft {
-            key: order.key.clone(),
-            fingerprint: order.fingerprint,
+            key: command.key.clone(),
+            fingerprint: command.fingerprint,
             operation_id,
             attempt_id,
             attempt: 1,
             owner: self.owner.clone(),
-            lease: order.policy.lease,
-            on_crash: order.policy.on_crash,
-            keep: order.keep_unfinished(),
+            lease: command.policy.lease,
+            on_crash: command.policy.on_crash,
+            keep: command.keep_unfinished(),
             retry_payload: None,
         }
     }
 
     /// Inside a transaction: nothing of such a claim outlives it but its success.
-    pub(super) fn bid_in(&self, order: &Order) -> Bid {
-        Bid { draft: self.draft(order), judged: None }
+    pub(super) fn request_in(&self, command: &ResolvedCommand) -> ClaimRequest {
+        ClaimRequest { draft: self.draft(command), judged: None }
     }
 
-    pub(super) fn bid(&self, order: &Order) -> Bid {
-        let mut draft = self.draft(order);
-        draft.retry_payload = order.retry_payload.as_ref().map(|pack| pack());
-        Bid { draft, judged: None }
+    pub(super) fn request(&self, command: &ResolvedCommand) -> ClaimRequest {
+        let mut draft = self.draft(command);
+        draft.retry_payload = command.retry_payload.as_ref().map(|pack| pack());
+        ClaimRequest { draft, judged: None }
     }
 
     /// A claim that may have been granted to a caller who was told of a failure: nothing ran under
     /// it, so it is given back as soon as it shows, instead of blocking the key until it lapses. The
     /// lost step may still arrive, so a look that finds nothing settles nothing.
-    fn release_orphan(&self, order: &Order, bid: &Bid) {
-        let (store, key, lease) = (self.store.clone(), order.key.clone(), order.policy.lease);
-        let attempt_id = bid.draft.attempt_id;
-        let (judged, keep) = (bid.judged, order.keep_unfinished());
+    fn release_orphan(&self, command: &ResolvedCommand, request: &ClaimRequest) {
+        let (store, key, lease) = (self.store.clone(), command.key.clone(), command.policy.lease);
+        let attempt_id = request.draft.attempt_id;
+        let (judged, keep) = (request.judged, command.keep_unfinished());
         let closing = self.closing.clone();
         self.tasks.spawn(async move {
             let since = monotonic();
@@ -240,37 +221,42 @@ fn written_as(judged: Option<judge::Grant>, record: &Record) -> (Origin, bool) {
     }
 }
 
-/// What an opened key means for this order.
-pub(super) fn judge_opened(order: &Order, bid: &mut Bid, opened: Opened, since: Instant) -> Step {
+/// What an opened key means for this command.
+pub(super) fn judge_opened(
+    command: &ResolvedCommand,
+    request: &mut ClaimRequest,
+    opened: Opened,
+    since: Instant,
+) -> Step {
     let (record, now) = match opened {
         Opened::Inserted { fence } => {
-            let granted = grant(&bid.draft, fence, Origin::Fresh, false, since);
-            return Step::Done(Begun::Granted(granted));
+            let granted = grant(&request.draft, fence, Origin::Fresh, false, since);
+            return Step::Done(Acquired::Granted(granted));
         }
-        Opened::Contended => return Step::Done(Begun::running()),
+        Opened::Contended => return Step::Done(Acquired::Decided(Decision::contended())),
         Opened::Existing { record, now } => (record, now),
     };
-    if record.attempt_id == bid.draft.attempt_id && record.state == State::Running {
+    if record.attempt_id == request.draft.attempt_id && record.state == State::Running {
         // Our own write, whose reply was lost: what it was judged as still holds.
-        let (origin, verify) = written_as(bid.judged, &record);
+        let (origin, verify) = written_as(request.judged, &record);
         let written = Draft {
             operation_id: record.operation_id,
             attempt: record.attempt,
             fingerprint: record.fingerprint,
-            ..bid.draft.clone()
+            ..request.draft.clone()
         };
         let granted = grant(&written, record.fence, origin, verify, since);
-        return Step::Done(Begun::Granted(granted));
+        return Step::Done(Acquired::Granted(granted));
     }
-    let verdict = judge(Some(&record), &order.request(), now);
+    let verdict = judge(Some(&record), &command.request(), now);
     let change = match &verdict {
         Verdict::Granted(grant) => {
-            bid.judged = Some(*grant);
-            let mut draft = Draft { attempt: grant.attempt, ..bid.draft.clone() };
+            request.judged = Some(*grant);
+            let mut draft = Draft { attempt: grant.attempt, ..request.draft.clone() };
             match grant.operation_id {
                 Some(operation_id) => {
                     draft.operation_id = operation_id;
-                    if order.fingerprint == Fingerprint::none() {
+                    if command.fingerprint == Fingerprint::none() {
                         // A retry that does not say what it asks for does not loosen the key.
                         draft.fingerprint = record.fingerprint;
                     }
@@ -291,7 +277,11 @@ pub(super) fn judge_opened(order: &Order, bid: &mut Bid, opened: Opened, since: 
         | Verdict::FailedFinal { .. }
         | Verdict::Dead { .. }
         | Verdict::Uncertain { .. } => {
-            return Step::Done(Begun::Answered { verdict, record: Some(record), as_of: since });
+            return Step::Done(Acquired::Decided(Decision {
+                verdict,
+                record: Some(record),
+                as_of: since,
+            }));
         }
     };
     Step::Write { record, change, then: verdict }
@@ -304,14 +294,14 @@ pub(super) fn conclude(
     then: Verdict,
     swapped: Swapped,
     since: Instant,
-) -> Option<Begun> {
+) -> Option<Acquired> {
     let Swapped::Done { fence } = swapped else {
         return None;
     };
     let verdict = match (then, change) {
         (Verdict::Granted(judged), Change::Regrant(draft) | Change::Replace(draft)) => {
             let granted = grant(&draft, fence, judged.origin, judged.verify, since);
-            return Some(Begun::Granted(granted));
+            return Some(Acquired::Granted(granted));
         }
         (then, _) => then,
     };
@@ -328,7 +318,7 @@ pub(super) fn conclude(
         | Verdict::Dead { .. }
         | Verdict::Uncertain { .. }) => answered,
     };
-    Some(Begun::Answered { verdict, record: Some(record), as_of: since })
+    Some(Acquired::Decided(Decision { verdict, record: Some(record), as_of: since }))
 }
 
 /// The grant that writing `draft` gave.

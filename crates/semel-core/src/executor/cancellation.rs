@@ -1,45 +1,45 @@
-//! How work is told to stop: by the end of its own claim, or by the executor's.
+//! Cancels one attempt: when its claim ends, or when the executor shuts down.
 //!
-//! Most work ends before anybody asks. A token of its own would cost it a place in the executor's
-//! tree of tokens, under a lock that all attempts share; so it is made when it is first needed.
+//! A token of its own is made when it is first needed: it costs a place in the executor's tree of
+//! tokens, under a lock that all attempts share, and most work ends before anything asks for it.
 
 use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-/// Tells one attempt to stop. Clones are the same.
+/// Cancels one attempt. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct Stop(Arc<Told>);
+pub(super) struct Cancellation(Arc<Tokens>);
 
 #[derive(Debug)]
-struct Told {
-    /// Of all attempts.
+struct Tokens {
+    /// Cancels every attempt of the executor.
     all: CancellationToken,
-    /// Of this one, and of all.
+    /// Cancels this one; a child of `all`.
     one: OnceLock<CancellationToken>,
 }
 
-impl Stop {
-    /// For an attempt that ends with `all` at the latest.
+impl Cancellation {
+    /// Makes one that `all` cancels too.
     pub(super) fn within(all: &CancellationToken) -> Self {
-        Self(Arc::new(Told { all: all.clone(), one: OnceLock::new() }))
+        Self(Arc::new(Tokens { all: all.clone(), one: OnceLock::new() }))
     }
 
     fn one(&self) -> &CancellationToken {
         self.0.one.get_or_init(|| self.0.all.child_token())
     }
 
-    /// Tells the attempt.
+    /// Cancels the attempt.
     pub(super) fn cancel(&self) {
         self.one().cancel();
     }
 
-    /// Whether it was told.
+    /// Whether it was cancelled.
     pub(super) fn is_cancelled(&self) -> bool {
         self.0.one.get().unwrap_or(&self.0.all).is_cancelled()
     }
 
-    /// Ends when it is told.
+    /// Completes when it is cancelled.
     pub(super) async fn cancelled(&self) {
         self.one().cancelled().await;
     }
@@ -52,7 +52,7 @@ mod tests {
     #[tokio::test]
     async fn one_is_told_by_itself_and_all_by_the_executor() {
         let all = CancellationToken::new();
-        let (one, other) = (Stop::within(&all), Stop::within(&all));
+        let (one, other) = (Cancellation::within(&all), Cancellation::within(&all));
         let (same, waits) = (one.clone(), other.clone());
         let waiting = tokio::spawn(async move { waits.cancelled().await });
         one.cancel();

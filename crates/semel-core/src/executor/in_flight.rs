@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::command::Order;
+use super::command::ResolvedCommand;
 use crate::fingerprint::Fingerprint;
 use crate::judge::Verdict;
 use crate::key::{Digest, Mixing};
@@ -31,26 +31,26 @@ impl InFlight {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the holder's presence means for `order`; `None` if nobody here holds its key.
-    pub(super) fn judge(&self, order: &Order) -> Option<Verdict> {
+    /// What the holder's presence means for `command`; `None` if nobody here holds its key.
+    pub(super) fn judge(&self, command: &ResolvedCommand) -> Option<Verdict> {
         if self.0.count.load(Ordering::Acquire) == 0 {
             return None;
         }
         let held = self.lock();
-        let holder = held.get(&order.key.digest())?;
+        let holder = held.get(&command.key.digest())?;
         Some(match holder {
-            Some(granted) if !granted.accepts(&order.fingerprint) => Verdict::Mismatch,
+            Some(granted) if !granted.accepts(&command.fingerprint) => Verdict::Mismatch,
             // Until the store has judged the holder, it may itself be the mismatch.
             Some(_) | None => Verdict::Running { lease_remaining: None },
         })
     }
 
-    /// Holds the key of `order` until the hold is dropped, or says what the present holder means.
-    pub(super) fn hold(&self, order: &Order) -> Result<Hold, Verdict> {
-        if let Some(verdict) = self.judge(order) {
+    /// Holds the key of `command` until the hold is dropped, or says what the present holder means.
+    pub(super) fn hold(&self, command: &ResolvedCommand) -> Result<Hold, Verdict> {
+        if let Some(verdict) = self.judge(command) {
             return Err(verdict);
         }
-        let digest = order.key.digest();
+        let digest = command.key.digest();
         // Two callers may both have found the key free: the first to get here has it.
         match self.lock().entry(digest) {
             std::collections::hash_map::Entry::Occupied(_) => {

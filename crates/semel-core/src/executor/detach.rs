@@ -1,10 +1,10 @@
-//! An attempt on its way: carried by its caller first, by a task of its own as soon as it must.
+//! Polls an attempt in its caller's task, and moves it to a task of its own as soon as it must.
 //!
 //! A spawn costs more than a quick attempt does, in bytes moved and in tasks that wake each other.
-//! So the caller's own task carries the attempt while it asks the store and while the work does not
-//! wait. It goes to a task of its own, as it stands, when it waits for anything but one step of the
-//! store, and when its caller leaves. Whoever asks cannot tell the difference: nothing that was
-//! begun is ever dropped half way, and work that waits never waits for its caller to be polled.
+//! So the caller's own task polls the attempt while it asks the store and while the work does not
+//! wait. The attempt is spawned, as it stands, when it waits for anything but one step of the store,
+//! and when its caller leaves. Callers cannot tell the difference: nothing that was begun is ever
+//! dropped half way, and work that waits never waits for its caller to be polled.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,45 +17,45 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TrackedFuture;
 
-use super::command::Order;
+use super::command::ResolvedCommand;
 use super::execution::Error;
-use super::run::words;
+use super::supervise::panic_text;
 
 /// An attempt, until it is over.
-pub(super) struct Carried<F: Future + Send + 'static>
+pub(super) struct Detachable<F: Future + Send + 'static>
 where
     F::Output: Send,
 {
-    way: Way<F>,
-    order: Arc<Order>,
+    progress: Progress<F>,
+    command: Arc<ResolvedCommand>,
 }
 
-enum Way<F: Future> {
+enum Progress<F: Future> {
     /// Nothing has happened yet.
-    Unbegun(Pin<Box<TrackedFuture<F>>>),
-    /// By the caller; in this runtime, if any.
-    Here(Pin<Box<TrackedFuture<F>>>, Option<Handle>),
-    Apart(JoinHandle<F::Output>),
+    New(Pin<Box<TrackedFuture<F>>>),
+    /// Polled by the caller, in this runtime, if any.
+    Attached(Pin<Box<TrackedFuture<F>>>, Option<Handle>),
+    Detached(JoinHandle<F::Output>),
     Over,
 }
 
-impl<F: Future + Send + 'static> Carried<F>
+impl<F: Future + Send + 'static> Detachable<F>
 where
     F::Output: Send,
 {
-    pub(super) fn new(attempts: &TaskTracker, order: &Arc<Order>, attempt: F) -> Self {
+    pub(super) fn new(attempts: &TaskTracker, command: &Arc<ResolvedCommand>, attempt: F) -> Self {
         // Boxed, because it may move to a task in the middle of what it does.
         let attempt = Box::pin(attempts.track_future(attempt));
-        Self { way: Way::Unbegun(attempt), order: Arc::clone(order) }
+        Self { progress: Progress::New(attempt), command: Arc::clone(command) }
     }
 
     /// One step in the caller's task.
     fn step(&mut self, task: &mut Context<'_>) -> Poll<Result<F::Output, Error>> {
-        let (mut attempt, runtime) = match std::mem::replace(&mut self.way, Way::Over) {
-            Way::Unbegun(attempt) => (attempt, None),
-            Way::Here(attempt, runtime) => (attempt, runtime),
-            other @ (Way::Apart(_) | Way::Over) => {
-                self.way = other;
+        let (mut attempt, runtime) = match std::mem::replace(&mut self.progress, Progress::Over) {
+            Progress::New(attempt) => (attempt, None),
+            Progress::Attached(attempt, runtime) => (attempt, runtime),
+            other @ (Progress::Detached(_) | Progress::Over) => {
+                self.progress = other;
                 return Poll::Pending;
             }
         };
@@ -65,19 +65,21 @@ where
             Err(panic) => {
                 // Should letting go of it panic as well, its caller is answered all the same.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(attempt)));
-                return Poll::Ready(Err(Error::Panicked { message: words(panic.as_ref()) }));
+                return Poll::Ready(Err(Error::Panicked { message: panic_text(panic.as_ref()) }));
             }
         }
         let runtime = runtime.or_else(|| Handle::try_current().ok());
-        self.way = match runtime {
-            Some(runtime) if self.order.goes_apart() => Way::Apart(runtime.spawn(attempt)),
-            runtime => Way::Here(attempt, runtime),
+        self.progress = match runtime {
+            Some(runtime) if self.command.is_detached() => {
+                Progress::Detached(runtime.spawn(attempt))
+            }
+            runtime => Progress::Attached(attempt, runtime),
         };
         Poll::Pending
     }
 }
 
-impl<F: Future + Send + 'static> Future for Carried<F>
+impl<F: Future + Send + 'static> Future for Detachable<F>
 where
     F::Output: Send,
 {
@@ -85,16 +87,16 @@ where
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if !matches!(this.way, Way::Apart(_))
+        if !matches!(this.progress, Progress::Detached(_))
             && let Poll::Ready(done) = this.step(task)
         {
             return Poll::Ready(done);
         }
-        let Way::Apart(attempt) = &mut this.way else { return Poll::Pending };
+        let Progress::Detached(attempt) = &mut this.progress else { return Poll::Pending };
         Poll::Ready(match ready!(Pin::new(attempt).poll(task)) {
             Ok(done) => Ok(done),
             Err(ended) => Err(match ended.try_into_panic() {
-                Ok(panic) => Error::Panicked { message: words(panic.as_ref()) },
+                Ok(panic) => Error::Panicked { message: panic_text(panic.as_ref()) },
                 // The runtime is going down.
                 Err(_) => Error::Closed,
             }),
@@ -102,17 +104,15 @@ where
     }
 }
 
-impl<F: Future + Send + 'static> Drop for Carried<F>
+impl<F: Future + Send + 'static> Drop for Detachable<F>
 where
     F::Output: Send,
 {
     /// The caller leaves: what it has begun goes on without it.
     fn drop(&mut self) {
-        #[cfg(feature = "testing")]
-        if crate::testing::sabotaged(crate::testing::Guard::Spawn) {
-            return;
-        }
-        if let Way::Here(attempt, Some(runtime)) = std::mem::replace(&mut self.way, Way::Over) {
+        if let Progress::Attached(attempt, Some(runtime)) =
+            std::mem::replace(&mut self.progress, Progress::Over)
+        {
             drop(runtime.spawn(attempt));
         }
     }
@@ -135,16 +135,16 @@ mod tests {
         Command::new(Key::command("acme", "PAY", "1").expect("a key"))
     }
 
-    fn carried<F: Future<Output: Send> + Send + 'static>(attempt: F) -> Pin<Box<Carried<F>>> {
-        let order = Arc::new(command().resolve(&Policy::default()).expect("valid"));
-        Box::pin(Carried::new(&TaskTracker::new(), &order, attempt))
+    fn detachable<F: Future<Output: Send> + Send + 'static>(attempt: F) -> Pin<Box<Detachable<F>>> {
+        let command = Arc::new(command().resolve(&Policy::default()).expect("valid"));
+        Box::pin(Detachable::new(&TaskTracker::new(), &command, attempt))
     }
 
     #[tokio::test]
     async fn what_was_begun_goes_on_when_its_caller_leaves() {
         let (open, gate) = oneshot::channel::<()>();
         let (done, ended) = oneshot::channel();
-        let mut attempt = carried(async move {
+        let mut attempt = detachable(async move {
             gate.await.expect("opened");
             done.send(()).expect("heard");
         });
@@ -157,26 +157,26 @@ mod tests {
     #[tokio::test]
     async fn what_was_not_begun_does_not_begin() {
         let (done, ended) = oneshot::channel::<()>();
-        drop(carried(async move { done.send(()) }));
+        drop(detachable(async move { done.send(()) }));
         assert!(ended.await.is_err());
     }
 
     #[tokio::test]
     async fn a_panic_is_an_answer_here_and_apart() {
-        let here = carried(async { panic!("here") });
-        let words = |error| match error {
+        let here = detachable(async { panic!("here") });
+        let text = |error| match error {
             Err(Error::Panicked { message }) => message,
             _ => "no panic".to_owned(),
         };
-        assert_eq!(words(here.await.map(|(): ()| ())), "here");
-        let mut apart = carried(async {
+        assert_eq!(text(here.await.map(|(): ()| ())), "here");
+        let mut apart = detachable(async {
             tokio::task::yield_now().await;
             panic!("apart")
         });
-        apart.order.go_apart();
+        apart.command.detach();
         assert!(poll!(&mut apart).is_pending());
-        assert!(matches!(apart.way, Way::Apart(_)));
-        assert_eq!(words(apart.await.map(|(): ()| ())), "apart");
+        assert!(matches!(apart.progress, Progress::Detached(_)));
+        assert_eq!(text(apart.await.map(|(): ()| ())), "apart");
     }
 
     #[tokio::test]

@@ -1,0 +1,21 @@
+//! A claim as the store granted it: plain values, before the executor keeps it alive.
+
+use std::time::Instant;
+
+use crate::claim::{Lease, OperationId, Origin};
+use crate::fingerprint::Fingerprint;
+
+/// A granted claim.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    pub(super) lease: Lease,
+    pub(super) operation_id: OperationId,
+    pub(super) attempt: u32,
+    pub(super) origin: Origin,
+    /// What later requests are compared with.
+    pub(super) fingerprint: Fingerprint,
+    /// Whether a crashed attempt must be verified before the work runs.
+    pub(super) verify: bool,
+    /// When the grant was asked for.
+    pub(super) since: Instant,
+}

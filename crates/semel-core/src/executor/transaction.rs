@@ -1,0 +1,436 @@
+//! Work whose writes are in the store's own database: claim, effects and outcome in one commit.
+//!
+//! The open transaction is the lease. It is never renewed, no rival waits on its row, and a crash
+//! leaves no trace. What must survive a crash asks for `.claim_first()`: the claim is committed
+//! before the work, and the completion rides in the work's transaction under the fence.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::answer::answer;
+use super::attempt::{ABORTED, Attempted};
+use super::claim::{Acquired, Decision, Step, conclude, judge_opened, pause};
+use super::codec::{self, Json};
+use super::command::{Command, ResolvedCommand};
+use super::commit::Worked;
+use super::context::{Context, Place};
+use super::execution::{Error, Execution, Served, label, served_label};
+use super::grant::Grant;
+use super::heartbeat::Beat;
+use super::in_flight::Hold;
+use super::manual::{Claim, Claimed};
+use super::settlement::Finished;
+use super::supervise::WorkEnd;
+use super::unit::Unit;
+use super::{Executor, Inner};
+use crate::clock::monotonic;
+use crate::measure;
+use crate::outcome::{Outcome, Recorded};
+use crate::store::{self, ErrorKind, Held, Settled, TransactionalStore};
+
+/// Tries to begin a transaction that locks its claim's record.
+const HOLDS: u32 = 10;
+
+/// What a failed append is recorded as.
+const FAILED_APPEND: &str =
+    "an append failed or was cut off, so nothing is committed; hand its error on";
+
+impl<S: TransactionalStore> Executor<S> {
+    /// Does `work` exactly once within `keep`: its writes, the claim and the outcome are one commit.
+    ///
+    /// An error, a panic or an escaped unit rolls everything back, and the failure is recorded
+    /// afterwards, in a transaction of its own. A caller who leaves changes nothing. The work's statements
+    /// are not the transaction's first: its isolation is that of the store's connections. Where the
+    /// server cannot serialize what the work did with what others did, the error is
+    /// [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction): the work has not failed, and the
+    /// next call runs it.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn transact<T, E, F, Fut>(
+        &self,
+        command: Command,
+        work: F,
+    ) -> Result<Execution<T>, Error<E>>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        E: Display + Send + 'static,
+        F: FnOnce(Unit<S>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let command = self.0.accept(command).map_err(Error::widen)?;
+        command.survives_a_crash(command.claim_first)?;
+        let kind = command.key.kind();
+        let work = |unit: Unit<S>| async move {
+            let context = unit.context().clone();
+            let result = work(unit).await;
+            codec::finish::<Json, T, E>(&context, result)
+        };
+        let served = self.0.execute(command, work, Inner::attempt_in_transaction).await;
+        let execution = codec::execution::<Json, T, E>(served);
+        measure::executed(kind, label(&execution));
+        execution
+    }
+
+    /// As [`transact`](Self::transact), for protocols: the work says how its claim is settled. An answer
+    /// that [completes](Context::complete) commits with the work's own writes, any other rolls them back.
+    ///
+    /// # Errors
+    /// See [`Error`]. [`Error::ResultTooLarge`] where the outcome cannot be kept: nothing was
+    /// committed.
+    pub async fn serve_transact<A, F, Fut>(
+        &self,
+        command: Command,
+        work: F,
+    ) -> Result<Served<A>, Error>
+    where
+        A: Send + 'static,
+        F: FnOnce(Unit<S>) -> Fut + Send + 'static,
+        Fut: Future<Output = Finished<A>> + Send + 'static,
+    {
+        let command = self.0.accept(command)?;
+        command.survives_a_crash(command.claim_first)?;
+        let kind = command.key.kind();
+        let served = self.0.execute(command, work, Inner::attempt_in_transaction).await;
+        measure::executed(kind, served_label(&served));
+        served
+    }
+
+    /// Claims inside the caller's own transaction: the claim becomes visible, and the work counts
+    /// as done, with the caller's commit. Settle with [`settle_in`](Self::settle_in) on the same
+    /// connection before committing. Nothing waits for a rival.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction) asks for the whole transaction again.
+    pub async fn open_in(
+        &self,
+        connection: &mut S::Connection,
+        command: Command,
+    ) -> Result<Claimed<S>, Error> {
+        let command = self.0.accept(command)?;
+        command.survives_a_crash(false)?;
+        match self.0.claim_in(connection, &command).await? {
+            Acquired::Granted(grant) => {
+                Ok(Claimed::Granted(Claim::new(&self.0, &command, grant, Place::OneCommit)))
+            }
+            // Not remembered: it may be what this transaction itself wrote, and a rollback unwrites it.
+            Acquired::Decided(decision) => answer(&command, decision, None).map(Claimed::answered),
+        }
+    }
+
+    /// Hands a claim that was made outside over to the caller's own transaction: its record is locked,
+    /// and it cannot be taken over until the transaction ends. From then on the claim is not renewed,
+    /// since a renewal moves the record, and a transaction at REPEATABLE READ or SERIALIZABLE cannot
+    /// write what was moved after its snapshot. Call it first in such a transaction, and settle the
+    /// claim with [`settle_in`](Self::settle_in). At READ COMMITTED nothing is locked, the claim is
+    /// renewed as before, and a process that hangs can still be taken over; except on MySQL and MariaDB,
+    /// which do not tell at which level a transaction runs: there the record is locked at every level.
+    ///
+    /// # Errors
+    /// [`Error::ClaimLost`]: roll back, another caller has it.
+    /// [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction): a renewal was under way; roll
+    /// back and begin again.
+    pub async fn hold_in(
+        &self,
+        connection: &mut S::Connection,
+        claim: &mut Claim<S>,
+    ) -> Result<(), Error> {
+        match self.0.store.hold_in(connection, &claim.context().grant().lease).await? {
+            Held::Renewable => Ok(()),
+            Held::Locked => {
+                claim.stop_renewing();
+                Ok(())
+            }
+            Held::Lost => Err(Error::ClaimLost),
+        }
+    }
+
+    /// Records the outcome of a claim inside the caller's own transaction: one that
+    /// [`open_in`](Self::open_in) claimed in, or any other for a claim of [`claim`](Self::claim).
+    ///
+    /// # Errors
+    /// [`Error::ClaimLost`]: roll back. [`Error::ResultTooLarge`]: nothing was written.
+    /// [`Misconfigured`](crate::store::ErrorKind::Misconfigured) if the connection is in no
+    /// transaction, or not in the one of `open_in` any more.
+    pub async fn settle_in(
+        &self,
+        connection: &mut S::Connection,
+        claim: Claim<S>,
+        outcome: Outcome,
+    ) -> Result<(), Error> {
+        let (context, max) = (claim.context(), claim.context().command().policy.max_outcome);
+        let outcome = match context.with_reference(Recorded::Whole(outcome)).within(max) {
+            Recorded::Omitted { bytes } => {
+                let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                return Err(Error::ResultTooLarge { bytes, max });
+            }
+            whole @ Recorded::Whole(_) => whole,
+        };
+        let settlement = context.succeeded(outcome);
+        if context.is_committed() {
+            self.0.store.adopt(connection).await?;
+        }
+        match self.0.store.settle_in(connection, &context.grant().lease, &settlement).await? {
+            Settled::Done => Ok(()),
+            Settled::Lost => Err(Error::ClaimLost),
+        }
+    }
+}
+
+impl<S: TransactionalStore> Inner<S> {
+    /// [`claim`](Inner::claim) inside a transaction. One try: inside a transaction there is nothing
+    /// to wait for that could become visible.
+    pub(super) async fn claim_in(
+        &self,
+        connection: &mut S::Connection,
+        command: &ResolvedCommand,
+    ) -> store::Result<Acquired> {
+        let since = monotonic();
+        let mut request = self.request_in(command);
+        let opened = self.store.open_in(connection, &request.draft).await?;
+        match judge_opened(command, &mut request, opened, since) {
+            Step::Done(acquired) => Ok(acquired),
+            Step::Write { record, change, then } => {
+                let version = record.version();
+                let swapped =
+                    self.store.swap_in(connection, &command.key, version, &change).await?;
+                let acquired = conclude(change, record, then, swapped, since);
+                Ok(acquired.unwrap_or_else(|| Acquired::Decided(Decision::contended())))
+            }
+        }
+    }
+
+    /// One attempt of work in a transaction.
+    pub(super) async fn attempt_in_transaction<A, F, Fut>(
+        self: Arc<Self>,
+        command: Arc<ResolvedCommand>,
+        work: F,
+    ) -> Attempted<F, A>
+    where
+        F: FnOnce(Unit<S>) -> Fut + Send,
+        Fut: Future<Output = Finished<A>> + Send,
+    {
+        let hold = match self.in_flight.hold(&command) {
+            Ok(hold) => hold,
+            Err(verdict) => return Attempted::Decided(Decision::without_record(verdict), work),
+        };
+        failpoint!("begin.before");
+        // An open transaction holds locks: it must not wait for its caller to be polled.
+        command.detach();
+        let attempted = if command.claim_first {
+            self.attempt_claimed(&command, &hold, work).await
+        } else {
+            self.attempt_one_commit(&command, &hold, work).await
+        };
+        // A waiter that was woken while the key was still held here must look once more.
+        drop(hold);
+        self.waiters.wake(command.key.digest().hint());
+        attempted
+    }
+
+    /// Claim, work and outcome in one commit.
+    async fn attempt_one_commit<A, F, Fut>(
+        &self,
+        command: &Arc<ResolvedCommand>,
+        hold: &Hold,
+        work: F,
+    ) -> Attempted<F, A>
+    where
+        F: FnOnce(Unit<S>) -> Fut,
+        Fut: Future<Output = Finished<A>>,
+    {
+        let mut transaction = match self.store.begin().await {
+            Ok(transaction) => transaction,
+            Err(error) => return Attempted::Finished(Err(error.into())),
+        };
+        let acquired = match self.claim_in(S::connection(&mut transaction), command).await {
+            Ok(acquired) => acquired,
+            Err(error) => {
+                self.store.rollback(transaction).await;
+                return Attempted::Finished(Err(error.into()));
+            }
+        };
+        failpoint!("begin.after");
+        match acquired {
+            Acquired::Granted(grant) => {
+                hold.granted(grant.fingerprint);
+                let context = self.context(command, grant, Place::OneCommit);
+                let worked = self.work(&context, transaction, work).await;
+                Attempted::Finished(self.finish_one_commit(&context, worked).await)
+            }
+            // Given up, suspended or counted anew in this transaction: that must be kept. Else there is
+            // nothing in it.
+            Acquired::Decided(decision) => {
+                let _ = self.store.commit(transaction).await;
+                Attempted::Decided(decision, work)
+            }
+        }
+    }
+
+    /// Work under a committed claim: the completion rides in the work's transaction.
+    async fn attempt_claimed<A, F, Fut>(
+        &self,
+        command: &Arc<ResolvedCommand>,
+        hold: &Hold,
+        work: F,
+    ) -> Attempted<F, A>
+    where
+        F: FnOnce(Unit<S>) -> Fut,
+        Fut: Future<Output = Finished<A>>,
+    {
+        let grant = match self.claim_held_here(command).await {
+            Ok(Acquired::Granted(grant)) => grant,
+            Ok(Acquired::Decided(decision)) => return Attempted::Decided(decision, work),
+            Err(error) => return Attempted::Finished(Err(error.into())),
+        };
+        failpoint!("begin.after");
+        hold.granted(grant.fingerprint);
+        let context = self.context(command, grant, Place::ClaimFirst);
+        let beat = self.keep_alive(&context);
+        if let Some(answer) = self.verify(&context).await {
+            return Attempted::Finished(answer);
+        }
+        if !beat.holds() {
+            return Attempted::Finished(self.too_late(&context).await);
+        }
+        let (transaction, beat) = match self.begin_claimed(&grant, beat).await {
+            Ok(Some(begun)) => begun,
+            Ok(None) => return Attempted::Finished(self.too_late(&context).await),
+            Err(error) => {
+                self.settle_quickly(&context, context.untouched()).await;
+                return Attempted::Finished(Err(error.into()));
+            }
+        };
+        let worked = self.work(&context, transaction, work).await;
+        let finished = self.finish_claimed(&context, worked).await;
+        drop(beat);
+        Attempted::Finished(finished)
+    }
+
+    /// Runs the work with its unit and puts its settlement into the transaction. Everything that is not
+    /// ready to commit comes back rolled back.
+    async fn work<A, F, Fut>(
+        &self,
+        context: &Context,
+        transaction: S::Transaction,
+        work: F,
+    ) -> Worked<S, A>
+    where
+        F: FnOnce(Unit<S>) -> Fut,
+        Fut: Future<Output = Finished<A>>,
+    {
+        let returned = Arc::new(Mutex::new(None));
+        let unit = Unit {
+            transaction: Some(transaction),
+            store: Arc::clone(&self.store),
+            returned: Arc::clone(&returned),
+            context: context.clone(),
+        };
+        let policy = &context.command().policy;
+        let store_limit = self.store.work_limit(policy.lease);
+        let limit = policy.work_timeout.into_iter().chain(store_limit).min();
+        let ended = self.supervise(context, limit, async { work(unit).await }).await;
+        failpoint!("work.after");
+        let transaction = returned.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let finished = match ended {
+            WorkEnd::Finished(finished) if !finished.commits => finished,
+            WorkEnd::Finished(finished) => match transaction {
+                Some(transaction) if !context.has_failed_append() => {
+                    return self.settle_in_transaction(context, finished, transaction).await;
+                }
+                Some(transaction) => {
+                    self.store.rollback(transaction).await;
+                    let error =
+                        store::Error::new(ErrorKind::Misconfigured, "append", FAILED_APPEND);
+                    let settlement = context.doubted(FAILED_APPEND);
+                    return Worked::RolledBack(Finished::broken(error.into(), settlement));
+                }
+                None => {
+                    let settlement = context.uncommitted("the transaction's unit escaped the work");
+                    return Worked::RolledBack(Finished::broken(Error::Escaped, settlement));
+                }
+            },
+            WorkEnd::Aborted => {
+                if let Some(transaction) = transaction {
+                    self.store.rollback(transaction).await;
+                }
+                if context.is_committed() {
+                    self.settle_quickly(context, context.interrupted(ABORTED)).await;
+                }
+                return Worked::RolledBack(Finished::broken(Error::Closed, None));
+            }
+            broken @ (WorkEnd::Panicked(_) | WorkEnd::TimedOut(_)) => {
+                let (error, text) = broken.into_error();
+                Finished::broken(error, context.doubted(&text))
+            }
+        };
+        // Nothing of the failure may be written before the rollback: it would go with the rest.
+        if let Some(transaction) = transaction {
+            self.store.rollback(transaction).await;
+        }
+        Worked::RolledBack(finished)
+    }
+
+    /// Puts the settlement of work that ended well into its transaction.
+    async fn settle_in_transaction<A>(
+        &self,
+        context: &Context,
+        finished: Finished<A>,
+        mut transaction: S::Transaction,
+    ) -> Worked<S, A> {
+        let (Ok(answer), Some(settlement)) = (finished.answer, finished.settlement) else {
+            unreachable!("work that commits has an answer and a settlement");
+        };
+        failpoint!("settle.before");
+        let (connection, lease) = (S::connection(&mut transaction), &context.grant().lease);
+        match self.store.settle_in(connection, lease, &settlement).await {
+            Ok(Settled::Done) => Worked::Ready { answer, settlement, transaction },
+            Ok(Settled::Lost) => {
+                self.store.rollback(transaction).await;
+                Worked::Lost
+            }
+            Err(error) => {
+                self.store.rollback(transaction).await;
+                let settlement = context.refused_by(&error);
+                Worked::RolledBack(Finished::broken(error.into(), settlement))
+            }
+        }
+    }
+
+    /// Begins the transaction of work under a committed claim. Where that would be broken by renewals
+    /// of the claim, the transaction keeps the claim itself and there is no beat any more; `None` if
+    /// the claim was lost.
+    async fn begin_claimed(
+        &self,
+        grant: &Grant,
+        beat: Beat,
+    ) -> store::Result<Option<(S::Transaction, Option<Beat>)>> {
+        for _ in 0..HOLDS {
+            let mut transaction = self.store.begin().await?;
+            match self.store.hold_in(S::connection(&mut transaction), &grant.lease).await {
+                Ok(Held::Renewable) => return Ok(Some((transaction, Some(beat)))),
+                Ok(Held::Locked) => return Ok(Some((transaction, None))),
+                Ok(Held::Lost) => {
+                    self.store.rollback(transaction).await;
+                    return Ok(None);
+                }
+                // A renewal was under way, and is through by now.
+                Err(error) if error.kind() == ErrorKind::RetryTransaction => {
+                    self.store.rollback(transaction).await;
+                    pause(Duration::from_millis(5)).await;
+                }
+                Err(error) => {
+                    self.store.rollback(transaction).await;
+                    return Err(error);
+                }
+            }
+        }
+        let text = "the claim's record was being written all the time; nothing ran";
+        Err(store::Error::new(ErrorKind::Unavailable, "hold", text))
+    }
+}
