@@ -4,16 +4,6 @@
 //! benchmarks and fault runs live elsewhere; this starts what they need and runs them.
 #![forbid(unsafe_code)]
 
-// The test kit's own files, compiled here without the test kit and its dependencies.
-#[path = "../../crates/semel-testkit/src/servers.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "shared with the test kit, which exports and uses all of it"
-)]
-mod servers;
-
 mod beside;
 mod busy;
 mod checks;
