@@ -6,10 +6,11 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use semel_servers::{Error, Fleet, install};
+
 use crate::busy::Load;
 use crate::checks::cargo;
 use crate::junit::Report;
-use crate::servers::{Error, Fleet, install};
 use crate::step::{Failure, Steps};
 
 /// How to start what a command needs.

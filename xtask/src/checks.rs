@@ -1,4 +1,4 @@
-//! The checks that need no servers: formatting, lints, documentation.
+//! The checks that need no servers: formatting, lints, documentation, packages.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -24,4 +24,17 @@ pub(crate) fn doc(steps: &mut Steps) -> Result<(), Failure> {
     let mut command = cargo();
     command.args(["doc", "--workspace", "--all-features", "--no-deps"]);
     steps.command("doc", command.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Packages every published crate, as `cargo publish` would, without building it: a dependency without a
+/// version or a missing readme fails. What it resolves was downloaded for the builds before.
+pub(crate) fn package(steps: &mut Steps) -> Result<(), Failure> {
+    let mut command = cargo();
+    command.args(["package", "--quiet", "--no-verify", "--allow-dirty", "--offline"]);
+    let crates = std::fs::read_dir(crate::root().join("crates"));
+    let crates = crates.map_err(|error| Failure::new(format!("package: crates/: {error}")))?;
+    for name in crates.flatten() {
+        command.arg("--package").arg(name.file_name());
+    }
+    steps.command("package", &mut command)
 }

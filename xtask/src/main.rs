@@ -4,16 +4,6 @@
 //! benchmarks and fault runs live elsewhere; this starts what they need and runs them.
 #![forbid(unsafe_code)]
 
-// The test kit's own files, compiled here without the test kit and its dependencies.
-#[path = "../../crates/semel-testkit/src/servers.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "shared with the test kit, which exports and uses all of it"
-)]
-mod servers;
-
 mod beside;
 mod busy;
 mod checks;
@@ -36,7 +26,7 @@ usage: cargo xtask <command>
                          NATS and RabbitMQ, to the end whatever fails; ARGS go to `cargo nextest run`.
                          --busy keeps every processor busy meanwhile: no test may depend on the
                          machine's speed
-  ci                     fmt, clippy, doc and tidy, then test
+  ci                     fmt, clippy, doc, package and tidy, then test
   tidy                   the project's own checks of its sources and documents
   servers -- CMD…        run one command beside the servers, for example
                          cargo xtask servers -- cargo nextest run -p semel-sql
@@ -93,6 +83,7 @@ fn ci(steps: &mut Steps) -> Result<(), Failure> {
     checks::fmt(steps)?;
     checks::clippy(steps)?;
     checks::doc(steps)?;
+    checks::package(steps)?;
     steps.run("tidy", || tidy::run(&root()))?;
     let profile = ["--profile", "ci"].map(str::to_owned);
     beside::tests(steps, &Tests { busy: false, extra: &profile })

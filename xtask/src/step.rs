@@ -17,8 +17,8 @@ impl Failure {
     }
 }
 
-impl From<crate::servers::Error> for Failure {
-    fn from(error: crate::servers::Error) -> Self {
+impl From<semel_servers::Error> for Failure {
+    fn from(error: semel_servers::Error) -> Self {
         Self::new(error.to_string())
     }
 }

@@ -2,10 +2,15 @@
 //!
 //! Nothing here parses Rust properly or knows what code means; rules that need that are clippy's.
 
+mod commits;
+mod cycles;
 mod documents;
+mod glossary;
+mod modules;
 mod naming;
 mod places;
 mod proofs;
+mod public;
 mod rust;
 mod source;
 mod tree;
@@ -16,7 +21,7 @@ use std::path::Path;
 use crate::step::Failure;
 use tree::Tree;
 
-/// One broken rule.
+/// One broken rule, at a line of a file or, with line 0, at something that has no lines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
@@ -32,21 +37,27 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.message),
+            line => write!(f, "{}:{line}: {}", self.path, self.message),
+        }
     }
 }
 
 /// A rule: looks at the whole tree, returns what breaks it.
 type Check = fn(&Tree) -> Vec<Finding>;
 
-const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 11] = [
     source::short_files,
     source::finished_code,
     source::time_by_the_door,
     source::rooms_introduce_themselves,
     naming::modules_name_their_noun,
+    public::type_names_are_unique,
+    cycles::siblings_form_no_cycle,
     places::no_machine_or_registry,
     documents::links_resolve,
+    glossary::named_items_exist,
     proofs::named_tests_exist,
 ];
 
@@ -55,6 +66,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     let tree = Tree::read(root)
         .map_err(|error| Failure::new(format!("tidy: reading the tree: {error}")))?;
     let mut findings: Vec<Finding> = CHECKS.iter().flat_map(|check| check(&tree)).collect();
+    findings.extend(commits::subjects_name_an_area(root));
     findings.sort();
     findings.dedup();
     for finding in &findings {

@@ -14,7 +14,7 @@ use semel_core::store::{
 };
 use semel_core::{ErrorText, Hint, OnCrash, Outcome, Recorded, State};
 use semel_redis::RedisStore;
-use semel_testkit::servers::{Options, Redis, Server};
+use semel_servers::{Options, Redis, Server};
 use support::{Place, claim, client, draft, key};
 
 fn start(flags: &[&str]) -> (Server, Place) {

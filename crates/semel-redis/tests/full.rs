@@ -15,7 +15,7 @@ use semel_core::store::{
 };
 use semel_core::{AttemptId, Command, ErrorText, Executor, Outcome, Recorded, State};
 use semel_redis::RedisStore;
-use semel_testkit::servers::{Options, Redis, RedisCluster, Server};
+use semel_servers::{Options, Redis, RedisCluster, Server};
 use support::{LONG, Place, claim, client, draft, key};
 use tokio::sync::Notify;
 

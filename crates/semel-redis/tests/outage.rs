@@ -9,8 +9,8 @@ use std::time::Duration;
 use semel_core::store::{ErrorKind, Opened, Settled, Settlement, Store};
 use semel_core::{Key, Lease, Outcome, Recorded, State};
 use semel_redis::RedisStore;
+use semel_servers::{Options, Redis, RedisCluster};
 use semel_testkit::proxy::{Direction, FaultProxy};
-use semel_testkit::servers::{Options, Redis, RedisCluster};
 use support::{LONG, Place, client, draft, key};
 
 /// Waited for where a server is silent; longer than a busy machine makes a sound one.

@@ -15,7 +15,7 @@ use semel_core::store::{
 };
 use semel_core::{AttemptId, ErrorText, Key, OnCrash, Outcome, Record, Recorded, State, Version};
 use semel_redis::RedisStore;
-use semel_testkit::servers::{Options, Redis, Server};
+use semel_servers::{Options, Redis, Server};
 use support::{LONG, Place, claim, client, draft, key};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -14,7 +14,6 @@
 //! | [`model`] | random histories beside a reference ledger, by [`model_test!`] |
 //! | [`faulty`] | any store, with scripted or random failures at every verb |
 //! | [`proxy`] | a TCP proxy: latency, resets, half-open connections, blackholes, replies cut short; it counts round trips too |
-//! | [`servers`] | private PostgreSQL, MariaDB, Redis and Redis Cluster servers to kill, pause and restart |
 //! | [`effects`] | a ledger of what really happened, and a checker of the promises |
 //!
 //! # A store under the suite
@@ -105,7 +104,6 @@ pub mod lateness;
 pub mod model;
 pub mod outbox;
 pub mod proxy;
-pub mod servers;
 pub mod suite;
 
 pub use broker::BrokerFixture;

@@ -13,8 +13,8 @@ use semel_core::inbox::{Consumer, Group, Source};
 use semel_core::outbox::Publisher;
 use semel_nats::{NatsPublisher, NatsSource, Topology};
 use semel_redis::stream::Streams;
+use semel_servers::{Nats, Options, RabbitMq, Redis, Server};
 use semel_testkit::proxy::FaultProxy;
-use semel_testkit::servers::{Nats, Options, RabbitMq, Redis, Server};
 
 use super::child::{GROUPS, ORDERED, Role};
 use super::table::EventDatabase;
@@ -320,7 +320,7 @@ impl Running {
             server.kill9()?;
             std::thread::sleep(Duration::from_millis(500));
             server.restart()?;
-            Ok::<_, semel_testkit::servers::Error>(server)
+            Ok::<_, semel_servers::Error>(server)
         });
         self.behind = Some((server.await??, proxy));
         Ok(())

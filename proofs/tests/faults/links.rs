@@ -12,9 +12,9 @@ use semel_proofs::on_stores;
 use semel_proofs::place::Place;
 use semel_proofs::scene::{Seen, command, executor};
 use semel_proofs::stores::{Backend, Visitor};
+use semel_servers::RedisCluster;
+use semel_servers::resp::{Connection, Reply};
 use semel_testkit::proxy::FaultProxy;
-use semel_testkit::servers::RedisCluster;
-use semel_testkit::servers::resp::{Connection, Reply};
 
 /// Longer than finding out takes, shorter than a test may hang.
 const LEASE: Duration = Duration::from_secs(6);

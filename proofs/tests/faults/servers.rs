@@ -9,26 +9,26 @@ use semel_core::store::ErrorKind;
 use semel_core::{AnyStore, Error, Execution, Executor, Wait};
 use semel_proofs::place::Place;
 use semel_proofs::scene::{command, executor};
-use semel_testkit::servers::{MariaDb, Options, Postgres, Redis, Server};
+use semel_servers::{MariaDb, Options, Postgres, Redis, Server};
 
 const LEASE: Duration = Duration::from_secs(2);
 const CLIENTS: usize = 8;
 /// How long one step may take before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-type Start = fn() -> Result<Server, semel_testkit::servers::Error>;
+type Start = fn() -> Result<Server, semel_servers::Error>;
 
-fn postgres() -> Result<Server, semel_testkit::servers::Error> {
+fn postgres() -> Result<Server, semel_servers::Error> {
     Postgres::start(Options::new())
 }
 
-fn mysql() -> Result<Server, semel_testkit::servers::Error> {
+fn mysql() -> Result<Server, semel_servers::Error> {
     MariaDb::start(Options::new())
 }
 
 /// With a flush per command. Under `everysec` Redis answers while its writes wait for a slow flush,
 /// up to two seconds, so that even the death of the process alone loses what it acknowledged.
-fn redis() -> Result<Server, semel_testkit::servers::Error> {
+fn redis() -> Result<Server, semel_servers::Error> {
     Redis::start(Options::new().flags(["--appendfsync", "always"]))
 }
 

@@ -1,7 +1,7 @@
 //! Names: a module is called after its noun.
 
 use super::Finding;
-use super::rust::{code, words};
+use super::rust::words;
 use super::tree::Tree;
 
 /// Names under which anything can hide.
@@ -10,12 +10,12 @@ const EMPTY_NAMES: [&str; 4] = ["utils", "common", "helpers", "types"];
 /// No module, file or directory of Rust code has a name that says nothing.
 pub(super) fn modules_name_their_noun(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in tree.rust() {
+    for (path, code) in tree.code() {
         let stem = path.strip_suffix(".rs").unwrap_or(path);
         if let Some(name) = stem.split('/').find(|part| EMPTY_NAMES.contains(part)) {
             findings.push(Finding::new(path, 1, complaint(name)));
         }
-        for (index, line) in code(text).lines().enumerate() {
+        for (index, line) in code.lines().enumerate() {
             let declared = words(line).skip_while(|word| *word != "mod").nth(1);
             if let Some(name) = declared.filter(|name| EMPTY_NAMES.contains(name)) {
                 findings.push(Finding::new(path, index + 1, complaint(name)));

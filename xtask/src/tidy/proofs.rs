@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::Finding;
-use super::rust::{code, words};
+use super::rust::words;
 use super::tree::Tree;
 
 const PAGE: &str = "docs/proofs.md";
@@ -40,13 +40,12 @@ pub(super) fn named_tests_exist(tree: &Tree) -> Vec<Finding> {
 
 fn known_names(tree: &Tree) -> HashSet<String> {
     let mut known = HashSet::new();
-    for (path, text) in tree.rust() {
-        let code = code(text);
+    for (path, code) in tree.code() {
         if path.starts_with(CONFORMANCE) {
-            known.extend(words(&code).map(str::to_owned));
+            known.extend(words(code).map(str::to_owned));
             continue;
         }
-        let mut words = words(&code);
+        let mut words = words(code);
         while words.any(|word| word == "fn") {
             known.extend(words.next().map(str::to_owned));
         }

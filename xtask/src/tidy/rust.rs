@@ -4,11 +4,25 @@
 
 /// The source with comments, strings and character literals replaced by spaces; lines stay lines.
 pub(super) fn code(source: &str) -> String {
+    blanked(source, false)
+}
+
+/// The source with comments replaced by spaces; literals stay.
+pub(super) fn without_comments(source: &str) -> String {
+    blanked(source, true)
+}
+
+fn blanked(source: &str, keeps_literals: bool) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     let mut before = ' ';
     while let Some(first) = rest.chars().next() {
         let length = match skipped(rest, before) {
+            Some(length) if keeps_literals && !is_comment(rest) => {
+                out.push_str(&rest[..length]);
+                before = ' ';
+                length
+            }
             Some(length) => {
                 let blank = rest[..length].chars().map(|c| if c == '\n' { '\n' } else { ' ' });
                 out.extend(blank);
@@ -24,6 +38,10 @@ pub(super) fn code(source: &str) -> String {
         rest = &rest[length..];
     }
     out
+}
+
+fn is_comment(rest: &str) -> bool {
+    rest.starts_with("//") || rest.starts_with("/*")
 }
 
 /// How many bytes from here on are a comment or a literal, if any.
@@ -139,5 +157,11 @@ mod tests {
             "fn f<'a>(x: &'a str, y: &'static str) {}",
         );
         keeps_only("bar\"x\"; attr r#type", "bar ; attr r#type");
+    }
+
+    #[test]
+    fn literals_stay_where_only_comments_are_blanked() {
+        let kept = without_comments("a(\"b // c\") // d\n/* e */ f('\"')");
+        assert_eq!(kept.split_whitespace().collect::<Vec<_>>().join(" "), "a(\"b // c\") f('\"')");
     }
 }

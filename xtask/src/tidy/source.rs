@@ -1,7 +1,7 @@
 //! Rules for Rust source files.
 
 use super::Finding;
-use super::rust::{code, words};
+use super::rust::words;
 use super::tree::Tree;
 
 /// At 400 lines one looks for the second noun; this is where looking becomes doing.
@@ -94,8 +94,8 @@ fn in_code(
     complaint: impl Fn(&str) -> Option<String>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in tree.rust().filter(|(path, _)| looks_at(path)) {
-        for (index, line) in code(text).lines().enumerate() {
+    for (path, code) in tree.code().filter(|(path, _)| looks_at(path)) {
+        for (index, line) in code.lines().enumerate() {
             // Tokens may be spaced out in source; rustfmt does not let them be, and runs before us.
             if words(line).next().is_some()
                 && let Some(message) = complaint(line)

@@ -1,15 +1,20 @@
 //! The files that tidy looks at.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
+
+use super::rust::code;
 
 /// Every file of the project by its path from the top, with `/` between names. A file that is not
 /// text is present but empty, so that links to it resolve.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     files: BTreeMap<String, String>,
+    /// The Rust files with comments and literals blanked: most checks want them so.
+    code: OnceCell<BTreeMap<String, String>>,
 }
 
 /// Not ours, or made by tools.
@@ -50,6 +55,13 @@ impl Tree {
         self.files().filter(|(path, _)| path.ends_with(".rs"))
     }
 
+    /// The Rust files with comments and literals blanked.
+    pub(super) fn code(&self) -> impl Iterator<Item = (&str, &str)> {
+        let blanked = || self.rust().map(|(path, text)| (path.to_owned(), code(text))).collect();
+        let files = self.code.get_or_init(blanked);
+        files.iter().map(|(path, code)| (path.as_str(), code.as_str()))
+    }
+
     pub(super) fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
     }
@@ -71,7 +83,7 @@ impl<const N: usize> From<[(&str, &str); N]> for Tree {
     /// A tree for a test, planted with what the test wants found.
     fn from(files: [(&str, &str); N]) -> Self {
         let owned = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
-        Self { files: owned.into() }
+        Self { files: owned.into(), code: OnceCell::new() }
     }
 }
 

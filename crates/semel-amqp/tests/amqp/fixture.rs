@@ -19,8 +19,8 @@ use semel_core::AttemptId;
 use semel_core::event::Event;
 use semel_core::inbox::{BrokerReply, Message as _, Source as _};
 use semel_core::outbox::{PublishError, Publisher as _};
+use semel_servers::{Options, RabbitMq, Server};
 use semel_testkit::BrokerFixture;
-use semel_testkit::servers::{Options, RabbitMq, Server};
 
 /// So long that only what never happens takes it.
 const LIMIT: Duration = Duration::from_secs(90);

@@ -7,7 +7,7 @@ use lapin::types::FieldTable;
 use semel_core::event::Event;
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Outbox as _, PublishError, Publisher as _, Relay, Selection, Status};
-use semel_testkit::servers::Options;
+use semel_servers::Options;
 
 use crate::fixture::{GROUP, Place, about, insist, take};
 

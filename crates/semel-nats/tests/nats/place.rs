@@ -10,8 +10,8 @@ use semel_core::event::{Event, EventId};
 use semel_core::inbox::{BrokerReply, Message as _, Source as _};
 use semel_core::outbox::{PublishError, Publisher as _};
 use semel_nats::{NatsMessage, NatsPublisher, NatsSource, SourceBuilder, Topology, async_nats};
+use semel_servers::{Fleet, Nats, Options, Server};
 use semel_testkit::BrokerFixture;
-use semel_testkit::servers::{Fleet, Nats, Options, Server};
 
 /// So long that only what never happens takes it.
 const LIMIT: Duration = Duration::from_secs(60);

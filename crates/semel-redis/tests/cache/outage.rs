@@ -5,8 +5,8 @@ use std::time::Duration;
 use semel_core::store::ErrorKind;
 use semel_ids::shared::{Heard, News, Shared, Slot};
 use semel_redis::RedisCache;
+use semel_servers::{Options, Redis, RedisCluster};
 use semel_testkit::proxy::{Direction, FaultProxy};
-use semel_testkit::servers::{Options, Redis, RedisCluster};
 use ulid::Ulid;
 
 use crate::fixture::{GENEROUS, HOUR, Place, keys, note, read, said, wrong};

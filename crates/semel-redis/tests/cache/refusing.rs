@@ -7,7 +7,7 @@ use semel_ids::map::memory::MemoryMap;
 use semel_ids::resource::Order;
 use semel_ids::shared::{Heard, Shared as _, Slot};
 use semel_ids::{Binding, CacheSettings, Generator, Resolver, Settings, TypedId};
-use semel_testkit::servers::{Options, Redis, Server};
+use semel_servers::{Options, Redis, Server};
 
 use crate::fixture::{GENEROUS, HOUR, Place, keys, note, read, said};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel_core::AttemptId;
 use semel_redis::{StreamPublisher, StreamSource, Streams};
+use semel_servers::{Options, Redis, Server};
 use semel_testkit::BrokerFixture;
-use semel_testkit::servers::{Options, Redis, Server};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Longer than anything takes that only a busy machine is late with.

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use semel_core::State;
 use semel_core::store::{Change, Draft, Filter, Inspect as _, Store as _, Swapped, Tally};
-use semel_testkit::servers::{Options, Redis};
+use semel_servers::{Options, Redis};
 use serde_json::Value;
 
 use crate::doctor::codes;

@@ -3,7 +3,7 @@
 use semel_nats::async_nats::jetstream::{self, stream};
 use semel_server::Code;
 use semel_server::broker::Broker;
-use semel_testkit::servers::{Options, Redis};
+use semel_servers::{Options, Redis};
 
 use crate::ground::{server, unique};
 

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use semel_testkit::servers::install;
+use semel_servers::install;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

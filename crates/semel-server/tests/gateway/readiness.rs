@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use semel_testkit::servers::{Options, Redis};
+use semel_servers::{Options, Redis};
 
 use crate::caller::{Answer, Caller, get};
 use crate::ground::{Ground, PATIENCE};

@@ -2,10 +2,10 @@
 
 use semel_core::executor::{LocalReplay, Unit};
 use semel_core::{Command, Error, Executor, Key, State};
+use semel_servers::{MariaDb, Options};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection, Row as _};
 use semel_testkit::fixture::run;
-use semel_testkit::servers::{MariaDb, Options};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 

@@ -7,9 +7,9 @@ use semel_core::store::{Filter, Inspect, Store as _, TransactionalStore as _};
 use semel_ids::TypedId;
 use semel_ids::map::{Binding, IdMap as _};
 use semel_ids::resource::{Order, Resource as _};
+use semel_servers::{MariaDb, Options};
 use semel_sql::mysql::MySqlStore;
 use semel_testkit::fixture::run;
-use semel_testkit::servers::{MariaDb, Options};
 use tokio::time::timeout;
 use ulid::Ulid;
 

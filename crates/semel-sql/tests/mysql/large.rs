@@ -9,9 +9,9 @@ use semel_core::inbox::{BrokerReply, Handled, Inbox};
 use semel_core::outbox::{Ask, Outbox as _};
 use semel_core::store::{ErrorKind, Store as _};
 use semel_core::{Executor, Key, Kind, OnFailure, Policy, Principal, State};
+use semel_servers::{MariaDb, Options};
 use semel_sql::mysql::MySqlStore;
 use semel_testkit::fixture::run;
-use semel_testkit::servers::{MariaDb, Options};
 
 use crate::fixture::Ground;
 

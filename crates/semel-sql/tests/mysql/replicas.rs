@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use semel_core::store::{ErrorKind, Finding, Guarantee, Opened, Replication, Settled, Store as _};
+use semel_servers::{MariaDb, Options, Server};
 use semel_sql::mysql::MySqlStore;
 use semel_testkit::fixture::run;
 use semel_testkit::proxy::{Direction, FaultProxy};
-use semel_testkit::servers::{MariaDb, Options, Server};
 use tokio::time::timeout;
 
 use crate::fixture::{Ground, LONG, claim, draft, key, success};

@@ -8,10 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use semel_core::store::{Store as _, TransactionalStore as _};
+use semel_servers::{MariaDb, Options};
 use semel_sql::mysql::{MySqlStore, MySqlTransaction};
 use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection};
 use semel_testkit::fixture::run;
-use semel_testkit::servers::{MariaDb, Options};
 
 use crate::fixture::{Ground, LONG, draft, key};
 
@@ -159,7 +159,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
 }
 
 /// A database `shop` with our schema and an account that a read-only server refuses.
-async fn shop(server: &semel_testkit::servers::Server) {
+async fn shop(server: &semel_servers::Server) {
     let root = Ground::borrowed(server.url());
     root.run(
         "CREATE DATABASE shop; CREATE USER app@'127.0.0.1'; \

@@ -9,9 +9,9 @@ use semel_core::store::{BoxFuture, Draft, Opened, Settlement};
 use semel_core::{
     AttemptId, ErrorText, Fence, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded,
 };
+use semel_servers::Server;
 use semel_sql::postgres::{PgOptions, PgStore, Pooling};
 use semel_testkit::Fixture;
-use semel_testkit::servers::Server;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 

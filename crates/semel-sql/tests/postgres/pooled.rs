@@ -2,9 +2,9 @@
 //! Debian ships it (1.18, which tracks no prepared statements), and a newer one that does.
 
 use semel_core::store::{ErrorKind, Opened, Severity, Store};
+use semel_servers::PgBouncer;
 use semel_sql::postgres::Pooling;
 use semel_testkit::Fixture;
-use semel_testkit::servers::PgBouncer;
 use sqlx::ConnectOptions;
 
 use crate::database::{Database, LONG, Pooler, draft, key};

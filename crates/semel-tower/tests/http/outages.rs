@@ -12,9 +12,9 @@ use http_body_util::{BodyExt as _, StreamBody};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use semel_core::{Executor, OnCrash, Store};
 use semel_redis::RedisStore;
+use semel_servers::{self as servers, Options};
 use semel_sql::postgres::PgStore;
 use semel_testkit::faulty::{Fault, Faults, FaultyStore, Verb};
-use semel_testkit::servers::{self, Options};
 use semel_tower::axum::Claim;
 use semel_tower::http::Rules;
 

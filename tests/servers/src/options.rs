@@ -9,11 +9,11 @@ use std::ffi::{OsStr, OsString};
 /// RabbitMQ has no plugins and takes arguments of `erl`, such as `-rabbit channel_max 7`.
 ///
 /// ```no_run
-/// use semel_testkit::servers::{MariaDb, Options, Postgres};
+/// use semel_servers::{MariaDb, Options, Postgres};
 ///
 /// let careless = Postgres::start(Options::new().flags(["-c", "fsync=off"]))?;
 /// let strict = MariaDb::start(Options::new().flag("--transaction-isolation=SERIALIZABLE"))?;
-/// # Ok::<(), semel_testkit::servers::Error>(())
+/// # Ok::<(), semel_servers::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 #[must_use]

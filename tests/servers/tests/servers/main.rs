@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use semel_testkit::servers::resp::{Connection, Reply};
-use semel_testkit::servers::{
+use semel_servers::resp::{Connection, Reply};
+use semel_servers::{
     Error, ErrorKind, MariaDb, Nats, Options, Postgres, RabbitMq, Redis, RedisCluster, Server,
 };
 
