@@ -57,9 +57,9 @@ pub use fallback::Fallback;
 pub use generator::{ClockRolledBack, Generator, OnRollback};
 pub use map::{Binding, IdMap};
 pub use prefix::{InvalidPrefix, Prefix};
-pub use resolver::{Reason, Registration, Resolution, ResolveError, Resolver, Revocation};
+pub use resolver::{Registration, ResolveError, ResolveReason, ResolvedId, Resolver, Revocation};
 pub use resource::{Registry, Resource, ResourceType};
 #[cfg(feature = "macros")]
 pub use semel_macros::Resource;
-pub use settings::{CacheSettings, Settings};
+pub use settings::{CacheSettings, ResolverSettings};
 pub use typed::{InvalidId, TypedId};

@@ -107,7 +107,7 @@ pub enum Inserted {
 
 /// A row of the map. Texts are as they are stored: a row that somebody else wrote may hold anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct MapRow {
     /// Whose.
     pub tenant: String,
     /// The public id.
@@ -120,7 +120,7 @@ pub struct Row {
 
 /// Where a listing of rows goes on: after this tenant's public id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MapKey {
     /// The tenant.
     pub tenant: String,
     /// The public id.
@@ -154,7 +154,7 @@ pub trait IdMap: Send + Sync + 'static {
         tenant: &str,
         kind: ResourceType,
         publics: &[PublicId],
-    ) -> impl Future<Output = Result<Vec<Row>>> + Send;
+    ) -> impl Future<Output = Result<Vec<MapRow>>> + Send;
 
     /// Makes a live row count no more; gives whether there was one. It stays.
     fn revoke(
@@ -182,7 +182,7 @@ pub trait IdMap: Send + Sync + 'static {
     fn revoke_rows(
         &self,
         kind: ResourceType,
-        rows: &[Place],
+        rows: &[MapKey],
     ) -> impl Future<Output = Result<u32>> + Send;
 
     /// At most `limit` rows of a type, by tenant and public id (byte order), after `after`.
@@ -190,9 +190,9 @@ pub trait IdMap: Send + Sync + 'static {
         &self,
         kind: ResourceType,
         tenant: Option<&str>,
-        after: Option<&Place>,
+        after: Option<&MapKey>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<Row>>> + Send;
+    ) -> impl Future<Output = Result<Vec<MapRow>>> + Send;
 }
 
 /// Writes a binding, loudly: whoever makes a resource must not go on without its mapping.

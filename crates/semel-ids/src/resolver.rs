@@ -25,7 +25,7 @@ use semel_core::key::check_tenant;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use answer::{Reason, Resolution, ResolveError};
+pub use answer::{ResolveError, ResolveReason, ResolvedId};
 pub use registration::Registration;
 pub use revocation::{Revocation, RevokeError, Revoked};
 
@@ -33,8 +33,8 @@ use crate::codec::{Codec, PublicId};
 use crate::fallback::Fallback;
 use crate::map::{self, Binding, IdMap, RegisterError};
 use crate::resource::{Resource, ResourceType};
-use crate::settings::Settings;
-use crate::shared::Shared;
+use crate::settings::ResolverSettings;
+use crate::shared::SharedCache;
 use flight::{Crew, Flight, Missed, Own};
 use load::Loader;
 use middle::{Middle, Word};
@@ -53,7 +53,7 @@ const UNHEARD: Duration = Duration::from_secs(5);
 /// ```
 /// use semel_ids::map::memory::MemoryMap;
 /// use semel_ids::resource::Order;
-/// use semel_ids::{Binding, Generator, Reason, Resolver, TypedId};
+/// use semel_ids::{Binding, Generator, ResolveReason, Resolver, TypedId};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,7 +69,7 @@ const UNHEARD: Duration = Duration::from_secs(5);
 ///
 /// let text = id.to_string();
 /// let answer = resolver.resolve::<Order>("acme", &text).await?;
-/// assert_eq!((answer.internal_id, answer.reason), (Some(id.ulid()), Reason::HitL1));
+/// assert_eq!((answer.internal_id, answer.reason), (Some(id.ulid()), ResolveReason::HitL1));
 /// assert!(!resolver.resolve::<Order>("another", &text).await?.exists());
 /// # Ok(())
 /// # }
@@ -91,28 +91,28 @@ struct Inner {
 #[must_use]
 pub struct Builder {
     map: Box<dyn load::Rows>,
-    shared: Option<Arc<dyn Shared>>,
+    shared: Option<Arc<dyn SharedCache>>,
     fallbacks: Vec<Box<dyn Fallback>>,
-    settings: Settings,
+    settings: ResolverSettings,
 }
 
 impl Builder {
     /// What nodes share besides the map. Default nothing: every node learns of revocations by the
     /// end of [`l1_ttl`](crate::CacheSettings::l1_ttl).
-    pub fn shared(mut self, shared: impl Shared) -> Self {
+    pub fn shared(mut self, shared: impl SharedCache) -> Self {
         self.shared = Some(Arc::new(shared));
         self
     }
 
     /// A business table that may stand in for the map; see
-    /// [`fallback_to_biz_table`](Settings::fallback_to_biz_table).
+    /// [`fallback_to_biz_table`](ResolverSettings::fallback_to_biz_table).
     pub fn fallback(mut self, fallback: impl Fallback) -> Self {
         self.fallbacks.push(Box::new(fallback));
         self
     }
 
-    /// Settings. Default [`Settings::default`].
-    pub fn settings(mut self, settings: Settings) -> Self {
+    /// Sets the settings. Default [`ResolverSettings::default`].
+    pub fn settings(mut self, settings: ResolverSettings) -> Self {
         self.settings = settings;
         self
     }
@@ -155,7 +155,7 @@ impl Resolver {
     /// A resolver over a map.
     pub fn builder(map: impl IdMap) -> Builder {
         let map = Box::new(Arc::new(map));
-        Builder { map, shared: None, fallbacks: Vec::new(), settings: Settings::default() }
+        Builder { map, shared: None, fallbacks: Vec::new(), settings: ResolverSettings::default() }
     }
 
     /// What a text stands for.
@@ -166,7 +166,7 @@ impl Resolver {
         &self,
         tenant: &str,
         text: &'t str,
-    ) -> impl Future<Output = Result<Resolution<'t>, ResolveError>> + Send {
+    ) -> impl Future<Output = Result<ResolvedId<'t>, ResolveError>> + Send {
         // Not a future of its own: what passes through two is copied twice.
         self.resolve_of(const { &R::TYPE }, R::codec(), tenant, text)
     }
@@ -181,7 +181,7 @@ impl Resolver {
         codec: &Codec,
         tenant: &str,
         text: &'t str,
-    ) -> Result<Resolution<'t>, ResolveError> {
+    ) -> Result<ResolvedId<'t>, ResolveError> {
         self.resolve_of(&kind, codec, tenant, text).await
     }
 
@@ -191,7 +191,7 @@ impl Resolver {
         codec: &Codec,
         tenant: &str,
         text: &'t str,
-    ) -> Result<Resolution<'t>, ResolveError> {
+    ) -> Result<ResolvedId<'t>, ResolveError> {
         let resolution = match self.0.near(kind, codec, tenant, text) {
             Ok(resolution) => resolution,
             Err(missed) => {
@@ -206,7 +206,7 @@ impl Resolver {
     }
 
     /// What texts stand for: one answer each, in order. One trip to the shared cache, and a query of
-    /// the map for every [`batch_max_in`](Settings::batch_max_in) ids.
+    /// the map for every [`batch_max_in`](ResolverSettings::batch_max_in) ids.
     ///
     /// # Errors
     /// [`ResolveError`]; more than [`MAX_BATCH`] texts are refused.
@@ -214,7 +214,7 @@ impl Resolver {
         &self,
         tenant: &str,
         texts: &[&'t str],
-    ) -> Result<Vec<Resolution<'t>>, ResolveError> {
+    ) -> Result<Vec<ResolvedId<'t>>, ResolveError> {
         self.resolve_batch_as(R::TYPE, R::codec(), tenant, texts).await
     }
 
@@ -228,7 +228,7 @@ impl Resolver {
         codec: &Codec,
         tenant: &str,
         texts: &[&'t str],
-    ) -> Result<Vec<Resolution<'t>>, ResolveError> {
+    ) -> Result<Vec<ResolvedId<'t>>, ResolveError> {
         if texts.len() > MAX_BATCH {
             return Err(ResolveError::TooMany { asked: texts.len(), max: MAX_BATCH });
         }
@@ -238,7 +238,7 @@ impl Resolver {
             answers.push(self.0.near(&kind, codec, tenant, text).unwrap_or_else(|missed| {
                 places.push(at);
                 missing.push(missed);
-                Resolution::without(text, Reason::NotFound)
+                ResolvedId::without(text, ResolveReason::NotFound)
             }));
         }
         if !places.is_empty() {
@@ -289,7 +289,7 @@ impl Resolver {
         };
         let name = self.0.near.names.name(tenant, kind, public);
         match there {
-            true => self.0.near.corrected(&name),
+            true => self.0.near.repaired(&name),
             false => self.0.near.revoked(&name),
         }
         if let Some(teller) = &self.0.teller {
@@ -307,16 +307,16 @@ impl Inner {
         codec: &Codec,
         tenant: &str,
         text: &'t str,
-    ) -> Result<Resolution<'t>, Missed> {
+    ) -> Result<ResolvedId<'t>, Missed> {
         if !self.loader.settings.enabled {
-            return Ok(Resolution::without(text, Reason::Disabled));
+            return Ok(ResolvedId::without(text, ResolveReason::Disabled));
         }
         if let Err(invalid) = codec.check(kind.prefix(), text) {
-            return Ok(Resolution::without(text, Reason::of(&invalid)));
+            return Ok(ResolvedId::without(text, ResolveReason::of(&invalid)));
         }
         let asked = self.near.names.asked(tenant, kind, text.as_bytes());
         let id = self.near.get(&asked, self.limit())?;
-        Ok(Resolution { public_id: text, internal_id: Some(id), reason: Reason::HitL1 })
+        Ok(ResolvedId { public_id: text, internal_id: Some(id), reason: ResolveReason::HitL1 })
     }
 
     /// How old an answer may be, if that matters now.
@@ -326,8 +326,8 @@ impl Inner {
         deaf.then_some(UNHEARD)
     }
 
-    async fn far<'t>(&self, flight: Flight, text: &'t str) -> Result<Resolution<'t>, ResolveError> {
-        let mut answers = [Resolution::without(text, Reason::NotFound)];
+    async fn far<'t>(&self, flight: Flight, text: &'t str) -> Result<ResolvedId<'t>, ResolveError> {
+        let mut answers = [ResolvedId::without(text, ResolveReason::NotFound)];
         self.far_batch(flight, &[0], &mut answers).await?;
         let [answer] = answers;
         Ok(answer)
@@ -338,7 +338,7 @@ impl Inner {
         &self,
         flight: Flight,
         places: &[usize],
-        answers: &mut [Resolution<'_>],
+        answers: &mut [ResolvedId<'_>],
     ) -> Result<(), ResolveError> {
         let mut answer = |at: usize, (internal_id, reason)| {
             let asked = &mut answers[places[at]];
@@ -358,8 +358,8 @@ impl Inner {
                     flight.ended().await;
                     flight.found(place)?
                 }
-                Seat::Arrived(Some(id)) => (Some(id), Reason::HitL1),
-                Seat::Arrived(None) => (None, Reason::NotFound),
+                Seat::Arrived(Some(id)) => (Some(id), ResolveReason::HitL1),
+                Seat::Arrived(None) => (None, ResolveReason::NotFound),
             };
             answer(at, found);
         }
@@ -391,7 +391,7 @@ impl Inner {
         Word::Registered(name.to_text(), self.loader.settings.cache.revoking())
     }
 
-    fn count(&self, reason: Reason, answers: u64) {
+    fn count(&self, reason: ResolveReason, answers: u64) {
         self.counts.get_or_init(Counts::new).of(reason).increment(answers);
     }
 }
@@ -422,15 +422,15 @@ impl Counts {
         }
     }
 
-    const fn of(&self, reason: Reason) -> &metrics::Counter {
+    const fn of(&self, reason: ResolveReason) -> &metrics::Counter {
         match reason {
-            Reason::HitL1 => &self.hit_l1,
-            Reason::HitL2 => &self.hit_l2,
-            Reason::HitDb => &self.hit_db,
-            Reason::HitFallback => &self.hit_fallback,
-            Reason::NotFound => &self.miss,
-            Reason::InvalidFormat | Reason::PrefixMismatch => &self.invalid,
-            Reason::Disabled => &self.disabled,
+            ResolveReason::HitL1 => &self.hit_l1,
+            ResolveReason::HitL2 => &self.hit_l2,
+            ResolveReason::HitDb => &self.hit_db,
+            ResolveReason::HitFallback => &self.hit_fallback,
+            ResolveReason::NotFound => &self.miss,
+            ResolveReason::InvalidFormat | ResolveReason::PrefixMismatch => &self.invalid,
+            ResolveReason::Disabled => &self.disabled,
         }
     }
 }

@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 ///
 /// ```
 /// use std::time::Duration;
-/// use semel_ids::Settings;
+/// use semel_ids::ResolverSettings;
 ///
 /// let settings: Settings =
 ///     serde_json::from_str(r#"{ "batchMaxIn": 100, "cache": { "negativeTtl": "PT10S" } }"#)?;
@@ -29,9 +29,9 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct ResolverSettings {
     /// Whether anything is resolved at all; if not, every answer is
-    /// [`Disabled`](crate::Reason::Disabled). Default yes.
+    /// [`Disabled`](crate::ResolveReason::Disabled). Default yes.
     pub enabled: bool,
     /// Whether business tables are asked for what the map does not know. Default no: while it is on,
     /// there are two sources of truth.
@@ -44,7 +44,7 @@ pub struct Settings {
     pub cache: CacheSettings,
 }
 
-impl Default for Settings {
+impl Default for ResolverSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -169,14 +169,18 @@ mod tests {
     #[test]
     fn the_names_and_defaults_are_those_that_services_have() {
         let minutes = |count: u64| Duration::from_secs(60 * count);
-        let Settings { enabled, fallback_to_biz_table, batch_max_in, cache } = Settings::default();
+        let ResolverSettings { enabled, fallback_to_biz_table, batch_max_in, cache } =
+            ResolverSettings::default();
         assert_eq!((enabled, fallback_to_biz_table, batch_max_in), (true, false, 200));
         let CacheSettings { l1_ttl, negative_ttl, l1_max_size, l2_enabled, l2_ttl } = cache;
         assert_eq!((l1_ttl, l2_ttl, negative_ttl), (minutes(10), minutes(30), minutes(1) / 2));
         assert_eq!((l1_max_size, l2_enabled), (100_000, true));
-        let said: Settings = serde_json::from_str(SAID).unwrap();
-        assert_eq!(said, Settings::default());
-        assert_eq!(serde_json::from_str::<Settings>("{}").unwrap(), Settings::default());
+        let said: ResolverSettings = serde_json::from_str(SAID).unwrap();
+        assert_eq!(said, ResolverSettings::default());
+        assert_eq!(
+            serde_json::from_str::<ResolverSettings>("{}").unwrap(),
+            ResolverSettings::default()
+        );
     }
 
     #[test]
@@ -205,12 +209,18 @@ mod tests {
             l2_enabled: false,
             l2_ttl: Duration::from_secs(180),
         };
-        let wanted =
-            Settings { enabled: false, fallback_to_biz_table: true, batch_max_in: 7, cache };
+        let wanted = ResolverSettings {
+            enabled: false,
+            fallback_to_biz_table: true,
+            batch_max_in: 7,
+            cache,
+        };
         for text in [camel, snake] {
-            assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), wanted);
+            assert_eq!(serde_json::from_str::<ResolverSettings>(&text).unwrap(), wanted);
         }
-        assert!(serde_json::from_str::<Settings>(r#"{ "batchMax": 1 }"#).is_err());
-        assert!(serde_json::from_str::<Settings>(r#"{ "cache": { "l1": "1s" } }"#).is_err());
+        assert!(serde_json::from_str::<ResolverSettings>(r#"{ "batchMax": 1 }"#).is_err());
+        assert!(
+            serde_json::from_str::<ResolverSettings>(r#"{ "cache": { "l1": "1s" } }"#).is_err()
+        );
     }
 }

@@ -13,7 +13,7 @@ use ulid::Ulid;
 
 /// What the cache holds under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub enum CacheSlot {
     /// Nothing.
     Empty,
     /// The id is known and stands for this.
@@ -26,7 +26,7 @@ pub enum Slot {
 
 /// An entry that must not stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct CorruptEntry {
     /// `tenant:TYPE:publicId`.
     pub key: String,
     /// What it says, which is not what the public id says; `None` if it cannot be read.
@@ -35,7 +35,7 @@ pub struct Wrong {
 
 /// What a reader found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct CacheFill {
     /// `tenant:TYPE:publicId`.
     pub key: String,
     /// The id it stands for; `None` says that it is not there.
@@ -46,24 +46,24 @@ pub struct Note {
 
 /// What other nodes say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Invalidation {
     /// These ids (`tenant:TYPE:publicId`) are there now.
     Registered(Vec<String>),
     /// These ids count no more.
     Revoked(Vec<String>),
     /// Whatever was known of these ids may be wrong: only the map knows.
-    Corrected(Vec<String>),
+    Repaired(Vec<String>),
     /// Nothing, but the line works.
-    Pulse,
+    Heartbeat,
 }
 
 /// A cache that several nodes share, and a line between them.
-pub trait Shared: Send + Sync + 'static {
+pub trait SharedCache: Send + Sync + 'static {
     /// Reads: one answer per key (`tenant:TYPE:publicId`), in order, in one round trip.
-    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<Slot>>>;
+    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<CacheSlot>>>;
 
     /// Writes what was found, where nothing is.
-    fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>>;
+    fn fill<'a>(&'a self, notes: &'a [CacheFill]) -> BoxFuture<'a, Result<()>>;
 
     /// These ids are there now: takes their absences away, and tells the other nodes. An absence has
     /// at most `absences` left to live; one that has more is a revocation, and stays.
@@ -79,18 +79,18 @@ pub trait Shared: Send + Sync + 'static {
 
     /// What the map says of these ids was mended: takes whatever is there away, revocations too, and
     /// tells the other nodes.
-    fn corrected<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>>;
+    fn repaired<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>>;
 
     /// Clears entries away that are still as wrong as they were.
-    fn clear<'a>(&'a self, wrong: &'a [Wrong]) -> BoxFuture<'a, Result<()>>;
+    fn clear<'a>(&'a self, wrong: &'a [CorruptEntry]) -> BoxFuture<'a, Result<()>>;
 
     /// Listens to the other nodes.
-    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn News>>>;
+    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn Invalidations>>>;
 }
 
 /// A line from the other nodes.
-pub trait News: Send {
-    /// What comes next. Says [`Heard::Pulse`] at least every second while the line works, so that
+pub trait Invalidations: Send {
+    /// What comes next. Says [`Invalidation::Heartbeat`] at least every second while the line works, so that
     /// silence can be told from quiet. After an error it is not used again.
-    fn next(&mut self) -> BoxFuture<'_, Result<Heard>>;
+    fn next(&mut self) -> BoxFuture<'_, Result<Invalidation>>;
 }

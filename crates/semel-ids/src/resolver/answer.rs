@@ -10,7 +10,7 @@ use crate::typed::InvalidId;
 
 /// How an answer came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum ResolveReason {
     /// This process knew it.
     HitL1,
     /// The shared cache knew it.
@@ -29,58 +29,60 @@ pub enum Reason {
     Disabled,
 }
 
-impl Reason {
+impl ResolveReason {
     /// Why nobody was asked about a text.
     pub(super) const fn of(invalid: &InvalidId) -> Self {
         match invalid {
-            InvalidId::Format(_) => Reason::InvalidFormat,
-            InvalidId::Prefix { .. } => Reason::PrefixMismatch,
+            InvalidId::Format(_) => ResolveReason::InvalidFormat,
+            InvalidId::Prefix { .. } => ResolveReason::PrefixMismatch,
         }
     }
 
     /// The name: `HIT_L1`.
     pub const fn name(self) -> &'static str {
         match self {
-            Reason::HitL1 => "HIT_L1",
-            Reason::HitL2 => "HIT_L2",
-            Reason::HitDb => "HIT_DB",
-            Reason::HitFallback => "HIT_FALLBACK",
-            Reason::NotFound => "NOT_FOUND",
-            Reason::InvalidFormat => "INVALID_FORMAT",
-            Reason::PrefixMismatch => "PREFIX_MISMATCH",
-            Reason::Disabled => "DISABLED",
+            ResolveReason::HitL1 => "HIT_L1",
+            ResolveReason::HitL2 => "HIT_L2",
+            ResolveReason::HitDb => "HIT_DB",
+            ResolveReason::HitFallback => "HIT_FALLBACK",
+            ResolveReason::NotFound => "NOT_FOUND",
+            ResolveReason::InvalidFormat => "INVALID_FORMAT",
+            ResolveReason::PrefixMismatch => "PREFIX_MISMATCH",
+            ResolveReason::Disabled => "DISABLED",
         }
     }
 }
 
 /// The answer to one question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resolution<'t> {
+pub struct ResolvedId<'t> {
     /// The text that was asked about.
     pub public_id: &'t str,
     /// What it stands for; `None` unless it is there.
     pub internal_id: Option<Ulid>,
     /// How that is known.
-    pub reason: Reason,
+    pub reason: ResolveReason,
 }
 
-impl<'t> Resolution<'t> {
+impl<'t> ResolvedId<'t> {
     /// An answer that names no id.
-    pub(super) const fn without(public_id: &'t str, reason: Reason) -> Self {
+    pub(super) const fn without(public_id: &'t str, reason: ResolveReason) -> Self {
         Self { public_id, internal_id: None, reason }
     }
 }
 
-impl Resolution<'_> {
+impl ResolvedId<'_> {
     /// Whether it was looked up at all: a valid id, there or not.
     pub const fn hit(&self) -> bool {
         match self.reason {
-            Reason::HitL1
-            | Reason::HitL2
-            | Reason::HitDb
-            | Reason::HitFallback
-            | Reason::NotFound => true,
-            Reason::InvalidFormat | Reason::PrefixMismatch | Reason::Disabled => false,
+            ResolveReason::HitL1
+            | ResolveReason::HitL2
+            | ResolveReason::HitDb
+            | ResolveReason::HitFallback
+            | ResolveReason::NotFound => true,
+            ResolveReason::InvalidFormat
+            | ResolveReason::PrefixMismatch
+            | ResolveReason::Disabled => false,
         }
     }
 

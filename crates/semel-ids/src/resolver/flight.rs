@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use ulid::Ulid;
 
-use super::answer::{Reason, ResolveError};
+use super::answer::{ResolveError, ResolveReason};
 use super::name::{Asked, Name, Realm};
 use super::near::{Ended, Near, Turn};
 use crate::codec::{Candidates, Codec, PublicId};
@@ -34,7 +34,7 @@ pub(super) struct Wanted {
 }
 
 /// What was found of an id.
-pub(super) type Found = Result<(Option<Ulid>, Reason), ResolveError>;
+pub(super) type Found = Result<(Option<Ulid>, ResolveReason), ResolveError>;
 
 /// Ids of one tenant and type that were not known here when they were asked for together. Some of
 /// them may be another flight's by now.

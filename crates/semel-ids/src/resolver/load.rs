@@ -7,24 +7,24 @@ use foldhash::fast::RandomState;
 use semel_core::store::{self, BoxFuture};
 use ulid::Ulid;
 
-use super::answer::{Reason, ResolveError};
+use super::answer::{ResolveError, ResolveReason};
 use super::flight::{Crew, Flight, Found, Own, Wanted};
 use super::middle::Middle;
 use super::name::{Name, Realm};
 use super::near::Near;
 use crate::codec::PublicId;
 use crate::fallback::Fallback;
-use crate::map::{IdMap, Row};
+use crate::map::{IdMap, MapRow};
 use crate::resource::ResourceType;
-use crate::settings::Settings;
-use crate::shared::{Note, Slot, Wrong};
+use crate::settings::ResolverSettings;
+use crate::shared::{CacheFill, CacheSlot, CorruptEntry};
 
 pub(super) struct Loader {
     pub(super) map: Box<dyn Rows>,
     pub(super) middle: Option<Arc<Middle>>,
     pub(super) fallbacks: Vec<Box<dyn Fallback>>,
     pub(super) near: Arc<Near>,
-    pub(super) settings: Settings,
+    pub(super) settings: ResolverSettings,
 }
 
 impl Loader {
@@ -52,21 +52,25 @@ impl Loader {
         let mut wrong = Vec::new();
         let mut slots = keys.iter().zip(slots);
         search.rest(|at, one| match slots.next()? {
-            (_, Slot::Empty) => None,
+            (_, CacheSlot::Empty) => None,
             // Changed here since, which the cache has not been told yet: the map is asked.
-            (_, Slot::Known(_) | Slot::Absent) if self.near.distrusts(&flight.asked(at)) => None,
-            (_, Slot::Known(id)) if one.candidates.contains(id) => {
-                Some(Ok((Some(id), Reason::HitL2)))
-            }
-            // Learned before a registration that this node knows of: the map is asked.
-            (_, Slot::Absent) if self.near.doubts(&flight.asked(at)) => None,
-            (_, Slot::Absent) => Some(Ok((None, Reason::NotFound))),
-            (key, Slot::Known(other)) => {
-                wrong.push(Wrong { key: (*key).to_owned(), says: Some(other) });
+            (_, CacheSlot::Known(_) | CacheSlot::Absent)
+                if self.near.distrusts(&flight.asked(at)) =>
+            {
                 None
             }
-            (key, Slot::Damaged) => {
-                wrong.push(Wrong { key: (*key).to_owned(), says: None });
+            (_, CacheSlot::Known(id)) if one.candidates.contains(id) => {
+                Some(Ok((Some(id), ResolveReason::HitL2)))
+            }
+            // Learned before a registration that this node knows of: the map is asked.
+            (_, CacheSlot::Absent) if self.near.doubts(&flight.asked(at)) => None,
+            (_, CacheSlot::Absent) => Some(Ok((None, ResolveReason::NotFound))),
+            (key, CacheSlot::Known(other)) => {
+                wrong.push(CorruptEntry { key: (*key).to_owned(), says: Some(other) });
+                None
+            }
+            (key, CacheSlot::Damaged) => {
+                wrong.push(CorruptEntry { key: (*key).to_owned(), says: None });
                 None
             }
         });
@@ -81,11 +85,11 @@ impl Loader {
             found.extend(self.map.find(tenant, *kind, part).await?);
         }
         let rows = found.iter().map(|row| (row.public.as_str(), row));
-        let rows: HashMap<&str, &Row, RandomState> = rows.collect();
+        let rows: HashMap<&str, &MapRow, RandomState> = rows.collect();
         let mut revoked = Vec::new();
         search.rest(|_, one| match rows.get(one.public.as_str()) {
             Some(row) if row.live && one.candidates.contains(row.internal) => {
-                Some(Ok((Some(row.internal), Reason::HitDb)))
+                Some(Ok((Some(row.internal), ResolveReason::HitDb)))
             }
             Some(row) => {
                 if row.live {
@@ -123,7 +127,7 @@ impl Loader {
                 search.rest(|_, one| {
                     let id = *found.get(&one.public)?;
                     let fits = one.candidates.contains(id);
-                    fits.then_some(Ok((Some(id), Reason::HitFallback)))
+                    fits.then_some(Ok((Some(id), ResolveReason::HitFallback)))
                 });
             }
         }
@@ -138,7 +142,7 @@ impl Loader {
             let (internal, _) = flight.found(*at).ok()?;
             let ttl = if internal.is_some() { cache.l2_ttl } else { cache.negative_ttl };
             let ttl = ttl.checked_sub(age).filter(|left| !left.is_zero())?;
-            Some(Note { key: flight.key(*at).to_owned(), internal, ttl })
+            Some(CacheFill { key: flight.key(*at).to_owned(), internal, ttl })
         };
         middle.fill(told.iter().filter_map(note).collect());
     }
@@ -179,7 +183,7 @@ impl<'w> Search<'w> {
 
     /// What nobody knows is not there.
     fn end(mut self) -> Vec<Option<Found>> {
-        self.rest(|_, _| Some(Ok((None, Reason::NotFound))));
+        self.rest(|_, _| Some(Ok((None, ResolveReason::NotFound))));
         self.found
     }
 }
@@ -191,12 +195,12 @@ pub(super) trait Rows: Send + Sync {
         tenant: &'a str,
         kind: ResourceType,
         publics: &'a [PublicId],
-    ) -> BoxFuture<'a, store::Result<Vec<Row>>>;
+    ) -> BoxFuture<'a, store::Result<Vec<MapRow>>>;
 
     fn revoke<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<bool>>;
 
     /// The row of a name.
-    fn row<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<Option<Row>>>;
+    fn row<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<Option<MapRow>>>;
 }
 
 impl<M: IdMap> Rows for Arc<M> {
@@ -205,7 +209,7 @@ impl<M: IdMap> Rows for Arc<M> {
         tenant: &'a str,
         kind: ResourceType,
         publics: &'a [PublicId],
-    ) -> BoxFuture<'a, store::Result<Vec<Row>>> {
+    ) -> BoxFuture<'a, store::Result<Vec<MapRow>>> {
         Box::pin(IdMap::find(&**self, tenant, kind, publics))
     }
 
@@ -214,7 +218,7 @@ impl<M: IdMap> Rows for Arc<M> {
         Box::pin(IdMap::revoke(&**self, tenant, *kind, &name.public))
     }
 
-    fn row<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<Option<Row>>> {
+    fn row<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<Option<MapRow>>> {
         let Realm { tenant, kind } = &*name.realm;
         Box::pin(async move {
             let rows = Rows::find(self, tenant, *kind, std::slice::from_ref(&name.public)).await?;

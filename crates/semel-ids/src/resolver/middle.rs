@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::name::Name;
 use super::near::{Near, jittered};
-use crate::shared::{Heard, Note, Shared, Slot, Wrong};
+use crate::shared::{CacheFill, CacheSlot, CorruptEntry, Invalidation, SharedCache};
 
 /// How long it is left alone after a failure.
 const REST: Duration = Duration::from_secs(1);
@@ -36,11 +36,11 @@ pub(super) enum Word {
     /// These count no more, and this may be believed for a while.
     Revoked(Vec<String>, Duration),
     /// These were changed, and only the map knows to what.
-    Corrected(Vec<String>),
+    Repaired(Vec<String>),
 }
 
 pub(super) struct Middle {
-    shared: Arc<dyn Shared>,
+    shared: Arc<dyn SharedCache>,
     runtime: Handle,
     writes: Arc<Semaphore>,
     words: Arc<Semaphore>,
@@ -50,14 +50,14 @@ pub(super) struct Middle {
 }
 
 impl Middle {
-    pub(super) fn new(shared: Arc<dyn Shared>, runtime: Handle) -> Self {
+    pub(super) fn new(shared: Arc<dyn SharedCache>, runtime: Handle) -> Self {
         let (writes, words) = (Arc::new(Semaphore::new(WRITES)), Arc::new(Semaphore::new(WORDS)));
         let (rests_until, hears) = (Mutex::new(None), AtomicBool::new(false));
         Self { shared, runtime, writes, words, rests_until, hears }
     }
 
     /// One answer per key; `None` if it cannot be had.
-    pub(super) async fn get(&self, keys: &[&str]) -> Option<Vec<Slot>> {
+    pub(super) async fn get(&self, keys: &[&str]) -> Option<Vec<CacheSlot>> {
         if keys.is_empty() || self.rests() {
             return None;
         }
@@ -66,7 +66,7 @@ impl Middle {
     }
 
     /// Fills gaps, in the background.
-    pub(super) fn fill(self: &Arc<Self>, mut notes: Vec<Note>) {
+    pub(super) fn fill(self: &Arc<Self>, mut notes: Vec<CacheFill>) {
         for note in &mut notes {
             note.ttl = jittered(note.ttl);
         }
@@ -79,7 +79,7 @@ impl Middle {
     }
 
     /// Clears wrong entries away, in the background.
-    pub(super) fn clear(self: &Arc<Self>, wrong: Vec<Wrong>) {
+    pub(super) fn clear(self: &Arc<Self>, wrong: Vec<CorruptEntry>) {
         if wrong.is_empty() {
             return;
         }
@@ -115,7 +115,7 @@ impl Middle {
                 self.shared.registered(std::slice::from_ref(key), *absences).await
             }
             Word::Revoked(keys, ttl) => self.shared.revoked(keys, *ttl).await,
-            Word::Corrected(keys) => self.shared.corrected(keys).await,
+            Word::Repaired(keys) => self.shared.repaired(keys).await,
         };
         self.see("tell", told).is_some()
     }
@@ -210,7 +210,7 @@ impl Drop for Hearing<'_> {
 
 /// A word that is given up: the others know at the end of the bounds.
 fn untold() {
-    metrics::counter!("semel_idresolve_untold_total").increment(1);
+    metrics::counter!("semel_idresolve_lost_invalidations_total").increment(1);
     tracing::warn!("other nodes could not be told of an id; they know of it within the bounds");
 }
 
@@ -222,12 +222,12 @@ fn counted<T>(operation: &'static str, result: store::Result<T>) -> Option<T> {
     result.ok()
 }
 
-fn take_in(heard: &Heard, near: &Near) {
+fn take_in(heard: &Invalidation, near: &Near) {
     let (keys, take): (_, fn(&Near, &Name)) = match heard {
-        Heard::Registered(keys) => (keys, Near::appeared),
-        Heard::Revoked(keys) => (keys, Near::revoked_elsewhere),
-        Heard::Corrected(keys) => (keys, Near::corrected_elsewhere),
-        Heard::Pulse => return,
+        Invalidation::Registered(keys) => (keys, Near::appeared),
+        Invalidation::Revoked(keys) => (keys, Near::revoked_elsewhere),
+        Invalidation::Repaired(keys) => (keys, Near::corrected_elsewhere),
+        Invalidation::Heartbeat => return,
     };
     // What was said of an id by another node holds for whatever is asked from now on.
     for name in keys.iter().filter_map(|key| near.names.parse(key)) {

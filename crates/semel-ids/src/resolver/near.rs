@@ -339,7 +339,7 @@ impl Near {
 
     /// Another node says that a repair has changed it.
     pub(super) fn corrected_elsewhere(&self, name: &Name) {
-        self.corrected(name);
+        self.repaired(name);
         self.heard(name);
     }
 
@@ -371,7 +371,7 @@ impl Near {
     }
 
     /// A repair has changed what the map says of it: whatever was known is not.
-    pub(super) fn corrected(&self, name: &Name) {
+    pub(super) fn repaired(&self, name: &Name) {
         let mut part = self.part(&name.asked());
         // A registration that is open may be of what the repair has replaced: the map is asked.
         part.revocations += 1;

@@ -23,7 +23,7 @@ pub struct Revoked {
     /// Whether the other nodes were told. If not, and there is a row that counts no more, this node goes
     /// on telling them, for as long as an entry of the shared cache could live; if they never hear of
     /// it, they know when their caches forget.
-    pub told: bool,
+    pub propagated: bool,
 }
 
 /// A revocation that failed.
@@ -40,7 +40,7 @@ pub enum RevokeError {
 impl Resolver {
     /// Makes an id count no more: at once on this node; elsewhere as soon as it is told, and within
     /// ten seconds on nodes that do not hear. If the shared cache cannot be reached or refuses writes
-    /// ([`Revoked::told`]), this node and those that hear of it ask the map instead of believing it, and
+    /// ([`Revoked::propagated`]), this node and those that hear of it ask the map instead of believing it, and
     /// this node tells it as soon as it can: within ten seconds of that the others know. Should this process end before, an
     /// entry may stay for [`l2_ttl`](crate::CacheSettings::l2_ttl), and whoever reads it there may keep
     /// it for [`l1_ttl`](crate::CacheSettings::l1_ttl) more.
@@ -169,28 +169,31 @@ impl Inner {
     }
 
     async fn revoke_all(&self, names: &[Name]) -> store::Result<Revoked> {
-        let mut all = Revoked { was_live: false, told: true };
+        let mut all = Revoked { was_live: false, propagated: true };
         for name in names {
-            let Revoked { was_live, told } = self.revoke(name).await?;
-            all = Revoked { was_live: all.was_live || was_live, told: all.told && told };
+            let Revoked { was_live, propagated } = self.revoke(name).await?;
+            all = Revoked {
+                was_live: all.was_live || was_live,
+                propagated: all.propagated && propagated,
+            };
         }
         Ok(all)
     }
 
     async fn revoke(&self, name: &Name) -> store::Result<Revoked> {
-        let told = self.revoking(name).await;
+        let propagated = self.revoking(name).await;
         let was_live = self.loader.map.revoke(name).await?;
         let is_gone = was_live || self.loader.map.row(name).await?.is_some_and(|row| !row.live);
         if !is_gone {
             // There was nothing to revoke, and there may be from now on: no more is said of it.
-            return Ok(Revoked { was_live, told });
+            return Ok(Revoked { was_live, propagated });
         }
         self.near.revoked(name);
-        let told = match &self.teller {
+        let propagated = match &self.teller {
             None => true,
             Some(teller) => teller.tell_now(name).await,
         };
-        Ok(Revoked { was_live, told })
+        Ok(Revoked { was_live, propagated })
     }
 
     /// It is about to be revoked. Gives whether everybody there is was told.

@@ -116,16 +116,16 @@ impl Teller {
         let is_revoked =
             |name: &Name| rows.iter().any(|row| !row.live && row.public == name.public.as_str());
         let names = some.iter().map(|(name, _)| name);
-        let (revoked, corrected): (Vec<&Name>, Vec<&Name>) =
+        let (revoked, repaired): (Vec<&Name>, Vec<&Name>) =
             names.partition(|name| is_revoked(name));
-        let [revoked, corrected] = [revoked, corrected]
-            .map(|some| some.into_iter().map(Name::to_text).collect::<Vec<_>>());
+        let [revoked, repaired] =
+            [revoked, repaired].map(|some| some.into_iter().map(Name::to_text).collect::<Vec<_>>());
         let mut words = Vec::new();
         if !revoked.is_empty() {
             words.push(self.revoked(revoked));
         }
-        if !corrected.is_empty() {
-            words.push(Word::Corrected(corrected));
+        if !repaired.is_empty() {
+            words.push(Word::Repaired(repaired));
         }
         Ok(words)
     }
@@ -134,7 +134,7 @@ impl Teller {
     fn give_up(&self) {
         let changes = self.loader.near.given_up();
         if changes > 0 {
-            metrics::counter!("semel_idresolve_untold_total").increment(changes);
+            metrics::counter!("semel_idresolve_lost_invalidations_total").increment(changes);
             tracing::warn!(
                 changes,
                 "revocations or repairs of ids could be told to nobody; other nodes know of them when \

@@ -1,6 +1,6 @@
 //! The line between nodes: a channel, and how its messages are written.
 //!
-//! A message is its version, what happened (`+` registered, `-` revoked, `=` corrected), and the ids, one
+//! A message is its version, what happened (`+` registered, `-` revoked, `=` repaired), and the ids, one
 //! a line: `1+acme:ORDER:ord_01arz3ndektsv4rrffq69g5fav`. One that cannot be read was written by somebody
 //! newer or by somebody else; it is counted and passed over.
 
@@ -13,7 +13,7 @@ use futures_util::{Stream, StreamExt};
 use redis::Msg;
 use redis::aio::{PubSub, PubSubSink};
 use semel_core::store::{BoxFuture, Result};
-use semel_ids::shared::{Heard, News};
+use semel_ids::shared::{Invalidation, Invalidations};
 
 use crate::listen;
 
@@ -24,7 +24,7 @@ pub(super) const QUIET: Duration = Duration::from_millis(400);
 const VERSION: char = '1';
 const REGISTERED: char = '+';
 const REVOKED: char = '-';
-const CORRECTED: char = '=';
+const REPAIRED: char = '=';
 
 /// A subscription.
 pub(super) struct Line {
@@ -40,21 +40,23 @@ impl Line {
         Self { sink, messages: Box::pin(messages), patience, unreadable }
     }
 
-    async fn hear(&mut self) -> Result<Heard> {
+    async fn hear(&mut self) -> Result<Invalidation> {
         match tokio::time::timeout(QUIET, self.messages.next()).await {
             Ok(Some(message)) => Ok(read(message.get_payload_bytes()).unwrap_or_else(|| {
                 self.unreadable.fetch_add(1, Ordering::Relaxed);
-                metrics::counter!("semel_idresolve_news_unreadable_total").increment(1);
-                Heard::Pulse
+                metrics::counter!("semel_idresolve_unreadable_invalidations_total").increment(1);
+                Invalidation::Heartbeat
             })),
             Ok(None) => Err(listen::silent("the connection was closed")),
-            Err(_) => listen::ping(&mut self.sink, self.patience).await.map(|()| Heard::Pulse),
+            Err(_) => {
+                listen::ping(&mut self.sink, self.patience).await.map(|()| Invalidation::Heartbeat)
+            }
         }
     }
 }
 
-impl News for Line {
-    fn next(&mut self) -> BoxFuture<'_, Result<Heard>> {
+impl Invalidations for Line {
+    fn next(&mut self) -> BoxFuture<'_, Result<Invalidation>> {
         Box::pin(self.hear())
     }
 }
@@ -70,8 +72,8 @@ pub(super) fn revoked<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String>
 }
 
 /// A message that what was known of ids may be wrong.
-pub(super) fn corrected<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
-    write(CORRECTED, keys)
+pub(super) fn repaired<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
+    write(REPAIRED, keys)
 }
 
 /// `None` if there is nothing to say.
@@ -80,7 +82,7 @@ fn write<'k>(what: char, keys: impl Iterator<Item = &'k str>) -> Option<String> 
     (!keys.is_empty()).then(|| format!("{VERSION}{what}{}", keys.join("\n")))
 }
 
-fn read(message: &[u8]) -> Option<Heard> {
+fn read(message: &[u8]) -> Option<Invalidation> {
     let message = std::str::from_utf8(message).ok()?.strip_prefix(VERSION)?;
     let list = |keys: &str| -> Option<Vec<String>> {
         keys.split('\n').map(|key| (!key.is_empty()).then(|| key.to_owned())).collect()
@@ -88,9 +90,9 @@ fn read(message: &[u8]) -> Option<Heard> {
     let happened = message.chars().next()?;
     let keys = list(&message[happened.len_utf8()..])?;
     match happened {
-        REGISTERED => Some(Heard::Registered(keys)),
-        REVOKED => Some(Heard::Revoked(keys)),
-        CORRECTED => Some(Heard::Corrected(keys)),
+        REGISTERED => Some(Invalidation::Registered(keys)),
+        REVOKED => Some(Invalidation::Revoked(keys)),
+        REPAIRED => Some(Invalidation::Repaired(keys)),
         _ => None,
     }
 }
@@ -105,11 +107,11 @@ mod tests {
         let owned: Vec<String> = keys.map(str::to_owned).to_vec();
         let message = registered(keys.into_iter()).unwrap();
         assert_eq!(message, "1+acme:ORDER:ord_1\nä b:ORDER:ord_2");
-        assert_eq!(read(message.as_bytes()), Some(Heard::Registered(owned.clone())));
+        assert_eq!(read(message.as_bytes()), Some(Invalidation::Registered(owned.clone())));
         let message = revoked(keys.into_iter()).unwrap();
-        assert_eq!(read(message.as_bytes()), Some(Heard::Revoked(owned.clone())));
-        let message = corrected(keys.into_iter()).unwrap();
-        assert_eq!(read(message.as_bytes()), Some(Heard::Corrected(owned)));
+        assert_eq!(read(message.as_bytes()), Some(Invalidation::Revoked(owned.clone())));
+        let message = repaired(keys.into_iter()).unwrap();
+        assert_eq!(read(message.as_bytes()), Some(Invalidation::Repaired(owned)));
         assert_eq!(registered(std::iter::empty()), None);
     }
 

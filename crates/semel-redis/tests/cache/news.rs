@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_ids::shared::{Heard, Shared, Slot};
+use semel_ids::shared::{CacheSlot, Invalidation, SharedCache};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -18,15 +18,27 @@ async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
         let keys = keys(1);
         one.registered(&keys, HOUR).await.unwrap();
         for news in [&mut here, &mut there] {
-            assert_eq!(said(news.as_mut()).await, Heard::Registered(keys.clone()), "{variable}");
+            assert_eq!(
+                said(news.as_mut()).await,
+                Invalidation::Registered(keys.clone()),
+                "{variable}"
+            );
         }
         one.revoked(&keys, MINUTE).await.unwrap();
         for news in [&mut here, &mut there] {
-            assert_eq!(said(news.as_mut()).await, Heard::Revoked(keys.clone()), "{variable}");
+            assert_eq!(
+                said(news.as_mut()).await,
+                Invalidation::Revoked(keys.clone()),
+                "{variable}"
+            );
         }
-        one.corrected(&keys).await.unwrap();
+        one.repaired(&keys).await.unwrap();
         for news in [&mut here, &mut there] {
-            assert_eq!(said(news.as_mut()).await, Heard::Corrected(keys.clone()), "{variable}");
+            assert_eq!(
+                said(news.as_mut()).await,
+                Invalidation::Repaired(keys.clone()),
+                "{variable}"
+            );
         }
     }
 }
@@ -50,13 +62,13 @@ async fn whoever_hears_of_an_id_finds_the_cache_changed() {
         let mut heard = (Vec::new(), Vec::new());
         while heard.1.len() < keys.len() {
             match said(news.as_mut()).await {
-                Heard::Registered(some) => heard.0.extend(some),
-                Heard::Revoked(some) => {
+                Invalidation::Registered(some) => heard.0.extend(some),
+                Invalidation::Revoked(some) => {
                     let slots = read(&reader, &some).await.unwrap();
-                    assert!(slots.iter().all(|slot| *slot == Slot::Absent), "{variable}");
+                    assert!(slots.iter().all(|slot| *slot == CacheSlot::Absent), "{variable}");
                     heard.1.extend(some);
                 }
-                Heard::Corrected(_) | Heard::Pulse => {}
+                Invalidation::Repaired(_) | Invalidation::Heartbeat => {}
             }
         }
         writing.await.unwrap();
@@ -77,7 +89,11 @@ async fn readers_and_cleaners_make_no_news() {
         cache.clear(&wrong(&keys)).await.unwrap();
         cache.fill(&[note(&keys[0], Some(1)), note(&keys[1], None)]).await.unwrap();
         cache.revoked(&keys[2..], MINUTE).await.unwrap();
-        assert_eq!(said(news.as_mut()).await, Heard::Revoked(vec![keys[2].clone()]), "{variable}");
+        assert_eq!(
+            said(news.as_mut()).await,
+            Invalidation::Revoked(vec![keys[2].clone()]),
+            "{variable}"
+        );
     }
 }
 
@@ -87,7 +103,7 @@ async fn a_quiet_line_has_a_pulse() {
         let mut news = Place::of(variable).cache().listen().await.unwrap();
         for _ in 0..3 {
             let next = tokio::time::timeout(GENEROUS, news.next()).await;
-            assert_eq!(next.expect("a pulse").unwrap(), Heard::Pulse, "{variable}");
+            assert_eq!(next.expect("a pulse").unwrap(), Invalidation::Heartbeat, "{variable}");
         }
     }
 }
@@ -103,7 +119,7 @@ async fn messages_that_cannot_be_read_are_counted_and_passed_over() {
         assert_eq!(reached, 1, "the line is on this channel");
     }
     cache.registered(&keys(1), HOUR).await.unwrap();
-    assert_eq!(said(news.as_mut()).await, Heard::Registered(keys(1)));
+    assert_eq!(said(news.as_mut()).await, Invalidation::Registered(keys(1)));
     assert_eq!(cache.unreadable_news(), 4);
 }
 
@@ -118,6 +134,6 @@ async fn a_reader_that_stops_listening_half_way_misses_nothing() {
         drop(futures_util::FutureExt::now_or_never(news.next()));
         tokio::task::yield_now().await;
         cache.registered(std::slice::from_ref(key), HOUR).await.unwrap();
-        assert_eq!(said(news.as_mut()).await, Heard::Registered(vec![key.clone()]));
+        assert_eq!(said(news.as_mut()).await, Invalidation::Registered(vec![key.clone()]));
     }
 }
