@@ -140,34 +140,48 @@ impl Codec {
         Ok((prefix, Ulid(id.ok_or(InvalidPublicId)?)))
     }
 
-    /// Every id that `text` may stand for, if it begins with `wanted`.
+    /// Returns every id that `text` may stand for, if it begins with `wanted`.
     ///
     /// # Errors
-    /// [`InvalidId`] for everything that this codec does not write, and for another prefix.
+    /// [`InvalidId`] for every text that this codec does not write, and for another prefix.
     pub fn read(&self, wanted: Prefix, text: &str) -> Result<Candidates, InvalidId> {
+        Ok(self.candidates(self.validate(wanted, text)?))
+    }
+
+    /// Validates that `text` is a public id that begins with `wanted`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    #[inline]
+    pub(crate) fn validate<'t>(
+        &self,
+        wanted: Prefix,
+        text: &'t str,
+    ) -> Result<Validated<'t>, InvalidId> {
         let (prefix, payload) = self.parts(text.as_bytes())?;
-        let candidates = self.stand_for(payload).ok_or(InvalidPublicId)?;
+        let validated = match &self.payload {
+            Payload::Base32 => base32::validate(payload).map(Validated::Base32),
+            Payload::Base62 | Payload::Hidden(_) => base62::decode(payload).map(Validated::Bits),
+        };
+        let validated = validated.ok_or(InvalidPublicId)?;
         expect(wanted, prefix)?;
-        Ok(candidates)
+        Ok(validated)
     }
 
-    /// What [`read`](Self::read) gives for a text that was [checked](Self::check).
-    pub(crate) fn candidates(&self, prefix: Prefix, text: &str) -> Candidates {
-        let payload = &text.as_bytes()[prefix.as_bytes().len() + 1..][..self.payload_len()];
-        self.stand_for(payload).expect("a text that was checked")
-    }
-
-    fn stand_for(&self, payload: &[u8]) -> Option<Candidates> {
-        let alone = |first| Candidates { first: Ulid(first), others: Vec::new() };
-        match &self.payload {
-            Payload::Base32 => base32::decode(payload).map(alone),
-            Payload::Base62 => base62::decode(payload).map(alone),
+    /// Returns every id that a validated text may stand for.
+    pub(crate) fn candidates(&self, validated: Validated<'_>) -> Candidates {
+        let bits = match validated {
+            Validated::Base32(digits) => base32::value(digits),
+            Validated::Bits(bits) => bits,
+        };
+        let (first, others) = match &self.payload {
+            Payload::Base32 | Payload::Base62 => (bits, Vec::new()),
             Payload::Hidden(keys) => {
-                let hidden = base62::decode(payload)?;
-                let others = keys[1..].iter().map(|key| Ulid(key.show(hidden))).collect();
-                Some(Candidates { first: Ulid(keys[0].show(hidden)), others })
+                let others = keys[1..].iter().map(|key| Ulid(key.show(bits))).collect();
+                (keys[0].show(bits), others)
             }
-        }
+        };
+        Candidates { first: Ulid(first), others }
     }
 
     const fn payload_len(&self) -> usize {
@@ -177,29 +191,13 @@ impl Codec {
         }
     }
 
-    /// `text` as a public id, if it begins with `wanted`.
+    /// Returns `text` as a public id, if it begins with `wanted`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
     pub fn parse(&self, wanted: Prefix, text: &str) -> Result<PublicId, InvalidId> {
-        self.check(wanted, text)?;
+        self.validate(wanted, text)?;
         Ok(PublicId::checked(text))
-    }
-
-    /// Whether [`read`](Self::read) would give something, for those who need no more.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn check(&self, wanted: Prefix, text: &str) -> Result<(), InvalidId> {
-        let (prefix, payload) = self.parts(text.as_bytes())?;
-        let valid = match &self.payload {
-            Payload::Base32 => base32::is_valid(payload),
-            Payload::Base62 | Payload::Hidden(_) => base62::decode(payload).is_some(),
-        };
-        if !valid {
-            return Err(InvalidPublicId.into());
-        }
-        expect(wanted, prefix)
     }
 
     /// What stands where the prefix and the payload stand, with the checksum seen to be right. The
@@ -236,6 +234,16 @@ fn split(text: &[u8], len: usize) -> Result<(&[u8], &[u8]), InvalidPublicId> {
         b'_' => Ok((&text[..at], &text[at + 1..])),
         _ => Err(InvalidPublicId),
     }
+}
+
+/// A payload that its codec has validated, decoded as far as validating it took. Base32 digits are
+/// turned into bits only where these are needed, which an L1 hit does not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Validated<'t> {
+    /// Base32 digits.
+    Base32(&'t [u8; base32::LEN]),
+    /// The decoded bits.
+    Bits(u128),
 }
 
 /// The ids that a text may stand for: one, or one for each hiding key.

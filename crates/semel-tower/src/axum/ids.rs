@@ -118,7 +118,7 @@ impl<R: Resource, P: Parameter> Resolved<R, P> {
             | ResolveReason::HitL2
             | ResolveReason::HitDb
             | ResolveReason::HitFallback => {
-                let found = resolution.internal_id.zip(readable::<R>(resolution.public_id));
+                let found = resolution.internal_id.zip(resolution.public());
                 let (id, public) = found.ok_or(NotResolved::NotFound { parameter, text })?;
                 Ok(Self { id: TypedId::new(id), public, from: PhantomData })
             }
@@ -173,7 +173,7 @@ fn unresolved<P: Parameter>(error: ResolveError) -> NotResolved {
         ResolveError::TooMany { asked, max } => {
             NotResolved::TooMany { parameter: P::NAME, asked, max }
         }
-        ResolveError::Store(_) | ResolveError::CutOff => {
+        ResolveError::Store(_) | ResolveError::Interrupted => {
             tracing::warn!(%error, parameter = P::NAME, "a request's ids could not be looked up");
             NotResolved::Unavailable
         }

@@ -1,4 +1,4 @@
-//! What a resolver says.
+//! The results of resolving.
 
 use std::sync::Arc;
 
@@ -6,31 +6,32 @@ use semel_core::key::InvalidKey;
 use semel_core::store;
 use ulid::Ulid;
 
+use crate::codec::PublicId;
 use crate::typed::InvalidId;
 
-/// How an answer came about.
+/// Where the answer for an id came from, or why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResolveReason {
-    /// This process knew it.
+    /// Found in the cache of this process.
     HitL1,
-    /// The shared cache knew it.
+    /// Found in the shared cache.
     HitL2,
-    /// The map knew it.
+    /// Found in the map.
     HitDb,
-    /// A business table knew it.
+    /// Found in a business table.
     HitFallback,
-    /// It is not there, or is another tenant's, or was revoked.
+    /// The id does not exist, belongs to another tenant, or was revoked.
     NotFound,
-    /// It is no public id. Nobody was asked.
+    /// The text is not a public id. Nothing was looked up.
     InvalidFormat,
-    /// It is the id of another kind of thing. Nobody was asked.
+    /// The text is a public id of another resource type. Nothing was looked up.
     PrefixMismatch,
-    /// Resolving is switched off. Nobody was asked.
+    /// Resolving is disabled. Nothing was looked up.
     Disabled,
 }
 
 impl ResolveReason {
-    /// Why nobody was asked about a text.
+    /// Returns why a text is not looked up.
     pub(super) const fn of(invalid: &InvalidId) -> Self {
         match invalid {
             InvalidId::Format(_) => ResolveReason::InvalidFormat,
@@ -38,7 +39,7 @@ impl ResolveReason {
         }
     }
 
-    /// The name: `HIT_L1`.
+    /// Returns the name in upper case, such as `HIT_L1`.
     pub const fn name(self) -> &'static str {
         match self {
             ResolveReason::HitL1 => "HIT_L1",
@@ -53,26 +54,35 @@ impl ResolveReason {
     }
 }
 
-/// The answer to one question.
+/// The answer for one public id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResolvedId<'t> {
-    /// The text that was asked about.
+    /// The text that was resolved.
     pub public_id: &'t str,
-    /// What it stands for; `None` unless it is there.
+    /// The internal id; `None` if the public id does not exist.
     pub internal_id: Option<Ulid>,
-    /// How that is known.
+    /// Where the answer came from.
     pub reason: ResolveReason,
 }
 
 impl<'t> ResolvedId<'t> {
-    /// An answer that names no id.
+    /// Creates an answer without an internal id.
     pub(super) const fn without(public_id: &'t str, reason: ResolveReason) -> Self {
         Self { public_id, internal_id: None, reason }
+    }
+
+    /// Creates the answer that L1 gave.
+    pub(super) const fn cached(public_id: &'t str, internal_id: Option<Ulid>) -> Self {
+        let reason = match internal_id {
+            Some(_) => ResolveReason::HitL1,
+            None => ResolveReason::NotFound,
+        };
+        Self { public_id, internal_id, reason }
     }
 }
 
 impl ResolvedId<'_> {
-    /// Whether it was looked up at all: a valid id, there or not.
+    /// Returns whether the text is a valid id that was looked up, whether or not it exists.
     pub const fn hit(&self) -> bool {
         match self.reason {
             ResolveReason::HitL1
@@ -86,30 +96,35 @@ impl ResolvedId<'_> {
         }
     }
 
-    /// Whether it is there.
+    /// Returns the text as a public id, if it is a valid one.
+    pub fn public(&self) -> Option<PublicId> {
+        PublicId::stored(self.public_id).filter(|_| self.hit())
+    }
+
+    /// Returns whether the id exists.
     pub const fn exists(&self) -> bool {
         self.internal_id.is_some()
     }
 }
 
-/// A question that could not be answered. Nothing is remembered of it.
+/// Why an id could not be resolved. Errors are not cached.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// The tenant cannot be one.
+    /// The tenant is not valid.
     #[error(transparent)]
     Tenant(#[from] InvalidKey),
-    /// Too many at once.
+    /// The batch is too large.
     #[error("{asked} ids were asked for at once; ask for at most {max}")]
     TooMany {
-        /// So many.
+        /// Number of ids in the batch.
         asked: usize,
-        /// The limit.
+        /// The limit, [`MAX_BATCH`](super::MAX_BATCH).
         max: usize,
     },
-    /// The map, or a business table that stands in for it, did not answer.
+    /// The map, or a business table, could not be read.
     #[error("the id could not be looked up: {0}")]
     Store(Arc<store::Error>),
-    /// The load ended without an answer.
-    #[error("the id could not be looked up: the load was cut off; ask again")]
-    CutOff,
+    /// The load ended without an answer, because its runtime shut down or the store panicked.
+    #[error("the id could not be looked up: the load was interrupted; try again")]
+    Interrupted,
 }
