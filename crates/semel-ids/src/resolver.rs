@@ -3,12 +3,12 @@
 //! A text that is not a public id of its type is refused without any lookup. Other ids are looked up in
 //! this order, and the first that knows the id answers:
 //!
-//! 1. [`l1`]: the cache of this process.
-//! 2. [`load`]: single flight. One caller looks an id up, the others wait for it.
-//! 3. [`l2`]: the cache that nodes share, if there is one.
-//! 4. [`loader`]: the map, and business tables where they are enabled.
+//! 1. `l1`: the cache of this process.
+//! 2. `load`: single flight. One caller looks an id up, the others wait for it.
+//! 3. `l2`: the cache that nodes share, if there is one.
+//! 4. `loader`: the map, and business tables where they are enabled.
 //!
-//! Changes are reported by a [`Registration`] or a [`Revocation`]; [`invalidate`] publishes them to the
+//! Changes are reported by a [`Registration`] or a [`Revocation`]; `invalidate` publishes them to the
 //! other nodes and applies theirs. Nothing here writes new rows to the map.
 
 mod counters;

@@ -1,4 +1,5 @@
-//! The cache that the nodes of a resolver of public ids share (L2), and the news between them.
+//! The cache that the nodes of a resolver of public ids share (L2), and the invalidations that they
+//! publish.
 //!
 //! A cache is asked before the map and may be away: every call ends within
 //! [`CacheBuilder::timeout`], with an answer or an error, and nothing is repeated. What entries mean
@@ -14,12 +15,12 @@
 //! # Clusters
 //!
 //! Every call takes at most one trip to each node that has some of the keys, and all trips are made
-//! at once. News is published on the node that has the entry, after the entry is changed, and the
-//! nodes of the cluster pass it on among themselves. Where they cannot reach each other, a listener
+//! at once. Invalidations are published on the node that has the entry, after the entry is changed, and the
+//! nodes of the cluster pass them on among themselves. Where they cannot reach each other, a listener
 //! misses what is said on the other side although its own node answers; entries then live as long as
 //! their TTL.
 
-mod news;
+mod invalidations;
 mod settings;
 mod value;
 
@@ -34,6 +35,8 @@ use semel_ids::shared::{CacheFill, CacheSlot, CorruptEntry, Invalidations, Share
 use ulid::Ulid;
 
 pub use settings::CacheBuilder;
+
+use invalidations::Subscription;
 
 use crate::error::{Effect, Failure, unexpected};
 use crate::script::{By, Call, Script};
@@ -91,9 +94,9 @@ impl RedisCache {
         Self::builder().open(url)
     }
 
-    /// How many messages on the channel of news could not be read. They are counted as
+    /// Returns how many invalidations could not be read. They are counted as
     /// `semel_idresolve_unreadable_invalidations_total` as well.
-    pub fn unreadable_news(&self) -> u64 {
+    pub fn unreadable_invalidations(&self) -> u64 {
         self.0.unreadable.load(Ordering::Relaxed)
     }
 }
@@ -183,7 +186,8 @@ impl Inner {
             let args: &[&[u8]] = &[absences.as_bytes()];
             Call { script: &APPEAR, key: &names[at], args }.command(By::Source)
         };
-        let told = |of: &[usize]| self.publish(news::registered(of.iter().map(|at| &*keys[*at])));
+        let told =
+            |of: &[usize]| self.publish(invalidations::registered(of.iter().map(|at| &*keys[*at])));
         self.each("tell", &names, &command, &told).await
     }
 
@@ -194,7 +198,8 @@ impl Inner {
             let args: &[&[u8]] = &[absent.as_bytes(), ttl.as_bytes()];
             Call { script: &REVOKE, key: &names[at], args }.command(By::Source)
         };
-        let told = |of: &[usize]| self.publish(news::revoked(of.iter().map(|at| &*keys[*at])));
+        let told =
+            |of: &[usize]| self.publish(invalidations::revoked(of.iter().map(|at| &*keys[*at])));
         self.each("tell", &names, &command, &told).await
     }
 
@@ -205,7 +210,8 @@ impl Inner {
             command.arg(&names[at]);
             command
         };
-        let told = |of: &[usize]| self.publish(news::repaired(of.iter().map(|at| &*keys[*at])));
+        let told =
+            |of: &[usize]| self.publish(invalidations::repaired(of.iter().map(|at| &*keys[*at])));
         self.each("tell", &names, &command, &told).await
     }
 
@@ -251,7 +257,7 @@ impl Inner {
     async fn listen(&self) -> Result<Box<dyn Invalidations>> {
         let line = listen::subscribe(&self.settings.nodes, SUBSCRIBING, &self.channel).await?;
         let unreadable = Arc::clone(&self.unreadable);
-        Ok(Box::new(news::Line::new(line, self.pong_timeout, unreadable)))
+        Ok(Box::new(Subscription::new(line, self.pong_timeout, unreadable)))
     }
 }
 

@@ -17,12 +17,12 @@ type Id = (String, String, String);
 pub struct MemoryMap(Arc<Mutex<BTreeMap<Id, (Ulid, bool)>>>);
 
 impl MemoryMap {
-    /// Empty.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts a row there that no [`Binding`] could make, as an accident or a foreign tool would.
+    /// Inserts a row that no [`Binding`] could make, as a foreign tool might.
     pub fn plant_raw(&self, tenant: &str, kind: &str, public: &str, internal: Ulid) {
         let id = (kind.to_owned(), tenant.to_owned(), public.to_owned());
         self.rows().insert(id, (internal, true));

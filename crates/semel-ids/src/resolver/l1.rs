@@ -139,20 +139,27 @@ impl L1 {
         index: usize,
         result: Option<&LoadResult>,
     ) -> bool {
-        let key = load.key_ref(index);
-        let mut shard = self.shard(&key);
+        let mut shard = self.shard(&load.key_ref(index));
+        let cached = match result {
+            Some(Ok((found, _))) => self.cache_found(&shard, load, index, *found),
+            Some(Err(_)) | None => false,
+        };
+        // After the answer is cached: a caller that missed it began before this time.
         shard.finish_load(load, index);
-        let Some(Ok((found, _))) = result else { return false };
-        let (began, now) = (load.began, Instant::now());
-        if !self.may_cache(&shard, &key, began, now) || !shard.unregistered_since(&key, began) {
+        cached
+    }
+
+    fn cache_found(&self, shard: &Shard, load: &Load, index: usize, found: Option<Ulid>) -> bool {
+        let (key, began, now) = (load.key_ref(index), load.began, Instant::now());
+        if !self.may_cache(shard, &key, began, now) || !shard.unregistered_since(&key, began) {
             return false;
         }
         match found {
             Some(id) => {
                 self.absent.invalidate(&key);
-                self.insert(load.key(index), *id, began);
+                self.insert(load.key(index), id, began);
             }
-            None if self.may_exist(&shard, &key, now) => return false,
+            None if self.may_exist(shard, &key, now) => return false,
             None => {
                 self.present.invalidate(&key);
                 self.absent.insert(load.key(index), Entry::new((), began, self.negative_ttl));

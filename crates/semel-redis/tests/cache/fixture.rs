@@ -115,10 +115,10 @@ pub(crate) fn wrong(keys: &[String]) -> Vec<CorruptEntry> {
 }
 
 /// What is said next, pulses aside.
-pub(crate) async fn said(news: &mut dyn Invalidations) -> Invalidation {
+pub(crate) async fn said(messages: &mut dyn Invalidations) -> Invalidation {
     let listening = async {
         loop {
-            let heard = news.next().await.expect("the line works");
+            let heard = messages.next().await.expect("the line works");
             if heard != Invalidation::Heartbeat {
                 return heard;
             }

@@ -44,10 +44,10 @@ async fn every_call_fails(cache: &RedisCache) {
     tokio::time::timeout(GENEROUS, calls).await.expect("calls end in time");
 }
 
-async fn goes_deaf(news: &mut dyn Invalidations) {
+async fn goes_deaf(messages: &mut dyn Invalidations) {
     let listening = async {
         loop {
-            if let Err(error) = news.next().await {
+            if let Err(error) = messages.next().await {
                 return error;
             }
         }
@@ -61,20 +61,20 @@ async fn a_server_that_hangs_is_an_error_in_time_and_then_works_again() {
     let mut server = Redis::start(Options::new()).unwrap();
     let place = Place::at(server.url().to_owned());
     let cache = place.impatient(PATIENCE);
-    let mut news = cache.listen().await.unwrap();
+    let mut messages = cache.listen().await.unwrap();
     let keys = keys(2);
     recovered(&cache, &keys).await;
     place.cache().fill(&[note("stays", Some(1))]).await.unwrap();
     server.pause().unwrap();
     every_call_fails(&cache).await;
-    goes_deaf(news.as_mut()).await;
+    goes_deaf(messages.as_mut()).await;
     server.resume().unwrap();
     let stays = ["stays".to_owned()];
     assert_eq!(recovered(&cache, &stays).await, [CacheSlot::Known(Ulid(1))]);
-    let mut news = place.cache().listen().await.unwrap();
+    let mut messages = place.cache().listen().await.unwrap();
     place.cache().registered(&stays, HOUR).await.unwrap();
     // What hung in the server's queue is carried out late, and may be heard first.
-    while said(news.as_mut()).await != Invalidation::Registered(stays.to_vec()) {}
+    while said(messages.as_mut()).await != Invalidation::Registered(stays.to_vec()) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,12 +82,12 @@ async fn a_server_that_died_is_an_error_and_then_works_again() {
     let mut server = Redis::start(Options::new()).unwrap();
     let place = Place::at(server.url().to_owned());
     let cache = place.cache();
-    let mut news = cache.listen().await.unwrap();
+    let mut messages = cache.listen().await.unwrap();
     let keys = keys(2);
     cache.fill(&[note(&keys[0], Some(1))]).await.unwrap();
     server.kill9().unwrap();
     every_call_fails(&cache).await;
-    goes_deaf(news.as_mut()).await;
+    goes_deaf(messages.as_mut()).await;
     assert!(cache.listen().await.is_err());
     server.restart().unwrap();
     recovered(&cache, &keys).await;
@@ -126,12 +126,12 @@ async fn a_line_that_went_silent_half_way_is_noticed_by_its_listener_and_left_by
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await.unwrap();
     let place = Place::at(format!("redis://{}", proxy.addr()));
     let cache = place.impatient(PATIENCE);
-    let mut news = cache.listen().await.unwrap();
+    let mut messages = cache.listen().await.unwrap();
     let keys = keys(1);
     recovered(&cache, &keys).await;
     proxy.blackhole(Direction::Replies);
     every_call_fails(&cache).await;
-    goes_deaf(news.as_mut()).await;
+    goes_deaf(messages.as_mut()).await;
     assert!(proxy.faults().held > 0, "the fault has to happen");
     proxy.heal();
     recovered(&cache, &keys).await;

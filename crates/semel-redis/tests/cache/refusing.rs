@@ -104,12 +104,12 @@ async fn a_full_cache_forgets_what_it_has_no_room_to_revoke() {
     let (_server, place) = start();
     let (cache, keys) = (place.cache(), keys(1));
     cache.fill(&[note(&keys[0], Some(1))]).await.unwrap();
-    let mut news = place.cache().listen().await.unwrap();
+    let mut messages = place.cache().listen().await.unwrap();
     configure(&place, "maxmemory", 1).await;
     cache.revoked(&keys, HOUR).await.expect_err("there is no room");
     assert_eq!(read(&cache, &keys).await.unwrap(), [CacheSlot::Empty]);
     assert_eq!(
-        said(news.as_mut()).await,
+        said(messages.as_mut()).await,
         Invalidation::Revoked(keys.clone()),
         "it is said all the same"
     );

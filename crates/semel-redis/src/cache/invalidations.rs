@@ -1,8 +1,8 @@
-//! The line between nodes: a channel, and how its messages are written.
+//! Invalidations over a Redis channel, and the format of its messages.
 //!
 //! A message is its version, what happened (`+` registered, `-` revoked, `=` repaired), and the ids, one
-//! a line: `1+acme:ORDER:ord_01arz3ndektsv4rrffq69g5fav`. One that cannot be read was written by somebody
-//! newer or by somebody else; it is counted and passed over.
+//! a line: `1+acme:ORDER:ord_01arz3ndektsv4rrffq69g5fav`. A message that cannot be read was
+//! written by a newer version or by another program; it is counted and skipped.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use semel_ids::shared::{Invalidation, Invalidations};
 
 use crate::listen;
 
-/// A quiet line is asked this often whether it works. With the longest wait for an answer it stays
-/// below the second in which a listener wants to hear something.
+/// Time without a message after which the connection is pinged. Together with the longest wait for the
+/// reply it stays below the second in which a heartbeat is due.
 pub(super) const QUIET: Duration = Duration::from_millis(400);
 
 const VERSION: char = '1';
@@ -26,21 +26,21 @@ const REGISTERED: char = '+';
 const REVOKED: char = '-';
 const REPAIRED: char = '=';
 
-/// A subscription.
-pub(super) struct Line {
+/// A subscription to the channel.
+pub(super) struct Subscription {
     sink: PubSubSink,
     messages: Pin<Box<dyn Stream<Item = Msg> + Send>>,
     patience: Duration,
     unreadable: Arc<AtomicU64>,
 }
 
-impl Line {
+impl Subscription {
     pub(super) fn new(line: PubSub, patience: Duration, unreadable: Arc<AtomicU64>) -> Self {
         let (sink, messages) = line.split();
         Self { sink, messages: Box::pin(messages), patience, unreadable }
     }
 
-    async fn hear(&mut self) -> Result<Invalidation> {
+    async fn receive(&mut self) -> Result<Invalidation> {
         match tokio::time::timeout(QUIET, self.messages.next()).await {
             Ok(Some(message)) => Ok(read(message.get_payload_bytes()).unwrap_or_else(|| {
                 self.unreadable.fetch_add(1, Ordering::Relaxed);
@@ -55,28 +55,28 @@ impl Line {
     }
 }
 
-impl Invalidations for Line {
+impl Invalidations for Subscription {
     fn next(&mut self) -> BoxFuture<'_, Result<Invalidation>> {
-        Box::pin(self.hear())
+        Box::pin(self.receive())
     }
 }
 
-/// A message that ids are there now.
+/// Formats the message that ids were registered.
 pub(super) fn registered<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
     write(REGISTERED, keys)
 }
 
-/// A message that ids count no more.
+/// Formats the message that ids were revoked.
 pub(super) fn revoked<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
     write(REVOKED, keys)
 }
 
-/// A message that what was known of ids may be wrong.
+/// Formats the message that a repair changed the rows of ids.
 pub(super) fn repaired<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
     write(REPAIRED, keys)
 }
 
-/// `None` if there is nothing to say.
+/// Returns `None` without keys.
 fn write<'k>(what: char, keys: impl Iterator<Item = &'k str>) -> Option<String> {
     let keys: Vec<&str> = keys.collect();
     (!keys.is_empty()).then(|| format!("{VERSION}{what}{}", keys.join("\n")))
