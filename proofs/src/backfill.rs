@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use semel_core::testing::FAILPOINT;
 use semel_ids::map::IdMap;
-use semel_ids::migration::{BusinessTable, Checkpoint as _, FileCheckpoint, Migration, Verified};
+use semel_ids::migration::{
+    BusinessTable, Checkpoint as _, FileCheckpoint, MapMigration, Verified,
+};
 use semel_ids::resource::Order;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -129,7 +131,7 @@ impl table::Visitor for Verify {
     type Output = semel_core::store::Result<Verified>;
 
     async fn visit<M: IdMap, T: BusinessTable>(self, map: M, table: T) -> Self::Output {
-        Migration::of::<Order>(&map, &table).batch(5_000).verify(|_| {}).await
+        MapMigration::of::<Order>(&map, &table).batch(5_000).verify(|_| {}).await
     }
 }
 

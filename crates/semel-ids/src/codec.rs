@@ -17,10 +17,10 @@ use crate::prefix::Prefix;
 use crate::typed::InvalidId;
 pub use hidden::{HidingKey, InvalidHidingKey};
 
-/// The longest public id: prefix, payload and checksum with their separators.
+/// Length of the longest public id: prefix, payload and checksum with their separators.
 pub const MAX_PUBLIC_ID: usize = 10 + 1 + base32::LEN + 1 + crc8::LEN;
 
-/// How ids are written.
+/// Encodes ids as text and decodes them.
 ///
 /// ```
 /// use semel_ids::{Codec, Prefix};
@@ -51,7 +51,7 @@ enum Payload {
     Base32,
     /// 22 characters.
     Base62,
-    /// 22 characters of an encrypted id, which tell nothing.
+    /// 22 characters of an encrypted id, which show no time.
     Hidden(Arc<[HidingKey]>),
 }
 
@@ -62,41 +62,41 @@ impl Default for Codec {
 }
 
 impl Codec {
-    /// ULIDs in lower-case Crockford base32, without a checksum.
+    /// Creates a codec of lower-case Crockford base32, without a checksum.
     pub const fn new() -> Self {
         Self { payload: Payload::Base32, checksum: false }
     }
 
-    /// Four characters shorter, in both cases: `0-9A-Za-z`.
+    /// Uses base62 (`0-9A-Za-z`), which is four characters shorter.
     pub fn base62(mut self) -> Self {
         self.payload = Payload::Base62;
         self
     }
 
-    /// Hides when an id was made: one AES-128 block over the id, in base62. The first key writes;
-    /// all of them read, so that keys can be changed. An empty list is [`base62`](Self::base62).
+    /// Hides the time of an id: encrypts it as one AES-128 block, in base62. The first key encodes; all
+    /// of them decode, so that keys can be rotated. An empty list is [`base62`](Self::base62).
     ///
-    /// With several keys only the map knows under which of them a text was written: resolve it.
-    /// Parsing it as a [`TypedId`](crate::TypedId) reads it under the first, and showing an old id
-    /// writes it under the first, which is not the text that was given out for it.
+    /// With several keys only the map knows which of them encoded a text: resolve it. Parsing it as a
+    /// [`TypedId`](crate::TypedId) decodes it with the first key, and displaying an old id encodes it
+    /// with the first key, which does not give the text that was handed out for it.
     pub fn hiding_time(mut self, keys: impl IntoIterator<Item = HidingKey>) -> Self {
         let keys: Arc<[HidingKey]> = keys.into_iter().collect();
         self.payload = if keys.is_empty() { Payload::Base62 } else { Payload::Hidden(keys) };
         self
     }
 
-    /// Two characters more, which tell a mistyped id from an unknown one without asking anybody.
+    /// Appends a checksum of two characters, so that a mistyped id is refused without a lookup.
     pub fn checksum(mut self) -> Self {
         self.checksum = true;
         self
     }
 
-    /// The public id of `id`.
+    /// Returns the public id of `id`.
     pub fn encode(&self, prefix: Prefix, id: Ulid) -> PublicId {
         self.spell(prefix, id, 0)
     }
 
-    /// The same under the hiding key of this number.
+    /// Returns the public id of `id` under the hiding key with this index.
     fn spell(&self, prefix: Prefix, id: Ulid, key: usize) -> PublicId {
         let mut public = PublicId::empty();
         public.push(prefix.as_bytes());
@@ -114,7 +114,7 @@ impl Codec {
         public
     }
 
-    /// Every public id that stands for `id`: one, or one for each hiding key.
+    /// Returns every public id that stands for `id`: one, or one for each hiding key.
     pub(crate) fn spellings(&self, prefix: Prefix, id: Ulid) -> impl Iterator<Item = PublicId> {
         let keys = match &self.payload {
             Payload::Base32 | Payload::Base62 => 1,
@@ -123,12 +123,12 @@ impl Codec {
         (0..keys).map(move |key| self.spell(prefix, id, key))
     }
 
-    /// The prefix and the id in `text`. Allocates nothing. With several hiding keys it is read under the
-    /// first, which gives another id where it was written under another: see
+    /// Returns the prefix and the id in `text`, without allocating. With several hiding keys it is
+    /// decoded with the first, which gives another id if another key encoded it: see
     /// [`hiding_time`](Self::hiding_time).
     ///
     /// # Errors
-    /// [`InvalidPublicId`] for everything that this codec does not write.
+    /// [`InvalidPublicId`] for every text that this codec does not write.
     pub fn decode(&self, text: &str) -> Result<(Prefix, Ulid), InvalidPublicId> {
         let (prefix, payload) = self.parts(text.as_bytes())?;
         let id = match &self.payload {
@@ -140,34 +140,48 @@ impl Codec {
         Ok((prefix, Ulid(id.ok_or(InvalidPublicId)?)))
     }
 
-    /// Every id that `text` may stand for, if it begins with `wanted`.
+    /// Returns every id that `text` may stand for, if it begins with `wanted`.
     ///
     /// # Errors
-    /// [`InvalidId`] for everything that this codec does not write, and for another prefix.
+    /// [`InvalidId`] for every text that this codec does not write, and for another prefix.
     pub fn read(&self, wanted: Prefix, text: &str) -> Result<Candidates, InvalidId> {
+        Ok(self.candidates(self.validate(wanted, text)?))
+    }
+
+    /// Validates that `text` is a public id that begins with `wanted`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    #[inline]
+    pub(crate) fn validate<'t>(
+        &self,
+        wanted: Prefix,
+        text: &'t str,
+    ) -> Result<Validated<'t>, InvalidId> {
         let (prefix, payload) = self.parts(text.as_bytes())?;
-        let candidates = self.stand_for(payload).ok_or(InvalidPublicId)?;
+        let validated = match &self.payload {
+            Payload::Base32 => base32::validate(payload).map(Validated::Base32),
+            Payload::Base62 | Payload::Hidden(_) => base62::decode(payload).map(Validated::Bits),
+        };
+        let validated = validated.ok_or(InvalidPublicId)?;
         expect(wanted, prefix)?;
-        Ok(candidates)
+        Ok(validated)
     }
 
-    /// What [`read`](Self::read) gives for a text that was [checked](Self::check).
-    pub(crate) fn candidates(&self, prefix: Prefix, text: &str) -> Candidates {
-        let payload = &text.as_bytes()[prefix.as_bytes().len() + 1..][..self.payload_len()];
-        self.stand_for(payload).expect("a text that was checked")
-    }
-
-    fn stand_for(&self, payload: &[u8]) -> Option<Candidates> {
-        let alone = |first| Candidates { first: Ulid(first), others: Vec::new() };
-        match &self.payload {
-            Payload::Base32 => base32::decode(payload).map(alone),
-            Payload::Base62 => base62::decode(payload).map(alone),
+    /// Returns every id that a validated text may stand for.
+    pub(crate) fn candidates(&self, validated: Validated<'_>) -> Candidates {
+        let bits = match validated {
+            Validated::Base32(digits) => base32::value(digits),
+            Validated::Bits(bits) => bits,
+        };
+        let (first, others) = match &self.payload {
+            Payload::Base32 | Payload::Base62 => (bits, Vec::new()),
             Payload::Hidden(keys) => {
-                let hidden = base62::decode(payload)?;
-                let others = keys[1..].iter().map(|key| Ulid(key.show(hidden))).collect();
-                Some(Candidates { first: Ulid(keys[0].show(hidden)), others })
+                let others = keys[1..].iter().map(|key| Ulid(key.show(bits))).collect();
+                (keys[0].show(bits), others)
             }
-        }
+        };
+        Candidates { first: Ulid(first), others }
     }
 
     const fn payload_len(&self) -> usize {
@@ -177,33 +191,17 @@ impl Codec {
         }
     }
 
-    /// `text` as a public id, if it begins with `wanted`.
+    /// Returns `text` as a public id, if it begins with `wanted`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
     pub fn parse(&self, wanted: Prefix, text: &str) -> Result<PublicId, InvalidId> {
-        self.check(wanted, text)?;
+        self.validate(wanted, text)?;
         Ok(PublicId::checked(text))
     }
 
-    /// Whether [`read`](Self::read) would give something, for those who need no more.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn check(&self, wanted: Prefix, text: &str) -> Result<(), InvalidId> {
-        let (prefix, payload) = self.parts(text.as_bytes())?;
-        let valid = match &self.payload {
-            Payload::Base32 => base32::is_valid(payload),
-            Payload::Base62 | Payload::Hidden(_) => base62::decode(payload).is_some(),
-        };
-        if !valid {
-            return Err(InvalidPublicId.into());
-        }
-        expect(wanted, prefix)
-    }
-
-    /// What stands where the prefix and the payload stand, with the checksum seen to be right. The
-    /// payload has a known length, so nothing is searched for.
+    /// Returns the prefix and the payload after verifying the checksum. The payload has a fixed length,
+    /// so no separator is searched for.
     fn parts<'t>(&self, text: &'t [u8]) -> Result<(&'t [u8], &'t [u8]), InvalidPublicId> {
         if text.len() > MAX_PUBLIC_ID {
             return Err(InvalidPublicId);
@@ -229,13 +227,23 @@ fn expect(wanted: Prefix, prefix: &[u8]) -> Result<(), InvalidId> {
     Err(InvalidId::Prefix { found, wanted })
 }
 
-/// What is before the separator, and the `len` bytes after it.
+/// Returns the bytes before the separator, and the `len` bytes after it.
 fn split(text: &[u8], len: usize) -> Result<(&[u8], &[u8]), InvalidPublicId> {
     let at = text.len().checked_sub(len + 1).ok_or(InvalidPublicId)?;
     match text[at] {
         b'_' => Ok((&text[..at], &text[at + 1..])),
         _ => Err(InvalidPublicId),
     }
+}
+
+/// A payload that its codec has validated, decoded as far as validating it took. Base32 digits are
+/// turned into bits only where these are needed, which an L1 hit does not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Validated<'t> {
+    /// Base32 digits.
+    Base32(&'t [u8; base32::LEN]),
+    /// The decoded bits.
+    Bits(u128),
 }
 
 /// The ids that a text may stand for: one, or one for each hiding key.
@@ -246,18 +254,18 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// The id, where there is only one key: what [`Codec::decode`] gives.
+    /// Returns the id under the first key, as [`Codec::decode`] does.
     pub fn first(&self) -> Ulid {
         self.first
     }
 
-    /// Whether `id` is one of them.
+    /// Returns whether `id` is one of them.
     pub fn contains(&self, id: Ulid) -> bool {
         self.first == id || self.others.contains(&id)
     }
 }
 
-/// A public id. Lives on the stack; show it, store it, compare it byte for byte.
+/// A public id. Stored inline, without an allocation, and compared byte for byte.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicId {
     text: [u8; MAX_PUBLIC_ID],
@@ -269,7 +277,7 @@ impl PublicId {
         Self { text: [0; MAX_PUBLIC_ID], len: 0 }
     }
 
-    /// A text that some codec once wrote, as a cache or a map has it; `None` if none can have.
+    /// Returns a text from a cache or a map as a public id; `None` if no codec can have written it.
     pub(crate) fn stored(text: &str) -> Option<Self> {
         let fits = text.len() <= MAX_PUBLIC_ID && text.bytes().all(|byte| byte.is_ascii_graphic());
         let mut public = Self::empty();
@@ -279,7 +287,7 @@ impl PublicId {
         })
     }
 
-    /// A text that a codec has checked.
+    /// Creates a public id from a text that a codec has validated.
     pub(crate) fn checked(text: &str) -> Self {
         let mut public = Self::empty();
         public.push(text.as_bytes());
@@ -296,7 +304,7 @@ impl PublicId {
         &self.text[..self.len as usize]
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(self.as_bytes()).expect("a public id is ASCII")
     }
@@ -334,7 +342,7 @@ impl serde::Serialize for PublicId {
     }
 }
 
-/// A text that is not a public id of its codec.
+/// The error for a text that is not a public id of its codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a public id; copy it again as it was given, with nothing added or changed")]
 pub struct InvalidPublicId;

@@ -1,7 +1,7 @@
-//! Making a thing once: claim, business rows, mapping, events and outcome in one commit.
+//! Creates a resource exactly once: claim, business rows, mapping, events and outcome in one commit.
 //!
-//! Ids are not drawn but derived from the operation, which the ledger keeps: a retry after a failure
-//! and a takeover after a crash make the same thing under the same ids, and a replay knows them.
+//! Ids are not random but derived from the operation id, which the ledger keeps: a retry after a failure
+//! and a takeover after a crash create the resource under the same ids, and a replay returns them.
 
 use std::fmt::{self, Display};
 use std::future::Future;
@@ -36,11 +36,11 @@ impl<S> CreatingStore for S where
 
 /// Adds [`create`](Self::create) to executors.
 pub trait CreateExt<S: CreatingStore> {
-    /// Makes an `R`, once. Finish with [`Creation::run`].
+    /// Creates an `R` exactly once. Finish with [`Creation::run`].
     fn create<R: Resource>(&self, command: Command) -> Creation<S, R>;
 
-    /// Makes an `R` in a transaction that is open already, such as that of a handler behind an
-    /// atomic layer, whose answer is the outcome. Finish with [`Insertion::run`].
+    /// Creates an `R` in an open transaction, such as that of a handler behind an atomic layer, whose
+    /// response is the outcome. Finish with [`Insertion::run`].
     fn create_in<R: Resource>(&self, unit: Unit<S>) -> Insertion<S, R>;
 }
 
@@ -54,7 +54,7 @@ impl<S: CreatingStore> CreateExt<S> for Executor<S> {
     }
 }
 
-/// An `R` to be made.
+/// The creation of an `R`.
 #[must_use = "nothing happens until `run` is awaited"]
 pub struct Creation<S: CreatingStore, R> {
     executor: Executor<S>,
@@ -64,14 +64,14 @@ pub struct Creation<S: CreatingStore, R> {
 }
 
 impl<S: CreatingStore, R: Resource> Creation<S, R> {
-    /// Who is told of the new id, so that it can be resolved at once. Default nobody: where ids are
-    /// looked up through a resolver, it should be said.
+    /// Sets the resolver that registers the new id, so that it can be resolved at once. Default none:
+    /// set it wherever ids are resolved.
     pub fn resolver(mut self, resolver: &Resolver) -> Self {
         self.resolver = Some(resolver.clone());
         self
     }
 
-    /// Does `work` exactly once: its writes, the mapping of the id, its events, the claim and the
+    /// Runs `work` exactly once: its writes, the mapping of the id, its events, the claim and the
     /// outcome are one commit. The outcome's reference is the public id.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl<S: CreatingStore, R: Resource> Creation<S, R> {
     }
 }
 
-/// An `R` to be made in a transaction that is open already.
+/// The creation of an `R` in an open transaction.
 #[must_use = "nothing happens until `run` is awaited"]
 pub struct Insertion<S: CreatingStore, R> {
     executor: Executor<S>,
@@ -106,12 +106,12 @@ impl<S: CreatingStore, R: Resource> Insertion<S, R> {
         self
     }
 
-    /// Does `work` in the transaction, where the id is mapped already. The outcome's reference is
-    /// the public id; the outcome itself is made by whoever opened the transaction.
+    /// Runs `work` in the transaction, in which the id is mapped already. The outcome's reference is the
+    /// public id; the outcome itself is the response of the handler that opened the transaction.
     ///
     /// # Errors
-    /// [`CreateError`]. What is written by then must not be committed: a handler answers with
-    /// something that its layer does not keep, such as a 5xx.
+    /// [`CreateError`]. The transaction must not be committed then: the handler should return a response
+    /// that its layer does not keep, such as a 5xx.
     pub async fn run<T, E, F, Fut>(self, work: F) -> Result<T, CreateError<E>>
     where
         F: FnOnce(Making<S, R>) -> Fut,
@@ -136,7 +136,7 @@ impl<S: CreatingStore, R> fmt::Debug for Creation<S, R> {
 struct Registrar<S: CreatingStore> {
     executor: Executor<S>,
     resolver: Option<Resolver>,
-    /// Whether something could not be registered.
+    /// Whether an id could not be registered.
     half_made: AtomicBool,
 }
 
@@ -145,7 +145,7 @@ impl<S: CreatingStore> Registrar<S> {
         Self { executor: executor.clone(), resolver, half_made: AtomicBool::new(false) }
     }
 
-    /// Maps an id of its own for the operation, and does `work` under it.
+    /// Maps the id of the operation, and runs `work` with it.
     async fn make<R, T, E, F, Fut>(self, mut unit: Unit<S>, work: F) -> Result<T, CreateError<E>>
     where
         R: Resource,
@@ -187,7 +187,7 @@ impl<S: CreatingStore> Registrar<S> {
     }
 }
 
-/// What the work of a creation holds: the new id, and the transaction ([`Unit`]) it is made in.
+/// The argument of a creation's work: the new id, and the transaction ([`Unit`]).
 pub struct Making<S: CreatingStore, R> {
     unit: Unit<S>,
     id: TypedId<R>,
@@ -196,13 +196,13 @@ pub struct Making<S: CreatingStore, R> {
 }
 
 impl<S: CreatingStore, R: Resource> Making<S, R> {
-    /// The id of what is made: mapped already, and the same in every attempt.
+    /// Returns the new id. It is mapped already, and the same in every attempt.
     pub fn id(&self) -> TypedId<R> {
         self.id
     }
 
-    /// One more thing that is made in the same transaction, such as a line of an order. The ids of
-    /// an attempt depend on their types and on the order in which they are asked for.
+    /// Maps the id of one more resource in the same transaction, such as a line of an order. The ids
+    /// of an attempt depend on their types and on the order of these calls.
     ///
     /// # Errors
     /// [`RegisterError`]. Whatever the work does then, nothing is committed
@@ -211,8 +211,7 @@ impl<S: CreatingStore, R: Resource> Making<S, R> {
         let number = self.next;
         self.next += 1;
         let registrar = Arc::clone(&self.registrar);
-        // Should it fail, or be dropped half way, nobody knows what is written. What is made after it
-        // does not make up for that.
+        // If it fails or is cancelled, it is unknown what was written, whatever later calls do.
         let half_made = registrar.half_made.swap(true, Ordering::AcqRel);
         let id = registrar.register::<Q>(&mut self.unit, number).await?;
         registrar.half_made.store(half_made, Ordering::Release);
@@ -240,7 +239,7 @@ impl<S: CreatingStore, R: Resource> fmt::Debug for Making<S, R> {
     }
 }
 
-/// What came of a creation.
+/// The result of a creation.
 #[derive(Clone, Debug)]
 pub struct Created<R, T> {
     execution: Execution<T>,
@@ -252,7 +251,8 @@ impl<R: Resource, T> Created<R, T> {
         Self { execution, of: PhantomData }
     }
 
-    /// The id of what was made, now or by an earlier call; `None` while somebody else is at it.
+    /// Returns the id of the resource that this or an earlier call created; `None` while another call is
+    /// in progress.
     pub fn id(&self) -> Option<TypedId<R>> {
         match &self.execution {
             Execution::Executed { receipt, .. } | Execution::Replayed { receipt, .. } => {
@@ -262,12 +262,12 @@ impl<R: Resource, T> Created<R, T> {
         }
     }
 
-    /// How it went, and the work's result.
+    /// Returns the execution with the result of the work.
     pub fn execution(&self) -> &Execution<T> {
         &self.execution
     }
 
-    /// The same by value.
+    /// Returns the execution by value.
     pub fn into_execution(self) -> Execution<T> {
         self.execution
     }
@@ -279,9 +279,9 @@ pub enum CreateError<E> {
     /// The id could not be mapped.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// Something was not registered, and the work said that it was done all the same.
+    /// An id could not be registered, and the work succeeded regardless.
     #[error(
-        "a thing that was to be made has no id in the map, so nothing was committed; try again"
+        "an id of the new resource could not be registered, so nothing was committed; try again"
     )]
     HalfMade,
     /// The work's own error.
@@ -289,7 +289,7 @@ pub enum CreateError<E> {
     Work(E),
 }
 
-/// The operation's time, and eighty bits that depend on operation, type and number.
+/// Derives an id: the operation's time, and 80 bits of a hash of operation, type and number.
 fn derive(operation: OperationId, kind: ResourceType, number: u32) -> Ulid {
     let mut hash = Sha256::new();
     hash.update(b"semel/id/1\0");

@@ -1,5 +1,4 @@
-//! Where to look when the map does not know an id: business tables, while their rows are on their
-//! way into the map.
+//! Lookups in business tables, for the time while their rows are being copied into the map.
 
 use semel_core::store::{BoxFuture, Result};
 use ulid::Ulid;
@@ -7,13 +6,14 @@ use ulid::Ulid;
 use crate::codec::PublicId;
 use crate::resource::ResourceType;
 
-/// Finds ids in a business table. Off unless a resolver is told to use it: two sources of truth
-/// are one too many, except while one moves into the other.
+/// Finds ids in a business table. Used only where
+/// [`fallback_to_biz_table`](crate::ResolverSettings::fallback_to_biz_table) is set: outside a migration
+/// the map is the only source of truth.
 pub trait Fallback: Send + Sync + 'static {
-    /// Whether it knows things of this type.
+    /// Returns whether the table holds resources of this type.
     fn supports(&self, kind: ResourceType) -> bool;
 
-    /// The internal ids of those that it knows, in no order.
+    /// Returns the internal ids of those that exist, in any order.
     fn find<'a>(
         &'a self,
         tenant: &'a str,

@@ -1,4 +1,4 @@
-//! New ids: time first, then chance; never the same twice, never backwards.
+//! Generates ULIDs: time first, then random bits; unique, and increasing.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,34 +13,33 @@ const RANDOM_BITS: u32 = 80;
 const RANDOM: u128 = (1 << RANDOM_BITS) - 1;
 /// The last millisecond that fits a ULID, in the year 10889.
 const MAX_MILLIS: u64 = (1 << 48) - 1;
-/// More stripes would leave too little chance in an id.
+/// Most stripes: more would leave too few random bits in an id.
 const MAX_STRIPES: usize = 1 << 10;
 
 /// What to do when the clock has gone back since the last id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnRollback {
-    /// Go on from the last id as if no time had passed. The default: ids stay in order, and nobody
-    /// waits; their time is a little ahead until the clock has caught up.
+    /// Continue from the last id as if no time had passed (the default). Ids stay in order without
+    /// waiting; their time is slightly ahead until the clock has caught up.
     UseLast,
-    /// Wait until the clock has caught up, at most so long in all; then it is an error. Blocks the
-    /// thread.
+    /// Block the thread until the clock has caught up, at most this long in all; then fail.
     Wait(Duration),
-    /// It is an error.
+    /// Fail.
     Fail,
 }
 
-/// The clock went back and the policy does not allow for it.
+/// The error for a clock that went back under a policy that does not allow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the clock is {behind:?} behind the last id; fix the clock, or allow `OnRollback::UseLast`"
 )]
 pub struct ClockRolledBack {
-    /// How far.
+    /// How far the clock went back.
     pub behind: Duration,
 }
 
-/// Makes ULIDs. Each is larger than all that the same stripe made before; with one stripe (the
-/// default) larger than all before.
+/// Generates ULIDs. Each is larger than all earlier ones of the same stripe; with one stripe (the
+/// default) larger than all earlier ones.
 ///
 /// ```
 /// use semel_ids::Generator;
@@ -52,13 +51,13 @@ pub struct ClockRolledBack {
 /// ```
 pub struct Generator {
     stripes: Box<[Stripe]>,
-    /// Low random bits that hold a stripe's number, so that no two stripes can make one id.
+    /// Number of low bits that hold the stripe's number, so that no two stripes generate the same id.
     bits: u32,
     on_rollback: OnRollback,
     clock: Clock,
 }
 
-/// Kept apart in memory: a neighbour's lock must not slow this one down.
+/// Aligned to a cache line, to avoid false sharing between stripes.
 #[repr(align(128))]
 #[derive(Default)]
 struct Stripe(Mutex<u128>);
@@ -70,12 +69,12 @@ impl Default for Generator {
 }
 
 impl Generator {
-    /// One stripe: every id is larger than the one before, whoever asks.
+    /// Creates a generator with one stripe: every id is larger than the one before.
     pub fn new() -> Self {
         Self::striped(1)
     }
 
-    /// As many stripes as threads that make ids at once, at most 1,024: no waiting for each other.
+    /// Uses several stripes, at most 1,024, so that as many threads generate ids without contention.
     /// Ids of one thread are in order; those of different threads are in order by the millisecond.
     pub fn striped(stripes: usize) -> Self {
         let count = stripes.clamp(1, MAX_STRIPES).next_power_of_two();
@@ -84,21 +83,21 @@ impl Generator {
         Self { stripes, bits: count.trailing_zeros(), on_rollback, clock }
     }
 
-    /// What to do when the clock goes back. Default [`OnRollback::UseLast`].
+    /// Sets what to do when the clock goes back. Default [`OnRollback::UseLast`].
     #[must_use]
     pub fn on_rollback(mut self, policy: OnRollback) -> Self {
         self.on_rollback = policy;
         self
     }
 
-    /// The clock. Default the machine's.
+    /// Sets the clock. Default the system clock.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// A new id.
+    /// Generates an id.
     ///
     /// # Errors
     /// [`ClockRolledBack`], and never under [`OnRollback::UseLast`].
@@ -138,7 +137,7 @@ impl Generator {
         last + (1 << self.bits)
     }
 
-    /// The time for the next id; how far the clock is behind, where the policy minds.
+    /// Returns the time for the next id, or how far the clock is behind if the policy forbids that.
     fn millis(&self, last: u128) -> Result<u64, Duration> {
         let last = u64::try_from(last >> RANDOM_BITS).unwrap_or(MAX_MILLIS);
         let micros = self.clock.now().as_micros().max(0).unsigned_abs();
@@ -154,7 +153,7 @@ impl Generator {
     }
 }
 
-/// A number of this thread's own.
+/// Returns a number of the current thread.
 fn seat() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

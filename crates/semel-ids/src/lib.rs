@@ -1,12 +1,12 @@
-//! Public ids: what a service calls its things in front of others, and how it finds them again.
+//! Public ids: text ids for an API, and a cached resolver from them to internal ids.
 //!
-//! An id is a ULID inside; outside it is a text with the name of its type in front, in exactly one
-//! spelling ([`Codec`], [`TypedId`]). A map says which of them are there, and whose ([`IdMap`],
-//! written in the transaction that makes the thing), and a [`Resolver`] answers from memory what can
-//! be answered from memory, and never hides what its own node has just made. [`CreateExt`] makes a thing once:
-//! claim, rows, mapping, events and answer are one commit, and a retry has the same ids.
+//! Internally an id is a ULID; publicly it is a text with the prefix of its type, in exactly one
+//! spelling ([`Codec`], [`TypedId`]). A map records which ids exist, for which tenant ([`IdMap`], written
+//! in the transaction that creates the resource). A [`Resolver`] answers from its caches where it can,
+//! and always sees the ids that its own node has registered. [`CreateExt`] creates a resource exactly
+//! once: claim, rows, mapping, events and outcome are one commit, and a retry gets the same ids.
 //!
-//! Databases are in `semel-sql`, the cache between nodes in `semel-redis`, extractors in
+//! The maps of the databases are in `semel-sql`, the shared cache in `semel-redis`, extractors in
 //! `semel-tower`.
 //!
 //! ```
@@ -21,20 +21,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Who knows what, and when
+//! # When a change is visible
 //!
-//! | | on the node that does it | on others |
+//! | | on the node that does it | on the others |
 //! |---|---|---|
-//! | registered | at its commit | as soon as they are told; if that fails, within [`absence_bound`](CacheSettings::absence_bound) |
-//! | revoked | at once | as soon as they are told; within ten seconds where nothing is heard; without a shared cache within [`l1_ttl`](CacheSettings::l1_ttl) |
-//! | mended by a repair | when it is told | as soon as they are told |
+//! | registered | at its commit | when they receive the message; without it within [`absence_bound`](CacheSettings::absence_bound) |
+//! | revoked | at once | when they receive the message; within ten seconds on a node that receives none; without a shared cache within [`l1_ttl`](CacheSettings::l1_ttl) |
+//! | repaired | when it is reported ([`Resolver::changed`]) | when they receive the message |
 //!
-//! A shared cache that takes no words (it is away, full or read-only) is not believed by the node that
-//! revoked, which goes on telling it: within ten seconds of its return the others know. Two things can
-//! still bring a revoked id back, for [`l2_ttl`](CacheSettings::l2_ttl) and
-//! [`l1_ttl`](CacheSettings::l1_ttl) at most: a process that ends before it could tell, and a shared cache
-//! that forgets what it was told, by a failover to a replica that lacks it. Revoke it again: that tells
-//! everybody anew.
+//! While the shared cache is unreachable, full or read-only, the node that revoked an id asks the map
+//! instead and retries: the others know within ten seconds of the cache's return. Two failures can still
+//! make a revoked id visible again, for [`l2_ttl`](CacheSettings::l2_ttl) and
+//! [`l1_ttl`](CacheSettings::l1_ttl) at most: the process ends before it could publish the revocation, or
+//! the shared cache loses it in a failover to a replica. Revoke the id again then.
 
 pub mod codec;
 pub mod create;
@@ -57,9 +56,9 @@ pub use fallback::Fallback;
 pub use generator::{ClockRolledBack, Generator, OnRollback};
 pub use map::{Binding, IdMap};
 pub use prefix::{InvalidPrefix, Prefix};
-pub use resolver::{Reason, Registration, Resolution, ResolveError, Resolver, Revocation};
+pub use resolver::{Registration, ResolveError, ResolveReason, ResolvedId, Resolver, Revocation};
 pub use resource::{Registry, Resource, ResourceType};
 #[cfg(feature = "macros")]
 pub use semel_macros::Resource;
-pub use settings::{CacheSettings, Settings};
+pub use settings::{CacheSettings, ResolverSettings};
 pub use typed::{InvalidId, TypedId};

@@ -1,7 +1,7 @@
-//! The id map: which public ids there are, whose, and what they stand for.
+//! The id map: the table of public ids, their tenants and their internal ids.
 //!
-//! A backend keeps rows and decides nothing. Whatever enters it is a [`Binding`], which cannot be
-//! made from an id and a text that do not belong together. Caching is not here: see
+//! A backend stores rows and decides nothing. Only a [`Binding`] can be written, and a binding cannot
+//! be created from a public and an internal id that do not belong together. Caching is not here: see
 //! [`Resolver`](crate::Resolver).
 
 pub mod memory;
@@ -16,8 +16,8 @@ use crate::codec::{Codec, PublicId};
 use crate::resource::{Resource, ResourceType};
 use crate::typed::{InvalidId, TypedId};
 
-/// A public id of a tenant and what it stands for. The two belong together: the text decodes to
-/// the id, and begins with its type's prefix.
+/// A tenant's public id and its internal id. The public id decodes to the internal one, and begins
+/// with the prefix of its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     tenant: Box<str>,
@@ -27,17 +27,17 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// The `R` of this id, as its codec writes it.
+    /// Creates the binding of an `R`, with the public id that its codec writes.
     ///
     /// # Errors
-    /// [`InvalidKey`] if the tenant cannot be one.
+    /// [`InvalidKey`] if the tenant is not valid.
     pub fn of<R: Resource>(tenant: &str, id: TypedId<R>) -> std::result::Result<Self, InvalidKey> {
         check_tenant(tenant)?;
         let (kind, public, internal) = (R::TYPE, id.public(), id.ulid());
         Ok(Self { tenant: tenant.into(), kind, public, internal })
     }
 
-    /// A public id that is there already, such as that of a business table's row.
+    /// Creates a binding from a public id that exists already, such as that of a business table's row.
     ///
     /// # Errors
     /// [`InvalidBinding`] if the parts do not belong together.
@@ -56,81 +56,81 @@ impl Binding {
         Ok(Self { tenant: tenant.into(), kind, public, internal })
     }
 
-    /// Whose it is.
+    /// Returns the tenant.
     pub fn tenant(&self) -> &str {
         &self.tenant
     }
 
-    /// What it is of.
+    /// Returns the resource type.
     pub fn kind(&self) -> ResourceType {
         self.kind
     }
 
-    /// The public id.
+    /// Returns the public id.
     pub fn public(&self) -> &PublicId {
         &self.public
     }
 
-    /// What it stands for.
+    /// Returns the internal id.
     pub fn internal(&self) -> Ulid {
         self.internal
     }
 }
 
-/// Parts that do not make a binding.
+/// Why parts do not make a binding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBinding {
-    /// The tenant.
+    /// The tenant is not valid.
     #[error(transparent)]
     Tenant(#[from] InvalidKey),
-    /// The text is no public id of its type.
+    /// The text is not a public id of its type.
     #[error(transparent)]
     Public(#[from] InvalidId),
-    /// The text stands for another id.
+    /// The text stands for another internal id.
     #[error("the public id stands for another internal id than the one given")]
     Internal,
 }
 
-/// What came of writing a binding.
+/// The result of writing a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Inserted {
-    /// It is there now.
+    /// It was written.
     New,
-    /// The same one was there, live.
+    /// The same binding exists and is live.
     Already,
-    /// It was there and was revoked; nothing was written.
+    /// The binding exists and is revoked; nothing was written.
     Revoked,
     /// The public or the internal id is bound to something else; nothing was written.
     Conflict,
 }
 
-/// A row of the map. Texts are as they are stored: a row that somebody else wrote may hold anything.
+/// A row of the map. Texts are as stored: a row that another program wrote may hold anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Whose.
+pub struct MapRow {
+    /// The tenant.
     pub tenant: String,
     /// The public id.
     pub public: String,
-    /// What it stands for.
+    /// The internal id.
     pub internal: Ulid,
-    /// Whether it counts. A revoked row stays, so that its id is never given out again.
+    /// Whether it is live. A revoked row stays, so that its id is never registered again.
     pub live: bool,
 }
 
-/// Where a listing of rows goes on: after this tenant's public id.
+/// The key of a row within its type; also where a listing continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MapKey {
     /// The tenant.
     pub tenant: String,
     /// The public id.
     pub public: String,
 }
 
-/// Keeps bindings: unique both ways inside a tenant and type, compared byte for byte.
+/// Stores bindings. Within a tenant and type both ids are unique, compared byte for byte.
 pub trait IdMap: Send + Sync + 'static {
-    /// What [`insert`](Self::insert) and [`revoke_in`](Self::revoke_in) write on: an open transaction of
-    /// the caller's.
+    /// The caller's open transaction, which [`insert`](Self::insert) and
+    /// [`revoke_in`](Self::revoke_in) write in.
     type Connection: Send;
 
     /// Writes a binding in the caller's transaction.
@@ -140,23 +140,22 @@ pub trait IdMap: Send + Sync + 'static {
         binding: &Binding,
     ) -> impl Future<Output = Result<Inserted>> + Send;
 
-    /// Writes bindings in a transaction of its own, for whoever moves many: one answer each, in
-    /// order.
+    /// Writes bindings in a transaction of its own, for migrations. Returns one result each, in order.
     fn insert_many(
         &self,
         bindings: &[Binding],
     ) -> impl Future<Output = Result<Vec<Inserted>>> + Send;
 
-    /// The rows of these public ids, revoked ones too, in no order. At most one for each; what is
-    /// not there is left out. One statement.
+    /// Returns the rows of these public ids, also revoked ones, in any order: at most one for each.
+    /// Uses one statement.
     fn find(
         &self,
         tenant: &str,
         kind: ResourceType,
         publics: &[PublicId],
-    ) -> impl Future<Output = Result<Vec<Row>>> + Send;
+    ) -> impl Future<Output = Result<Vec<MapRow>>> + Send;
 
-    /// Makes a live row count no more; gives whether there was one. It stays.
+    /// Marks a live row as revoked. Returns whether there was one.
     fn revoke(
         &self,
         tenant: &str,
@@ -164,8 +163,8 @@ pub trait IdMap: Send + Sync + 'static {
         public: &PublicId,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// The same in the caller's transaction: a thing goes with its mapping, or neither does. Tell the
-    /// resolver: [`Resolver::revoke_in`](crate::Resolver::revoke_in).
+    /// Marks a live row as revoked in the caller's transaction. Call
+    /// [`Resolver::revoke_in`](crate::Resolver::revoke_in) instead, which invalidates the caches too.
     fn revoke_in(
         &self,
         connection: &mut Self::Connection,
@@ -174,28 +173,28 @@ pub trait IdMap: Send + Sync + 'static {
         public: &PublicId,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Makes these bindings live, in place of whatever rows stand against them by public or internal
-    /// id. One transaction. Only for repairs, where the business table is the truth.
+    /// Makes these bindings live, replacing rows that conflict by public or internal id, in one
+    /// transaction. For repairs only, where the business table is the source of truth.
     fn overwrite(&self, bindings: &[Binding]) -> impl Future<Output = Result<()>> + Send;
 
-    /// Revokes rows by their texts, as they are stored; gives how many were live. For repairs.
+    /// Revokes rows by their stored texts. Returns how many were live. For repairs only.
     fn revoke_rows(
         &self,
         kind: ResourceType,
-        rows: &[Place],
+        rows: &[MapKey],
     ) -> impl Future<Output = Result<u32>> + Send;
 
-    /// At most `limit` rows of a type, by tenant and public id (byte order), after `after`.
+    /// Returns at most `limit` rows of a type after `after`, ordered by tenant and public id (bytes).
     fn list(
         &self,
         kind: ResourceType,
         tenant: Option<&str>,
-        after: Option<&Place>,
+        after: Option<&MapKey>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<Row>>> + Send;
+    ) -> impl Future<Output = Result<Vec<MapRow>>> + Send;
 }
 
-/// Writes a binding, loudly: whoever makes a resource must not go on without its mapping.
+/// Writes a binding, and fails unless it is live afterwards.
 ///
 /// # Errors
 /// [`RegisterError`]; the caller's transaction should be rolled back.
@@ -212,25 +211,25 @@ pub async fn register<M: IdMap>(
     }
 }
 
-/// A binding is in the map.
+/// How a binding came to be in the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registered {
-    /// Since now.
+    /// It was written now.
     New,
-    /// Since before.
+    /// It was in the map before.
     Already,
 }
 
-/// A binding is not in the map.
+/// Why a binding could not be registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// It was revoked, and revoked ids are not given out again.
+    /// The id was revoked, and revoked ids are not registered again.
     #[error("{public} was revoked and cannot be registered again; make a new id")]
     Revoked {
         /// The public id.
         public: PublicId,
     },
-    /// One of its two ids is bound to another.
+    /// The public or the internal id is bound to another.
     #[error(
         "{public} cannot be registered: it, or its internal id, is bound to something else; \
          `map verify` shows what"

@@ -1,7 +1,7 @@
 //! Moving into the map: backfill, verify and repair, with a business table as the truth.
 //!
 //! A table that had public ids before the map did is read through the SPI [`BusinessTable`]. A
-//! [`Migration`] fills the map from it, compares the two in both directions, and mends the map where
+//! [`MapMigration`] fills the map from it, compares the two in both directions, and mends the map where
 //! they differ. Nothing here ever writes to a business table, and no SQL is here.
 //!
 //! All three may run beside live traffic, be killed, and be run again:
@@ -18,14 +18,14 @@
 //!
 //! ```
 //! use semel_ids::map::memory::MemoryMap;
-//! use semel_ids::migration::{MemoryTable, Migration};
+//! use semel_ids::migration::{MemoryTable, MapMigration};
 //! use semel_ids::resource::Order;
 //!
 //! # async fn example() -> semel_core::store::Result<()> {
 //! let (map, table) = (MemoryMap::new(), MemoryTable::new());
 //! table.put("acme", "ord_01arz3ndektsv4rrffq69g5fav");
 //!
-//! let moving = Migration::of::<Order>(&map, &table).rows_per_second(50_000);
+//! let moving = MapMigration::of::<Order>(&map, &table).rows_per_second(50_000);
 //! let filled = moving.backfill(&(), |progress| println!("{progress}")).await?;
 //! assert_eq!((filled.seen, filled.written), (1, 1));
 //! assert!(moving.verify(|_| {}).await?.clean());
@@ -45,7 +45,7 @@ mod pace;
 mod progress;
 mod reading;
 mod repair;
-mod tally;
+mod samples;
 mod verify;
 
 use std::fmt;
@@ -55,14 +55,14 @@ use std::time::Duration;
 use semel_core::store::{ErrorKind, Result};
 
 pub use backfill::Backfilled;
-pub use business::{BusinessRow, BusinessTable, Cursor, Field, Page};
+pub use business::{BusinessRow, BusinessTable, Field, TableCursor, TablePage};
 pub use checkpoint::{Checkpoint, FileCheckpoint, Saved};
 pub use fallback::TableFallback;
 pub use memory::MemoryTable;
 pub use progress::{Progress, Stage};
-pub use reading::Reason;
-pub use repair::{Change, Changed, Repaired};
-pub use tally::{Refusals, Sample, Tally};
+pub use reading::RefusalReason;
+pub use repair::{RepairChange, Repaired, RepairedMapping};
+pub use samples::{Refusals, Sample, SampledCount};
 pub use verify::Verified;
 
 use crate::codec::Codec;
@@ -77,7 +77,7 @@ const LOOKUP: usize = 200;
 
 /// A business table and the map that it moves into; see the module's first lines.
 #[must_use]
-pub struct Migration<'a, M, T> {
+pub struct MapMigration<'a, M, T> {
     map: &'a M,
     table: &'a T,
     kind: ResourceType,
@@ -92,13 +92,13 @@ pub struct Migration<'a, M, T> {
     grace: Duration,
 }
 
-impl<M, T> Clone for Migration<'_, M, T> {
+impl<M, T> Clone for MapMigration<'_, M, T> {
     fn clone(&self) -> Self {
         Self { codec: self.codec.clone(), ..*self }
     }
 }
 
-impl<M, T> fmt::Debug for Migration<'_, M, T> {
+impl<M, T> fmt::Debug for MapMigration<'_, M, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Migration");
         shown.field("kind", &self.kind).field("batch", &self.batch).field("dry", &self.dry);
@@ -106,7 +106,7 @@ impl<M, T> fmt::Debug for Migration<'_, M, T> {
     }
 }
 
-impl<'a, M: IdMap, T: BusinessTable> Migration<'a, M, T> {
+impl<'a, M: IdMap, T: BusinessTable> MapMigration<'a, M, T> {
     /// The rows of `table` are `R`s.
     pub fn of<R: Resource>(map: &'a M, table: &'a T) -> Self {
         Self::new(map, table, R::TYPE, R::codec())

@@ -1,11 +1,11 @@
-//! What a public id begins with: the short name of its resource type.
+//! The prefix of a public id: the short name of its resource type.
 
 use std::fmt;
 
 /// Longest prefix, in bytes.
 pub(crate) const MAX_PREFIX: usize = 10;
 
-/// A letter, then 1 to 9 lower-case letters and digits: `ord`, `usr`.
+/// A prefix: a letter, then 1 to 9 lower-case letters and digits: `ord`, `usr`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     text: [u8; MAX_PREFIX],
@@ -13,10 +13,10 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Checks `text`. In a constant, a bad prefix is a compile error.
+    /// Creates a prefix. In a constant, a bad prefix is a compile error.
     ///
     /// # Errors
-    /// [`InvalidPrefix`] if it is not one.
+    /// [`InvalidPrefix`] if `text` is not one.
     pub const fn new(text: &str) -> Result<Self, InvalidPrefix> {
         Self::from_bytes(text.as_bytes())
     }
@@ -43,7 +43,7 @@ impl Prefix {
         &self.text[..self.len as usize]
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(self.as_bytes()).expect("a prefix is ASCII")
     }
@@ -61,7 +61,7 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// A text that is not a prefix.
+/// The error for a text that is not a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a prefix is a lower-case letter and 1 to {} more lower-case letters or digits", MAX_PREFIX - 1)]
 pub struct InvalidPrefix;

@@ -1,21 +1,26 @@
-//! From public ids to what they stand for, quickly and without being fooled.
+//! Resolves public ids to internal ids, through two caches.
 //!
-//! Texts are judged first: what is no public id of its type touches neither cache nor database. Then
-//! come this process's memory (L1), the shared cache (L2), the map, and business tables if they are
-//! allowed to stand in for it. What is written to the map is not here; whoever writes it tells the
-//! resolver, through a [`Registration`].
+//! A text that is not a public id of its type is refused without any lookup. Other ids are looked up in
+//! this order, and the first that knows the id answers:
+//!
+//! 1. `l1`: the cache of this process.
+//! 2. `load`: single flight. One caller looks an id up, the others wait for it.
+//! 3. `l2`: the cache that nodes share, if there is one.
+//! 4. `loader`: the map, and business tables where they are enabled.
+//!
+//! Changes are reported by a [`Registration`] or a [`Revocation`]; `invalidate` publishes them to the
+//! other nodes and applies theirs. Nothing here writes new rows to the map.
 
-mod answer;
-mod flight;
+mod counters;
+mod invalidate;
+mod key;
+mod l1;
+mod l2;
 mod load;
-mod middle;
-mod name;
-mod near;
-mod part;
+mod loader;
 mod registration;
+mod resolved;
 mod revocation;
-mod teller;
-mod untold;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -23,37 +28,38 @@ use std::time::Duration;
 
 use semel_core::key::check_tenant;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use answer::{Reason, Resolution, ResolveError};
 pub use registration::Registration;
+pub use resolved::{ResolveError, ResolveReason, ResolvedId};
 pub use revocation::{Revocation, RevokeError, Revoked};
 
 use crate::codec::{Codec, PublicId};
 use crate::fallback::Fallback;
 use crate::map::{self, Binding, IdMap, RegisterError};
 use crate::resource::{Resource, ResourceType};
-use crate::settings::Settings;
-use crate::shared::Shared;
-use flight::{Crew, Flight, Missed, Own};
-use load::Loader;
-use middle::{Middle, Word};
-use name::Name;
-use near::{Near, Seat};
-use teller::Teller;
+use crate::settings::ResolverSettings;
+use crate::shared::SharedCache;
+use counters::Counters;
+use invalidate::Invalidator;
+use l1::L1;
+use l2::L2;
+use load::{Joined, Load, LoadGuard, LoadResult, MissingId};
+use loader::{DynMap, Loader};
 
-/// Ids in one batch at most.
+/// Most ids in one batch.
 pub const MAX_BATCH: usize = 1_000;
 
-/// How long answers are remembered while other nodes are not heard.
-const UNHEARD: Duration = Duration::from_secs(5);
+/// Maximum age of L1 answers while no invalidations from other nodes arrive.
+const MAX_AGE_UNSUBSCRIBED: Duration = Duration::from_secs(5);
 
-/// Resolves public ids. Clones share everything.
+/// Resolves public ids. Clones share the caches.
 ///
 /// ```
 /// use semel_ids::map::memory::MemoryMap;
 /// use semel_ids::resource::Order;
-/// use semel_ids::{Binding, Generator, Reason, Resolver, TypedId};
+/// use semel_ids::{Binding, Generator, ResolveReason, Resolver, TypedId};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,7 +75,7 @@ const UNHEARD: Duration = Duration::from_secs(5);
 ///
 /// let text = id.to_string();
 /// let answer = resolver.resolve::<Order>("acme", &text).await?;
-/// assert_eq!((answer.internal_id, answer.reason), (Some(id.ulid()), Reason::HitL1));
+/// assert_eq!((answer.internal_id, answer.reason), (Some(id.ulid()), ResolveReason::HitL1));
 /// assert!(!resolver.resolve::<Order>("another", &text).await?.exists());
 /// # Ok(())
 /// # }
@@ -79,45 +85,44 @@ pub struct Resolver(Arc<Inner>);
 
 struct Inner {
     loader: Arc<Loader>,
-    near: Arc<Near>,
-    middle: Option<Arc<Middle>>,
-    teller: Option<Arc<Teller>>,
+    /// `None` without a shared cache.
+    invalidator: Option<Arc<Invalidator>>,
     runtime: Handle,
-    counts: OnceLock<Counts>,
-    _listening: Option<AbortOnDropHandle<()>>,
+    counters: OnceLock<Counters>,
+    _listener: Option<AbortOnDropHandle<()>>,
 }
 
-/// Sets a resolver up.
+/// Configures a [`Resolver`].
 #[must_use]
 pub struct Builder {
-    map: Box<dyn load::Rows>,
-    shared: Option<Arc<dyn Shared>>,
+    map: Box<dyn DynMap>,
+    shared: Option<Arc<dyn SharedCache>>,
     fallbacks: Vec<Box<dyn Fallback>>,
-    settings: Settings,
+    settings: ResolverSettings,
 }
 
 impl Builder {
-    /// What nodes share besides the map. Default nothing: every node learns of revocations by the
-    /// end of [`l1_ttl`](crate::CacheSettings::l1_ttl).
-    pub fn shared(mut self, shared: impl Shared) -> Self {
+    /// Sets the cache that nodes share (L2). Default none: other nodes see a revocation after
+    /// [`l1_ttl`](crate::CacheSettings::l1_ttl).
+    pub fn shared(mut self, shared: impl SharedCache) -> Self {
         self.shared = Some(Arc::new(shared));
         self
     }
 
-    /// A business table that may stand in for the map; see
-    /// [`fallback_to_biz_table`](Settings::fallback_to_biz_table).
+    /// Adds a business table to look ids up in that are not in the map; see
+    /// [`fallback_to_biz_table`](ResolverSettings::fallback_to_biz_table).
     pub fn fallback(mut self, fallback: impl Fallback) -> Self {
         self.fallbacks.push(Box::new(fallback));
         self
     }
 
-    /// Settings. Default [`Settings::default`].
-    pub fn settings(mut self, settings: Settings) -> Self {
+    /// Sets the settings. Default [`ResolverSettings::default`].
+    pub fn settings(mut self, settings: ResolverSettings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// The resolver. With a shared cache it begins to listen to other nodes.
+    /// Builds the resolver. With a shared cache, subscribes to the invalidations of other nodes.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
@@ -125,88 +130,80 @@ impl Builder {
         let Self { map, shared, fallbacks, mut settings } = self;
         settings.cache = settings.cache.within_reason();
         let runtime = Handle::current();
-        let near = Arc::new(Near::new(&settings.cache));
+        let l1 = Arc::new(L1::new(&settings.cache));
         let shared = shared.filter(|_| settings.enabled && settings.cache.l2_enabled);
-        let middle = shared.map(|shared| Arc::new(Middle::new(shared, runtime.clone())));
-        let listening = middle.clone().map(|middle| {
-            let near = Arc::clone(&near);
-            let listening = async move { middle.listen(&near).await };
+        let l2 = shared.map(|shared| Arc::new(L2::new(shared, runtime.clone())));
+        let listener = l2.clone().map(|l2| {
+            let l1 = Arc::clone(&l1);
+            let listening = async move { invalidate::listen(&l2, &l1).await };
             AbortOnDropHandle::new(runtime.spawn(listening))
         });
-        let loader =
-            Loader { map, middle: middle.clone(), fallbacks, near: Arc::clone(&near), settings };
-        let loader = Arc::new(loader);
-        let teller = middle
-            .clone()
-            .map(|middle| Arc::new(Teller::new(Arc::clone(&loader), middle, runtime.clone())));
-        Resolver(Arc::new(Inner {
-            loader,
-            near,
-            middle,
-            teller,
-            runtime,
-            counts: OnceLock::new(),
-            _listening: listening,
-        }))
+        let loader = Arc::new(Loader { map, l1, l2: l2.clone(), fallbacks, settings });
+        let invalidator =
+            l2.map(|l2| Arc::new(Invalidator::new(Arc::clone(&loader), l2, runtime.clone())));
+        let counters = OnceLock::new();
+        Resolver(Arc::new(Inner { loader, invalidator, runtime, counters, _listener: listener }))
     }
 }
 
 impl Resolver {
-    /// A resolver over a map.
+    /// Returns a builder of a resolver over `map`.
     pub fn builder(map: impl IdMap) -> Builder {
-        let map = Box::new(Arc::new(map));
-        Builder { map, shared: None, fallbacks: Vec::new(), settings: Settings::default() }
+        let (shared, fallbacks) = (None, Vec::new());
+        Builder { map: Box::new(map), shared, fallbacks, settings: ResolverSettings::default() }
     }
 
-    /// What a text stands for.
+    /// Resolves one text.
     ///
     /// # Errors
-    /// [`ResolveError`]. Texts that are no ids are answers, not errors.
+    /// [`ResolveError`]. A text that is not a valid id is an answer, not an error.
     pub fn resolve<'t, R: Resource>(
         &self,
         tenant: &str,
         text: &'t str,
-    ) -> impl Future<Output = Result<Resolution<'t>, ResolveError>> + Send {
-        // Not a future of its own: what passes through two is copied twice.
-        self.resolve_of(const { &R::TYPE }, R::codec(), tenant, text)
+    ) -> impl Future<Output = Result<ResolvedId<'t>, ResolveError>> + Send {
+        // Returns the inner future as it is: a future around it would copy its result once more.
+        self.resolve_one(const { &R::TYPE }, R::codec(), tenant, text)
     }
 
-    /// [`resolve`](Self::resolve) for a type that only settings know.
+    /// Resolves one text of a type that is known only at run time, as [`resolve`](Self::resolve) does.
     ///
     /// # Errors
-    /// As there.
+    /// [`ResolveError`].
     pub async fn resolve_as<'t>(
         &self,
         kind: ResourceType,
         codec: &Codec,
         tenant: &str,
         text: &'t str,
-    ) -> Result<Resolution<'t>, ResolveError> {
-        self.resolve_of(&kind, codec, tenant, text).await
+    ) -> Result<ResolvedId<'t>, ResolveError> {
+        self.resolve_one(&kind, codec, tenant, text).await
     }
 
-    async fn resolve_of<'t>(
+    async fn resolve_one<'t>(
         &self,
         kind: &ResourceType,
         codec: &Codec,
         tenant: &str,
         text: &'t str,
-    ) -> Result<Resolution<'t>, ResolveError> {
-        let resolution = match self.0.near(kind, codec, tenant, text) {
-            Ok(resolution) => resolution,
-            Err(missed) => {
+    ) -> Result<ResolvedId<'t>, ResolveError> {
+        let now = Instant::now();
+        let resolved = match self.0.resolve_in_l1(kind, codec, tenant, text, now) {
+            Ok(resolved) => resolved,
+            Err(missing) => {
                 check_tenant(tenant)?;
-                let mut flight = Flight::new(tenant, *kind);
-                flight.add(codec, text, missed);
-                Box::pin(self.0.far(flight, text)).await?
+                let load = Load::new(tenant, *kind, now, vec![missing]);
+                let mut resolved = [ResolvedId::without(text, ResolveReason::NotFound)];
+                Box::pin(self.0.load(load, &[0], &mut resolved)).await?;
+                resolved[0]
             }
         };
-        self.0.count(resolution.reason, 1);
-        Ok(resolution)
+        self.0.count(resolved.reason, 1);
+        Ok(resolved)
     }
 
-    /// What texts stand for: one answer each, in order. One trip to the shared cache, and a query of
-    /// the map for every [`batch_max_in`](Settings::batch_max_in) ids.
+    /// Resolves a batch and returns one answer per text, in order. Takes one call of the shared cache,
+    /// and one query of the map for every [`batch_max_in`](ResolverSettings::batch_max_in) ids.
     ///
     /// # Errors
     /// [`ResolveError`]; more than [`MAX_BATCH`] texts are refused.
@@ -214,50 +211,49 @@ impl Resolver {
         &self,
         tenant: &str,
         texts: &[&'t str],
-    ) -> Result<Vec<Resolution<'t>>, ResolveError> {
+    ) -> Result<Vec<ResolvedId<'t>>, ResolveError> {
         self.resolve_batch_as(R::TYPE, R::codec(), tenant, texts).await
     }
 
-    /// [`resolve_batch`](Self::resolve_batch) for a type that only settings know.
+    /// Resolves a batch of a type that is known only at run time, as
+    /// [`resolve_batch`](Self::resolve_batch) does.
     ///
     /// # Errors
-    /// As there.
+    /// [`ResolveError`].
     pub async fn resolve_batch_as<'t>(
         &self,
         kind: ResourceType,
         codec: &Codec,
         tenant: &str,
         texts: &[&'t str],
-    ) -> Result<Vec<Resolution<'t>>, ResolveError> {
+    ) -> Result<Vec<ResolvedId<'t>>, ResolveError> {
         if texts.len() > MAX_BATCH {
             return Err(ResolveError::TooMany { asked: texts.len(), max: MAX_BATCH });
         }
-        let mut answers = Vec::with_capacity(texts.len());
-        let (mut places, mut missing) = (Vec::new(), Vec::new());
-        for (at, text) in texts.iter().enumerate() {
-            answers.push(self.0.near(&kind, codec, tenant, text).unwrap_or_else(|missed| {
-                places.push(at);
-                missing.push(missed);
-                Resolution::without(text, Reason::NotFound)
+        let now = Instant::now();
+        let mut resolved = Vec::with_capacity(texts.len());
+        let (mut positions, mut missing) = (Vec::new(), Vec::new());
+        for (position, text) in texts.iter().enumerate() {
+            let cached = self.0.resolve_in_l1(&kind, codec, tenant, text, now);
+            resolved.push(cached.unwrap_or_else(|id| {
+                positions.push(position);
+                missing.push(id);
+                ResolvedId::without(text, ResolveReason::NotFound)
             }));
         }
-        if !places.is_empty() {
-            // Before it is copied into a key for each of them.
+        if !missing.is_empty() {
             check_tenant(tenant)?;
-            let mut flight = Flight::new(tenant, kind);
-            for (at, missed) in places.iter().zip(missing) {
-                flight.add(codec, texts[*at], missed);
-            }
-            Box::pin(self.0.far_batch(flight, &places, &mut answers)).await?;
+            let load = Load::new(tenant, kind, now, missing);
+            Box::pin(self.0.load(load, &positions, &mut resolved)).await?;
         }
-        for alike in answers.chunk_by(|one, next| one.reason == next.reason) {
-            self.0.count(alike[0].reason, alike.len() as u64);
+        for same in resolved.chunk_by(|one, next| one.reason == next.reason) {
+            self.0.count(same[0].reason, same.len() as u64);
         }
-        Ok(answers)
+        Ok(resolved)
     }
 
-    /// Writes a binding in the caller's transaction. From here on this node believes in no absence
-    /// of the id. Call [`Registration::committed`] after the commit.
+    /// Writes a binding in the caller's transaction. From here on this node does not believe that the
+    /// id does not exist. Call [`Registration::committed`] after the commit.
     ///
     /// # Errors
     /// [`RegisterError`]; the caller should roll back.
@@ -269,9 +265,9 @@ impl Resolver {
     ) -> Result<Registration, RegisterError> {
         let begun = Registration::begin(self, binding);
         match map::register(map, connection, binding).await {
-            Ok(registered) => Ok(begun.found(registered)),
+            Ok(registered) => Ok(begun.written(registered)),
             Err(error) => {
-                // What the map refused is not there; what it did not answer may be.
+                // A binding that the map refused does not exist; after a store error it may.
                 if !matches!(error, RegisterError::Store(_)) {
                     begun.rolled_back();
                 }
@@ -280,159 +276,121 @@ impl Resolver {
         }
     }
 
-    /// Takes note of what happened to an id behind its back, in a repair of the map, say, and tells the
-    /// other nodes: whether it is there now. What the map says of it is looked up by whoever asks next,
-    /// and nothing that was known of it before is believed.
-    pub fn changed(&self, kind: ResourceType, tenant: &str, public: &str, there: bool) {
+    /// Invalidates an id whose row was changed without this resolver, for example by a repair of the
+    /// map, on this node and on the others. `live` tells whether the id is live now.
+    pub fn changed(&self, kind: ResourceType, tenant: &str, public: &str, live: bool) {
         let (Some(public), Ok(())) = (PublicId::stored(public), check_tenant(tenant)) else {
             return;
         };
-        let name = self.0.near.names.name(tenant, kind, public);
-        match there {
-            true => self.0.near.corrected(&name),
-            false => self.0.near.revoked(&name),
+        let l1 = self.0.l1();
+        let key = l1.keys.owned(tenant, kind, public);
+        match live {
+            true => l1.repaired(&key),
+            false => l1.revoked(&key),
         }
-        if let Some(teller) = &self.0.teller {
-            teller.tell_later(&name);
+        if let Some(invalidator) = &self.0.invalidator {
+            invalidator.changed(&key);
         }
     }
 }
 
 impl Inner {
-    /// Judges a text and looks it up here. Nobody else is asked.
+    fn l1(&self) -> &L1 {
+        &self.loader.l1
+    }
+
+    /// Validates a text and looks it up in L1.
+    ///
+    /// # Errors
+    /// The id, if L1 does not know it.
     #[inline]
-    fn near<'t>(
+    fn resolve_in_l1<'t>(
         &self,
         kind: &ResourceType,
         codec: &Codec,
         tenant: &str,
         text: &'t str,
-    ) -> Result<Resolution<'t>, Missed> {
+        now: Instant,
+    ) -> Result<ResolvedId<'t>, MissingId> {
         if !self.loader.settings.enabled {
-            return Ok(Resolution::without(text, Reason::Disabled));
+            return Ok(ResolvedId::without(text, ResolveReason::Disabled));
         }
-        if let Err(invalid) = codec.check(kind.prefix(), text) {
-            return Ok(Resolution::without(text, Reason::of(&invalid)));
-        }
-        let asked = self.near.names.asked(tenant, kind, text.as_bytes());
-        let id = self.near.get(&asked, self.limit())?;
-        Ok(Resolution { public_id: text, internal_id: Some(id), reason: Reason::HitL1 })
-    }
-
-    /// How old an answer may be, if that matters now.
-    #[inline]
-    fn limit(&self) -> Option<Duration> {
-        let deaf = self.middle.as_ref().is_some_and(|middle| !middle.hears());
-        deaf.then_some(UNHEARD)
-    }
-
-    async fn far<'t>(&self, flight: Flight, text: &'t str) -> Result<Resolution<'t>, ResolveError> {
-        let mut answers = [Resolution::without(text, Reason::NotFound)];
-        self.far_batch(flight, &[0], &mut answers).await?;
-        let [answer] = answers;
-        Ok(answer)
-    }
-
-    /// Finds the answers that are missing: where they belong, in the order of the flight.
-    async fn far_batch(
-        &self,
-        flight: Flight,
-        places: &[usize],
-        answers: &mut [Resolution<'_>],
-    ) -> Result<(), ResolveError> {
-        let mut answer = |at: usize, (internal_id, reason)| {
-            let asked = &mut answers[places[at]];
-            (asked.internal_id, asked.reason) = (internal_id, reason);
+        let validated = match codec.validate(kind.prefix(), text) {
+            Ok(validated) => validated,
+            Err(invalid) => return Ok(ResolvedId::without(text, ResolveReason::of(&invalid))),
         };
-        let flight = Arc::new(flight);
-        let (own, others) = self.take_off(&flight);
-        if !own.is_empty() {
-            flight.ended().await;
+        let key = self.l1().keys.borrowed(tenant, kind, text.as_bytes());
+        match self.l1().get(&key, now, self.max_age()) {
+            Some(cached) => Ok(ResolvedId::cached(text, cached)),
+            None => {
+                let (public, candidates) = (PublicId::checked(text), codec.candidates(validated));
+                Err(MissingId { public, candidates, hash: key.hash })
+            }
         }
-        for at in own {
-            answer(at, flight.found(at)?);
+    }
+
+    /// Returns how old an L1 answer may be; `None` while invalidations from other nodes arrive.
+    #[inline]
+    fn max_age(&self) -> Option<Duration> {
+        let unsubscribed = self.loader.l2.as_ref().is_some_and(|l2| !l2.is_subscribed());
+        unsubscribed.then_some(MAX_AGE_UNSUBSCRIBED)
+    }
+
+    /// Loads the ids that are missing and writes their answers to their positions in `resolved`.
+    async fn load(
+        &self,
+        load: Load,
+        positions: &[usize],
+        resolved: &mut [ResolvedId<'_>],
+    ) -> Result<(), ResolveError> {
+        let load = Arc::new(load);
+        let (own, joined) = self.start(&load);
+        let mut answer = |index: usize, result: LoadResult| {
+            let position = &mut resolved[positions[index]];
+            result.map(|(id, reason)| (position.internal_id, position.reason) = (id, reason))
+        };
+        for index in own {
+            answer(index, load.result(index).await)?;
         }
-        for (at, seat) in others {
-            let found = match seat {
-                Seat::Aboard(flight, place) => {
-                    flight.ended().await;
-                    flight.found(place)?
-                }
-                Seat::Arrived(Some(id)) => (Some(id), Reason::HitL1),
-                Seat::Arrived(None) => (None, Reason::NotFound),
+        for (index, joined) in joined {
+            let result = match joined {
+                Joined::InFlight(other, at) => other.result(at).await,
+                Joined::Cached(Some(id)) => Ok((Some(id), ResolveReason::HitL1)),
+                Joined::Cached(None) => Ok((None, ResolveReason::NotFound)),
             };
-            answer(at, found);
+            answer(index, result)?;
         }
         Ok(())
     }
 
-    /// Starts a flight for those of its ids that nobody else is looking up. Gives their places, and how
+    /// Starts a load of those ids that no other load is in flight for. Returns their indexes, and how
     /// the others get their answers.
-    fn take_off(&self, flight: &Arc<Flight>) -> (Vec<usize>, Vec<(usize, Seat)>) {
-        let (mut own, mut others) = (Vec::with_capacity(flight.wanted.len()), Vec::new());
-        let limit = self.limit();
-        let mut crew = Crew::new(Arc::clone(flight), Arc::clone(&self.near));
-        for at in 0..flight.wanted.len() {
-            match self.near.board(flight, at, limit) {
-                Ok(turn) => {
-                    crew.own.push(Own { at, turn });
-                    own.push(at);
-                }
-                Err(seat) => others.push((at, seat)),
+    fn start(&self, load: &Arc<Load>) -> (Vec<usize>, Vec<(usize, Joined)>) {
+        let (mut own, mut joined) = (Vec::with_capacity(load.ids.len()), Vec::new());
+        let max_age = self.max_age();
+        for index in 0..load.ids.len() {
+            match self.l1().start_load(load, index, max_age) {
+                Ok(()) => own.push(index),
+                Err(other) => joined.push((index, other)),
             }
         }
         if !own.is_empty() {
-            self.runtime.spawn(Arc::clone(&self.loader).load(crew));
+            let l1 = Arc::clone(&self.loader.l1);
+            let guard = LoadGuard::new(Arc::clone(load), l1, own.clone());
+            self.runtime.spawn(Arc::clone(&self.loader).run(guard));
         }
-        (own, others)
+        (own, joined)
     }
 
-    fn registered(&self, name: &Name) -> Word {
-        Word::Registered(name.to_text(), self.loader.settings.cache.revoking())
-    }
-
-    fn count(&self, reason: Reason, answers: u64) {
-        self.counts.get_or_init(Counts::new).of(reason).increment(answers);
+    fn count(&self, reason: ResolveReason, answers: u64) {
+        self.counters.get_or_init(Counters::new).of(reason).increment(answers);
     }
 }
 
-/// Made once: a hit should not have to look its counter up.
-struct Counts {
-    hit_l1: metrics::Counter,
-    hit_l2: metrics::Counter,
-    hit_db: metrics::Counter,
-    hit_fallback: metrics::Counter,
-    miss: metrics::Counter,
-    invalid: metrics::Counter,
-    disabled: metrics::Counter,
-}
-
-impl Counts {
-    fn new() -> Self {
-        let of =
-            |result: &'static str| metrics::counter!("semel_idresolve_total", "result" => result);
-        Self {
-            hit_l1: of("hit_l1"),
-            hit_l2: of("hit_l2"),
-            hit_db: of("hit_db"),
-            hit_fallback: of("hit_fallback"),
-            miss: of("miss"),
-            invalid: of("invalid"),
-            disabled: of("disabled"),
-        }
-    }
-
-    const fn of(&self, reason: Reason) -> &metrics::Counter {
-        match reason {
-            Reason::HitL1 => &self.hit_l1,
-            Reason::HitL2 => &self.hit_l2,
-            Reason::HitDb => &self.hit_db,
-            Reason::HitFallback => &self.hit_fallback,
-            Reason::NotFound => &self.miss,
-            Reason::InvalidFormat | Reason::PrefixMismatch => &self.invalid,
-            Reason::Disabled => &self.disabled,
-        }
-    }
+/// Returns up to a tenth less than `ttl`, at random, so that what was cached together does not expire
+/// together.
+fn jittered(ttl: Duration) -> Duration {
+    ttl.mul_f64(1.0 - fastrand::f64() / 10.0)
 }
 
 impl fmt::Debug for Resolver {

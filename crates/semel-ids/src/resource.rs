@@ -1,4 +1,4 @@
-//! What ids are of: resource types, and which prefix belongs to which.
+//! Resource types and their prefixes.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use crate::prefix::{InvalidPrefix, Prefix};
 /// Longest name of a resource type.
 pub const MAX_TYPE: usize = 32;
 
-/// A kind of thing that has public ids.
+/// A type of resource that has public ids.
 pub trait Resource: Send + Sync + 'static {
-    /// Its name in the map: `ORDER`. Two types with one prefix compile, and read each other's texts: add a
-    /// service's types to a [`Registry`] when it starts, which refuses that.
+    /// The name in the map (`ORDER`) and the prefix. Two types with the same prefix compile, and read
+    /// each other's texts: add a service's types to a [`Registry`] at start, which refuses that.
     const TYPE: ResourceType;
 
-    /// How its public ids are written. Default [`Codec::new`].
+    /// Returns the codec of its public ids. Default [`Codec::new`].
     fn codec() -> &'static Codec {
         static PLAIN: Codec = Codec::new();
         &PLAIN
     }
 }
 
-/// The name and the prefix of a kind of thing.
+/// The name and the prefix of a resource type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ResourceType {
     name: [u8; MAX_TYPE],
@@ -30,11 +30,11 @@ pub struct ResourceType {
 }
 
 impl ResourceType {
-    /// `name` is a capital, then at most 31 capitals, digits and underscores. In a constant, a bad
+    /// Creates a type. `name` is a capital, then at most 31 capitals, digits and underscores. In a constant, a bad
     /// name or prefix is a compile error.
     ///
     /// # Panics
-    /// If either is not what it should be; [`parse`](Self::parse) is for texts from outside.
+    /// If the name or the prefix is not valid; use [`parse`](Self::parse) for texts from outside.
     pub const fn new(name: &str, prefix: &str) -> Self {
         match Self::parse(name, prefix) {
             Ok(kind) => kind,
@@ -45,10 +45,10 @@ impl ResourceType {
         }
     }
 
-    /// The type with this name and prefix, as settings give them.
+    /// Creates a type from texts, such as settings.
     ///
     /// # Errors
-    /// [`InvalidResource`] says which of the two is not what it should be.
+    /// [`InvalidResource`] tells which of the two is not valid.
     pub const fn parse(name: &str, prefix: &str) -> Result<Self, InvalidResource> {
         let bytes = name.as_bytes();
         if !is_name(bytes) {
@@ -69,7 +69,7 @@ impl ResourceType {
         Ok(Self { name: stored, len, prefix })
     }
 
-    /// The name: `ORDER`.
+    /// Returns the name: `ORDER`.
     pub const fn name(&self) -> &str {
         match std::str::from_utf8(self.name_bytes()) {
             Ok(name) => name,
@@ -81,7 +81,7 @@ impl ResourceType {
         self.name.split_at(self.len as usize).0
     }
 
-    /// The prefix: `ord`.
+    /// Returns the prefix: `ord`.
     pub const fn prefix(&self) -> Prefix {
         self.prefix
     }
@@ -93,13 +93,13 @@ impl fmt::Debug for ResourceType {
     }
 }
 
-/// A name or a prefix that a resource type cannot have.
+/// Why a name and a prefix do not make a resource type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidResource {
-    /// The name.
+    /// The name is not valid.
     #[error("a resource type is a capital and at most 31 capitals, digits and underscores")]
     Name,
-    /// The prefix.
+    /// The prefix is not valid.
     #[error(transparent)]
     Prefix(#[from] InvalidPrefix),
 }
@@ -152,12 +152,12 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Nothing in it.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With [`SHIPPED`].
+    /// Creates a registry of [`SHIPPED`].
     pub fn shipped() -> Self {
         let mut registry = Self::new();
         for kind in SHIPPED {
@@ -182,29 +182,29 @@ impl Registry {
         }
     }
 
-    /// The type of this name.
+    /// Returns the type with this name.
     pub fn named(&self, name: &str) -> Option<ResourceType> {
         self.types.iter().find(|kind| kind.name() == name).copied()
     }
 
-    /// The type with this prefix.
+    /// Returns the type with this prefix.
     pub fn prefixed(&self, prefix: Prefix) -> Option<ResourceType> {
         self.types.iter().find(|kind| kind.prefix == prefix).copied()
     }
 
-    /// All of them, in the order in which they came.
+    /// Returns all types in the order of their registration.
     pub fn types(&self) -> &[ResourceType] {
         &self.types
     }
 }
 
-/// Two types want one name or prefix.
+/// The error for a name or prefix that another type has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted:?} cannot be added: {holder:?} is there; choose another name and prefix")]
 pub struct Taken {
-    /// Who came.
+    /// The type that was added.
     pub wanted: ResourceType,
-    /// Who is there.
+    /// The type that has the name or prefix.
     pub holder: ResourceType,
 }
 

@@ -1,5 +1,4 @@
-//! How a resolver behaves. Names and defaults are those that services of this kind have in their
-//! files already, in snake case or camel case.
+//! Settings of a resolver. Names are accepted in snake case and in camel case.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,17 +7,17 @@ use jiff::{Span, SpanRelativeTo};
 use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Longer than any lookup takes.
+/// Upper bound of the time that a lookup takes.
 const LOOKUP: Duration = Duration::from_secs(30);
 
-/// Longer than anybody means: a century.
+/// Upper bound of every configured time: a century.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Settings of a [`Resolver`](crate::Resolver).
 ///
 /// ```
 /// use std::time::Duration;
-/// use semel_ids::Settings;
+/// use semel_ids::ResolverSettings;
 ///
 /// let settings: Settings =
 ///     serde_json::from_str(r#"{ "batchMaxIn": 100, "cache": { "negativeTtl": "PT10S" } }"#)?;
@@ -29,22 +28,22 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// Whether anything is resolved at all; if not, every answer is
-    /// [`Disabled`](crate::Reason::Disabled). Default yes.
+pub struct ResolverSettings {
+    /// Whether ids are resolved; if not, every answer is
+    /// [`Disabled`](crate::ResolveReason::Disabled). Default `true`.
     pub enabled: bool,
-    /// Whether business tables are asked for what the map does not know. Default no: while it is on,
-    /// there are two sources of truth.
+    /// Whether ids that are not in the map are looked up in business tables. Default `false`: while it
+    /// is `true`, there are two sources of truth.
     #[serde(alias = "fallbackToBizTable")]
     pub fallback_to_biz_table: bool,
-    /// Ids in one query of the map. Default 200.
+    /// Most ids in one query of the map. Default 200.
     #[serde(alias = "batchMaxIn")]
     pub batch_max_in: usize,
-    /// What is remembered, and for how long.
+    /// The caches.
     pub cache: CacheSettings,
 }
 
-impl Default for Settings {
+impl Default for ResolverSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -55,26 +54,25 @@ impl Default for Settings {
     }
 }
 
-/// What a resolver remembers, and for how long. Every time is an upper limit: up to a tenth is taken
-/// off by chance, so that what was learned together is not forgotten together. Longer than a century is
-/// a century.
+/// Settings of the caches. Every TTL is an upper bound: a random part of up to a tenth is taken off, so
+/// that entries which were written together do not expire together. The longest TTL is a century.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheSettings {
-    /// Known ids, in this process. Default 10 minutes.
+    /// TTL of ids that exist, in this process. Default 10 minutes.
     #[serde(alias = "l1Ttl", deserialize_with = "duration")]
     pub l1_ttl: Duration,
-    /// Ids that are not there, in this process and in the shared cache. Default 30 seconds.
+    /// TTL of ids that do not exist, in this process and in the shared cache. Default 30 seconds.
     #[serde(alias = "negativeTtl", deserialize_with = "duration")]
     pub negative_ttl: Duration,
-    /// Known ids in this process at most; about a tenth of that, and 1,000 at least, of those that are not
-    /// there, in a space of their own. Default 100,000.
+    /// Most ids that exist, in this process. Ids that do not exist have a cache of their own, of a tenth
+    /// of this size and at least 1,000. Default 100,000.
     #[serde(alias = "l1MaxSize")]
     pub l1_max_size: u64,
-    /// Whether the shared cache is used, where there is one. Default yes.
+    /// Whether the shared cache is used, where there is one. Default `true`.
     #[serde(alias = "l2Enabled")]
     pub l2_enabled: bool,
-    /// Known ids, in the shared cache. Default 30 minutes.
+    /// TTL of ids that exist, in the shared cache. Default 30 minutes.
     #[serde(alias = "l2Ttl", deserialize_with = "duration")]
     pub l2_ttl: Duration,
 }
@@ -92,18 +90,18 @@ impl Default for CacheSettings {
 }
 
 impl CacheSettings {
-    /// How long after a registration's commit another node may still say that the id is not there,
-    /// if every message between them is lost: an absence may have been learned just before the
-    /// commit, written to the shared cache, and copied from there just before it ran out. Somebody may
-    /// also have revoked the id in vain before it was there: that is believed for 30 seconds at least.
+    /// Returns how long after a registration's commit another node may still answer that the id does
+    /// not exist, if every message is lost: an absence may have been read just before the commit,
+    /// written to the shared cache, and copied from there just before it expired. The announcement of a
+    /// revocation that found no row counts as an absence of 30 seconds or more.
     ///
-    /// The registering node knows at once; others do as soon as they are told.
+    /// The registering node sees the id at once, the others when they receive the message.
     pub fn absence_bound(&self) -> Duration {
         let shared = if self.l2_enabled { self.revoking() } else { Duration::ZERO };
         shared.saturating_add(self.negative_ttl)
     }
 
-    /// These, with every time one that can be added to a clock's.
+    /// Returns the settings with every TTL limited, so that it can be added to an `Instant`.
     pub(crate) fn within_reason(mut self) -> Self {
         for time in [&mut self.l1_ttl, &mut self.negative_ttl, &mut self.l2_ttl] {
             *time = (*time).min(LONGEST);
@@ -111,15 +109,14 @@ impl CacheSettings {
         self
     }
 
-    /// How long it is believed that an id was revoked. It comes back by a repair only, which has its
-    /// own word, so that this may be as long as anything. It is longer than what a registration takes
-    /// away, however late.
+    /// Returns the TTL of a revocation in the shared cache: at least that of an entry from before, and
+    /// longer than the absences that a delayed registration removes.
     pub(crate) fn revoked(&self) -> Duration {
         self.l2_ttl.max(self.revoking().saturating_mul(3))
     }
 
-    /// How long it is believed that an id is about to be revoked: until absences from before, and
-    /// lookups that saw it live, have ended.
+    /// Returns the TTL of the announcement of a revocation: until lookups that saw the live row have
+    /// ended.
     pub(crate) fn revoking(&self) -> Duration {
         self.negative_ttl.max(LOOKUP)
     }
@@ -169,14 +166,18 @@ mod tests {
     #[test]
     fn the_names_and_defaults_are_those_that_services_have() {
         let minutes = |count: u64| Duration::from_secs(60 * count);
-        let Settings { enabled, fallback_to_biz_table, batch_max_in, cache } = Settings::default();
+        let ResolverSettings { enabled, fallback_to_biz_table, batch_max_in, cache } =
+            ResolverSettings::default();
         assert_eq!((enabled, fallback_to_biz_table, batch_max_in), (true, false, 200));
         let CacheSettings { l1_ttl, negative_ttl, l1_max_size, l2_enabled, l2_ttl } = cache;
         assert_eq!((l1_ttl, l2_ttl, negative_ttl), (minutes(10), minutes(30), minutes(1) / 2));
         assert_eq!((l1_max_size, l2_enabled), (100_000, true));
-        let said: Settings = serde_json::from_str(SAID).unwrap();
-        assert_eq!(said, Settings::default());
-        assert_eq!(serde_json::from_str::<Settings>("{}").unwrap(), Settings::default());
+        let said: ResolverSettings = serde_json::from_str(SAID).unwrap();
+        assert_eq!(said, ResolverSettings::default());
+        assert_eq!(
+            serde_json::from_str::<ResolverSettings>("{}").unwrap(),
+            ResolverSettings::default()
+        );
     }
 
     #[test]
@@ -205,12 +206,18 @@ mod tests {
             l2_enabled: false,
             l2_ttl: Duration::from_secs(180),
         };
-        let wanted =
-            Settings { enabled: false, fallback_to_biz_table: true, batch_max_in: 7, cache };
+        let wanted = ResolverSettings {
+            enabled: false,
+            fallback_to_biz_table: true,
+            batch_max_in: 7,
+            cache,
+        };
         for text in [camel, snake] {
-            assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), wanted);
+            assert_eq!(serde_json::from_str::<ResolverSettings>(&text).unwrap(), wanted);
         }
-        assert!(serde_json::from_str::<Settings>(r#"{ "batchMax": 1 }"#).is_err());
-        assert!(serde_json::from_str::<Settings>(r#"{ "cache": { "l1": "1s" } }"#).is_err());
+        assert!(serde_json::from_str::<ResolverSettings>(r#"{ "batchMax": 1 }"#).is_err());
+        assert!(
+            serde_json::from_str::<ResolverSettings>(r#"{ "cache": { "l1": "1s" } }"#).is_err()
+        );
     }
 }

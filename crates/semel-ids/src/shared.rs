@@ -1,10 +1,9 @@
-//! What nodes share besides the map: a cache in the middle (L2), and news of what changed.
+//! L2: the cache that nodes share, and the invalidations that they publish to each other.
 //!
-//! **Readers fill gaps, writers take away.** Whoever looked an id up may only write where nothing is.
-//! Whoever registered one takes its absence away; whoever revoked one writes that it is absent, over
-//! whatever is there; whoever mended the map takes whatever is there away. Nobody but a reader, who has
-//! just seen it in the map, ever writes that an id is there. So neither a slow reader nor a writer whose
-//! word comes late can bring back what another took away.
+//! **Readers fill the cache, writers only invalidate.** A reader writes what it read in the map, and only
+//! into an empty slot. A registration removes an absence, a revocation writes an absence over whatever
+//! is there, and a repair removes whatever is there. So neither a slow reader nor a delayed writer can
+//! bring back what another has removed.
 
 use std::time::Duration;
 
@@ -13,84 +12,84 @@ use ulid::Ulid;
 
 /// What the cache holds under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
-    /// Nothing.
+pub enum CacheSlot {
+    /// No entry.
     Empty,
-    /// The id is known and stands for this.
+    /// The id exists and stands for this internal id.
     Known(Ulid),
-    /// The id is known not to be there.
+    /// The id does not exist.
     Absent,
-    /// Something that cannot be read.
+    /// An entry that cannot be read.
     Damaged,
 }
 
-/// An entry that must not stay.
+/// An entry to be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
-    /// `tenant:TYPE:publicId`.
+pub struct CorruptEntry {
+    /// The key: `tenant:TYPE:publicId`.
     pub key: String,
-    /// What it says, which is not what the public id says; `None` if it cannot be read.
+    /// The internal id in the entry, which is not the one that the public id encodes; `None` if the
+    /// entry cannot be read.
     pub says: Option<Ulid>,
 }
 
-/// What a reader found.
+/// An entry to be written into an empty slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// `tenant:TYPE:publicId`.
+pub struct CacheFill {
+    /// The key: `tenant:TYPE:publicId`.
     pub key: String,
-    /// The id it stands for; `None` says that it is not there.
+    /// The internal id; `None` if the public id does not exist.
     pub internal: Option<Ulid>,
-    /// How long this may be believed.
+    /// How long the entry lives.
     pub ttl: Duration,
 }
 
-/// What other nodes say.
+/// A message from another node. Ids are given by their keys (`tenant:TYPE:publicId`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// These ids (`tenant:TYPE:publicId`) are there now.
+pub enum Invalidation {
+    /// These ids were registered.
     Registered(Vec<String>),
-    /// These ids count no more.
+    /// These ids were revoked, or are about to be.
     Revoked(Vec<String>),
-    /// Whatever was known of these ids may be wrong: only the map knows.
-    Corrected(Vec<String>),
-    /// Nothing, but the line works.
-    Pulse,
+    /// The map's rows of these ids were changed by a repair.
+    Repaired(Vec<String>),
+    /// Nothing changed; the subscription works.
+    Heartbeat,
 }
 
-/// A cache that several nodes share, and a line between them.
-pub trait Shared: Send + Sync + 'static {
-    /// Reads: one answer per key (`tenant:TYPE:publicId`), in order, in one round trip.
-    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<Slot>>>;
+/// A cache that several nodes share, with a channel between them.
+pub trait SharedCache: Send + Sync + 'static {
+    /// Returns one slot per key (`tenant:TYPE:publicId`), in order, with one call of the server.
+    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<CacheSlot>>>;
 
-    /// Writes what was found, where nothing is.
-    fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>>;
+    /// Writes entries into those of their slots that are empty.
+    fn fill<'a>(&'a self, fills: &'a [CacheFill]) -> BoxFuture<'a, Result<()>>;
 
-    /// These ids are there now: takes their absences away, and tells the other nodes. An absence has
-    /// at most `absences` left to live; one that has more is a revocation, and stays.
+    /// Removes the absences of ids that were registered, and publishes [`Invalidation::Registered`].
+    /// An absence that lives longer than `absences` is a revocation, and stays.
     fn registered<'a>(
         &'a self,
         keys: &'a [String],
         absences: Duration,
     ) -> BoxFuture<'a, Result<()>>;
 
-    /// These ids count no more: says so for `ttl`, over whatever is there, and tells the other nodes.
-    /// An absence that has longer to live stays as it is.
+    /// Writes absences for `ttl` over whatever is there, and publishes [`Invalidation::Revoked`]. An
+    /// absence that lives longer stays as it is.
     fn revoked<'a>(&'a self, keys: &'a [String], ttl: Duration) -> BoxFuture<'a, Result<()>>;
 
-    /// What the map says of these ids was mended: takes whatever is there away, revocations too, and
-    /// tells the other nodes.
-    fn corrected<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>>;
+    /// Removes whatever is there, also revocations, and publishes [`Invalidation::Repaired`].
+    fn repaired<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>>;
 
-    /// Clears entries away that are still as wrong as they were.
-    fn clear<'a>(&'a self, wrong: &'a [Wrong]) -> BoxFuture<'a, Result<()>>;
+    /// Removes those entries that are still corrupt in the same way.
+    fn clear<'a>(&'a self, corrupt: &'a [CorruptEntry]) -> BoxFuture<'a, Result<()>>;
 
-    /// Listens to the other nodes.
-    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn News>>>;
+    /// Subscribes to what the other nodes publish.
+    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn Invalidations>>>;
 }
 
-/// A line from the other nodes.
-pub trait News: Send {
-    /// What comes next. Says [`Heard::Pulse`] at least every second while the line works, so that
-    /// silence can be told from quiet. After an error it is not used again.
-    fn next(&mut self) -> BoxFuture<'_, Result<Heard>>;
+/// A subscription to the other nodes' invalidations.
+pub trait Invalidations: Send {
+    /// Returns the next message, and [`Invalidation::Heartbeat`] at least every second while the
+    /// subscription works. After an error it is not called again.
+    fn next(&mut self) -> BoxFuture<'_, Result<Invalidation>>;
 }

@@ -1,8 +1,8 @@
-//! Ids in columns: typed ids as 16 bytes, public ids as text.
+//! SQL columns of ids: typed ids as 16 bytes, public ids as text.
 //!
 //! A column of text is not read as an id, even if 16 characters are in it. A [`PublicId`] can be
-//! written and not read: which texts are one is its codec's to say, so read a `String` and parse it,
-//! or keep the bytes and let a [`TypedId`] show them.
+//! written and not read: only its codec can validate it, so read a `String` and parse it,
+//! or store the bytes and display them as a [`TypedId`].
 
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;

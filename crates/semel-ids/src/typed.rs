@@ -1,4 +1,4 @@
-//! Ids that know what they are of.
+//! Ids with their resource type in the Rust type.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::codec::{InvalidPublicId, PublicId};
 use crate::prefix::Prefix;
 use crate::resource::Resource;
 
-/// The id of a `R`: shown, parsed and serialised as its public id, stored as 16 bytes.
+/// The id of an `R`: displayed, parsed and serialised as its public id, stored as 16 bytes.
 ///
 /// ```
 /// use semel_ids::{TypedId, resource};
@@ -31,45 +31,45 @@ pub struct TypedId<R> {
 }
 
 impl<R: Resource> TypedId<R> {
-    /// The `R` with this internal id.
+    /// Creates the id of the `R` with this internal id.
     pub const fn new(id: Ulid) -> Self {
         Self { id, of: PhantomData }
     }
 
-    /// The internal id.
+    /// Returns the internal id.
     pub const fn ulid(self) -> Ulid {
         self.id
     }
 
-    /// The internal id as it is stored: 16 bytes, big endian.
+    /// Returns the internal id as stored: 16 bytes, big endian.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.id.to_bytes()
     }
 
-    /// The public id.
+    /// Returns the public id.
     pub fn public(self) -> PublicId {
         R::codec().encode(R::TYPE.prefix(), self.id)
     }
 }
 
-/// A text that is not the public id of the type that was asked for.
+/// Why a text is not a public id of the expected type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidId {
-    /// It is no public id.
+    /// The text is not a public id.
     #[error(transparent)]
     Format(#[from] InvalidPublicId),
-    /// It is the id of something else.
+    /// The text is a public id of another type.
     #[error("this is the id of another kind of thing: it begins with `{found}_`, not `{wanted}_`")]
     Prefix {
-        /// What it begins with.
+        /// The prefix of the text.
         found: Prefix,
-        /// What it should begin with.
+        /// The expected prefix.
         wanted: Prefix,
     },
 }
 
-/// A text says which id it is, except under several hiding keys: then only the map knows, and this reads
-/// it under the first, as [`Codec::hiding_time`](crate::Codec::hiding_time) explains. Resolve such texts.
+/// Decodes a public id. With several hiding keys only the map knows which one encoded it, and this uses
+/// the first, as [`Codec::hiding_time`](crate::Codec::hiding_time) explains. Resolve such texts.
 impl<R: Resource> FromStr for TypedId<R> {
     type Err = InvalidId;
 

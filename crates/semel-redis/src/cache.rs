@@ -1,4 +1,5 @@
-//! The cache that the nodes of a resolver of public ids share (L2), and the news between them.
+//! The cache that the nodes of a resolver of public ids share (L2), and the invalidations that they
+//! publish.
 //!
 //! A cache is asked before the map and may be away: every call ends within
 //! [`CacheBuilder::timeout`], with an answer or an error, and nothing is repeated. What entries mean
@@ -14,12 +15,12 @@
 //! # Clusters
 //!
 //! Every call takes at most one trip to each node that has some of the keys, and all trips are made
-//! at once. News is published on the node that has the entry, after the entry is changed, and the
-//! nodes of the cluster pass it on among themselves. Where they cannot reach each other, a listener
+//! at once. Invalidations are published on the node that has the entry, after the entry is changed, and the
+//! nodes of the cluster pass them on among themselves. Where they cannot reach each other, a listener
 //! misses what is said on the other side although its own node answers; entries then live as long as
 //! their TTL.
 
-mod news;
+mod invalidations;
 mod settings;
 mod value;
 
@@ -30,10 +31,12 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use semel_core::store::{BoxFuture, Error, ErrorKind, Result};
-use semel_ids::shared::{News, Note, Shared, Slot, Wrong};
+use semel_ids::shared::{CacheFill, CacheSlot, CorruptEntry, Invalidations, SharedCache};
 use ulid::Ulid;
 
 pub use settings::CacheBuilder;
+
+use invalidations::Subscription;
 
 use crate::error::{Effect, Failure, unexpected};
 use crate::script::{By, Call, Script};
@@ -91,9 +94,9 @@ impl RedisCache {
         Self::builder().open(url)
     }
 
-    /// How many messages on the channel of news could not be read. They are counted as
-    /// `semel_idresolve_news_unreadable_total` as well.
-    pub fn unreadable_news(&self) -> u64 {
+    /// Returns how many invalidations could not be read. They are counted as
+    /// `semel_idresolve_unreadable_invalidations_total` as well.
+    pub fn unreadable_invalidations(&self) -> u64 {
         self.0.unreadable.load(Ordering::Relaxed)
     }
 }
@@ -127,7 +130,7 @@ impl Inner {
         }
     }
 
-    async fn get(&self, keys: &[&str]) -> Result<Vec<Slot>> {
+    async fn get(&self, keys: &[&str]) -> Result<Vec<CacheSlot>> {
         let failed = |failure: Failure| failure.during("get", Effect::Reads);
         let transport = self.transport().await.map_err(failed)?;
         let Transport::Single(link) = transport else {
@@ -148,7 +151,7 @@ impl Inner {
         values.iter().map(slot).collect()
     }
 
-    async fn get_spread(&self, transport: &Transport, keys: &[&str]) -> Result<Vec<Slot>> {
+    async fn get_spread(&self, transport: &Transport, keys: &[&str]) -> Result<Vec<CacheSlot>> {
         let names = self.names(keys.iter().copied());
         let command = |at: usize| {
             let mut command = redis::cmd("GET");
@@ -159,14 +162,14 @@ impl Inner {
         let answers = self.spread.send(transport, &batch).await.into_iter();
         let slots = answers.map(|answer| match answer {
             Ok(value) => slot(&value),
-            Err(Failure::Refused(error)) if error.code() == "WRONGTYPE" => Ok(Slot::Damaged),
+            Err(Failure::Refused(error)) if error.code() == "WRONGTYPE" => Ok(CacheSlot::Damaged),
             Err(failure) => Err(failure.during("get", Effect::Reads)),
         });
         slots.collect()
     }
 
     /// Writes what a reader found, where nothing is.
-    async fn fill(&self, notes: &[Note]) -> Result<()> {
+    async fn fill(&self, notes: &[CacheFill]) -> Result<()> {
         let names = self.names(notes.iter().map(|note| &*note.key));
         let command = |at: usize| {
             let mut command = set(&names[at], notes[at].internal, notes[at].ttl);
@@ -183,7 +186,8 @@ impl Inner {
             let args: &[&[u8]] = &[absences.as_bytes()];
             Call { script: &APPEAR, key: &names[at], args }.command(By::Source)
         };
-        let told = |of: &[usize]| self.publish(news::registered(of.iter().map(|at| &*keys[*at])));
+        let told =
+            |of: &[usize]| self.publish(invalidations::registered(of.iter().map(|at| &*keys[*at])));
         self.each("tell", &names, &command, &told).await
     }
 
@@ -194,18 +198,20 @@ impl Inner {
             let args: &[&[u8]] = &[absent.as_bytes(), ttl.as_bytes()];
             Call { script: &REVOKE, key: &names[at], args }.command(By::Source)
         };
-        let told = |of: &[usize]| self.publish(news::revoked(of.iter().map(|at| &*keys[*at])));
+        let told =
+            |of: &[usize]| self.publish(invalidations::revoked(of.iter().map(|at| &*keys[*at])));
         self.each("tell", &names, &command, &told).await
     }
 
-    async fn corrected(&self, keys: &[String]) -> Result<()> {
+    async fn repaired(&self, keys: &[String]) -> Result<()> {
         let names = self.names(keys.iter().map(String::as_str));
         let command = |at: usize| {
             let mut command = redis::cmd("DEL");
             command.arg(&names[at]);
             command
         };
-        let told = |of: &[usize]| self.publish(news::corrected(of.iter().map(|at| &*keys[*at])));
+        let told =
+            |of: &[usize]| self.publish(invalidations::repaired(of.iter().map(|at| &*keys[*at])));
         self.each("tell", &names, &command, &told).await
     }
 
@@ -237,7 +243,7 @@ impl Inner {
         answers.into_iter().try_for_each(|answer| answer.map(drop)).map_err(failed)
     }
 
-    async fn clear(&self, wrong: &[Wrong]) -> Result<()> {
+    async fn clear(&self, wrong: &[CorruptEntry]) -> Result<()> {
         let names = self.names(wrong.iter().map(|one| &*one.key));
         let says: Vec<Vec<u8>> = wrong.iter().map(|one| says(one).into_bytes()).collect();
         // By its text, so that a server that has not seen it needs no second trip: it is short, and
@@ -248,15 +254,15 @@ impl Inner {
         self.each("clear", &names, &command, &|_| Vec::new()).await
     }
 
-    async fn listen(&self) -> Result<Box<dyn News>> {
+    async fn listen(&self) -> Result<Box<dyn Invalidations>> {
         let line = listen::subscribe(&self.settings.nodes, SUBSCRIBING, &self.channel).await?;
         let unreadable = Arc::clone(&self.unreadable);
-        Ok(Box::new(news::Line::new(line, self.pong_timeout, unreadable)))
+        Ok(Box::new(Subscription::new(line, self.pong_timeout, unreadable)))
     }
 }
 
-impl Shared for RedisCache {
-    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<Slot>>> {
+impl SharedCache for RedisCache {
+    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<CacheSlot>>> {
         Box::pin(async move {
             if keys.is_empty() {
                 return Ok(Vec::new());
@@ -265,7 +271,7 @@ impl Shared for RedisCache {
         })
     }
 
-    fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>> {
+    fn fill<'a>(&'a self, notes: &'a [CacheFill]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if notes.is_empty() {
                 return Ok(());
@@ -296,16 +302,16 @@ impl Shared for RedisCache {
         })
     }
 
-    fn corrected<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
+    fn repaired<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if keys.is_empty() {
                 return Ok(());
             }
-            self.0.within("tell", Effect::Writes, self.0.corrected(keys)).await
+            self.0.within("tell", Effect::Writes, self.0.repaired(keys)).await
         })
     }
 
-    fn clear<'a>(&'a self, wrong: &'a [Wrong]) -> BoxFuture<'a, Result<()>> {
+    fn clear<'a>(&'a self, wrong: &'a [CorruptEntry]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if wrong.is_empty() {
                 return Ok(());
@@ -314,13 +320,13 @@ impl Shared for RedisCache {
         })
     }
 
-    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn News>>> {
+    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn Invalidations>>> {
         Box::pin(self.0.listen())
     }
 }
 
 /// The entry as it was read; nothing if it could not be.
-fn says(wrong: &Wrong) -> String {
+fn says(wrong: &CorruptEntry) -> String {
     wrong.says.map_or_else(String::new, |id| value::write(Some(id)))
 }
 
@@ -335,9 +341,9 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).clamp(1, 1 << 50)
 }
 
-fn slot(entry: &Value) -> Result<Slot> {
+fn slot(entry: &Value) -> Result<CacheSlot> {
     if *entry == Value::Nil {
-        return Ok(Slot::Empty);
+        return Ok(CacheSlot::Empty);
     }
     reply::bytes(entry).map(value::read).ok_or_else(|| unexpected("get", entry))
 }

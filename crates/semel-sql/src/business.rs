@@ -7,13 +7,13 @@
 //! ```no_run
 //! # async fn example(pool: semel_sql::sqlx::SqlitePool, store: semel_sql::sqlite::SqliteStore)
 //! # -> semel_core::store::Result<()> {
-//! use semel_ids::migration::{FileCheckpoint, Migration};
+//! use semel_ids::migration::{FileCheckpoint, MapMigration};
 //! use semel_ids::resource::Order;
 //! use semel_sql::business::Layout;
 //! use semel_sql::sqlite::SqliteTable;
 //!
 //! let orders = SqliteTable::open(pool, Layout::new("orders")).await?;
-//! let moving = Migration::of::<Order>(&store, &orders).rows_per_second(20_000);
+//! let moving = MapMigration::of::<Order>(&store, &orders).rows_per_second(20_000);
 //! let filled = moving.backfill(&FileCheckpoint::new("orders.json"), |now| eprintln!("{now}")).await?;
 //! let verified = moving.verify(|now| eprintln!("{now}")).await?;
 //! println!("{filled}\n{verified}");
@@ -25,7 +25,7 @@ mod inspection;
 mod names;
 
 use semel_core::store::{Error, ErrorKind, Result};
-use semel_ids::migration::{BusinessRow, Cursor, Field, Page};
+use semel_ids::migration::{BusinessRow, Field, TableCursor, TablePage};
 
 pub use inspection::Inspection;
 #[cfg(feature = "postgres")]
@@ -45,7 +45,7 @@ pub(crate) struct Placed {
 ///
 /// # Errors
 /// `Misconfigured` if the key is not unique just where a page ends: rows would be passed over.
-pub(crate) fn page(mut placed: Vec<Placed>, limit: u32) -> Result<Page> {
+pub(crate) fn page(mut placed: Vec<Placed>, limit: u32) -> Result<TablePage> {
     let limit = limit as usize;
     let mut next = None;
     if placed.len() > limit {
@@ -59,9 +59,9 @@ pub(crate) fn page(mut placed: Vec<Placed>, limit: u32) -> Result<Page> {
             );
             return Err(Error::new(ErrorKind::Misconfigured, "read the business table", text));
         }
-        next = last.map(Cursor::new);
+        next = last.map(TableCursor::new);
     }
-    Ok(Page { rows: placed.into_iter().map(|placed| placed.row).collect(), next })
+    Ok(TablePage { rows: placed.into_iter().map(|placed| placed.row).collect(), next })
 }
 
 /// Of the rows that a database found, those that have these very ids. A collation may have called
@@ -79,7 +79,7 @@ pub(crate) fn exactly(
 }
 
 /// A cursor that this table did not make.
-pub(crate) fn foreign_cursor(cursor: &Cursor) -> Error {
+pub(crate) fn foreign_cursor(cursor: &TableCursor) -> Error {
     let text = format!("{:?} is no place in this table; begin anew", cursor.as_str());
     Error::new(ErrorKind::Misconfigured, "read the business table", text)
 }
@@ -119,10 +119,10 @@ mod tests {
     fn a_page_knows_whether_another_follows() {
         let rows = |keys: &[&str]| keys.iter().map(|key| placed(key)).collect::<Vec<_>>();
         let full = page(rows(&["1", "2", "3"]), 2).expect("a page");
-        assert_eq!((full.rows.len(), full.next), (2, Some(Cursor::new("2"))));
+        assert_eq!((full.rows.len(), full.next), (2, Some(TableCursor::new("2"))));
         let last = page(rows(&["1", "2"]), 2).expect("a page");
         assert_eq!((last.rows.len(), last.next), (2, None));
-        assert_eq!(page(Vec::new(), 2).expect("a page"), Page::default());
+        assert_eq!(page(Vec::new(), 2).expect("a page"), TablePage::default());
         let error = page(rows(&["1", "2", "2"]), 2).expect_err("not unique");
         assert!(error.to_string().contains("unique"), "{error}");
     }

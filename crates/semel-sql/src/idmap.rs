@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use semel_core::store::Result;
-use semel_ids::map::{Binding, Inserted, Place, Row};
+use semel_ids::map::{Binding, Inserted, MapKey, MapRow};
 use ulid::Ulid;
 
 use crate::error::corrupt_map;
@@ -159,11 +159,11 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    pub(crate) fn row(self, operation: &'static str) -> Result<Row> {
+    pub(crate) fn row(self, operation: &'static str) -> Result<MapRow> {
         let Self { tenant, public, internal, status } = self;
         let internal: [u8; 16] =
             internal.try_into().map_err(|_| corrupt_map(operation, "internal_id"))?;
-        Ok(Row { tenant, public, internal: Ulid::from_bytes(internal), live: status == LIVE })
+        Ok(MapRow { tenant, public, internal: Ulid::from_bytes(internal), live: status == LIVE })
     }
 }
 
@@ -182,7 +182,7 @@ pub(crate) enum Window<'a> {
 
 impl<'a> Window<'a> {
     /// `None` if no row can match.
-    pub(crate) fn of(tenant: Option<&'a str>, after: Option<&'a Place>) -> Option<Self> {
+    pub(crate) fn of(tenant: Option<&'a str>, after: Option<&'a MapKey>) -> Option<Self> {
         let Some(tenant) = tenant else {
             return Some(after.map_or(Window::All, |at| Window::After(&at.tenant, &at.public)));
         };

@@ -8,7 +8,7 @@ use semel_core::store::Result;
 use semel_core::testing::failpoint;
 use semel_ids::map::IdMap;
 use semel_ids::migration::{
-    Backfilled, BusinessTable, Checkpoint, FileCheckpoint, Migration, Saved,
+    Backfilled, BusinessTable, Checkpoint, FileCheckpoint, MapMigration, Saved,
 };
 use semel_ids::resource::Order;
 use serde::{Deserialize, Serialize};
@@ -73,7 +73,7 @@ impl table::Visitor for Fill {
     async fn visit<M: IdMap, T: BusinessTable>(self, map: M, table: T) -> Result<()> {
         let Settings { checkpoint, batch, .. } = self.0;
         let checkpoint = Mortal(FileCheckpoint::new(checkpoint));
-        let moving = Migration::of::<Order>(&map, &table).batch(batch);
+        let moving = MapMigration::of::<Order>(&map, &table).batch(batch);
         moving.backfill(&checkpoint, |progress| say(&Said::from(progress.report))).await?;
         Ok(())
     }

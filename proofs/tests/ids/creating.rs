@@ -13,7 +13,7 @@ use semel_core::{
 };
 use semel_ids::create::{CreateError, CreateExt as _};
 use semel_ids::resource::{Order, Payment, Sku};
-use semel_ids::{Reason, TypedId};
+use semel_ids::{ResolveReason, TypedId};
 use semel_proofs::effects::{self, Effect};
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +73,7 @@ async fn a_thing_is_made_once_with_its_id_its_row_and_its_event<S: Whole>() {
     let id = first.id().expect("made");
     assert_eq!(first.execution().value(), Some(&Made { order: id, cents: 5 }));
     assert!(!first.execution().replayed());
-    assert_eq!(reason(&node, id).await, Reason::HitL1, "known as soon as it is made");
+    assert_eq!(reason(&node, id).await, ResolveReason::HitL1, "known as soon as it is made");
     let again = create().run(|making| make(making, false)).await.expect("replayed");
     assert!(again.execution().replayed());
     assert_eq!((again.id(), again.execution().value()), (Some(id), first.execution().value()));
@@ -104,7 +104,7 @@ async fn a_failure_leaves_no_id_and_the_retry_has_the_same<S: Whole>() {
         assert_eq!(made.is_err(), fails);
         let id = told.recv().expect("the work ran");
         assert_eq!(scene.is_mapped(id).await, !fails, "mapped if and only if it was made");
-        assert_eq!(reason(&node, id).await == Reason::NotFound, fails);
+        assert_eq!(reason(&node, id).await == ResolveReason::NotFound, fails);
         seen.push(id);
     }
     assert!(seen.iter().all(|id| *id == seen[0]), "the same id in every attempt: {seen:?}");
@@ -276,7 +276,7 @@ async fn a_thing_is_made_in_a_transaction_that_a_door_has_opened<S: Whole>() {
     let Served::Executed { answer: Some(id), .. } = serve(false).await else {
         panic!("the second attempt runs")
     };
-    assert_eq!(reason(&node, id).await, Reason::HitL1, "known as soon as it is made");
+    assert_eq!(reason(&node, id).await, ResolveReason::HitL1, "known as soon as it is made");
     let Served::Replayed { outcome, .. } = serve(false).await else { panic!("it was made") };
     assert_eq!(outcome.body(), id.to_string().as_bytes());
     assert_eq!(outcome.reference().map(|it| it.as_str()), Some(&*id.to_string()));

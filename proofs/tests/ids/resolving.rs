@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_ids::Reason;
+use semel_ids::ResolveReason;
 use semel_ids::resource::Order;
 use semel_testkit::proxy::Direction;
 
@@ -24,20 +24,23 @@ async fn every_level_answers_what_the_map_says<S: Whole>() {
     let (one, two) = (scene.node().await, scene.node().await);
     let (id, never) = (new_id(), new_id());
     drop(scene.register(&one, id).await);
-    assert_eq!(reason(&one, id).await, Reason::HitDb);
-    assert_eq!(reason(&one, id).await, Reason::HitL1);
+    assert_eq!(reason(&one, id).await, ResolveReason::HitDb);
+    assert_eq!(reason(&one, id).await, ResolveReason::HitL1);
     // The gap in Redis is filled behind the answer.
     let mut third = scene.node().await;
     let began = std::time::Instant::now();
-    while reason(&third, id).await != Reason::HitL2 {
+    while reason(&third, id).await != ResolveReason::HitL2 {
         assert!(began.elapsed() < Duration::from_secs(60), "never from Redis");
         third = scene.node().await;
     }
     let texts = [id.to_string(), never.to_string(), "ord_".to_owned()];
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let answers = two.resolve_batch::<Order>(ACME, &texts).await.expect("answers");
-    let reasons: Vec<Reason> = answers.iter().map(|answer| answer.reason).collect();
-    assert_eq!(reasons, [Reason::HitL2, Reason::NotFound, Reason::InvalidFormat]);
+    let reasons: Vec<ResolveReason> = answers.iter().map(|answer| answer.reason).collect();
+    assert_eq!(
+        reasons,
+        [ResolveReason::HitL2, ResolveReason::NotFound, ResolveReason::InvalidFormat]
+    );
     scene.place.remove().await;
 }
 
@@ -47,10 +50,10 @@ async fn a_new_id_is_known_here_at_once_and_elsewhere_soon<S: Whole>() {
     let mut longest = Duration::ZERO;
     for _ in 0..20 {
         let id = new_id();
-        assert_eq!(reason(&one, id).await, Reason::NotFound);
-        assert_eq!(reason(&two, id).await, Reason::NotFound);
+        assert_eq!(reason(&one, id).await, ResolveReason::NotFound);
+        assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
         scene.register(&one, id).await.committed();
-        assert_eq!(reason(&one, id).await, Reason::HitL1);
+        assert_eq!(reason(&one, id).await, ResolveReason::HitL1);
         // An absence lasts 30 s where nothing is told.
         longest = longest.max(until(&two, id, true).await);
     }
@@ -77,11 +80,15 @@ async fn readers_that_race_a_commit_leave_no_absence<S: Whole>() {
             .collect();
         tokio::time::sleep(Duration::from_micros(fastrand::u64(0..2_000))).await;
         scene.register(&one, id).await.committed();
-        assert_ne!(reason(&one, id).await, Reason::NotFound, "at once where it was registered");
+        assert_ne!(
+            reason(&one, id).await,
+            ResolveReason::NotFound,
+            "at once where it was registered"
+        );
         for reader in readers {
             reader.await.expect("no panic");
         }
-        assert_ne!(reason(&one, id).await, Reason::NotFound);
+        assert_ne!(reason(&one, id).await, ResolveReason::NotFound);
         until(&two, id, true).await;
     }
     if let Some(scene) = Arc::into_inner(scene) {
@@ -99,7 +106,7 @@ async fn a_revoked_id_is_gone_here_at_once_and_elsewhere_soon<S: Whole>() {
         until(&two, id, true).await;
         let revoked = one.revoke(ACME, id).await.expect("revoked");
         assert!(revoked.was_live);
-        assert_eq!(reason(&one, id).await, Reason::NotFound);
+        assert_eq!(reason(&one, id).await, ResolveReason::NotFound);
         longest = longest.max(until(&two, id, false).await);
         assert!(!scene.is_mapped(id).await);
     }
@@ -125,11 +132,11 @@ async fn without_redis_the_map_answers<S: Whole>() {
     scene.proxy.reset_all();
     scene.proxy.blackhole(Direction::Requests);
     scene.proxy.blackhole(Direction::Replies);
-    assert_eq!(reason(&node, known).await, Reason::HitDb);
-    assert_eq!(reason(&node, unknown).await, Reason::NotFound);
+    assert_eq!(reason(&node, known).await, ResolveReason::HitDb);
+    assert_eq!(reason(&node, unknown).await, ResolveReason::NotFound);
     let fresh = new_id();
     scene.register(&node, fresh).await.committed();
-    assert_ne!(reason(&node, fresh).await, Reason::NotFound);
+    assert_ne!(reason(&node, fresh).await, ResolveReason::NotFound);
     assert!(scene.proxy.faults().held > 0, "Redis was really away");
     scene.proxy.heal();
     // And it is used again, by itself.
@@ -137,7 +144,7 @@ async fn without_redis_the_map_answers<S: Whole>() {
     loop {
         let id = new_id();
         scene.plant(id, &base64(id.to_bytes())).await;
-        if reason(&node, id).await == Reason::HitL2 {
+        if reason(&node, id).await == ResolveReason::HitL2 {
             break;
         }
         assert!(began.elapsed() < Duration::from_secs(60), "never used again");
@@ -153,11 +160,11 @@ async fn damage_in_redis_is_passed_over_and_mended<S: Whole>() {
         let id = new_id();
         drop(scene.register(&node, id).await);
         scene.plant(id, damage).await;
-        assert_eq!(reason(&node, id).await, Reason::HitDb, "{damage:?}");
+        assert_eq!(reason(&node, id).await, ResolveReason::HitDb, "{damage:?}");
         let began = std::time::Instant::now();
         loop {
             let other = scene.node().await;
-            if reason(&other, id).await == Reason::HitL2 {
+            if reason(&other, id).await == ResolveReason::HitL2 {
                 break;
             }
             assert!(began.elapsed() < Duration::from_secs(60), "{damage:?} was never mended");
@@ -174,9 +181,9 @@ async fn another_tenant_finds_nothing<S: Whole>() {
     let text = id.to_string();
     for tenant in ["other", "ACME", "acme ", "äcme", "acme:ORDER"] {
         let answer = node.resolve::<Order>(tenant, &text).await.expect("an answer");
-        assert_eq!(answer.reason, Reason::NotFound, "{tenant:?}");
+        assert_eq!(answer.reason, ResolveReason::NotFound, "{tenant:?}");
     }
-    assert_eq!(reason(&node, id).await, Reason::HitL1);
+    assert_eq!(reason(&node, id).await, ResolveReason::HitL1);
     scene.place.remove().await;
 }
 

@@ -7,7 +7,7 @@ use semel_core::outbox::Outbox;
 use semel_core::store::TransactionalStore;
 use semel_ids::create::CreatingStore;
 use semel_ids::resource::Order;
-use semel_ids::{Binding, Generator, Reason, Registration, Resolver, TypedId};
+use semel_ids::{Binding, Generator, Registration, ResolveReason, Resolver, TypedId};
 use semel_proofs::effects::Database;
 use semel_proofs::place::Place;
 use semel_redis::RedisCache;
@@ -119,7 +119,7 @@ pub(crate) fn new_id() -> TypedId<Order> {
     TypedId::new(Generator::new().generate().expect("the clock goes on"))
 }
 
-pub(crate) async fn reason(node: &Resolver, id: TypedId<Order>) -> Reason {
+pub(crate) async fn reason(node: &Resolver, id: TypedId<Order>) -> ResolveReason {
     let text = id.to_string();
     let answer = node.resolve::<Order>(ACME, &text).await.expect("an answer");
     assert!(answer.internal_id.is_none_or(|internal| internal == id.ulid()));
@@ -130,7 +130,7 @@ pub(crate) async fn reason(node: &Resolver, id: TypedId<Order>) -> Reason {
 /// lasts 30 s, an id ten minutes.
 pub(crate) async fn until(node: &Resolver, id: TypedId<Order>, there: bool) -> Duration {
     let (began, limit) = (Instant::now(), Duration::from_secs(if there { 25 } else { 120 }));
-    while (reason(node, id).await == Reason::NotFound) == there {
+    while (reason(node, id).await == ResolveReason::NotFound) == there {
         assert!(began.elapsed() < limit, "not within {limit:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -17,26 +17,22 @@ pub(super) fn encode(id: u128) -> [u8; LEN] {
     text
 }
 
-/// `None` for aliases (`i`, `l`, `o`, upper case), for another length, and beyond 128 bits.
+/// Returns `None` for aliases (`i`, `l`, `o`, upper case), for another length, and beyond 128 bits.
 pub(super) fn decode(text: &[u8]) -> Option<u128> {
-    let text = text.try_into().ok()?;
-    is_one(text).then(|| value(text))
+    validate(text).map(value)
 }
 
-/// Whether [`decode`] gives something.
-pub(super) fn is_valid(text: &[u8]) -> bool {
-    text.try_into().is_ok_and(is_one)
-}
-
-/// A pass of its own: together with the other, it runs out of registers.
+/// Returns the digits if they can be decoded. A pass of its own: together with [`value`] it runs out of
+/// registers.
 #[inline(never)]
-fn is_one(text: &[u8; LEN]) -> bool {
+pub(super) fn validate(text: &[u8]) -> Option<&[u8; LEN]> {
+    let text: &[u8; LEN] = text.try_into().ok()?;
     let seen = text.iter().fold(0, |seen, byte| seen | VALUES[*byte as usize]);
-    all_digits(seen) && fits(text)
+    (all_digits(seen) && fits(text)).then_some(text)
 }
 
-/// What a text stands for that is one. Sixty bits at a time fit a register.
-fn value(text: &[u8; LEN]) -> u128 {
+/// Returns the bits of validated digits. Sixty bits at a time fit a register.
+pub(super) fn value(text: &[u8; LEN]) -> u128 {
     let bits = |part: &[u8]| {
         part.iter().fold(0_u64, |bits, byte| bits << 5 | u64::from(VALUES[*byte as usize]))
     };

@@ -27,7 +27,7 @@ pub(super) fn encode(id: u128) -> [u8; LEN] {
     text
 }
 
-/// `None` for another alphabet or length, and beyond 128 bits.
+/// Returns `None` for another alphabet or length, and beyond 128 bits.
 pub(super) fn decode(text: &[u8]) -> Option<u128> {
     let text: &[u8; LEN] = text.try_into().ok()?;
     let (first, rest) = text.split_at(2);
@@ -38,7 +38,7 @@ pub(super) fn decode(text: &[u8]) -> Option<u128> {
     Some(id)
 }
 
-/// At most ten characters.
+/// Decodes at most ten characters.
 fn digits(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0u64, |sum, byte| match VALUES[*byte as usize] {
         255 => None,
@@ -46,7 +46,7 @@ fn digits(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// The value of each byte in an alphabet, or 255.
+/// Returns the value of each byte in an alphabet, or 255.
 pub(super) const fn values(alphabet: &[u8]) -> [u8; 256] {
     let mut values = [255; 256];
     let mut at = 0;

@@ -1,21 +1,21 @@
-//! Ids that do not tell when they were made: one AES-128 block is a permutation of all of them.
+//! Encryption of ids as one AES-128 block, which hides their time.
 
 use std::fmt;
 
 use aes::Aes128;
 use aes::cipher::{BlockDecrypt as _, BlockEncrypt as _, KeyInit as _};
 
-/// A secret of 16 bytes. Whoever has it can read the time in an id.
+/// A secret key of 16 bytes. With it, the time in an id can be read.
 #[derive(Clone)]
 pub struct HidingKey(Aes128);
 
 impl HidingKey {
-    /// A key of 16 random bytes that somebody keeps.
+    /// Creates a key from 16 random bytes.
     pub fn new(secret: [u8; 16]) -> Self {
         Self(Aes128::new(&secret.into()))
     }
 
-    /// 32 hex digits of either case.
+    /// Parses 32 hex digits of either case.
     ///
     /// # Errors
     /// [`InvalidHidingKey`] if it is not.
@@ -47,7 +47,7 @@ impl fmt::Debug for HidingKey {
     }
 }
 
-/// A text that is not a hiding key.
+/// The error for a text that is not a hiding key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a hiding key is 32 hex digits (16 bytes)")]
 pub struct InvalidHidingKey;

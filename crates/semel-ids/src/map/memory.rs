@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use semel_core::store::Result;
 use ulid::Ulid;
 
-use super::{Binding, IdMap, Inserted, Place, Row};
+use super::{Binding, IdMap, Inserted, MapKey, MapRow};
 use crate::codec::PublicId;
 use crate::resource::ResourceType;
 
@@ -17,12 +17,12 @@ type Id = (String, String, String);
 pub struct MemoryMap(Arc<Mutex<BTreeMap<Id, (Ulid, bool)>>>);
 
 impl MemoryMap {
-    /// Empty.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts a row there that no [`Binding`] could make, as an accident or a foreign tool would.
+    /// Inserts a row that no [`Binding`] could make, as a foreign tool might.
     pub fn plant_raw(&self, tenant: &str, kind: &str, public: &str, internal: Ulid) {
         let id = (kind.to_owned(), tenant.to_owned(), public.to_owned());
         self.rows().insert(id, (internal, true));
@@ -55,8 +55,8 @@ fn insert(rows: &mut BTreeMap<Id, (Ulid, bool)>, binding: &Binding) -> Inserted 
     Inserted::New
 }
 
-fn row((id, (internal, live)): (&Id, &(Ulid, bool))) -> Row {
-    Row { tenant: id.1.clone(), public: id.2.clone(), internal: *internal, live: *live }
+fn row((id, (internal, live)): (&Id, &(Ulid, bool))) -> MapRow {
+    MapRow { tenant: id.1.clone(), public: id.2.clone(), internal: *internal, live: *live }
 }
 
 impl IdMap for MemoryMap {
@@ -76,7 +76,7 @@ impl IdMap for MemoryMap {
         tenant: &str,
         kind: ResourceType,
         publics: &[PublicId],
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         let rows = self.rows();
         // Each once, however often it is asked for.
         let asked: BTreeSet<Id> = publics.iter().map(|public| id(tenant, kind, public)).collect();
@@ -111,7 +111,7 @@ impl IdMap for MemoryMap {
         Ok(())
     }
 
-    async fn revoke_rows(&self, kind: ResourceType, places: &[Place]) -> Result<u32> {
+    async fn revoke_rows(&self, kind: ResourceType, places: &[MapKey]) -> Result<u32> {
         let mut rows = self.rows();
         let mut revoked = 0;
         for place in places {
@@ -125,9 +125,9 @@ impl IdMap for MemoryMap {
         &self,
         kind: ResourceType,
         tenant: Option<&str>,
-        after: Option<&Place>,
+        after: Option<&MapKey>,
         limit: u32,
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         let rows = self.rows();
         let after = after.map(|place| id(&place.tenant, kind, &place.public));
         let matching = rows.iter().filter(|(id, _)| {

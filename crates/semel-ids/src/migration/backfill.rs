@@ -5,13 +5,13 @@ use std::fmt;
 
 use semel_core::store::{Error, ErrorKind, Result};
 
-use super::business::{BusinessTable, Cursor, Page};
+use super::business::{BusinessTable, TableCursor, TablePage};
 use super::checkpoint::{Checkpoint, Saved};
 use super::pace::Pace;
 use super::progress::{Progress, Watch};
-use super::reading::{Reason, read};
-use super::tally::{Refusals, Sample};
-use super::{LOOKUP, Migration};
+use super::reading::{RefusalReason, read};
+use super::samples::{Refusals, Sample};
+use super::{LOOKUP, MapMigration};
 use crate::codec::PublicId;
 use crate::map::{Binding, IdMap, Inserted};
 
@@ -47,14 +47,14 @@ impl fmt::Display for Backfilled {
     }
 }
 
-impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
+impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
     /// Writes a binding for every row that has none. Rows that cannot be used are counted by reason
     /// and stop nothing.
     ///
     /// Goes on where the checkpoint says; `()` is no checkpoint. To stop it, drop the future or the
     /// process: what was committed stays, and nothing is half done. A dry run begins at the beginning
     /// and leaves the checkpoint alone; it does not see that another public id has a row's internal
-    /// id, which the real run refuses as [`Reason::Conflict`].
+    /// id, which the real run refuses as [`RefusalReason::Conflict`].
     ///
     /// # Errors
     /// `Misconfigured` if the checkpoint is another backfill's; else what the table, the map or the
@@ -85,7 +85,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
             pace.after(rows).await;
         }
         let keyless = self.tried(|| self.table.keyless()).await?;
-        report.refused.add_many(Reason::NoKey, keyless);
+        report.refused.add_many(RefusalReason::NoKey, keyless);
         if !self.dry {
             checkpoint.clear().await?;
         }
@@ -97,7 +97,10 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         format!("backfill of {:?} from {}", self.kind, self.table.describe())
     }
 
-    async fn resume<C: Checkpoint>(&self, checkpoint: &C) -> Result<(Option<Cursor>, Backfilled)> {
+    async fn resume<C: Checkpoint>(
+        &self,
+        checkpoint: &C,
+    ) -> Result<(Option<TableCursor>, Backfilled)> {
         let saved = if self.dry { None } else { checkpoint.load().await? };
         let Some(saved) = saved else { return Ok((None, Backfilled::default())) };
         let job = self.job();
@@ -122,7 +125,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         Ok((Some(saved.cursor), report))
     }
 
-    fn saved(&self, cursor: &Cursor, report: &Backfilled) -> Saved {
+    fn saved(&self, cursor: &TableCursor, report: &Backfilled) -> Saved {
         Saved {
             job: self.job(),
             cursor: cursor.clone(),
@@ -134,7 +137,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
     }
 
     /// Writes the bindings of a page, and counts.
-    async fn fill(&self, page: Page, report: &mut Backfilled) -> Result<()> {
+    async fn fill(&self, page: TablePage, report: &mut Backfilled) -> Result<()> {
         let (mut keys, mut bindings) = (Vec::new(), Vec::new());
         report.seen += page.rows.len() as u64;
         for row in page.rows {
@@ -163,8 +166,8 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
                     report.already += 1;
                     continue;
                 }
-                Inserted::Revoked => Reason::Revoked,
-                Inserted::Conflict => Reason::Conflict,
+                Inserted::Revoked => RefusalReason::Revoked,
+                Inserted::Conflict => RefusalReason::Conflict,
             };
             report.refused.add(reason, self.samples, || Sample::of_binding(key, binding));
         }

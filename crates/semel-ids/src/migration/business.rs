@@ -1,7 +1,7 @@
 //! What a business table must offer: its rows page by page, and rows by their public ids.
 //!
 //! A table gives what is stored, readable or not. What it means is decided where it is read; see
-//! [`Reason`](super::Reason).
+//! [`RefusalReason`](super::RefusalReason).
 
 use std::fmt;
 use std::future::Future;
@@ -37,9 +37,9 @@ pub struct BusinessRow {
 /// process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Cursor(String);
+pub struct TableCursor(String);
 
-impl Cursor {
+impl TableCursor {
     /// A cursor that reads as `text`.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -51,7 +51,7 @@ impl Cursor {
     }
 }
 
-impl fmt::Display for Cursor {
+impl fmt::Display for TableCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -59,11 +59,11 @@ impl fmt::Display for Cursor {
 
 /// Some rows in the order of their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct TablePage {
     /// The rows.
     pub rows: Vec<BusinessRow>,
     /// Where to go on; nothing at the end of the table.
-    pub next: Option<Cursor>,
+    pub next: Option<TableCursor>,
 }
 
 /// A table whose rows have public ids. Read-only, and to be read where it is written: a replica that
@@ -78,8 +78,11 @@ pub trait BusinessTable: Send + Sync + 'static {
 
     /// At most `limit` rows after the cursor, by a unique key. A row that cannot be read is given
     /// as far as it can; it is no error.
-    fn page(&self, after: Option<&Cursor>, limit: u32)
-    -> impl Future<Output = Result<Page>> + Send;
+    fn page(
+        &self,
+        after: Option<&TableCursor>,
+        limit: u32,
+    ) -> impl Future<Output = Result<TablePage>> + Send;
 
     /// The rows with these public ids, compared byte for byte, in no order. Rows whose other columns
     /// cannot be read are among them. One statement; at most 200 ids are asked for.

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 pub use file::FileCheckpoint;
 
-use super::business::Cursor;
-use super::reading::Reason;
+use super::business::TableCursor;
+use super::reading::RefusalReason;
 
 /// How far a backfill has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct Saved {
     /// Which backfill: of what, from where. Another one refuses it.
     pub job: String,
     /// Everything up to here is committed.
-    pub cursor: Cursor,
+    pub cursor: TableCursor,
     /// Rows seen.
     pub seen: u64,
     /// Bindings written. Those of a batch that was repeated count as there already.
@@ -30,7 +30,7 @@ pub struct Saved {
     /// Bindings that were there.
     pub already: u64,
     /// Rows that were refused.
-    pub refused: BTreeMap<Reason, u64>,
+    pub refused: BTreeMap<RefusalReason, u64>,
 }
 
 /// Keeps how far a backfill has come. Belongs to one map: with another one, or with one that was

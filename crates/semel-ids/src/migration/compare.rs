@@ -11,10 +11,10 @@ use semel_core::store::Result;
 use ulid::Ulid;
 
 use super::business::{BusinessRow, BusinessTable, Field};
-use super::reading::{Reason, read};
-use super::{LOOKUP, Migration};
+use super::reading::{RefusalReason, read};
+use super::{LOOKUP, MapMigration};
 use crate::codec::PublicId;
-use crate::map::{Binding, IdMap, Row};
+use crate::map::{Binding, IdMap, MapRow};
 
 /// What is wrong about the mapping of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) struct Suspect {
 #[derive(Debug, Default)]
 pub(super) struct Compared {
     pub(super) matched: u64,
-    pub(super) unreadable: Vec<(BusinessRow, Reason)>,
+    pub(super) unreadable: Vec<(BusinessRow, RefusalReason)>,
     pub(super) suspects: Vec<Suspect>,
 }
 
@@ -47,12 +47,12 @@ pub(super) struct Compared {
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     /// Live mappings without a row.
-    pub(super) extra: Vec<Row>,
+    pub(super) extra: Vec<MapRow>,
     /// Ids that several rows have.
     pub(super) duplicated: Vec<BusinessRow>,
 }
 
-impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
+impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
     /// Compares rows with their mappings.
     pub(super) async fn compare(&self, rows: Vec<BusinessRow>) -> Result<Compared> {
         let mut compared = Compared::default();
@@ -126,9 +126,9 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
     }
 
     /// Compares mappings, which come tenant by tenant, with their rows.
-    pub(super) async fn strays(&self, mappings: Vec<Row>) -> Result<Strays> {
+    pub(super) async fn strays(&self, mappings: Vec<MapRow>) -> Result<Strays> {
         let mut strays = Strays::default();
-        let live: Vec<Row> = mappings.into_iter().filter(|row| row.live).collect();
+        let live: Vec<MapRow> = mappings.into_iter().filter(|row| row.live).collect();
         for tenant in live.chunk_by(|one, other| one.tenant == other.tenant) {
             for chunk in tenant.chunks(LOOKUP) {
                 let absent = self.absent(chunk, &mut strays.duplicated).await?;
@@ -140,7 +140,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
 
     /// The mappings of one tenant that have no row. A row that has the public id and cannot be read
     /// otherwise is a row.
-    async fn absent(&self, chunk: &[Row], twice: &mut Vec<BusinessRow>) -> Result<Vec<Row>> {
+    async fn absent(&self, chunk: &[MapRow], twice: &mut Vec<BusinessRow>) -> Result<Vec<MapRow>> {
         let Some(first) = chunk.first() else { return Ok(Vec::new()) };
         let publics: Vec<&str> = chunk.iter().map(|row| row.public.as_str()).collect();
         let mut seen = HashMap::<String, u32>::new();
@@ -157,9 +157,9 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
 
     /// Those of one tenant that are live still. The table was read before: a mapping that is live
     /// now was live, too, when its row was not there.
-    async fn still_live(&self, rows: Vec<Row>) -> Result<Vec<Row>> {
+    async fn still_live(&self, rows: Vec<MapRow>) -> Result<Vec<MapRow>> {
         let Some(tenant) = rows.first().map(|row| row.tenant.clone()) else { return Ok(rows) };
-        let parse = |row: &Row| PublicId::stored(&row.public);
+        let parse = |row: &MapRow| PublicId::stored(&row.public);
         let publics: Vec<PublicId> = rows.iter().filter_map(parse).collect();
         let live: HashSet<String> = match publics.is_empty() {
             true => HashSet::new(),
@@ -169,7 +169,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
             }
         };
         // What can be no public id was not written by an application that runs now: nothing races it.
-        let stays = |row: &Row| live.contains(&row.public) || parse(row).is_none();
+        let stays = |row: &MapRow| live.contains(&row.public) || parse(row).is_none();
         Ok(rows.into_iter().filter(stays).collect())
     }
 }

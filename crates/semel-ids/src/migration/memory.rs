@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use semel_core::store::{Error, ErrorKind, Result};
 
-use super::business::{BusinessRow, BusinessTable, Cursor, Field, Page};
+use super::business::{BusinessRow, BusinessTable, Field, TableCursor, TablePage};
 use crate::codec::Codec;
 
 /// Rows under numbers. Clones share them.
@@ -67,7 +67,7 @@ impl BusinessTable for MemoryTable {
         self.tenant.as_deref()
     }
 
-    async fn page(&self, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+    async fn page(&self, after: Option<&TableCursor>, limit: u32) -> Result<TablePage> {
         let after = after.map(|cursor| cursor.as_str().parse::<u64>());
         let after = after
             .transpose()
@@ -76,9 +76,9 @@ impl BusinessTable for MemoryTable {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = rows.range((from, Bound::Unbounded));
         let page: Vec<_> = rest.by_ref().take(limit as usize).collect();
-        let last = page.last().map(|(key, _)| Cursor::new(key.to_string()));
+        let last = page.last().map(|(key, _)| TableCursor::new(key.to_string()));
         let next = rest.next().and(last);
-        Ok(Page { rows: page.into_iter().map(|(_, row)| row.clone()).collect(), next })
+        Ok(TablePage { rows: page.into_iter().map(|(_, row)| row.clone()).collect(), next })
     }
 
     async fn find(&self, tenant: &str, publics: &[&str]) -> Result<Vec<BusinessRow>> {

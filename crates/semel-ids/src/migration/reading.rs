@@ -15,7 +15,7 @@ use crate::typed::InvalidId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Reason {
+pub enum RefusalReason {
     /// It has no tenant.
     NoTenant,
     /// Its tenant cannot be one: blank, too long, control characters.
@@ -42,27 +42,27 @@ pub enum Reason {
     Conflict,
 }
 
-impl Reason {
+impl RefusalReason {
     /// In words.
     pub const fn words(self) -> &'static str {
         match self {
-            Reason::NoTenant => "no tenant",
-            Reason::BadTenant => "not a tenant",
-            Reason::NoPublicId => "no public id",
-            Reason::BadPublicId => "not a public id",
-            Reason::ForeignPrefix => "public id of another type",
-            Reason::NoInternalId => "no internal id",
-            Reason::BadInternalId => "not an internal id",
-            Reason::OtherInternalId => "public id of another internal id",
-            Reason::Unreadable => "unreadable",
-            Reason::NoKey => "no key",
-            Reason::Revoked => "revoked in the map",
-            Reason::Conflict => "in conflict with the map",
+            RefusalReason::NoTenant => "no tenant",
+            RefusalReason::BadTenant => "not a tenant",
+            RefusalReason::NoPublicId => "no public id",
+            RefusalReason::BadPublicId => "not a public id",
+            RefusalReason::ForeignPrefix => "public id of another type",
+            RefusalReason::NoInternalId => "no internal id",
+            RefusalReason::BadInternalId => "not an internal id",
+            RefusalReason::OtherInternalId => "public id of another internal id",
+            RefusalReason::Unreadable => "unreadable",
+            RefusalReason::NoKey => "no key",
+            RefusalReason::Revoked => "revoked in the map",
+            RefusalReason::Conflict => "in conflict with the map",
         }
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.words())
     }
@@ -73,34 +73,34 @@ pub(super) fn read(
     row: &BusinessRow,
     kind: ResourceType,
     codec: &Codec,
-) -> Result<Binding, Reason> {
-    let tenant = field(&row.tenant, Reason::NoTenant)?;
-    let public = field(&row.public, Reason::NoPublicId)?;
-    let internal = internal(field(&row.internal, Reason::NoInternalId)?)?;
+) -> Result<Binding, RefusalReason> {
+    let tenant = field(&row.tenant, RefusalReason::NoTenant)?;
+    let public = field(&row.public, RefusalReason::NoPublicId)?;
+    let internal = internal(field(&row.internal, RefusalReason::NoInternalId)?)?;
     Binding::checked(tenant, kind, codec, public, internal).map_err(|invalid| match invalid {
-        InvalidBinding::Tenant(_) => Reason::BadTenant,
-        InvalidBinding::Public(InvalidId::Format(_)) => Reason::BadPublicId,
-        InvalidBinding::Public(InvalidId::Prefix { .. }) => Reason::ForeignPrefix,
-        InvalidBinding::Internal => Reason::OtherInternalId,
+        InvalidBinding::Tenant(_) => RefusalReason::BadTenant,
+        InvalidBinding::Public(InvalidId::Format(_)) => RefusalReason::BadPublicId,
+        InvalidBinding::Public(InvalidId::Prefix { .. }) => RefusalReason::ForeignPrefix,
+        InvalidBinding::Internal => RefusalReason::OtherInternalId,
     })
 }
 
-fn field<T>(field: &Field<T>, none: Reason) -> Result<&T, Reason> {
+fn field<T>(field: &Field<T>, none: RefusalReason) -> Result<&T, RefusalReason> {
     match field {
         Field::Value(value) => Ok(value),
         Field::Null => Err(none),
-        Field::Unreadable => Err(Reason::Unreadable),
+        Field::Unreadable => Err(RefusalReason::Unreadable),
     }
 }
 
-fn internal(bytes: &[u8]) -> Result<Ulid, Reason> {
+fn internal(bytes: &[u8]) -> Result<Ulid, RefusalReason> {
     if let Ok(bytes) = <[u8; 16]>::try_from(bytes) {
         return Ok(Ulid::from_bytes(bytes));
     }
-    let text = std::str::from_utf8(bytes).map_err(|_| Reason::BadInternalId)?;
+    let text = std::str::from_utf8(bytes).map_err(|_| RefusalReason::BadInternalId)?;
     // Tables write ULIDs in either case; our own strict reader knows the lower one.
     let decoded = Codec::new().decode(&format!("id_{}", text.to_ascii_lowercase()));
-    decoded.map(|(_, id)| id).map_err(|_| Reason::BadInternalId)
+    decoded.map(|(_, id)| id).map_err(|_| RefusalReason::BadInternalId)
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    fn reason(row: &BusinessRow) -> Option<Reason> {
+    fn reason(row: &BusinessRow) -> Option<RefusalReason> {
         read(row, Order::TYPE, Order::codec()).err()
     }
 
@@ -132,7 +132,7 @@ mod tests {
         }
         let overflow = "8ZZZZZZZZZZZZZZZZZZZZZZZZZ".as_bytes();
         for wrong in [&b""[..], &b"short"[..], overflow, &[0xff; 26], &[0; 17]] {
-            assert_eq!(reason(&row("acme", public, wrong)), Some(Reason::BadInternalId));
+            assert_eq!(reason(&row("acme", public, wrong)), Some(RefusalReason::BadInternalId));
         }
     }
 
@@ -146,16 +146,16 @@ mod tests {
             reason(&row)
         };
         assert_eq!(reason(&right), None);
-        assert_eq!(with(&|row| row.tenant = Field::Null), Some(Reason::NoTenant));
-        assert_eq!(with(&|row| row.public = Field::Null), Some(Reason::NoPublicId));
-        assert_eq!(with(&|row| row.internal = Field::Null), Some(Reason::NoInternalId));
-        assert_eq!(with(&|row| row.public = Field::Unreadable), Some(Reason::Unreadable));
+        assert_eq!(with(&|row| row.tenant = Field::Null), Some(RefusalReason::NoTenant));
+        assert_eq!(with(&|row| row.public = Field::Null), Some(RefusalReason::NoPublicId));
+        assert_eq!(with(&|row| row.internal = Field::Null), Some(RefusalReason::NoInternalId));
+        assert_eq!(with(&|row| row.public = Field::Unreadable), Some(RefusalReason::Unreadable));
         let text = |text: &str| Field::Value(text.to_owned());
-        assert_eq!(with(&|row| row.tenant = text(" ")), Some(Reason::BadTenant));
-        assert_eq!(with(&|row| row.public = text("ord_x")), Some(Reason::BadPublicId));
+        assert_eq!(with(&|row| row.tenant = text(" ")), Some(RefusalReason::BadTenant));
+        assert_eq!(with(&|row| row.public = text("ord_x")), Some(RefusalReason::BadPublicId));
         let user = public.replace("ord", "usr");
-        assert_eq!(with(&|row| row.public = text(&user)), Some(Reason::ForeignPrefix));
+        assert_eq!(with(&|row| row.public = text(&user)), Some(RefusalReason::ForeignPrefix));
         let other = public.replace("fav", "faw");
-        assert_eq!(with(&|row| row.public = text(&other)), Some(Reason::OtherInternalId));
+        assert_eq!(with(&|row| row.public = text(&other)), Some(RefusalReason::OtherInternalId));
     }
 }

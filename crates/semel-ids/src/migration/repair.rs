@@ -12,9 +12,9 @@ use super::business::BusinessTable;
 use super::compare::{Suspect, Wrong};
 use super::pace::Pace;
 use super::progress::{Progress, Watch};
-use super::tally::{Refusals, Sample, Tally};
-use super::{LOOKUP, Migration};
-use crate::map::{Binding, IdMap, Inserted, Place, Row};
+use super::samples::{Refusals, Sample, SampledCount};
+use super::{LOOKUP, MapMigration};
+use crate::map::{Binding, IdMap, Inserted, MapKey, MapRow};
 use crate::resource::ResourceType;
 
 /// What a repair did, or in a dry run would do.
@@ -25,21 +25,21 @@ pub struct Repaired {
     /// Mappings of the type that were looked at.
     pub mappings: u64,
     /// Missing mappings that were written.
-    pub inserted: Tally,
+    pub inserted: SampledCount,
     /// Wrong mappings that were replaced.
-    pub overwritten: Tally,
+    pub overwritten: SampledCount,
     /// Revoked mappings that were made live again; see
-    /// [`revive_revoked`](super::Migration::revive_revoked).
-    pub revived: Tally,
+    /// [`revive_revoked`](super::MapMigration::revive_revoked).
+    pub revived: SampledCount,
     /// Mappings without a row that were revoked.
-    pub revoked: Tally,
+    pub revoked: SampledCount,
     /// Revoked mappings whose rows are there, left as they are.
-    pub left_revoked: Tally,
+    pub left_revoked: SampledCount,
     /// Mappings without a row that are too young to be judged; see
-    /// [`grace`](super::Migration::grace).
-    pub left_young: Tally,
+    /// [`grace`](super::MapMigration::grace).
+    pub left_young: SampledCount,
     /// Mappings without a row that were left since there are more of them than
-    /// [`max_revocations`](super::Migration::max_revocations): all of them.
+    /// [`max_revocations`](super::MapMigration::max_revocations): all of them.
     pub withheld: u64,
     /// Mappings that were mended and at once revoked, since their rows went away meanwhile.
     pub undone: u64,
@@ -74,7 +74,7 @@ impl fmt::Display for Repaired {
 
 /// How a mapping was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum RepairChange {
     /// It is live and leads here.
     Live(Ulid),
     /// It counts no more.
@@ -85,7 +85,7 @@ pub enum Change {
 
 /// A mapping that was changed: whoever keeps it in a cache must be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
+pub struct RepairedMapping {
     /// Whose.
     pub tenant: String,
     /// Of what.
@@ -93,21 +93,21 @@ pub struct Changed {
     /// The public id, as the map has it.
     pub public: String,
     /// What became of it.
-    pub change: Change,
+    pub change: RepairChange,
 }
 
-impl Changed {
+impl RepairedMapping {
     /// Whether it leads somewhere now, or may: what a resolver's cache wants to know, which then asks the
     /// map.
     pub fn is_live(&self) -> bool {
         match self.change {
-            Change::Live(_) | Change::Unclear => true,
-            Change::Revoked => false,
+            RepairChange::Live(_) | RepairChange::Unclear => true,
+            RepairChange::Revoked => false,
         }
     }
 
     fn unclear(binding: &Binding) -> Self {
-        Self { change: Change::Unclear, ..Self::live(binding) }
+        Self { change: RepairChange::Unclear, ..Self::live(binding) }
     }
 
     fn live(binding: &Binding) -> Self {
@@ -115,12 +115,12 @@ impl Changed {
             tenant: binding.tenant().to_owned(),
             kind: binding.kind(),
             public: binding.public().to_string(),
-            change: Change::Live(binding.internal()),
+            change: RepairChange::Live(binding.internal()),
         }
     }
 }
 
-impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
+impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
     /// Makes the map say what the table says: writes what is missing, replaces what is mismatched,
     /// revokes what is extra. What differs is found as [`verify`](Self::verify) finds it, so a report
     /// of an earlier one is not needed and cannot be out of date.
@@ -138,7 +138,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
     pub async fn repair<F: Future<Output = ()> + Send>(
         &self,
         mut progress: impl FnMut(&Progress<'_, Repaired>) + Send,
-        mut told: impl FnMut(Vec<Changed>) -> F + Send,
+        mut told: impl FnMut(Vec<RepairedMapping>) -> F + Send,
     ) -> Result<Repaired> {
         let mut report = Repaired::default();
         let total = self.tried(|| self.table.estimate()).await?;
@@ -183,7 +183,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         &self,
         suspects: Vec<Suspect>,
         report: &mut Repaired,
-        changed: &mut Vec<Changed>,
+        changed: &mut Vec<RepairedMapping>,
     ) -> Result<()> {
         let (mut inserts, mut overwrites) = (Vec::new(), Vec::new());
         for suspect in suspects {
@@ -205,8 +205,8 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
             let bindings: Vec<Binding> =
                 overwrites.iter().map(|suspect| suspect.binding.clone()).collect();
             let written = self.tried(|| self.map.overwrite(&bindings)).await;
-            let change: fn(&Binding) -> Changed =
-                if written.is_ok() { Changed::live } else { Changed::unclear };
+            let change: fn(&Binding) -> RepairedMapping =
+                if written.is_ok() { RepairedMapping::live } else { RepairedMapping::unclear };
             changed.extend(bindings.iter().map(change));
             written?;
         }
@@ -230,7 +230,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         &self,
         missing: Vec<Suspect>,
         mended: &mut Vec<Suspect>,
-        changed: &mut Vec<Changed>,
+        changed: &mut Vec<RepairedMapping>,
     ) -> Result<Vec<Suspect>> {
         if self.dry || missing.is_empty() {
             mended.extend(missing);
@@ -241,7 +241,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         let answers = match self.written(&bindings).await {
             Ok(answers) => answers,
             Err(error) => {
-                changed.extend(bindings.iter().map(Changed::unclear));
+                changed.extend(bindings.iter().map(RepairedMapping::unclear));
                 return Err(error);
             }
         };
@@ -249,11 +249,11 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         for (suspect, answer) in missing.into_iter().zip(answers) {
             match answer {
                 Inserted::New => {
-                    changed.push(Changed::live(&suspect.binding));
+                    changed.push(RepairedMapping::live(&suspect.binding));
                     mended.push(suspect);
                 }
                 // Somebody registered it since, or we did and the answer was lost.
-                Inserted::Already => changed.push(Changed::unclear(&suspect.binding)),
+                Inserted::Already => changed.push(RepairedMapping::unclear(&suspect.binding)),
                 // Somebody registered it and deleted it since.
                 Inserted::Revoked => {}
                 Inserted::Conflict => conflicts.push(suspect),
@@ -268,7 +268,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         &self,
         mended: &[Suspect],
         report: &mut Repaired,
-        changed: &mut Vec<Changed>,
+        changed: &mut Vec<RepairedMapping>,
     ) -> Result<()> {
         let mut tenants: BTreeMap<&str, Vec<&Binding>> = BTreeMap::new();
         for suspect in mended {
@@ -283,7 +283,10 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
                 // Told as live or unclear by then, which a revocation without an answer is, too.
                 self.tried(|| self.map.revoke(tenant, self.kind, binding.public())).await?;
                 report.undone += 1;
-                changed.push(Changed { change: Change::Revoked, ..Changed::live(binding) });
+                changed.push(RepairedMapping {
+                    change: RepairChange::Revoked,
+                    ..RepairedMapping::live(binding)
+                });
             }
         }
         Ok(())
@@ -315,7 +318,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
             pace.after(seen).await;
         }
         if self.dry && extra > self.revocations {
-            report.revoked = Tally::default();
+            report.revoked = SampledCount::default();
         }
         Ok(extra)
     }
@@ -325,7 +328,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         &self,
         report: &mut Repaired,
         pace: &mut Pace,
-        told: &mut (impl FnMut(Vec<Changed>) -> F + Send),
+        told: &mut (impl FnMut(Vec<RepairedMapping>) -> F + Send),
     ) -> Result<()> {
         if self.dry {
             return Ok(());
@@ -334,13 +337,17 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         while let Some((seen, strays)) = self.next_strays(&mut after).await? {
             let room = self.revocations.saturating_sub(report.revoked.count);
             let old = strays.extra.into_iter().filter(|row| !self.is_young(row));
-            let extra: Vec<Row> = old.take(usize::try_from(room).unwrap_or(usize::MAX)).collect();
+            let extra: Vec<MapRow> =
+                old.take(usize::try_from(room).unwrap_or(usize::MAX)).collect();
             for chunk in extra.chunks(LOOKUP) {
-                let place =
-                    |row: &Row| Place { tenant: row.tenant.clone(), public: row.public.clone() };
-                let places: Vec<Place> = chunk.iter().map(place).collect();
+                let place = |row: &MapRow| MapKey {
+                    tenant: row.tenant.clone(),
+                    public: row.public.clone(),
+                };
+                let places: Vec<MapKey> = chunk.iter().map(place).collect();
                 let revoked = self.tried(|| self.map.revoke_rows(self.kind, &places)).await;
-                let change = if revoked.is_ok() { Change::Revoked } else { Change::Unclear };
+                let change =
+                    if revoked.is_ok() { RepairChange::Revoked } else { RepairChange::Unclear };
                 told(places.into_iter().map(|place| self.changed(place, change)).collect()).await;
                 revoked?;
                 for row in chunk {
@@ -352,13 +359,13 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
         Ok(())
     }
 
-    fn changed(&self, Place { tenant, public }: Place, change: Change) -> Changed {
-        Changed { tenant, kind: self.kind, public, change }
+    fn changed(&self, MapKey { tenant, public }: MapKey, change: RepairChange) -> RepairedMapping {
+        RepairedMapping { tenant, kind: self.kind, public, change }
     }
 
     /// Whether the application may be about to write its row. By the time in the id, which is that
     /// of the machine that made it.
-    fn is_young(&self, row: &Row) -> bool {
+    fn is_young(&self, row: &MapRow) -> bool {
         let now = Clock::system().now().as_micros();
         let made = i64::try_from(row.internal.timestamp_ms()).unwrap_or(i64::MAX);
         now.saturating_sub(made.saturating_mul(1_000)) < micros(self.grace)

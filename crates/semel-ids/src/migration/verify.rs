@@ -4,14 +4,14 @@ use std::fmt;
 
 use semel_core::store::Result;
 
-use super::Migration;
+use super::MapMigration;
 use super::business::BusinessTable;
 use super::compare::{Compared, Strays, Wrong};
 use super::pace::Pace;
 use super::progress::{Progress, Watch};
-use super::reading::Reason;
-use super::tally::{Refusals, Sample, Tally};
-use crate::map::{IdMap, Place};
+use super::reading::RefusalReason;
+use super::samples::{Refusals, Sample, SampledCount};
+use crate::map::{IdMap, MapKey};
 
 /// What a verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,15 +23,15 @@ pub struct Verified {
     /// Rows whose mapping is right.
     pub matched: u64,
     /// Rows without a mapping.
-    pub missing: Tally,
+    pub missing: SampledCount,
     /// Rows whose mapping leads elsewhere.
-    pub mismatched: Tally,
+    pub mismatched: SampledCount,
     /// Rows whose mapping was revoked.
-    pub revoked: Tally,
+    pub revoked: SampledCount,
     /// Live mappings without a row.
-    pub extra: Tally,
+    pub extra: SampledCount,
     /// Public ids that several rows of a tenant have.
-    pub duplicated: Tally,
+    pub duplicated: SampledCount,
     /// Rows that say no binding.
     pub unreadable: Refusals,
 }
@@ -91,7 +91,7 @@ impl fmt::Display for Verified {
     }
 }
 
-impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
+impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
     /// Compares every row with its mapping, and every mapping with its row. Changes nothing. Holds a
     /// batch in memory, however large the table is.
     ///
@@ -121,7 +121,7 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
             }
         }
         let keyless = self.tried(|| self.table.keyless()).await?;
-        report.unreadable.add_many(Reason::NoKey, keyless);
+        report.unreadable.add_many(RefusalReason::NoKey, keyless);
         watch.turn(Some(report.rows));
         let mut after = None;
         while let Some((seen, strays)) = self.next_strays(&mut after).await? {
@@ -135,14 +135,14 @@ impl<M: IdMap, T: BusinessTable> Migration<'_, M, T> {
     /// The next page of the map, compared; nothing at its end.
     pub(super) async fn next_strays(
         &self,
-        after: &mut Option<Place>,
+        after: &mut Option<MapKey>,
     ) -> Result<Option<(usize, Strays)>> {
         // A table of one tenant is no word about the others' mappings.
         let tenant = self.table.tenant();
         let list = || self.map.list(self.kind, tenant, after.as_ref(), self.step());
         let page = self.tried(list).await?;
         let Some(last) = page.last() else { return Ok(None) };
-        let next = Place { tenant: last.tenant.clone(), public: last.public.clone() };
+        let next = MapKey { tenant: last.tenant.clone(), public: last.public.clone() };
         let (seen, strays) = (page.len(), self.strays(page).await?);
         *after = Some(next);
         Ok(Some((seen, strays)))

@@ -1,224 +1,127 @@
-//! The way of an id that this process does not know: shared cache, map, business tables.
+//! Single flight: one load of some ids, and the callers that wait for it.
+//!
+//! A load runs in a task of its own, so it goes on for the callers that joined when the one that
+//! started it is cancelled. Which ids are in flight is recorded in the shards of [`L1`].
 
-use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-use semel_core::store::{self, BoxFuture};
+use tokio::sync::SetOnce;
+use tokio::time::Instant;
 use ulid::Ulid;
 
-use super::answer::{Reason, ResolveError};
-use super::flight::{Crew, Flight, Found, Own, Wanted};
-use super::middle::Middle;
-use super::name::{Name, Realm};
-use super::near::Near;
-use crate::codec::PublicId;
-use crate::fallback::Fallback;
-use crate::map::{IdMap, Row};
+use super::key::{CacheKey, KeyGroup, KeyRef};
+use super::l1::L1;
+use super::resolved::{ResolveError, ResolveReason};
+use crate::codec::{Candidates, PublicId};
 use crate::resource::ResourceType;
-use crate::settings::Settings;
-use crate::shared::{Note, Slot, Wrong};
 
-pub(super) struct Loader {
-    pub(super) map: Box<dyn Rows>,
-    pub(super) middle: Option<Arc<Middle>>,
-    pub(super) fallbacks: Vec<Box<dyn Fallback>>,
-    pub(super) near: Arc<Near>,
-    pub(super) settings: Settings,
+/// What a load found of an id.
+pub(super) type LoadResult = Result<(Option<Ulid>, ResolveReason), ResolveError>;
+
+/// An id that is not in L1.
+#[derive(Debug)]
+pub(super) struct MissingId {
+    pub(super) public: PublicId,
+    pub(super) candidates: Candidates,
+    pub(super) hash: u64,
 }
 
-impl Loader {
-    /// Looks up a flight's own ids, each of them once.
-    pub(super) async fn load(self: Arc<Self>, crew: Crew) {
-        let flight = Arc::clone(&crew.flight);
-        let mut search = Search::new(&flight, &crew.own);
-        self.ask_middle(&mut search).await;
-        // What the shared cache said is not told to it again, as if it were new.
-        let news = search.open.clone();
-        if let Err(error) = self.ask_map(&mut search).await {
-            search.fail(error);
-        }
-        let found = search.end();
-        let mut told = crew.land(found);
-        told.retain(|at| news.binary_search(at).is_ok());
-        self.tell(&flight, &told);
-    }
+/// How a caller gets the answer for an id without a load of its own.
+#[derive(Debug)]
+pub(super) enum Joined {
+    /// From the load that is in flight for the id, at this index.
+    InFlight(Arc<Load>, usize),
+    /// From L1, where a load has put it meanwhile.
+    Cached(Option<Ulid>),
+}
 
-    async fn ask_middle(&self, search: &mut Search<'_>) {
-        let Some(middle) = &self.middle else { return };
-        let flight = search.flight;
-        let keys: Vec<&str> = search.open.iter().map(|at| flight.key(*at)).collect();
-        let Some(slots) = middle.get(&keys).await else { return };
-        let mut wrong = Vec::new();
-        let mut slots = keys.iter().zip(slots);
-        search.rest(|at, one| match slots.next()? {
-            (_, Slot::Empty) => None,
-            // Changed here since, which the cache has not been told yet: the map is asked.
-            (_, Slot::Known(_) | Slot::Absent) if self.near.distrusts(&flight.asked(at)) => None,
-            (_, Slot::Known(id)) if one.candidates.contains(id) => {
-                Some(Ok((Some(id), Reason::HitL2)))
-            }
-            // Learned before a registration that this node knows of: the map is asked.
-            (_, Slot::Absent) if self.near.doubts(&flight.asked(at)) => None,
-            (_, Slot::Absent) => Some(Ok((None, Reason::NotFound))),
-            (key, Slot::Known(other)) => {
-                wrong.push(Wrong { key: (*key).to_owned(), says: Some(other) });
-                None
-            }
-            (key, Slot::Damaged) => {
-                wrong.push(Wrong { key: (*key).to_owned(), says: None });
-                None
-            }
-        });
-        middle.clear(wrong);
-    }
+/// Ids of one tenant and type that a caller asked for together and that are not in L1. Other loads may
+/// be in flight for some of them.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) group: Arc<KeyGroup>,
+    pub(super) ids: Vec<MissingId>,
+    /// When L1 was asked: whatever the load finds may be as old as this.
+    pub(super) began: Instant,
+    /// The L2 keys of all ids, one after the other.
+    keys: String,
+    key_ranges: Vec<Range<usize>>,
+    /// Empty if the load ended without results.
+    results: SetOnce<Vec<Option<LoadResult>>>,
+}
 
-    async fn ask_map(&self, search: &mut Search<'_>) -> store::Result<()> {
-        let Realm { tenant, kind } = &*search.flight.realm;
-        let mut found = Vec::new();
-        let publics: Vec<PublicId> = search.open().map(|one| one.public).collect();
-        for part in publics.chunks(self.settings.batch_max_in.max(1)) {
-            found.extend(self.map.find(tenant, *kind, part).await?);
-        }
-        let rows = found.iter().map(|row| (row.public.as_str(), row));
-        let rows: HashMap<&str, &Row, RandomState> = rows.collect();
-        let mut revoked = Vec::new();
-        search.rest(|_, one| match rows.get(one.public.as_str()) {
-            Some(row) if row.live && one.candidates.contains(row.internal) => {
-                Some(Ok((Some(row.internal), Reason::HitDb)))
-            }
-            Some(row) => {
-                if row.live {
-                    // The text says which id it is; a row that says another is wrong.
-                    metrics::counter!("semel_idresolve_mismatch_total").increment(1);
-                    tracing::error!(
-                        kind = kind.name(),
-                        "a row of the id map holds another id than its public id; verify the map"
-                    );
-                }
-                revoked.push(one.public);
-                None
-            }
-            None => None,
-        });
-        self.ask_business(search, &revoked).await
-    }
-
-    /// What the map has as revoked is not looked for elsewhere.
-    async fn ask_business(
-        &self,
-        search: &mut Search<'_>,
-        revoked: &[PublicId],
-    ) -> store::Result<()> {
-        if !self.settings.fallback_to_biz_table {
-            return Ok(());
-        }
-        let Realm { tenant, kind } = &*search.flight.realm;
-        for fallback in self.fallbacks.iter().filter(|one| one.supports(*kind)) {
-            let open = search.open().map(|one| one.public);
-            let publics: Vec<_> = open.filter(|public| !revoked.contains(public)).collect();
-            for part in publics.chunks(self.settings.batch_max_in.max(1)) {
-                let found = fallback.find(tenant, *kind, part).await?;
-                let found: HashMap<PublicId, Ulid> = found.into_iter().collect();
-                search.rest(|_, one| {
-                    let id = *found.get(&one.public)?;
-                    let fits = one.candidates.contains(id);
-                    fits.then_some(Ok((Some(id), Reason::HitFallback)))
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Fills gaps of the shared cache.
-    fn tell(&self, flight: &Flight, told: &[usize]) {
-        let Some(middle) = &self.middle else { return };
-        let (cache, age) = (&self.settings.cache, flight.began.elapsed());
-        let note = |at: &usize| {
-            let (internal, _) = flight.found(*at).ok()?;
-            let ttl = if internal.is_some() { cache.l2_ttl } else { cache.negative_ttl };
-            let ttl = ttl.checked_sub(age).filter(|left| !left.is_zero())?;
-            Some(Note { key: flight.key(*at).to_owned(), internal, ttl })
+impl Load {
+    pub(super) fn new(
+        tenant: &str,
+        kind: ResourceType,
+        began: Instant,
+        ids: Vec<MissingId>,
+    ) -> Self {
+        let group = KeyGroup { tenant: tenant.into(), kind };
+        let (prefix, mut keys) = (group.prefix(), String::new());
+        let mut key_range = |id: &MissingId| {
+            let start = keys.len();
+            keys.push_str(&prefix);
+            keys.push_str(&id.public);
+            start..keys.len()
         };
-        middle.fill(told.iter().filter_map(note).collect());
+        let key_ranges = ids.iter().map(&mut key_range).collect();
+        Self { group: Arc::new(group), ids, began, keys, key_ranges, results: SetOnce::new() }
+    }
+
+    /// Returns the L2 key of an id: `tenant:TYPE:publicId`.
+    pub(super) fn l2_key(&self, index: usize) -> &str {
+        &self.keys[self.key_ranges[index].clone()]
+    }
+
+    pub(super) fn key_ref(&self, index: usize) -> KeyRef<'_> {
+        let (KeyGroup { tenant, kind }, id) = (&*self.group, &self.ids[index]);
+        KeyRef { tenant, kind, public: id.public.as_bytes(), hash: id.hash }
+    }
+
+    pub(super) fn key(&self, index: usize) -> CacheKey {
+        let MissingId { public, hash, .. } = self.ids[index];
+        CacheKey { group: Arc::clone(&self.group), public, hash }
+    }
+
+    /// Waits until the load has ended, and returns what it found of one of its own ids.
+    pub(super) async fn result(&self, index: usize) -> LoadResult {
+        let result = self.results.wait().await.get(index).cloned().flatten();
+        result.unwrap_or(Err(ResolveError::Interrupted))
     }
 }
 
-/// What is found, and what is not yet.
-struct Search<'w> {
-    flight: &'w Flight,
-    found: Vec<Option<Found>>,
-    /// The places of those without an answer, in order.
-    open: Vec<usize>,
+/// Ends a load when it is dropped, with or without results, so that no caller waits for ever.
+#[derive(Debug)]
+pub(super) struct LoadGuard {
+    pub(super) load: Arc<Load>,
+    l1: Arc<L1>,
+    /// The indexes of the ids that this load is the loader of.
+    pub(super) own: Vec<usize>,
 }
 
-impl<'w> Search<'w> {
-    fn new(flight: &'w Flight, own: &[Own]) -> Self {
-        let found = flight.wanted.iter().map(|_| None).collect();
-        Self { flight, found, open: own.iter().map(|own| own.at).collect() }
+impl LoadGuard {
+    pub(super) const fn new(load: Arc<Load>, l1: Arc<L1>, own: Vec<usize>) -> Self {
+        Self { load, l1, own }
     }
 
-    /// What has no answer yet.
-    fn open(&self) -> impl Iterator<Item = &'w Wanted> {
-        self.open.iter().map(|at| &self.flight.wanted[*at])
-    }
-
-    /// Asks about everything that is open; what gets an answer is closed.
-    fn rest(&mut self, mut answer: impl FnMut(usize, &Wanted) -> Option<Found>) {
-        let (flight, found) = (self.flight, &mut self.found);
-        self.open.retain(|at| {
-            found[*at] = answer(*at, &flight.wanted[*at]);
-            found[*at].is_none()
-        });
-    }
-
-    fn fail(&mut self, error: store::Error) {
-        let error = Arc::new(error);
-        self.rest(|_, _| Some(Err(ResolveError::Store(Arc::clone(&error)))));
-    }
-
-    /// What nobody knows is not there.
-    fn end(mut self) -> Vec<Option<Found>> {
-        self.rest(|_, _| Some(Ok((None, Reason::NotFound))));
-        self.found
+    /// Caches the results in L1 and hands them to the callers. Returns the indexes of those that were
+    /// cached, with which L2 may be filled.
+    pub(super) fn finish(mut self, results: Vec<Option<LoadResult>>) -> Vec<usize> {
+        let mut cached = std::mem::take(&mut self.own);
+        cached.retain(|index| self.l1.finish_load(&self.load, *index, results[*index].as_ref()));
+        let _ = self.load.results.set(results);
+        cached
     }
 }
 
-/// A map whose connection does not matter: lookups bring their own.
-pub(super) trait Rows: Send + Sync {
-    fn find<'a>(
-        &'a self,
-        tenant: &'a str,
-        kind: ResourceType,
-        publics: &'a [PublicId],
-    ) -> BoxFuture<'a, store::Result<Vec<Row>>>;
-
-    fn revoke<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<bool>>;
-
-    /// The row of a name.
-    fn row<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<Option<Row>>>;
-}
-
-impl<M: IdMap> Rows for Arc<M> {
-    fn find<'a>(
-        &'a self,
-        tenant: &'a str,
-        kind: ResourceType,
-        publics: &'a [PublicId],
-    ) -> BoxFuture<'a, store::Result<Vec<Row>>> {
-        Box::pin(IdMap::find(&**self, tenant, kind, publics))
-    }
-
-    fn revoke<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<bool>> {
-        let Realm { tenant, kind } = &*name.realm;
-        Box::pin(IdMap::revoke(&**self, tenant, *kind, &name.public))
-    }
-
-    fn row<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, store::Result<Option<Row>>> {
-        let Realm { tenant, kind } = &*name.realm;
-        Box::pin(async move {
-            let rows = Rows::find(self, tenant, *kind, std::slice::from_ref(&name.public)).await?;
-            Ok(rows.into_iter().next())
-        })
+impl Drop for LoadGuard {
+    fn drop(&mut self) {
+        for index in &self.own {
+            self.l1.finish_load(&self.load, *index, None);
+        }
+        // Fails where the results are set already.
+        let _ = self.load.results.set(Vec::new());
     }
 }

@@ -1,70 +1,70 @@
-//! A binding on its way into the map.
+//! A binding that is being written to the map.
+
+use tokio::time::Instant;
 
 use super::Resolver;
-use super::name::Name;
-use super::near::Opened;
+use super::key::CacheKey;
 use crate::map::{Binding, Registered};
 
-/// A binding that was written in a transaction which has not ended. Say how it ended.
+/// A binding that was written in a transaction which is still open. Report how the transaction ended.
 ///
-/// Until then this node believes in no absence of the id, nor for
-/// [`absence_bound`](crate::CacheSettings::absence_bound) afterwards. If nobody says how it ended,
-/// other nodes are not told, and know within that time.
-#[must_use = "call `committed` after the commit, so that all nodes know the id at once"]
+/// Until then, and for [`absence_bound`](crate::CacheSettings::absence_bound) afterwards, this node
+/// does not believe that the id does not exist. Dropping it without a report publishes nothing: other
+/// nodes see the id within the same bound.
+#[must_use = "call `committed` after the commit, so that all nodes see the id at once"]
 #[derive(Debug)]
 pub struct Registration {
     resolver: Resolver,
     binding: Binding,
-    opened: Opened,
+    began: Instant,
     registered: Registered,
     ended: bool,
 }
 
 impl Registration {
     pub(super) fn begin(resolver: &Resolver, binding: &Binding) -> Self {
-        let near = &resolver.0.near;
-        let opened = near.open(&near.names.of(binding));
+        let l1 = resolver.0.l1();
+        let began = l1.begin_registration(&l1.keys.of(binding));
         let (resolver, binding) = (resolver.clone(), binding.clone());
-        Self { resolver, binding, opened, registered: Registered::New, ended: false }
+        Self { resolver, binding, began, registered: Registered::New, ended: false }
     }
 
-    pub(super) fn found(mut self, registered: Registered) -> Self {
+    pub(super) fn written(mut self, registered: Registered) -> Self {
         self.registered = registered;
         self
     }
 
-    /// Whether the binding was there before.
+    /// Returns whether the binding is new.
     pub fn registered(&self) -> Registered {
         self.registered
     }
 
-    /// The transaction has committed: this node knows the id now, and the others are told.
+    /// Reports that the transaction committed: caches the id on this node and publishes it to the
+    /// others.
     pub fn committed(mut self) {
         self.ended = true;
-        let inner = &self.resolver.0;
-        let name = self.name();
-        let word = inner.registered(&name);
-        inner.near.registered(name, self.binding.internal(), self.opened);
-        if let Some(middle) = &inner.middle {
-            middle.tell_later(word);
+        let (inner, key) = (&self.resolver.0, self.key());
+        if let Some(invalidator) = &inner.invalidator {
+            invalidator.registered(&key);
         }
+        inner.l1().commit_registration(key, self.binding.internal(), self.began);
     }
 
-    /// The transaction was rolled back, for certain.
+    /// Reports that the transaction was rolled back. If that is not certain, drop the registration.
     pub fn rolled_back(mut self) {
         self.ended = true;
-        self.resolver.0.near.dropped(&self.name());
+        self.resolver.0.l1().roll_back_registration(&self.key());
     }
 
-    fn name(&self) -> Name {
-        self.resolver.0.near.names.of(&self.binding)
+    fn key(&self) -> CacheKey {
+        self.resolver.0.l1().keys.of(&self.binding)
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         if !self.ended {
-            self.resolver.0.near.unclear(&self.name());
+            self.resolver.0.l1().abandon_registration(&self.key());
         }
     }
 }

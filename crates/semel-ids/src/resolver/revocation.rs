@@ -1,75 +1,74 @@
-//! Making ids count no more.
+//! Revoking ids.
 //!
-//! A revocation is said before and after: whatever is looked up in between is not remembered, and
-//! should the process die in between, nobody is left with an id that counts no more. Before, it is only
-//! likely, and said for no longer than a lookup takes.
+//! A revocation is published before and after the map is changed. The first message makes other nodes
+//! cache nothing of the id for as long as a lookup takes, so that no lookup which still saw the live
+//! row outlasts a process that dies before the second.
 
 use std::sync::Arc;
 
 use semel_core::store::{self, ErrorKind};
 
-use super::name::Name;
-use super::{Inner, Resolver, Word};
+use super::key::CacheKey;
+use super::{Inner, Resolver};
 use crate::map::{Binding, IdMap};
 use crate::resource::Resource;
 use crate::typed::TypedId;
 
-/// What revoking did.
+/// The result of a revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revoked {
-    /// Whether it counted until now. An id that only a business table knows has no row that could be
-    /// revoked: this is `false`, and a fallback goes on finding it.
+    /// Whether the id was live until now. An id that only a business table knows has no row to revoke:
+    /// this is `false`, and a fallback still finds it.
     pub was_live: bool,
-    /// Whether the other nodes were told. If not, and there is a row that counts no more, this node goes
-    /// on telling them, for as long as an entry of the shared cache could live; if they never hear of
-    /// it, they know when their caches forget.
-    pub told: bool,
+    /// Whether the shared cache took the revocation at once. If not, this node retries for as long as
+    /// an entry of the shared cache can live.
+    pub propagated: bool,
 }
 
-/// A revocation that failed.
+/// Why a revocation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RevokeError {
-    /// The tenant cannot be one.
+    /// The tenant is not valid.
     #[error(transparent)]
     Tenant(semel_core::InvalidKey),
-    /// The map did not answer.
+    /// The map could not be written: the id may be revoked or live.
     #[error(transparent)]
     Store(store::Error),
 }
 
 impl Resolver {
-    /// Makes an id count no more: at once on this node; elsewhere as soon as it is told, and within
-    /// ten seconds on nodes that do not hear. If the shared cache cannot be reached or refuses writes
-    /// ([`Revoked::told`]), this node and those that hear of it ask the map instead of believing it, and
-    /// this node tells it as soon as it can: within ten seconds of that the others know. Should this process end before, an
-    /// entry may stay for [`l2_ttl`](crate::CacheSettings::l2_ttl), and whoever reads it there may keep
-    /// it for [`l1_ttl`](crate::CacheSettings::l1_ttl) more.
+    /// Revokes an id: at once on this node, on the others as soon as they receive the message, and
+    /// within ten seconds on nodes that receive nothing.
     ///
-    /// Every text that the type's codec reads as this id counts no more, those of earlier hiding keys
-    /// too. Of a text that leaked, [resolve](Self::resolve) what it stands for, and revoke that: with
-    /// several keys only the map knows.
+    /// If the shared cache is unreachable or refuses writes ([`Revoked::propagated`] is `false`), this
+    /// node asks the map instead of the cache and retries: the others know within ten seconds of the
+    /// cache's return. If this process ends before that, an entry may stay for
+    /// [`l2_ttl`](crate::CacheSettings::l2_ttl), and in a node that reads it there for
+    /// [`l1_ttl`](crate::CacheSettings::l1_ttl) more.
     ///
-    /// It goes on if the caller leaves.
+    /// Revokes every text that the type's codec reads as this id, also those of earlier hiding keys. To
+    /// revoke a text that leaked, [resolve](Self::resolve) it first: with several keys only the map
+    /// knows its id.
+    ///
+    /// Goes on if the caller is cancelled.
     ///
     /// # Errors
-    /// The map did not answer: it may or may not count any more.
+    /// [`RevokeError`]. After [`RevokeError::Store`] the id may be revoked or live: revoke it again.
     pub async fn revoke<R: Resource>(
         &self,
         tenant: &str,
         id: TypedId<R>,
     ) -> Result<Revoked, RevokeError> {
-        let (inner, names) = (Arc::clone(&self.0), self.0.spellings(tenant, id)?);
-        let revoking = self.0.runtime.spawn(async move { inner.revoke_all(&names).await });
-        let cut_off = |_| {
-            let text = "the revocation was cut off; revoke it again";
+        let (inner, keys) = (Arc::clone(&self.0), self.0.spellings(tenant, id)?);
+        let revoking = self.0.runtime.spawn(async move { inner.revoke_all(&keys).await });
+        let interrupted = |_| {
+            let text = "the revocation was interrupted; revoke it again";
             store::Error::new(ErrorKind::Ambiguous, "revoke", text)
         };
-        revoking.await.map_err(cut_off).flatten().map_err(RevokeError::Store)
+        revoking.await.map_err(interrupted).flatten().map_err(RevokeError::Store)
     }
-}
 
-impl Resolver {
-    /// Revokes an id in the caller's transaction, where the thing itself goes away. Call
+    /// Revokes an id in the caller's transaction, for example the one that deletes its resource. Call
     /// [`Revocation::committed`] after the commit.
     ///
     /// # Errors
@@ -81,67 +80,69 @@ impl Resolver {
         tenant: &str,
         id: TypedId<R>,
     ) -> Result<Revocation, RevokeError> {
-        let names = self.0.spellings(tenant, id)?;
-        let mut begun =
-            Revocation { resolver: self.clone(), gone: Vec::new(), said: Vec::new(), ended: false };
-        for name in names {
-            self.0.revoking(&name).await;
-            begun.said.push(name.clone());
-            let was_live = map.revoke_in(connection, tenant, R::TYPE, &name.public).await;
+        let keys = self.0.spellings(tenant, id)?;
+        let (revoked, announced) = (Vec::new(), Vec::new());
+        let mut begun = Revocation { resolver: self.clone(), revoked, announced, ended: false };
+        for key in keys {
+            self.0.announce_revocation(&key).await;
+            begun.announced.push(key.clone());
+            let was_live = map.revoke_in(connection, tenant, R::TYPE, &key.public).await;
             if was_live.map_err(RevokeError::Store)? {
-                begun.gone.push(name);
+                begun.revoked.push(key);
             }
         }
         Ok(begun)
     }
 }
 
-/// A revocation that was written in a transaction which has not ended. Say how it ended.
+/// A revocation that was written in a transaction which is still open. Report how the transaction
+/// ended.
 ///
-/// Other nodes are told that it is likely, and believe that for no longer than a lookup takes. If nobody
-/// says how it ended, the map is asked once, when this is dropped.
-#[must_use = "call `committed` after the commit, so that all nodes know that the id counts no more"]
+/// Until then other nodes cache nothing of the id, for no longer than a lookup takes. Dropping it
+/// without a report publishes what the map says.
+#[must_use = "call `committed` after the commit, so that all nodes know of the revocation"]
 #[derive(Debug)]
 pub struct Revocation {
     resolver: Resolver,
-    /// Those that were live.
-    gone: Vec<Name>,
-    /// Those that others have heard of.
-    said: Vec<Name>,
+    /// The keys whose rows were live.
+    revoked: Vec<CacheKey>,
+    /// The keys of which other nodes know that they are about to be revoked.
+    announced: Vec<CacheKey>,
     ended: bool,
 }
 
 impl Revocation {
-    /// Whether it counted until now.
+    /// Returns whether the id was live until now.
     pub fn was_live(&self) -> bool {
-        !self.gone.is_empty()
+        !self.revoked.is_empty()
     }
 
-    /// The transaction has committed: it counts no more on this node, and the others are told.
+    /// Reports that the transaction committed: revokes the id on this node and publishes it to the
+    /// others.
     pub fn committed(mut self) {
         self.end();
     }
 
-    /// The transaction was rolled back, for certain: it counts.
+    /// Reports that the transaction was rolled back. If that is not certain, drop the revocation.
     pub fn rolled_back(mut self) {
         self.ended = true;
         let inner = &self.resolver.0;
-        for name in &self.said {
-            inner.near.appeared(name);
-            if let Some(middle) = &inner.middle {
-                middle.tell_later(inner.registered(name));
+        for key in &self.announced {
+            inner.l1().registered(key);
+            if let Some(invalidator) = &inner.invalidator {
+                invalidator.registered(key);
             }
         }
     }
 
-    /// Whoever tells of it looks into the map first: what was rolled back is not said to be gone.
+    /// The invalidator reads the map before it publishes, so this is right after a rollback too.
     fn end(&mut self) {
         self.ended = true;
         let inner = &self.resolver.0;
-        for name in &self.gone {
-            inner.near.revoked(name);
-            if let Some(teller) = &inner.teller {
-                teller.tell_later(name);
+        for key in &self.revoked {
+            inner.l1().revoked(key);
+            if let Some(invalidator) = &inner.invalidator {
+                invalidator.changed(key);
             }
         }
     }
@@ -156,50 +157,50 @@ impl Drop for Revocation {
 }
 
 impl Inner {
-    /// Every name that an id can have.
+    /// Returns the keys of all texts that stand for an id: one for each hiding key of the codec.
     fn spellings<R: Resource>(
         &self,
         tenant: &str,
         id: TypedId<R>,
-    ) -> Result<Vec<Name>, RevokeError> {
+    ) -> Result<Vec<CacheKey>, RevokeError> {
         let binding = Binding::of(tenant, id).map_err(RevokeError::Tenant)?;
         let publics = R::codec().spellings(R::TYPE.prefix(), id.ulid());
-        let name = |public| self.near.names.name(binding.tenant(), R::TYPE, public);
-        Ok(publics.map(name).collect())
+        let key = |public| self.l1().keys.owned(binding.tenant(), R::TYPE, public);
+        Ok(publics.map(key).collect())
     }
 
-    async fn revoke_all(&self, names: &[Name]) -> store::Result<Revoked> {
-        let mut all = Revoked { was_live: false, told: true };
-        for name in names {
-            let Revoked { was_live, told } = self.revoke(name).await?;
-            all = Revoked { was_live: all.was_live || was_live, told: all.told && told };
+    async fn revoke_all(&self, keys: &[CacheKey]) -> store::Result<Revoked> {
+        let mut all = Revoked { was_live: false, propagated: true };
+        for key in keys {
+            let Revoked { was_live, propagated } = self.revoke(key).await?;
+            all.was_live |= was_live;
+            all.propagated &= propagated;
         }
         Ok(all)
     }
 
-    async fn revoke(&self, name: &Name) -> store::Result<Revoked> {
-        let told = self.revoking(name).await;
-        let was_live = self.loader.map.revoke(name).await?;
-        let is_gone = was_live || self.loader.map.row(name).await?.is_some_and(|row| !row.live);
-        if !is_gone {
-            // There was nothing to revoke, and there may be from now on: no more is said of it.
-            return Ok(Revoked { was_live, told });
+    async fn revoke(&self, key: &CacheKey) -> store::Result<Revoked> {
+        let propagated = self.announce_revocation(key).await;
+        let was_live = self.loader.map.revoke(key).await?;
+        if !was_live && !self.loader.is_revoked(key).await? {
+            // There is no row, and there may be one later: nothing more is published.
+            return Ok(Revoked { was_live, propagated });
         }
-        self.near.revoked(name);
-        let told = match &self.teller {
+        self.l1().revoked(key);
+        let propagated = match &self.invalidator {
             None => true,
-            Some(teller) => teller.tell_now(name).await,
+            Some(invalidator) => invalidator.revoked(key).await,
         };
-        Ok(Revoked { was_live, told })
+        Ok(Revoked { was_live, propagated })
     }
 
-    /// It is about to be revoked. Gives whether everybody there is was told.
-    async fn revoking(&self, name: &Name) -> bool {
-        self.near.revoked(name);
-        let likely = self.loader.settings.cache.revoking();
-        match &self.middle {
+    /// Tells this node and the others that an id is about to be revoked. Returns whether the shared
+    /// cache took it.
+    async fn announce_revocation(&self, key: &CacheKey) -> bool {
+        self.l1().revoked(key);
+        match &self.invalidator {
             None => true,
-            Some(middle) => middle.tell(&Word::Revoked(vec![name.to_text()], likely)).await,
+            Some(invalidator) => invalidator.revoking(key).await,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_core::store::ErrorKind;
 use semel_ids::map::IdMap;
-use semel_ids::migration::{BusinessRow, Field, MAX_BATCH, Reason};
+use semel_ids::migration::{BusinessRow, Field, MAX_BATCH, RefusalReason};
 use semel_ids::resource::{Order, Resource};
 use tokio::time::Instant;
 
@@ -63,23 +63,26 @@ async fn rows_that_cannot_be_used_are_counted_by_reason_and_stop_nothing() {
     let filled = moving.backfill(&(), |_| {}).await.expect("filled");
     assert_eq!((filled.seen, filled.written), (22, 11));
     assert!(!filled.complete());
-    let met: Vec<(Reason, u64)> =
+    let met: Vec<(RefusalReason, u64)> =
         filled.refused.iter().map(|(reason, tally)| (reason, tally.count)).collect();
     let expected = [
-        (Reason::NoTenant, 1),
-        (Reason::BadTenant, 1),
-        (Reason::NoPublicId, 1),
-        (Reason::BadPublicId, 1),
-        (Reason::ForeignPrefix, 1),
-        (Reason::NoInternalId, 1),
-        (Reason::BadInternalId, 1),
-        (Reason::OtherInternalId, 2),
-        (Reason::Unreadable, 1),
-        (Reason::Revoked, 1),
+        (RefusalReason::NoTenant, 1),
+        (RefusalReason::BadTenant, 1),
+        (RefusalReason::NoPublicId, 1),
+        (RefusalReason::BadPublicId, 1),
+        (RefusalReason::ForeignPrefix, 1),
+        (RefusalReason::NoInternalId, 1),
+        (RefusalReason::BadInternalId, 1),
+        (RefusalReason::OtherInternalId, 2),
+        (RefusalReason::Unreadable, 1),
+        (RefusalReason::Revoked, 1),
     ];
     assert_eq!(met, expected);
-    let (_, other) =
-        filled.refused.iter().find(|(reason, _)| *reason == Reason::OtherInternalId).expect("met");
+    let (_, other) = filled
+        .refused
+        .iter()
+        .find(|(reason, _)| *reason == RefusalReason::OtherInternalId)
+        .expect("met");
     assert_eq!(other.samples.len(), 1, "one sample was asked for");
     assert_eq!(other.samples[0].key, Some((last - 1).to_string()));
     assert!(filled.to_string().contains("no tenant: 1"), "{filled}");

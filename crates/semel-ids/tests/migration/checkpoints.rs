@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use semel_core::store::{ErrorKind, Result};
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::migration::{
-    Checkpoint, Cursor, FileCheckpoint, MemoryTable, Migration, Reason, Saved,
+    Checkpoint, FileCheckpoint, MapMigration, MemoryTable, RefusalReason, Saved, TableCursor,
 };
 use semel_ids::resource::{Order, User};
 
@@ -116,7 +116,7 @@ async fn what_was_counted_before_is_counted() {
         .expect("filled");
     assert_eq!(first, Some(16));
     assert_eq!((filled.seen, filled.resumed, filled.written), (16, 12, 11));
-    assert_eq!(filled.refused.of(Reason::NoInternalId), 5);
+    assert_eq!(filled.refused.of(RefusalReason::NoInternalId), 5);
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn a_checkpoint_of_another_backfill_is_refused() {
     scene.before("map.insert_many", 2, |_| Some(failure(ErrorKind::Corrupt)));
     let orders = scene.migration().batch(10);
     orders.backfill(&checkpoint, |_| {}).await.expect_err("the map failed");
-    let users = Migration::of::<User>(&scene, &scene);
+    let users = MapMigration::of::<User>(&scene, &scene);
     let error = users.backfill(&checkpoint, |_| {}).await.expect_err("another's");
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
     assert!(error.to_string().contains("ORDER (ord)"), "{error}");
@@ -173,11 +173,11 @@ impl Drop for Directory {
 fn saved(seen: u64) -> Saved {
     Saved {
         job: String::from("a test"),
-        cursor: Cursor::new("é\"\n42"),
+        cursor: TableCursor::new("é\"\n42"),
         seen,
         written: 2,
         already: 1,
-        refused: [(Reason::NoTenant, 3)].into(),
+        refused: [(RefusalReason::NoTenant, 3)].into(),
     }
 }
 
@@ -222,7 +222,7 @@ async fn a_backfill_with_a_file_leaves_none_at_its_end() {
     }
     let file = FileCheckpoint::new(directory.0.join("orders.json"));
     let mut files = 0;
-    let moving = Migration::of::<Order>(&map, &table).batch(10);
+    let moving = MapMigration::of::<Order>(&map, &table).batch(10);
     let filled = moving.backfill(&file, |_| files += directory.names().len()).await;
     assert_eq!(filled.expect("filled").written, 25);
     assert_eq!(files, 3, "there until the end, gone when the end is told");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use semel_core::store::ErrorKind;
 use semel_ids::map::IdMap;
 use semel_ids::map::memory::MemoryMap;
-use semel_ids::migration::{Change, Changed, MemoryTable, Migration, Repaired};
+use semel_ids::migration::{MapMigration, MemoryTable, RepairChange, Repaired, RepairedMapping};
 use semel_ids::resource::{Order, Resource};
 use semel_ids::{Generator, TypedId};
 
@@ -15,24 +15,24 @@ use crate::verify::{mismatch, register, revoke, rotated};
 
 /// Hears of changes.
 #[derive(Clone, Default)]
-struct Ear(Arc<Mutex<Vec<Changed>>>);
+struct Ear(Arc<Mutex<Vec<RepairedMapping>>>);
 
 impl Ear {
-    fn hear(&self, changed: Vec<Changed>) {
+    fn hear(&self, changed: Vec<RepairedMapping>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(changed);
     }
 
-    fn heard(&self) -> Vec<Changed> {
+    fn heard(&self) -> Vec<RepairedMapping> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn change(public: &str, change: Change) -> Changed {
-    Changed { tenant: "acme".into(), kind: Order::TYPE, public: public.into(), change }
+fn change(public: &str, change: RepairChange) -> RepairedMapping {
+    RepairedMapping { tenant: "acme".into(), kind: Order::TYPE, public: public.into(), change }
 }
 
 async fn repair<M: IdMap>(
-    moving: &Migration<'_, M, impl semel_ids::migration::BusinessTable>,
+    moving: &MapMigration<'_, M, impl semel_ids::migration::BusinessTable>,
     ear: &Ear,
 ) -> Repaired {
     let told = |changed| {
@@ -65,8 +65,8 @@ async fn what_is_missing_is_written_and_what_is_extra_is_revoked() {
     assert_eq!((repaired.changed(), repaired.finished()), (2, true), "{repaired}");
     // It met what it had written itself.
     assert_eq!(repaired, Repaired { mappings: foreseen.mappings + 1, ..foreseen });
-    let live = Change::Live(binding("acme", &missing).internal());
-    assert_eq!(ear.heard(), [change(&missing, live), change(&extra, Change::Revoked)]);
+    let live = RepairChange::Live(binding("acme", &missing).internal());
+    assert_eq!(ear.heard(), [change(&missing, live), change(&extra, RepairChange::Revoked)]);
     let verified = moving.verify(|_| {}).await.expect("verified");
     assert!(verified.clean(), "{verified}");
     assert_eq!(repair(&moving, &ear).await.changed(), 0, "nothing is left to mend");
@@ -77,10 +77,10 @@ async fn a_mapping_that_leads_elsewhere_is_replaced() {
     let (map, table) = (MemoryMap::new(), MemoryTable::new());
     let (right, wrong) = mismatch(&table);
     let _ = map.insert_many(&[wrong]).await.expect("written");
-    let (moving, ear) = (Migration::new(&map, &table, Order::TYPE, &rotated()), Ear::default());
+    let (moving, ear) = (MapMigration::new(&map, &table, Order::TYPE, &rotated()), Ear::default());
     let repaired = repair(&moving, &ear).await;
     assert_eq!((repaired.overwritten.count, repaired.changed()), (1, 1), "{repaired}");
-    assert_eq!(ear.heard(), [change(right.public(), Change::Live(right.internal()))]);
+    assert_eq!(ear.heard(), [change(right.public(), RepairChange::Live(right.internal()))]);
     assert!(moving.verify(|_| {}).await.expect("verified").clean());
 }
 
@@ -93,7 +93,7 @@ async fn an_internal_id_that_something_else_has_is_taken_back() {
     let text = old.encode(Order::TYPE.prefix(), right.internal());
     let rival = semel_ids::Binding::checked("acme", Order::TYPE, &old, &text, right.internal());
     let _ = map.insert_many(&[rival.expect("a binding")]).await.expect("written");
-    let (moving, ear) = (Migration::new(&map, &table, Order::TYPE, &rotated()), Ear::default());
+    let (moving, ear) = (MapMigration::new(&map, &table, Order::TYPE, &rotated()), Ear::default());
     let repaired = repair(&moving, &ear).await;
     assert_eq!((repaired.inserted.count, repaired.changed()), (1, 1), "{repaired}");
     let verified = moving.verify(|_| {}).await.expect("verified");
@@ -121,7 +121,7 @@ async fn the_wrong_table_revokes_nothing() {
     let scene = Scene::with_orders(30);
     let _ = scene.migration().backfill(&(), |_| {}).await.expect("filled");
     let (empty, ear) = (MemoryTable::new(), Ear::default());
-    let moving = Migration::of::<Order>(&scene.map, &empty).max_revocations(29);
+    let moving = MapMigration::of::<Order>(&scene.map, &empty).max_revocations(29);
     for moving in [moving.clone().dry_run(), moving.clone()] {
         let repaired = repair(&moving, &ear).await;
         assert_eq!((repaired.withheld, repaired.changed()), (30, 0), "{repaired}");
@@ -160,7 +160,7 @@ async fn a_row_that_goes_away_while_it_is_mended_leaves_no_live_mapping() {
     let repaired = repair(&moving, &ear).await;
     assert_eq!((repaired.inserted.count, repaired.undone), (1, 1), "{repaired}");
     assert!(scene.mappings().await.iter().all(|row| !row.live));
-    assert_eq!(ear.heard().last(), Some(&change(&public, Change::Revoked)));
+    assert_eq!(ear.heard().last(), Some(&change(&public, RepairChange::Revoked)));
     assert!(moving.verify(|_| {}).await.expect("verified").clean());
 }
 
@@ -182,12 +182,12 @@ async fn a_row_that_is_registered_meanwhile_is_not_mended_twice() {
     let repaired = repair(&scene.migration(), &ear).await;
     assert_eq!((repaired.changed(), repaired.undone), (0, 0), "{repaired}");
     // It may as well have been we, and the answer lost: whoever remembers an absence asks again.
-    assert_eq!(ear.heard(), [change(&public, Change::Unclear)]);
+    assert_eq!(ear.heard(), [change(&public, RepairChange::Unclear)]);
     assert!(scene.migration().verify(|_| {}).await.expect("verified").clean());
 }
 
 /// A repair that fails, with everything it told.
-async fn fails(scene: &Scene) -> Vec<Changed> {
+async fn fails(scene: &Scene) -> Vec<RepairedMapping> {
     let ear = Ear::default();
     let told = |changed| {
         ear.hear(changed);
@@ -212,8 +212,8 @@ async fn what_was_written_is_told_though_the_repair_fails_afterwards() {
         let time = if then == "table.find" { 2 } else { 1 };
         scene.before(then, time, |_| Some(failure(ErrorKind::Corrupt)));
         let heard = fails(&scene).await;
-        let live = |public: &str| Change::Live(binding("acme", public).internal());
-        let second = if then == "map.overwrite" { Change::Unclear } else { live(&revoked) };
+        let live = |public: &str| RepairChange::Live(binding("acme", public).internal());
+        let second = if then == "map.overwrite" { RepairChange::Unclear } else { live(&revoked) };
         assert_eq!(heard, [change(&missing, live(&missing)), change(&revoked, second)], "{then}");
     }
 }
@@ -229,7 +229,7 @@ async fn what_may_have_been_written_is_told_too() {
         }
         scene.before(lost, 1, |_| Some(failure(ErrorKind::Corrupt)));
         let heard = fails(&scene).await;
-        assert_eq!(heard, [change(&public, Change::Unclear)], "{lost}");
+        assert_eq!(heard, [change(&public, RepairChange::Unclear)], "{lost}");
         assert!(heard[0].is_live(), "whoever remembers it asks the map");
     }
 }

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use semel_core::store::{Error, ErrorKind, Result};
 use semel_ids::map::memory::MemoryMap;
-use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
-use semel_ids::migration::{BusinessRow, BusinessTable, Cursor, MemoryTable, Migration, Page};
+use semel_ids::map::{Binding, IdMap, Inserted, MapKey, MapRow};
+use semel_ids::migration::{
+    BusinessRow, BusinessTable, MapMigration, MemoryTable, TableCursor, TablePage,
+};
 use semel_ids::resource::{Order, Resource, ResourceType};
 use semel_ids::{Codec, PublicId};
 use ulid::Ulid;
@@ -39,8 +41,8 @@ impl Scene {
     }
 
     /// A migration of orders from the table to the map, without waiting between tries.
-    pub(crate) fn migration(&self) -> Migration<'_, Self, Self> {
-        Migration::of::<Order>(self, self)
+    pub(crate) fn migration(&self) -> MapMigration<'_, Self, Self> {
+        MapMigration::of::<Order>(self, self)
     }
 
     /// Does something right before the `nth` time (1 is the first) that a step of this name begins;
@@ -60,7 +62,7 @@ impl Scene {
     }
 
     /// What the map has of orders.
-    pub(crate) async fn mappings(&self) -> Vec<Row> {
+    pub(crate) async fn mappings(&self) -> Vec<MapRow> {
         self.map.list(Order::TYPE, None, None, u32::MAX).await.expect("a list")
     }
 
@@ -132,7 +134,7 @@ impl IdMap for Scene {
         tenant: &str,
         kind: ResourceType,
         publics: &[PublicId],
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         self.begins("map.find")?;
         assert!(publics.len() <= 200, "{} ids in one lookup", publics.len());
         self.map.find(tenant, kind, publics).await
@@ -158,7 +160,7 @@ impl IdMap for Scene {
         self.map.overwrite(bindings).await
     }
 
-    async fn revoke_rows(&self, kind: ResourceType, rows: &[Place]) -> Result<u32> {
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[MapKey]) -> Result<u32> {
         self.begins("map.revoke_rows")?;
         self.map.revoke_rows(kind, rows).await
     }
@@ -167,9 +169,9 @@ impl IdMap for Scene {
         &self,
         kind: ResourceType,
         tenant: Option<&str>,
-        after: Option<&Place>,
+        after: Option<&MapKey>,
         limit: u32,
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         self.begins("map.list")?;
         self.map.list(kind, tenant, after, limit).await
     }
@@ -184,7 +186,7 @@ impl BusinessTable for Scene {
         self.table.tenant()
     }
 
-    async fn page(&self, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+    async fn page(&self, after: Option<&TableCursor>, limit: u32) -> Result<TablePage> {
         self.begins("table.page")?;
         self.table.page(after, limit).await
     }

@@ -4,7 +4,7 @@ use semel_ids::codec::HidingKey;
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::map::{Binding, IdMap};
 use semel_ids::migration::{
-    BusinessRow, Field, MemoryTable, Migration, Reason, Stage, TableFallback,
+    BusinessRow, Field, MapMigration, MemoryTable, RefusalReason, Stage, TableFallback,
 };
 use semel_ids::resource::{Order, Resource, User};
 use semel_ids::{Codec, Fallback};
@@ -26,7 +26,7 @@ fn delete(scene: &Scene, key: u64) {
     let (Field::Value(tenant), Field::Value(order)) = (row.tenant, row.public) else {
         panic!("an order");
     };
-    let places = [semel_ids::map::Place { tenant, public: order }];
+    let places = [semel_ids::map::MapKey { tenant, public: order }];
     let revoking = scene.map.revoke_rows(Order::TYPE, &places);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let done = std::future::Future::poll(std::pin::pin!(revoking), &mut context);
@@ -81,7 +81,7 @@ async fn every_kind_of_difference_is_found_and_counted_once() {
     assert_eq!(verified.extra.count, 4, "{verified}");
     assert_eq!(verified.revoked.count, 1, "{verified}");
     assert_eq!(verified.duplicated.count, 1, "{verified}");
-    assert_eq!(verified.unreadable.of(Reason::NoInternalId), 1, "{verified}");
+    assert_eq!(verified.unreadable.of(RefusalReason::NoInternalId), 1, "{verified}");
     assert_eq!((verified.mismatched.count, verified.wrong()), (0, 10), "{verified}");
     assert_eq!(verified.matched, 22);
     assert_eq!(verified.missing.samples.len(), 2);
@@ -115,7 +115,7 @@ async fn a_mapping_that_leads_elsewhere_is_found() {
     let (map, table) = (MemoryMap::new(), MemoryTable::new());
     let (right, wrong) = mismatch(&table);
     let _ = map.insert_many(&[wrong]).await.expect("written");
-    let moving = Migration::new(&map, &table, Order::TYPE, &rotated());
+    let moving = MapMigration::new(&map, &table, Order::TYPE, &rotated());
     let verified = moving.verify(|_| {}).await.expect("verified");
     assert_eq!((verified.mismatched.count, verified.wrong()), (1, 1), "{verified}");
     let note = &verified.mismatched.samples[0].note;
@@ -165,7 +165,7 @@ async fn a_table_of_one_tenant_is_no_word_about_the_others() {
     table.put("acme", &own);
     register(&map, "acme", &own).await;
     register(&map, "other", &order()).await;
-    let verified = Migration::of::<Order>(&map, &table).verify(|_| {}).await.expect("verified");
+    let verified = MapMigration::of::<Order>(&map, &table).verify(|_| {}).await.expect("verified");
     assert!(verified.clean(), "{verified}");
     assert_eq!(verified.mappings, 1);
 }

@@ -10,7 +10,7 @@ use metrics::{
     Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 use semel_ids::resource::Order;
-use semel_ids::{Reason, Resolver, Settings, TypedId};
+use semel_ids::{ResolveReason, Resolver, ResolverSettings, TypedId};
 
 use crate::scene::{ACME, Hub, Spy, Table, new_id, node};
 
@@ -71,7 +71,7 @@ fn counted<F: Future<Output = ()>>(scene: impl FnOnce(Book) -> F) {
     metrics::with_local_recorder(&book, || runtime.block_on(scene(book.clone())));
 }
 
-async fn reason(resolver: &Resolver, id: TypedId<Order>) -> Reason {
+async fn reason(resolver: &Resolver, id: TypedId<Order>) -> ResolveReason {
     resolver.resolve::<Order>(ACME, &id.to_string()).await.expect("an answer").reason
 }
 
@@ -79,7 +79,8 @@ async fn reason(resolver: &Resolver, id: TypedId<Order>) -> Reason {
 fn answers_are_counted_by_their_reasons() {
     counted(|book| async move {
         let (map, hub, table) = (Spy::new(), Hub::new(), Table::default());
-        let settings = Settings { fallback_to_biz_table: true, ..Settings::default() };
+        let settings =
+            ResolverSettings { fallback_to_biz_table: true, ..ResolverSettings::default() };
         let builder = Resolver::builder(map.clone()).shared(hub.clone()).fallback(table.clone());
         let resolver = builder.settings(settings).build();
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -93,7 +94,7 @@ fn answers_are_counted_by_their_reasons() {
         let texts = [far.to_string(), "ord_".to_owned(), far.to_string().replace("ord", "usr")];
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         resolver.resolve_batch::<Order>(ACME, &texts).await.expect("answers");
-        let settings = Settings { enabled: false, ..Settings::default() };
+        let settings = ResolverSettings { enabled: false, ..ResolverSettings::default() };
         reason(&Resolver::builder(map).settings(settings).build(), far).await;
         for (result, count) in [
             ("hit_l1", 2),
@@ -119,24 +120,28 @@ fn failures_of_the_shared_cache_are_counted_by_what_was_tried() {
             book.get(&format!("semel_idresolve_l2_errors_total operation={operation}"))
         };
         hub.down.store(true, Ordering::SeqCst);
-        assert_eq!(reason(&resolver, new_id()).await, Reason::NotFound);
+        assert_eq!(reason(&resolver, new_id()).await, ResolveReason::NotFound);
         assert_eq!((errors("get"), errors("fill"), errors("tell")), (1, 0, 0));
         hub.down.store(false, Ordering::SeqCst);
         hub.full.store(true, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_secs(2)).await;
-        assert_eq!(reason(&resolver, new_id()).await, Reason::NotFound);
+        assert_eq!(reason(&resolver, new_id()).await, ResolveReason::NotFound);
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!((errors("get"), errors("fill"), errors("tell")), (1, 1, 0));
         let id = new_id();
         map.register(&resolver, id).await.committed();
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert_eq!((errors("get"), errors("tell")), (1, 5));
-        assert_eq!(book.get("semel_idresolve_untold_total"), 1, "a registration is given up");
+        assert_eq!(
+            book.get("semel_idresolve_lost_invalidations_total"),
+            1,
+            "a registration is given up"
+        );
         hub.full.store(false, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_secs(2)).await;
         let damaged = new_id();
         hub.put(damaged, b"not sixteen bytes, not NULL");
-        assert_eq!(reason(&resolver, damaged).await, Reason::NotFound);
+        assert_eq!(reason(&resolver, damaged).await, ResolveReason::NotFound);
         assert_eq!(book.get("semel_idresolve_l2_damaged_total"), 1);
     });
 }
@@ -149,11 +154,15 @@ fn a_revocation_that_nobody_could_be_told_of_is_counted() {
         let id = new_id();
         map.plant(id).await;
         hub.down.store(true, Ordering::SeqCst);
-        assert!(!resolver.revoke(ACME, id).await.expect("the map has it").told);
+        assert!(!resolver.revoke(ACME, id).await.expect("the map has it").propagated);
         tokio::time::sleep(Duration::from_secs(1_700)).await;
-        assert_eq!(book.get("semel_idresolve_untold_total"), 0, "it is told as long as it matters");
+        assert_eq!(
+            book.get("semel_idresolve_lost_invalidations_total"),
+            0,
+            "it is told as long as it matters"
+        );
         tokio::time::sleep(Duration::from_secs(120)).await;
-        assert_eq!(book.get("semel_idresolve_untold_total"), 1);
+        assert_eq!(book.get("semel_idresolve_lost_invalidations_total"), 1);
         let errors = book.get("semel_idresolve_l2_errors_total operation=tell");
         assert!((400..800).contains(&errors), "{errors} tries in half an hour");
     });

@@ -4,18 +4,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel_ids::resource::{Order, Store};
-use semel_ids::{Binding, IdMap as _, Reason, Resolver, Settings, TypedId};
+use semel_ids::{Binding, IdMap as _, ResolveReason, Resolver, ResolverSettings, TypedId};
 
 use crate::scene::{ACME, Hub, Spy, Table, new_id, node};
 
-async fn reason(resolver: &Resolver, text: &str) -> Reason {
+async fn reason(resolver: &Resolver, text: &str) -> ResolveReason {
     resolver.resolve::<Order>(ACME, text).await.expect("an answer").reason
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_no_id_of_its_type_touches_nothing() {
     let (map, hub, table) = (Spy::new(), Hub::new(), Table::default());
-    let settings = Settings { fallback_to_biz_table: true, ..Settings::default() };
+    let settings = ResolverSettings { fallback_to_biz_table: true, ..ResolverSettings::default() };
     let builder = Resolver::builder(map.clone()).shared(hub.clone()).fallback(table.clone());
     let resolver = builder.settings(settings).build();
     let id = new_id().to_string();
@@ -25,9 +25,9 @@ async fn what_is_no_id_of_its_type_touches_nothing() {
     for bad in
         ["", "   ", "ord_", "ord", "nonsense", "ord_o1arz3ndektsv4rrffq69g5fav", &upper, &padded]
     {
-        assert_eq!(reason(&resolver, bad).await, Reason::InvalidFormat, "{bad:?}");
+        assert_eq!(reason(&resolver, bad).await, ResolveReason::InvalidFormat, "{bad:?}");
     }
-    assert_eq!(reason(&resolver, &foreign).await, Reason::PrefixMismatch);
+    assert_eq!(reason(&resolver, &foreign).await, ResolveReason::PrefixMismatch);
     let many = resolver.resolve_batch::<Order>(ACME, &["ord_", &foreign]).await.expect("answers");
     assert!(many.iter().all(|one| !one.hit() && !one.exists() && one.internal_id.is_none()));
     assert_eq!(map.count(), 0);
@@ -42,10 +42,10 @@ async fn a_hit_here_asks_nobody() {
     let id = new_id();
     map.plant(id).await;
     let text = id.to_string();
-    assert_eq!(reason(&resolver, &text).await, Reason::HitDb);
+    assert_eq!(reason(&resolver, &text).await, ResolveReason::HitDb);
     let reads = hub.reads.load(Ordering::SeqCst);
     let again = resolver.resolve::<Order>(ACME, &text).await.expect("an answer");
-    assert_eq!((again.reason, again.internal_id), (Reason::HitL1, Some(id.ulid())));
+    assert_eq!((again.reason, again.internal_id), (ResolveReason::HitL1, Some(id.ulid())));
     assert_eq!((map.count(), hub.reads.load(Ordering::SeqCst)), (1, reads));
 }
 
@@ -56,8 +56,8 @@ async fn a_hit_in_the_shared_cache_is_remembered_here() {
     let id = new_id();
     hub.put(id, &id.to_bytes());
     let text = id.to_string();
-    assert_eq!(reason(&resolver, &text).await, Reason::HitL2);
-    assert_eq!(reason(&resolver, &text).await, Reason::HitL1);
+    assert_eq!(reason(&resolver, &text).await, ResolveReason::HitL2);
+    assert_eq!(reason(&resolver, &text).await, ResolveReason::HitL1);
     assert_eq!((map.count(), hub.reads.load(Ordering::SeqCst)), (0, 1));
 }
 
@@ -68,11 +68,11 @@ async fn a_hit_in_the_map_is_remembered_here_and_shared() {
     let id = new_id();
     map.plant(id).await;
     let text = id.to_string();
-    assert_eq!(reason(&one, &text).await, Reason::HitDb);
+    assert_eq!(reason(&one, &text).await, ResolveReason::HitDb);
     let (value, ttl) = hub.filled(id).await;
     assert_eq!(value, id.to_bytes());
     assert!(ttl > Duration::from_secs(1_600) && ttl <= Duration::from_secs(1_800), "{ttl:?}");
-    assert_eq!(reason(&two, &text).await, Reason::HitL2);
+    assert_eq!(reason(&two, &text).await, ResolveReason::HitL2);
     assert_eq!(map.count(), 1);
 }
 
@@ -83,17 +83,17 @@ async fn an_absence_is_remembered_briefly_here_and_shared() {
     let id = new_id();
     let text = id.to_string();
     let answer = one.resolve::<Order>(ACME, &text).await.expect("an answer");
-    assert_eq!(answer.reason, Reason::NotFound);
+    assert_eq!(answer.reason, ResolveReason::NotFound);
     assert!(answer.hit() && !answer.exists());
     let (value, ttl) = hub.filled(id).await;
     assert_eq!(value, b"NULL");
     assert!(ttl > Duration::from_secs(26) && ttl <= Duration::from_secs(30), "{ttl:?}");
-    assert_eq!(reason(&one, &text).await, Reason::NotFound);
-    assert_eq!(reason(&two, &text).await, Reason::NotFound);
+    assert_eq!(reason(&one, &text).await, ResolveReason::NotFound);
+    assert_eq!(reason(&two, &text).await, ResolveReason::NotFound);
     assert_eq!(map.count(), 1);
     tokio::time::sleep(Duration::from_secs(31)).await;
     map.plant(id).await;
-    assert_eq!(reason(&one, &text).await, Reason::HitDb);
+    assert_eq!(reason(&one, &text).await, ResolveReason::HitDb);
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,11 +103,11 @@ async fn what_is_known_is_looked_up_again_after_its_time() {
     let id = new_id();
     map.plant(id).await;
     let text = id.to_string();
-    assert_eq!(reason(&resolver, &text).await, Reason::HitDb);
+    assert_eq!(reason(&resolver, &text).await, ResolveReason::HitDb);
     tokio::time::sleep(Duration::from_secs(500)).await;
-    assert_eq!(reason(&resolver, &text).await, Reason::HitL1);
+    assert_eq!(reason(&resolver, &text).await, ResolveReason::HitL1);
     tokio::time::sleep(Duration::from_secs(101)).await;
-    assert_eq!(reason(&resolver, &text).await, Reason::HitDb);
+    assert_eq!(reason(&resolver, &text).await, ResolveReason::HitDb);
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,15 +117,15 @@ async fn business_tables_stand_in_only_where_they_are_allowed_to() {
     table.plant(id);
     let text = id.to_string();
     let strict = Resolver::builder(map.clone()).fallback(table.clone()).build();
-    assert_eq!(reason(&strict, &text).await, Reason::NotFound);
+    assert_eq!(reason(&strict, &text).await, ResolveReason::NotFound);
     assert_eq!(table.lookups.load(Ordering::SeqCst), 0);
-    let settings = Settings { fallback_to_biz_table: true, ..Settings::default() };
+    let settings = ResolverSettings { fallback_to_biz_table: true, ..ResolverSettings::default() };
     let other = Table::default();
     let builder = Resolver::builder(map.clone()).fallback(other.clone()).fallback(table);
     let resolver = builder.settings(settings).build();
-    assert_eq!(reason(&resolver, &text).await, Reason::HitFallback);
+    assert_eq!(reason(&resolver, &text).await, ResolveReason::HitFallback);
     assert_eq!(other.lookups.load(Ordering::SeqCst), 1, "every table that may know is asked");
-    assert_eq!(reason(&resolver, &text).await, Reason::HitL1);
+    assert_eq!(reason(&resolver, &text).await, ResolveReason::HitL1);
     let rows = map.list(semel_ids::ResourceType::new("ORDER", "ord"), None, None, 10).await;
     assert!(rows.expect("memory").is_empty(), "the map is not written");
 }
@@ -133,20 +133,20 @@ async fn business_tables_stand_in_only_where_they_are_allowed_to() {
 #[tokio::test(start_paused = true)]
 async fn a_revoked_id_is_not_found_in_a_business_table() {
     let (map, table) = (Spy::new(), Table::default());
-    let settings = Settings { fallback_to_biz_table: true, ..Settings::default() };
+    let settings = ResolverSettings { fallback_to_biz_table: true, ..ResolverSettings::default() };
     let builder = Resolver::builder(map.clone()).fallback(table.clone());
     let resolver = builder.settings(settings).build();
     let id = new_id();
     map.plant(id).await;
     table.plant(id);
     assert!(resolver.revoke(ACME, id).await.expect("revoked").was_live);
-    assert_eq!(reason(&resolver, &id.to_string()).await, Reason::NotFound);
+    assert_eq!(reason(&resolver, &id.to_string()).await, ResolveReason::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_mixes_all_of_them_and_answers_in_order() {
     let (map, hub, table) = (Spy::new(), Hub::new(), Table::default());
-    let settings = Settings { fallback_to_biz_table: true, ..Settings::default() };
+    let settings = ResolverSettings { fallback_to_biz_table: true, ..ResolverSettings::default() };
     let builder = Resolver::builder(map.clone()).shared(hub.clone()).fallback(table.clone());
     let resolver = builder.settings(settings).build();
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -166,8 +166,10 @@ async fn a_batch_mixes_all_of_them_and_answers_in_order() {
     .map(|text: &str| text)
     .to_vec();
     let answers = resolver.resolve_batch::<Order>(ACME, &asked).await.expect("answers");
-    let reasons: Vec<Reason> = answers.iter().map(|one| one.reason).collect();
-    use Reason::{HitDb, HitFallback, HitL1, HitL2, InvalidFormat, NotFound, PrefixMismatch};
+    let reasons: Vec<ResolveReason> = answers.iter().map(|one| one.reason).collect();
+    use ResolveReason::{
+        HitDb, HitFallback, HitL1, HitL2, InvalidFormat, NotFound, PrefixMismatch,
+    };
     let expected = [
         HitDb,
         HitL1,
@@ -207,27 +209,27 @@ async fn tenants_and_types_do_not_meet() {
     let id = new_id();
     map.plant(id).await;
     let text = id.to_string();
-    assert_eq!(reason(&resolver, &text).await, Reason::HitDb);
+    assert_eq!(reason(&resolver, &text).await, ResolveReason::HitDb);
     for other in ["other", "acme2", "ACME", "acme:ORDER"] {
         let answer = resolver.resolve::<Order>(other, &text).await.expect("an answer");
-        assert_eq!(answer.reason, Reason::NotFound, "{other}");
+        assert_eq!(answer.reason, ResolveReason::NotFound, "{other}");
     }
     let store = TypedId::<Store>::new(id.ulid()).to_string();
     let answer = resolver.resolve::<Store>(ACME, &store).await.expect("an answer");
-    assert_eq!(answer.reason, Reason::NotFound);
+    assert_eq!(answer.reason, ResolveReason::NotFound);
     assert!(resolver.resolve::<Order>(" ", &text).await.is_err(), "a tenant is never blank");
 }
 
 #[tokio::test(start_paused = true)]
 async fn switched_off_it_asks_nobody() {
     let map = Spy::new();
-    let settings = Settings { enabled: false, ..Settings::default() };
+    let settings = ResolverSettings { enabled: false, ..ResolverSettings::default() };
     let resolver = Resolver::builder(map.clone()).settings(settings).build();
     let id = new_id();
     map.plant(id).await;
     let text = id.to_string();
     let answer = resolver.resolve::<Order>(ACME, &text).await.expect("an answer");
-    assert_eq!((answer.reason, answer.exists(), map.count()), (Reason::Disabled, false, 0));
+    assert_eq!((answer.reason, answer.exists(), map.count()), (ResolveReason::Disabled, false, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,5 +246,5 @@ async fn a_row_that_holds_another_id_is_not_believed() {
     );
     assert!(binding.is_err(), "it cannot even be made");
     map.rows.plant_raw(ACME, "ORDER", &id.to_string(), other.ulid());
-    assert_eq!(reason(&resolver, &id.to_string()).await, Reason::NotFound);
+    assert_eq!(reason(&resolver, &id.to_string()).await, ResolveReason::NotFound);
 }

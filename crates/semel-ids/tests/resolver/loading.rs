@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel_ids::resource::Order;
-use semel_ids::{Reason, Resolver};
+use semel_ids::{ResolveReason, Resolver};
 
 use crate::scene::{ACME, Spy, new_id};
 
@@ -75,7 +75,7 @@ async fn a_caller_who_leaves_does_not_end_the_load() {
     first.abort();
     assert!(first.await.is_err_and(|error| error.is_cancelled()));
     held.let_go();
-    assert_eq!(second.await.expect("no panic").expect("an answer"), Reason::HitDb);
+    assert_eq!(second.await.expect("no panic").expect("an answer"), ResolveReason::HitDb);
     assert_eq!(map.count(), 1, "the load that the first one began");
 }
 
@@ -98,7 +98,7 @@ async fn a_batch_joins_loads_that_are_under_way() {
         async move {
             let texts = [first.as_str(), second.as_str()];
             let answers = resolver.resolve_batch::<Order>(ACME, &texts).await.expect("answers");
-            answers.iter().all(semel_ids::Resolution::exists)
+            answers.iter().all(semel_ids::ResolvedId::exists)
         }
     });
     held.looked(2).await;
@@ -122,7 +122,7 @@ async fn a_map_that_is_down_is_an_error_and_leaves_no_trace() {
     map.down.store(false, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_millis(1)).await;
     let answer = resolver.resolve::<Order>(ACME, &text).await.expect("an answer");
-    assert_eq!(answer.reason, Reason::HitDb);
+    assert_eq!(answer.reason, ResolveReason::HitDb);
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl History {
             Step::Revoke { id, node } => {
                 let revoked = self.nodes[node].revoke(ACME, self.ids[id]).await.expect("memory");
                 if revoked.was_live {
-                    self.now_true(id, false, node, revoked.told);
+                    self.now_true(id, false, node, revoked.propagated);
                 }
             }
             Step::Register { .. } => {}

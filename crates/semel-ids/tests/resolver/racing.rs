@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel_ids::resource::Order;
-use semel_ids::{CacheSettings, Reason, Resolver, TypedId};
+use semel_ids::{CacheSettings, ResolveReason, Resolver, TypedId};
 
 use crate::scene::{ACME, Hub, Spy, new_id, node};
 
-async fn reason(resolver: &Resolver, id: TypedId<Order>) -> Reason {
+async fn reason(resolver: &Resolver, id: TypedId<Order>) -> ResolveReason {
     resolver.resolve::<Order>(ACME, &id.to_string()).await.expect("an answer").reason
 }
 
@@ -17,10 +17,10 @@ async fn a_new_id_is_known_at_once_after_it_was_asked_for_in_vain() {
     let (map, hub) = (Spy::new(), Hub::new());
     let resolver = node(&map, &hub).await;
     let id = new_id();
-    assert_eq!(reason(&resolver, id).await, Reason::NotFound);
+    assert_eq!(reason(&resolver, id).await, ResolveReason::NotFound);
     hub.filled(id).await;
     map.register(&resolver, id).await.committed();
-    assert_eq!(reason(&resolver, id).await, Reason::HitL1);
+    assert_eq!(reason(&resolver, id).await, ResolveReason::HitL1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -28,11 +28,11 @@ async fn other_nodes_know_a_new_id_as_soon_as_they_are_told() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let id = new_id();
-    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
     hub.filled(id).await;
     map.register(&one, id).await.committed();
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(reason(&two, id).await, Reason::HitDb);
+    assert_eq!(reason(&two, id).await, ResolveReason::HitDb);
 }
 
 #[tokio::test(start_paused = true)]
@@ -47,8 +47,8 @@ async fn a_word_that_comes_late_does_not_bring_back_what_was_revoked() {
     two.revoke(ACME, id).await.expect("revoked");
     // The first node now says what it could not say before.
     tokio::time::sleep(Duration::from_secs(40)).await;
-    assert_eq!(reason(&one, id).await, Reason::NotFound);
-    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    assert_eq!(reason(&one, id).await, ResolveReason::NotFound);
+    assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
@@ -57,19 +57,19 @@ async fn other_nodes_know_a_new_id_within_the_bound_if_nothing_can_be_told() {
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let third = node(&map, &hub).await;
     let id = new_id();
-    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
     hub.filled(id).await;
     // Copied from the shared cache just before it runs out there.
     tokio::time::sleep(Duration::from_secs(26)).await;
-    assert_eq!(reason(&third, id).await, Reason::NotFound);
+    assert_eq!(reason(&third, id).await, ResolveReason::NotFound);
     // A process that dies between its commit and telling of it.
     drop(map.register(&one, id).await);
     tokio::time::sleep(Duration::from_secs(15)).await;
-    assert_eq!(reason(&third, id).await, Reason::NotFound, "the bound is not idle talk");
+    assert_eq!(reason(&third, id).await, ResolveReason::NotFound, "the bound is not idle talk");
     let bound = CacheSettings::default().absence_bound();
     tokio::time::sleep(bound - Duration::from_secs(15)).await;
     for node in [&one, &two, &third] {
-        assert!(matches!(reason(node, id).await, Reason::HitDb | Reason::HitL2));
+        assert!(matches!(reason(node, id).await, ResolveReason::HitDb | ResolveReason::HitL2));
     }
 }
 
@@ -92,8 +92,11 @@ async fn a_lookup_that_missed_before_the_commit_leaves_no_absence() {
             drop(registration);
         }
         held.let_go();
-        assert_eq!(early.await.expect("no panic"), Reason::NotFound, "it asked before");
-        assert!(matches!(reason(&resolver, id).await, Reason::HitL1 | Reason::HitDb), "{told}");
+        assert_eq!(early.await.expect("no panic"), ResolveReason::NotFound, "it asked before");
+        assert!(
+            matches!(reason(&resolver, id).await, ResolveReason::HitL1 | ResolveReason::HitDb),
+            "{told}"
+        );
         let shared = hub.peek(id).map(|(value, _)| value);
         assert!(shared.is_none_or(|value| value == id.to_bytes()), "and none in the shared cache");
     }
@@ -115,10 +118,10 @@ async fn a_lookup_during_the_transaction_leaves_no_absence() {
     });
     held.looked(1).await;
     held.let_go();
-    assert_eq!(during.await.expect("no panic"), Reason::NotFound);
+    assert_eq!(during.await.expect("no panic"), ResolveReason::NotFound);
     assert!(hub.peek(id).is_none(), "nobody else is told of an absence that may end at any moment");
     map.plant(id).await;
-    assert_eq!(reason(&resolver, id).await, Reason::HitDb, "before anybody said committed");
+    assert_eq!(reason(&resolver, id).await, ResolveReason::HitDb, "before anybody said committed");
     open.committed();
 }
 
@@ -138,7 +141,7 @@ async fn a_lookup_on_another_node_that_missed_before_the_commit_leaves_no_absenc
     held.let_go();
     early.await.expect("no panic");
     assert!(hub.peek(id).is_none(), "nor does it tell of one");
-    assert_eq!(reason(&two, id).await, Reason::HitDb);
+    assert_eq!(reason(&two, id).await, ResolveReason::HitDb);
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,9 +154,9 @@ async fn what_is_revoked_before_anybody_says_committed_stays_revoked() {
         revoker.revoke(ACME, id).await.expect("revoked");
         tokio::time::sleep(Duration::from_millis(1)).await;
         registration.committed();
-        assert_eq!(reason(&one, id).await, Reason::NotFound);
+        assert_eq!(reason(&one, id).await, ResolveReason::NotFound);
         tokio::time::sleep(Duration::from_secs(100)).await;
-        assert_eq!(reason(&one, id).await, Reason::NotFound);
+        assert_eq!(reason(&one, id).await, ResolveReason::NotFound);
     }
 }
 
@@ -163,7 +166,7 @@ async fn an_absence_in_the_shared_cache_does_not_hide_what_this_node_registered(
         let (map, hub) = (Spy::new(), Hub::new());
         let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
         let id = new_id();
-        assert_eq!(reason(&two, id).await, Reason::NotFound);
+        assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
         hub.filled(id).await;
         // Nobody can be told, and this node soon trusts its own memory no more.
         hub.cut(true);
@@ -177,7 +180,7 @@ async fn an_absence_in_the_shared_cache_does_not_hide_what_this_node_registered(
         tokio::time::sleep(Duration::from_secs(9)).await;
         hub.down.store(false, Ordering::SeqCst);
         assert_eq!(hub.filled(id).await.0, b"NULL");
-        assert_ne!(reason(&one, id).await, Reason::NotFound, "{told}");
+        assert_ne!(reason(&one, id).await, ResolveReason::NotFound, "{told}");
     }
 }
 
@@ -190,7 +193,7 @@ async fn an_absence_that_arrives_after_the_word_does_not_hide_a_new_id() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     // A reader elsewhere had missed before the commit, and its fill comes now.
     hub.put(id, b"NULL");
-    assert_eq!(reason(&two, id).await, Reason::HitDb);
+    assert_eq!(reason(&two, id).await, ResolveReason::HitDb);
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,13 +201,13 @@ async fn what_a_repair_has_written_is_known_to_whoever_was_told() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let id = new_id();
-    assert_eq!(reason(&one, id).await, Reason::NotFound);
+    assert_eq!(reason(&one, id).await, ResolveReason::NotFound);
     hub.filled(id).await;
     map.plant(id).await;
     one.changed(<Order as semel_ids::Resource>::TYPE, ACME, &id.to_string(), true);
-    assert_eq!(reason(&one, id).await, Reason::HitDb, "before anybody else was told");
+    assert_eq!(reason(&one, id).await, ResolveReason::HitDb, "before anybody else was told");
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_ne!(reason(&two, id).await, Reason::NotFound);
+    assert_ne!(reason(&two, id).await, ResolveReason::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,8 +219,8 @@ async fn a_rolled_back_registration_leaves_nothing_behind() {
     let mut transaction = Spy::new().rows;
     let begun = resolver.register(&map, &mut transaction, &binding).await.expect("begun");
     begun.rolled_back();
-    assert_eq!(reason(&resolver, id).await, Reason::NotFound);
-    assert_eq!(reason(&resolver, id).await, Reason::NotFound);
+    assert_eq!(reason(&resolver, id).await, ResolveReason::NotFound);
+    assert_eq!(reason(&resolver, id).await, ResolveReason::NotFound);
     assert_eq!(map.count(), 1, "absences are remembered again");
 }
 
@@ -228,14 +231,14 @@ async fn a_revoked_id_is_gone_at_once_here_and_where_it_is_told() {
     let id = new_id();
     map.plant(id).await;
     for node in [&one, &two] {
-        assert!(matches!(reason(node, id).await, Reason::HitDb | Reason::HitL2));
-        assert_eq!(reason(node, id).await, Reason::HitL1);
+        assert!(matches!(reason(node, id).await, ResolveReason::HitDb | ResolveReason::HitL2));
+        assert_eq!(reason(node, id).await, ResolveReason::HitL1);
     }
     let revoked = one.revoke(ACME, id).await.expect("revoked");
-    assert!(revoked.was_live && revoked.told);
-    assert_eq!(reason(&one, id).await, Reason::NotFound);
+    assert!(revoked.was_live && revoked.propagated);
+    assert_eq!(reason(&one, id).await, ResolveReason::NotFound);
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
     assert!(!one.revoke(ACME, id).await.expect("an answer").was_live);
 }
 
@@ -254,11 +257,11 @@ async fn a_lookup_that_hit_before_the_revocation_is_not_remembered() {
     one.revoke(ACME, id).await.expect("revoked");
     tokio::time::sleep(Duration::from_millis(1)).await;
     held.let_go();
-    assert_eq!(early.await.expect("no panic"), Reason::HitDb, "it asked before");
-    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    assert_eq!(early.await.expect("no panic"), ResolveReason::HitDb, "it asked before");
+    assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
     assert_eq!(hub.filled(id).await.0, b"NULL", "a reader fills gaps only");
     tokio::time::sleep(Duration::from_secs(40)).await;
-    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,19 +273,19 @@ async fn a_node_that_hears_nothing_knows_of_a_revocation_within_ten_seconds() {
     reason(&two, id).await;
     hub.cut(true);
     one.revoke(ACME, id).await.expect("revoked");
-    assert_eq!(reason(&two, id).await, Reason::HitL1, "nobody told it");
+    assert_eq!(reason(&two, id).await, ResolveReason::HitL1, "nobody told it");
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(reason(&two, id).await, Reason::NotFound);
+    assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
     // While it hears nothing, it does not believe itself for long.
     let other = new_id();
     map.plant(other).await;
-    assert_eq!(reason(&two, other).await, Reason::HitDb);
-    assert_eq!(reason(&two, other).await, Reason::HitL1);
+    assert_eq!(reason(&two, other).await, ResolveReason::HitDb);
+    assert_eq!(reason(&two, other).await, ResolveReason::HitL1);
     tokio::time::sleep(Duration::from_secs(6)).await;
-    assert_eq!(reason(&two, other).await, Reason::HitL2);
+    assert_eq!(reason(&two, other).await, ResolveReason::HitL2);
     hub.cut(false);
     tokio::time::sleep(Duration::from_secs(10)).await;
     reason(&two, other).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(reason(&two, other).await, Reason::HitL1, "it hears again");
+    assert_eq!(reason(&two, other).await, ResolveReason::HitL1, "it hears again");
 }

@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel_ids::resource::Order;
-use semel_ids::{Reason, Resolver, Revocation, TypedId};
+use semel_ids::{ResolveReason, Resolver, Revocation, TypedId};
 
 use crate::scene::{ACME, Hub, Spy, new_id, node};
 
-async fn reason(resolver: &Resolver, id: TypedId<Order>) -> Reason {
+async fn reason(resolver: &Resolver, id: TypedId<Order>) -> ResolveReason {
     resolver.resolve::<Order>(ACME, &id.to_string()).await.expect("an answer").reason
 }
 
@@ -19,7 +19,7 @@ async fn remembered(map: &Spy, nodes: [&Resolver; 2]) -> TypedId<Order> {
     for node in nodes {
         reason(node, id).await;
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(reason(node, id).await, Reason::HitL1);
+        assert_eq!(reason(node, id).await, ResolveReason::HitL1);
     }
     id
 }
@@ -44,9 +44,9 @@ async fn an_id_that_went_with_its_thing_is_gone_everywhere() {
         } else {
             drop(revocation);
         }
-        assert_eq!(reason(&one, id).await, Reason::NotFound, "{told}");
+        assert_eq!(reason(&one, id).await, ResolveReason::NotFound, "{told}");
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(reason(&two, id).await, Reason::NotFound, "{told}");
+        assert_eq!(reason(&two, id).await, ResolveReason::NotFound, "{told}");
         let (value, left) = hub.filled(id).await;
         assert_eq!(value, b"NULL");
         assert!(left > Duration::from_secs(1_700), "{left:?}");
@@ -66,7 +66,7 @@ async fn an_id_whose_removal_was_rolled_back_is_found_at_once() {
     revocation.rolled_back();
     tokio::time::sleep(Duration::from_millis(1)).await;
     for node in [&one, &two] {
-        assert_ne!(reason(node, id).await, Reason::NotFound);
+        assert_ne!(reason(node, id).await, ResolveReason::NotFound);
     }
 }
 
@@ -81,7 +81,7 @@ async fn an_id_that_was_only_thought_to_be_removed_is_not_said_to_be_gone() {
     drop(removing(&elsewhere, &one, id).await);
     tokio::time::sleep(Duration::from_millis(1)).await;
     for node in [&one, &two] {
-        assert_ne!(reason(node, id).await, Reason::NotFound);
+        assert_ne!(reason(node, id).await, ResolveReason::NotFound);
     }
 }
 
@@ -96,7 +96,7 @@ async fn an_id_that_is_not_there_is_removed_in_vain_and_can_be_registered() {
     map.register(&one, id).await.committed();
     tokio::time::sleep(Duration::from_millis(1)).await;
     for node in [&one, &two] {
-        assert_ne!(reason(node, id).await, Reason::NotFound);
+        assert_ne!(reason(node, id).await, ResolveReason::NotFound);
     }
     map.down.store(true, Ordering::SeqCst);
     let refused = one.revoke_in(&map, &mut map.rows.clone(), ACME, id).await;

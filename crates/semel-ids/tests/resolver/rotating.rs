@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_ids::codec::HidingKey;
 use semel_ids::{
-    Binding, Codec, Generator, IdMap as _, Reason, Resolver, Resource, ResourceType, TypedId,
+    Binding, Codec, Generator, IdMap as _, ResolveReason, Resolver, Resource, ResourceType, TypedId,
 };
 use ulid::Ulid;
 
@@ -37,7 +37,7 @@ fn bound(text: &str, id: Ulid) -> Binding {
     Binding::checked(ACME, Ticket::TYPE, Ticket::codec(), text, id).expect("it may stand for it")
 }
 
-async fn found(resolver: &Resolver, text: &str) -> (Option<Ulid>, Reason) {
+async fn found(resolver: &Resolver, text: &str) -> (Option<Ulid>, ResolveReason) {
     let answer = resolver.resolve::<Ticket>(ACME, text).await.expect("an answer");
     (answer.internal_id, answer.reason)
 }
@@ -55,10 +55,10 @@ async fn an_id_that_was_given_out_under_an_old_key_is_revoked_by_what_it_stands_
             assert_eq!(found(node, &text).await.0, Some(id));
         }
         let revoked = one.revoke(ACME, TypedId::<Ticket>::new(id)).await.expect("revoked");
-        assert!(revoked.was_live && revoked.told);
+        assert!(revoked.was_live && revoked.propagated);
         tokio::time::sleep(Duration::from_millis(1)).await;
         for node in [&one, &two] {
-            assert_eq!(found(node, &text).await, (None, Reason::NotFound));
+            assert_eq!(found(node, &text).await, (None, ResolveReason::NotFound));
         }
         let again = one.revoke(ACME, TypedId::<Ticket>::new(id)).await.expect("an answer");
         assert!(!again.was_live);
@@ -78,11 +78,15 @@ async fn what_a_repair_has_corrected_is_remembered_wrong_by_nobody() {
     for node in [&one, &two] {
         assert_eq!(found(node, &text).await.0, Some(wrong.ulid()));
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(found(node, &text).await, (Some(wrong.ulid()), Reason::HitL1));
+        assert_eq!(found(node, &text).await, (Some(wrong.ulid()), ResolveReason::HitL1));
     }
     map.overwrite(&[bound(&text, id)]).await.expect("memory");
     one.changed(Ticket::TYPE, ACME, &text, true);
-    assert_eq!(found(&one, &text).await, (Some(id), Reason::HitDb), "before anybody was told");
+    assert_eq!(
+        found(&one, &text).await,
+        (Some(id), ResolveReason::HitDb),
+        "before anybody was told"
+    );
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(found(&two, &text).await.0, Some(id));
     // Nor has the shared cache kept it for those who come later.

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use semel_core::store::{BoxFuture, Error, ErrorKind, Result};
 use semel_ids::map::memory::MemoryMap;
-use semel_ids::map::{Inserted, Place, Row};
+use semel_ids::map::{Inserted, MapKey, MapRow};
 use semel_ids::resource::Order;
-use semel_ids::shared::{Heard, News, Note, Shared, Slot, Wrong};
+use semel_ids::shared::{
+    CacheFill, CacheSlot, CorruptEntry, Invalidation, Invalidations, SharedCache,
+};
 use semel_ids::{
     Binding, Fallback, Generator, IdMap, PublicId, Registration, Resolver, ResourceType, TypedId,
 };
@@ -100,7 +102,7 @@ impl IdMap for Spy {
         tenant: &str,
         kind: ResourceType,
         publics: &[PublicId],
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         if self.down.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "find", "down"));
         }
@@ -137,7 +139,7 @@ impl IdMap for Spy {
         self.rows.overwrite(bindings).await
     }
 
-    async fn revoke_rows(&self, kind: ResourceType, rows: &[Place]) -> Result<u32> {
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[MapKey]) -> Result<u32> {
         self.rows.revoke_rows(kind, rows).await
     }
 
@@ -145,9 +147,9 @@ impl IdMap for Spy {
         &self,
         kind: ResourceType,
         tenant: Option<&str>,
-        after: Option<&Place>,
+        after: Option<&MapKey>,
         limit: u32,
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         self.rows.list(kind, tenant, after, limit).await
     }
 }
@@ -158,7 +160,7 @@ type Entries = HashMap<String, (Vec<u8>, Instant)>;
 #[derive(Clone)]
 pub(crate) struct Hub {
     entries: Arc<Mutex<Entries>>,
-    line: broadcast::Sender<Heard>,
+    line: broadcast::Sender<Invalidation>,
     pub(crate) reads: Arc<AtomicUsize>,
     /// What readers wrote, or tried to.
     pub(crate) notes: Arc<AtomicUsize>,
@@ -214,7 +216,7 @@ impl Hub {
         }
     }
 
-    fn say(&self, heard: Heard) {
+    fn say(&self, heard: Invalidation) {
         if !self.is_cut() {
             let _ = self.line.send(heard);
         }
@@ -248,25 +250,25 @@ fn value(internal: Option<Ulid>) -> Vec<u8> {
     internal.map_or_else(|| b"NULL".to_vec(), |id| id.to_bytes().to_vec())
 }
 
-impl Shared for Hub {
-    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<Slot>>> {
+impl SharedCache for Hub {
+    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<CacheSlot>>> {
         Box::pin(async move {
             self.reads.fetch_add(1, Ordering::SeqCst);
             self.up().await?;
             let (entries, now) = (self.lock(), Instant::now());
             let slot = |key: &&str| match entries.get(*key).filter(|(_, until)| now < *until) {
-                None => Slot::Empty,
-                Some((value, _)) if value == b"NULL" => Slot::Absent,
+                None => CacheSlot::Empty,
+                Some((value, _)) if value == b"NULL" => CacheSlot::Absent,
                 Some((value, _)) => match <[u8; 16]>::try_from(value.as_slice()) {
-                    Ok(bytes) => Slot::Known(Ulid::from_bytes(bytes)),
-                    Err(_) => Slot::Damaged,
+                    Ok(bytes) => CacheSlot::Known(Ulid::from_bytes(bytes)),
+                    Err(_) => CacheSlot::Damaged,
                 },
             };
             Ok(keys.iter().map(slot).collect())
         })
     }
 
-    fn fill<'a>(&'a self, notes: &'a [Note]) -> BoxFuture<'a, Result<()>> {
+    fn fill<'a>(&'a self, notes: &'a [CacheFill]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.notes.fetch_add(notes.len(), Ordering::SeqCst);
             self.writable().await?;
@@ -292,7 +294,7 @@ impl Shared for Hub {
                 value == b"NULL" && until.saturating_duration_since(Instant::now()) <= absences
             };
             self.lock().retain(|key, (value, until)| !keys.contains(key) || !absent(value, *until));
-            self.say(Heard::Registered(keys.to_vec()));
+            self.say(Invalidation::Registered(keys.to_vec()));
             Ok(())
         })
     }
@@ -310,24 +312,24 @@ impl Shared for Hub {
                 }
             }
             drop(entries);
-            self.say(Heard::Revoked(keys.to_vec()));
+            self.say(Invalidation::Revoked(keys.to_vec()));
             Ok(())
         })
     }
 
-    fn corrected<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
+    fn repaired<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.writable().await?;
             self.lock().retain(|key, _| !keys.contains(key));
-            self.say(Heard::Corrected(keys.to_vec()));
+            self.say(Invalidation::Repaired(keys.to_vec()));
             Ok(())
         })
     }
 
-    fn clear<'a>(&'a self, wrong: &'a [Wrong]) -> BoxFuture<'a, Result<()>> {
+    fn clear<'a>(&'a self, wrong: &'a [CorruptEntry]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.writable().await?;
-            let still = |one: &Wrong, entry: &[u8]| match one.says {
+            let still = |one: &CorruptEntry, entry: &[u8]| match one.says {
                 Some(_) => entry == value(one.says),
                 None => entry != b"NULL" && entry.len() != 16,
             };
@@ -339,7 +341,7 @@ impl Shared for Hub {
         })
     }
 
-    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn News>>> {
+    fn listen(&self) -> BoxFuture<'_, Result<Box<dyn Invalidations>>> {
         Box::pin(async {
             self.up().await?;
             if self.cut.load(Ordering::SeqCst) {
@@ -347,19 +349,19 @@ impl Shared for Hub {
             }
             let cuts = self.cuts.load(Ordering::SeqCst);
             let line = Line { line: self.line.subscribe(), hub: self.clone(), cuts };
-            Ok(Box::new(line) as Box<dyn News>)
+            Ok(Box::new(line) as Box<dyn Invalidations>)
         })
     }
 }
 
 struct Line {
-    line: broadcast::Receiver<Heard>,
+    line: broadcast::Receiver<Invalidation>,
     hub: Hub,
     cuts: usize,
 }
 
-impl News for Line {
-    fn next(&mut self) -> BoxFuture<'_, Result<Heard>> {
+impl Invalidations for Line {
+    fn next(&mut self) -> BoxFuture<'_, Result<Invalidation>> {
         Box::pin(async {
             let heard = tokio::time::timeout(Duration::from_secs(1), self.line.recv()).await;
             assert!(!self.hub.deadly.load(Ordering::SeqCst), "the line is deadly");
@@ -369,7 +371,7 @@ impl News for Line {
             match heard {
                 Ok(Ok(heard)) => Ok(heard),
                 Ok(Err(_)) => Err(Error::new(ErrorKind::Unavailable, "listen", "fell behind")),
-                Err(_) => Ok(Heard::Pulse),
+                Err(_) => Ok(Invalidation::Heartbeat),
             }
         })
     }

@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use semel_ids::resource::Order;
-use semel_ids::shared::Shared as _;
-use semel_ids::{CacheSettings, Reason, Resolver, Settings, TypedId};
+use semel_ids::shared::SharedCache as _;
+use semel_ids::{CacheSettings, ResolveReason, Resolver, ResolverSettings, TypedId};
 
 use crate::scene::{ACME, Hub, Spy, new_id, node};
 
-async fn reason(resolver: &Resolver, id: TypedId<Order>) -> Reason {
+async fn reason(resolver: &Resolver, id: TypedId<Order>) -> ResolveReason {
     resolver.resolve::<Order>(ACME, &id.to_string()).await.expect("an answer").reason
 }
 
@@ -21,15 +21,15 @@ async fn without_the_shared_cache_the_map_answers() {
     let ids = [(); 20].map(|()| new_id());
     for id in ids {
         map.plant(id).await;
-        assert_eq!(reason(&resolver, id).await, Reason::HitDb);
+        assert_eq!(reason(&resolver, id).await, ResolveReason::HitDb);
     }
     assert_eq!(hub.reads.load(Ordering::SeqCst), 1, "after a failure it is left alone");
-    assert_eq!(reason(&resolver, new_id()).await, Reason::NotFound);
+    assert_eq!(reason(&resolver, new_id()).await, ResolveReason::NotFound);
     hub.down.store(false, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let id = new_id();
     hub.put(id, &id.to_bytes());
-    assert_eq!(reason(&resolver, id).await, Reason::HitL2, "it is used again");
+    assert_eq!(reason(&resolver, id).await, ResolveReason::HitL2, "it is used again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -41,7 +41,7 @@ async fn a_slow_shared_cache_slows_one_lookup_and_not_the_next() {
     for _ in 0..20 {
         let id = new_id();
         map.plant(id).await;
-        assert_eq!(reason(&resolver, id).await, Reason::HitDb);
+        assert_eq!(reason(&resolver, id).await, ResolveReason::HitDb);
     }
     assert!(began.elapsed() < Duration::from_millis(300), "{:?}", began.elapsed());
 }
@@ -57,7 +57,7 @@ async fn a_damaged_entry_is_passed_over_and_replaced() {
     // Readable, and a lie: the text says which id it is.
     hub.put(other, &new_id().to_bytes());
     for id in [id, other] {
-        assert_eq!(reason(&resolver, id).await, Reason::HitDb);
+        assert_eq!(reason(&resolver, id).await, ResolveReason::HitDb);
         while hub.peek(id).is_none_or(|(value, _)| value != id.to_bytes()) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -74,7 +74,7 @@ async fn a_revocation_that_cannot_be_told_says_so_and_is_told_later() {
     hub.filled(id).await;
     hub.down.store(true, Ordering::SeqCst);
     let revoked = resolver.revoke(ACME, id).await.expect("the map has it");
-    assert!(revoked.was_live && !revoked.told);
+    assert!(revoked.was_live && !revoked.propagated);
     hub.down.store(false, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(hub.filled(id).await.0, b"NULL");
@@ -84,12 +84,12 @@ async fn a_revocation_that_cannot_be_told_says_so_and_is_told_later() {
 async fn switched_off_the_shared_cache_is_not_asked() {
     let (map, hub) = (Spy::new(), Hub::new());
     let cache = CacheSettings { l2_enabled: false, ..CacheSettings::default() };
-    let settings = Settings { cache, ..Settings::default() };
+    let settings = ResolverSettings { cache, ..ResolverSettings::default() };
     let builder = Resolver::builder(map.clone()).shared(hub.clone());
     let resolver = builder.settings(settings).build();
     let id = new_id();
     hub.put(id, &id.to_bytes());
-    assert_eq!(reason(&resolver, id).await, Reason::NotFound);
+    assert_eq!(reason(&resolver, id).await, ResolveReason::NotFound);
     assert_eq!(hub.reads.load(Ordering::SeqCst), 0);
 }
 
@@ -123,15 +123,15 @@ async fn answers_are_as_old_as_the_question() {
     let late = ask(slower);
     held.looked(2).await;
     held.let_one_go();
-    assert_eq!(asked.await.expect("no panic"), Reason::NotFound);
+    assert_eq!(asked.await.expect("no panic"), ResolveReason::NotFound);
     let (_, left) = hub.filled(id).await;
     assert!(left <= Duration::from_secs(10), "{left:?} in the shared cache");
     tokio::time::sleep(Duration::from_secs(31)).await;
     held.let_go();
-    assert_eq!(late.await.expect("no panic"), Reason::NotFound);
+    assert_eq!(late.await.expect("no panic"), ResolveReason::NotFound);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(hub.peek(slower).is_none(), "its time was over before it was told");
-    assert_eq!(reason(&resolver, slower).await, Reason::NotFound);
+    assert_eq!(reason(&resolver, slower).await, ResolveReason::NotFound);
     assert_eq!(map.count(), 3, "nor is it remembered here");
 }
 
@@ -139,7 +139,7 @@ async fn answers_are_as_old_as_the_question() {
 async fn more_new_ids_than_there_is_room_for_are_not_hidden_either() {
     let (map, hub) = (Spy::new(), Hub::new());
     let cache = CacheSettings { l1_max_size: 1_000, ..CacheSettings::default() };
-    let settings = Settings { cache, ..Settings::default() };
+    let settings = ResolverSettings { cache, ..ResolverSettings::default() };
     let builder = Resolver::builder(map.clone()).shared(hub.clone());
     let resolver = builder.settings(settings).build();
     let id = new_id();
@@ -151,7 +151,7 @@ async fn more_new_ids_than_there_is_room_for_are_not_hidden_either() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     // An absence from before the commit.
     hub.put(id, b"NULL");
-    assert_eq!(reason(&resolver, id).await, Reason::HitDb);
+    assert_eq!(reason(&resolver, id).await, ResolveReason::HitDb);
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,11 +160,15 @@ async fn a_listener_that_came_to_grief_hears_nothing() {
     let resolver = node(&map, &hub).await;
     let id = new_id();
     map.plant(id).await;
-    assert_eq!(reason(&resolver, id).await, Reason::HitDb);
+    assert_eq!(reason(&resolver, id).await, ResolveReason::HitDb);
     hub.filled(id).await;
     hub.deadly.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(6)).await;
-    assert_eq!(reason(&resolver, id).await, Reason::HitL2, "it trusts its own memory no longer");
+    assert_eq!(
+        reason(&resolver, id).await,
+        ResolveReason::HitL2,
+        "it trusts its own memory no longer"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,7 +186,7 @@ async fn one_lookup_finds_out_for_all_whether_a_slow_shared_cache_is_well() {
         };
         let asked: Vec<_> = (0..20).map(|_| ask()).collect();
         for one in asked {
-            assert_eq!(one.await.expect("no panic"), Reason::NotFound);
+            assert_eq!(one.await.expect("no panic"), ResolveReason::NotFound);
         }
         assert_eq!(hub.reads.load(Ordering::SeqCst), 1 + rest, "one of twenty");
     }
@@ -190,7 +194,7 @@ async fn one_lookup_finds_out_for_all_whether_a_slow_shared_cache_is_well() {
     tokio::time::sleep(Duration::from_millis(1_001)).await;
     let id = new_id();
     hub.put(id, &id.to_bytes());
-    assert_eq!(reason(&resolver, id).await, Reason::HitL2);
+    assert_eq!(reason(&resolver, id).await, ResolveReason::HitL2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,14 +208,14 @@ async fn times_of_any_length_can_be_set() {
             ..CacheSettings::default()
         };
         assert!(cache.absence_bound() >= long);
-        let settings = Settings { cache, ..Settings::default() };
+        let settings = ResolverSettings { cache, ..ResolverSettings::default() };
         let resolver =
             Resolver::builder(map.clone()).shared(hub.clone()).settings(settings).build();
         let id = new_id();
-        assert_eq!(reason(&resolver, id).await, Reason::NotFound);
+        assert_eq!(reason(&resolver, id).await, ResolveReason::NotFound);
         map.register(&resolver, id).await.committed();
-        assert_ne!(reason(&resolver, id).await, Reason::NotFound, "{long:?}");
+        assert_ne!(reason(&resolver, id).await, ResolveReason::NotFound, "{long:?}");
         assert!(resolver.revoke(ACME, id).await.expect("revoked").was_live);
-        assert_eq!(reason(&resolver, id).await, Reason::NotFound, "{long:?}");
+        assert_eq!(reason(&resolver, id).await, ResolveReason::NotFound, "{long:?}");
     }
 }

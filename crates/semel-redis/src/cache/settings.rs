@@ -46,7 +46,7 @@ impl CacheBuilder {
         }
     }
 
-    /// What every key begins with, and the channel of news. Default `semel:pid:`. Caches with
+    /// What every key begins with, and the channel of invalidations. Default `semel:pid:`. Caches with
     /// different prefixes never meet; with `bc:pid:` one shares the entries of BlueCone's resolver.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -60,7 +60,7 @@ impl CacheBuilder {
         self
     }
 
-    /// How long the line of news may take to answer when it is asked whether it works, which is
+    /// How long the subscription may take to answer when it is asked whether it works, which is
     /// every 400 ms while nothing is said. Default 600 ms: whoever listens hears something in every
     /// second, or an error.
     pub fn pong_timeout(mut self, limit: Duration) -> Self {

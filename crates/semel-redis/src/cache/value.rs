@@ -5,7 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use semel_ids::shared::Slot;
+use semel_ids::shared::CacheSlot;
 use ulid::Ulid;
 
 /// Known not to be there.
@@ -30,13 +30,13 @@ pub(super) fn write(internal: Option<Ulid>) -> String {
     internal.map_or_else(|| ABSENT.to_owned(), |id| STANDARD.encode(id.to_bytes()))
 }
 
-pub(super) fn read(value: &[u8]) -> Slot {
+pub(super) fn read(value: &[u8]) -> CacheSlot {
     if value == ABSENT.as_bytes() {
-        return Slot::Absent;
+        return CacheSlot::Absent;
     }
     match value.split_first_chunk() {
-        Some((digits, PADDING)) => id(digits).map_or(Slot::Damaged, Slot::Known),
-        _ => Slot::Damaged,
+        Some((digits, PADDING)) => id(digits).map_or(CacheSlot::Damaged, CacheSlot::Known),
+        _ => CacheSlot::Damaged,
     }
 }
 
@@ -69,9 +69,9 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         for id in [Ulid(0), Ulid(u128::MAX), Ulid(0x0156_3df3_6481_d676_4c61_efb9_9302_bd5b)] {
-            assert_eq!(read(write(Some(id)).as_bytes()), Slot::Known(id));
+            assert_eq!(read(write(Some(id)).as_bytes()), CacheSlot::Known(id));
         }
-        assert_eq!(read(write(None).as_bytes()), Slot::Absent);
+        assert_eq!(read(write(None).as_bytes()), CacheSlot::Absent);
         assert_eq!(write(Some(Ulid(1))), "AAAAAAAAAAAAAAAAAAAAAQ==");
     }
 
@@ -82,8 +82,8 @@ mod tests {
         let longer = format!("{good}\n");
         let unpadded = &good[..22];
         for value in ["", "null", "NULL ", &bits_too_many, &longer, unpadded, &good[1..]] {
-            assert_eq!(read(value.as_bytes()), Slot::Damaged, "{value:?}");
+            assert_eq!(read(value.as_bytes()), CacheSlot::Damaged, "{value:?}");
         }
-        assert_eq!(read(&[0xff; 24]), Slot::Damaged);
+        assert_eq!(read(&[0xff; 24]), CacheSlot::Damaged);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_ids::shared::{Note, Shared, Slot, Wrong};
+use semel_ids::shared::{CacheFill, CacheSlot, CorruptEntry, SharedCache};
 use semel_redis::RedisCache;
 use ulid::Ulid;
 
@@ -19,15 +19,15 @@ async fn what_is_written_is_read_back_in_order() {
             1 => Some(note(&keys[at], None)),
             _ => None,
         };
-        let notes: Vec<Note> = (0..keys.len()).filter_map(there).collect();
+        let notes: Vec<CacheFill> = (0..keys.len()).filter_map(there).collect();
         cache.fill(&notes).await.unwrap();
         let slots = read(&cache, &keys).await.unwrap();
         assert_eq!(slots.len(), keys.len());
         for (at, slot) in slots.into_iter().enumerate() {
             let expected = match at % 3 {
-                0 => Slot::Known(Ulid(at as u128)),
-                1 => Slot::Absent,
-                _ => Slot::Empty,
+                0 => CacheSlot::Known(Ulid(at as u128)),
+                1 => CacheSlot::Absent,
+                _ => CacheSlot::Empty,
             };
             assert_eq!(slot, expected, "{variable}: {}", keys[at]);
         }
@@ -53,7 +53,7 @@ async fn entries_live_as_long_as_was_said() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
-        let lasting = |key: &str, ttl| Note { ttl, ..note(key, Some(7)) };
+        let lasting = |key: &str, ttl| CacheFill { ttl, ..note(key, Some(7)) };
         let hour = Duration::from_secs(3_600);
         cache.fill(&[lasting("filled", hour)]).await.unwrap();
         cache.revoked(&["revoked".to_owned()], hour * 2).await.unwrap();
@@ -80,7 +80,7 @@ async fn readers_fill_gaps_and_nothing_else() {
         cache.fill(&all(None)).await.unwrap();
         cache.fill(&all(Some(2))).await.unwrap();
         let slots = read(&cache, &keys).await.unwrap();
-        assert!(slots.iter().all(|slot| *slot == Slot::Known(Ulid(1))), "{variable}");
+        assert!(slots.iter().all(|slot| *slot == CacheSlot::Known(Ulid(1))), "{variable}");
     }
 }
 
@@ -91,11 +91,11 @@ async fn whoever_registers_takes_absences_away_and_nothing_else() {
         let cache = place.cache();
         let keys = keys(40);
         let of = |at: usize| at.is_multiple_of(2).then_some(at as u128);
-        let notes: Vec<Note> = (0..40).map(|at| note(&keys[at], of(at))).collect();
+        let notes: Vec<CacheFill> = (0..40).map(|at| note(&keys[at], of(at))).collect();
         cache.fill(&notes).await.unwrap();
         cache.registered(&keys, HOUR).await.unwrap();
         for (at, slot) in read(&cache, &keys).await.unwrap().into_iter().enumerate() {
-            let expected = of(at).map_or(Slot::Empty, |id| Slot::Known(Ulid(id)));
+            let expected = of(at).map_or(CacheSlot::Empty, |id| CacheSlot::Known(Ulid(id)));
             assert_eq!(slot, expected, "{variable}: {}", keys[at]);
         }
     }
@@ -107,13 +107,13 @@ async fn whoever_revokes_writes_over_whatever_is_there() {
         let place = Place::of(variable);
         let cache = place.cache();
         let keys = keys(40);
-        let there: Vec<Note> = keys[..20].iter().map(|key| note(key, Some(1))).collect();
+        let there: Vec<CacheFill> = keys[..20].iter().map(|key| note(key, Some(1))).collect();
         cache.fill(&there).await.unwrap();
         place.put(&keys[39], b"damaged").await;
         cache.revoked(&keys, Duration::from_secs(60)).await.unwrap();
         cache.fill(&there).await.unwrap();
         let slots = read(&cache, &keys).await.unwrap();
-        assert_eq!(slots, vec![Slot::Absent; 40], "{variable}");
+        assert_eq!(slots, vec![CacheSlot::Absent; 40], "{variable}");
     }
 }
 
@@ -128,14 +128,14 @@ async fn entries_that_cannot_be_read_are_damaged_until_they_are_cleared() {
         for (key, value) in keys.iter().zip(unreadable) {
             place.put(key, value).await;
         }
-        let damaged = vec![Slot::Damaged; keys.len()];
+        let damaged = vec![CacheSlot::Damaged; keys.len()];
         assert_eq!(read(&cache, &keys).await.unwrap(), damaged, "{variable}");
         // A reader cannot write over it, so that it would stay damaged for as long as it lives.
-        let notes: Vec<Note> = keys.iter().map(|key| note(key, Some(1))).collect();
+        let notes: Vec<CacheFill> = keys.iter().map(|key| note(key, Some(1))).collect();
         cache.fill(&notes).await.unwrap();
         assert_eq!(read(&cache, &keys).await.unwrap(), damaged, "{variable}");
         cache.clear(&wrong(&keys)).await.unwrap();
-        assert_eq!(read(&cache, &keys).await.unwrap(), vec![Slot::Empty; 6], "{variable}");
+        assert_eq!(read(&cache, &keys).await.unwrap(), vec![CacheSlot::Empty; 6], "{variable}");
     }
 }
 
@@ -146,14 +146,14 @@ async fn clearing_leaves_what_can_be_read() {
         let cache = place.cache();
         let keys = keys(40);
         let ids = |at: usize| Some(u128::MAX / 41 * at as u128);
-        let notes: Vec<Note> =
+        let notes: Vec<CacheFill> =
             keys.iter().enumerate().map(|(at, key)| note(key, ids(at))).collect();
         cache.fill(&notes).await.unwrap();
         cache.revoked(&keys[..1], Duration::from_secs(60)).await.unwrap();
         let before = read(&cache, &keys).await.unwrap();
         cache.clear(&wrong(&keys)).await.unwrap();
         assert_eq!(read(&cache, &keys).await.unwrap(), before, "{variable}");
-        assert!(!before.contains(&Slot::Empty) && !before.contains(&Slot::Damaged));
+        assert!(!before.contains(&CacheSlot::Empty) && !before.contains(&CacheSlot::Damaged));
     }
 }
 
@@ -163,11 +163,15 @@ async fn a_word_that_comes_late_leaves_a_revocation() {
         let place = Place::of(variable);
         let cache = place.cache();
         let keys = keys(2);
-        let absence = Note { ttl: Duration::from_secs(30), ..note(&keys[0], None) };
+        let absence = CacheFill { ttl: Duration::from_secs(30), ..note(&keys[0], None) };
         cache.fill(&[absence]).await.unwrap();
         cache.revoked(&keys[1..], HOUR).await.unwrap();
         cache.registered(&keys, Duration::from_secs(30)).await.unwrap();
-        assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Empty, Slot::Absent], "{variable}");
+        assert_eq!(
+            read(&cache, &keys).await.unwrap(),
+            [CacheSlot::Empty, CacheSlot::Absent],
+            "{variable}"
+        );
     }
 }
 
@@ -181,10 +185,10 @@ async fn whoever_mends_the_map_takes_whatever_is_there_away() {
         cache.revoked(&keys[2..3], HOUR).await.unwrap();
         let stays = note("acme:ORDER:stays", Some(2));
         cache.fill(std::slice::from_ref(&stays)).await.unwrap();
-        cache.corrected(&keys).await.unwrap();
-        assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Empty; 4], "{variable}");
+        cache.repaired(&keys).await.unwrap();
+        assert_eq!(read(&cache, &keys).await.unwrap(), [CacheSlot::Empty; 4], "{variable}");
         let left = read(&cache, &[stays.key]).await.unwrap();
-        assert_eq!(left, [Slot::Known(Ulid(2))], "{variable}");
+        assert_eq!(left, [CacheSlot::Known(Ulid(2))], "{variable}");
     }
 }
 
@@ -209,9 +213,9 @@ async fn a_lie_is_cleared_while_it_stands_and_not_its_successor() {
         let cache = place.cache();
         let keys = keys(2);
         cache.fill(&[note(&keys[0], Some(1)), note(&keys[1], Some(2))]).await.unwrap();
-        let lies = keys.iter().map(|key| Wrong { key: key.clone(), says: Some(Ulid(1)) });
+        let lies = keys.iter().map(|key| CorruptEntry { key: key.clone(), says: Some(Ulid(1)) });
         cache.clear(&lies.collect::<Vec<_>>()).await.unwrap();
-        let left = [Slot::Empty, Slot::Known(Ulid(2))];
+        let left = [CacheSlot::Empty, CacheSlot::Known(Ulid(2))];
         assert_eq!(read(&cache, &keys).await.unwrap(), left, "{variable}");
     }
 }
@@ -223,10 +227,10 @@ async fn what_is_no_text_at_all_can_be_cleared_too() {
         let cache = place.cache();
         let keys = keys(1);
         let _: i64 = place.raw(redis::cmd("RPUSH").arg(place.name(&keys[0])).arg("x")).await;
-        assert_ne!(read(&cache, &keys).await.unwrap(), [Slot::Absent], "{variable}");
+        assert_ne!(read(&cache, &keys).await.unwrap(), [CacheSlot::Absent], "{variable}");
         cache.clear(&wrong(&keys)).await.unwrap();
         cache.fill(&[note(&keys[0], Some(3))]).await.unwrap();
-        assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Known(Ulid(3))], "{variable}");
+        assert_eq!(read(&cache, &keys).await.unwrap(), [CacheSlot::Known(Ulid(3))], "{variable}");
     }
 }
 
@@ -236,7 +240,7 @@ async fn caches_of_different_prefixes_never_meet() {
         let (one, other) = (Place::of(variable), Place::of(variable));
         let keys = keys(1);
         one.cache().fill(&[note(&keys[0], Some(1))]).await.unwrap();
-        assert_eq!(read(&other.cache(), &keys).await.unwrap(), [Slot::Empty], "{variable}");
+        assert_eq!(read(&other.cache(), &keys).await.unwrap(), [CacheSlot::Empty], "{variable}");
     }
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use redis::FromRedisValue;
 use semel_core::AttemptId;
 use semel_core::store::Result;
-use semel_ids::shared::{Heard, News, Note, Shared as _, Slot, Wrong};
+use semel_ids::shared::{
+    CacheFill, CacheSlot, CorruptEntry, Invalidation, Invalidations, SharedCache as _,
+};
 use semel_redis::RedisCache;
 use ulid::Ulid;
 
@@ -99,25 +101,25 @@ pub(crate) fn keys(count: u32) -> Vec<String> {
 /// Longer than any absence of a test lives.
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
-pub(crate) fn note(key: &str, internal: Option<u128>) -> Note {
-    Note { key: key.to_owned(), internal: internal.map(Ulid), ttl: Duration::from_secs(60) }
+pub(crate) fn note(key: &str, internal: Option<u128>) -> CacheFill {
+    CacheFill { key: key.to_owned(), internal: internal.map(Ulid), ttl: Duration::from_secs(60) }
 }
 
-pub(crate) async fn read(cache: &RedisCache, keys: &[String]) -> Result<Vec<Slot>> {
+pub(crate) async fn read(cache: &RedisCache, keys: &[String]) -> Result<Vec<CacheSlot>> {
     cache.get(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await
 }
 
 /// Entries that could not be read.
-pub(crate) fn wrong(keys: &[String]) -> Vec<Wrong> {
-    keys.iter().map(|key| Wrong { key: key.clone(), says: None }).collect()
+pub(crate) fn wrong(keys: &[String]) -> Vec<CorruptEntry> {
+    keys.iter().map(|key| CorruptEntry { key: key.clone(), says: None }).collect()
 }
 
 /// What is said next, pulses aside.
-pub(crate) async fn said(news: &mut dyn News) -> Heard {
+pub(crate) async fn said(messages: &mut dyn Invalidations) -> Invalidation {
     let listening = async {
         loop {
-            let heard = news.next().await.expect("the line works");
-            if heard != Heard::Pulse {
+            let heard = messages.next().await.expect("the line works");
+            if heard != Invalidation::Heartbeat {
                 return heard;
             }
         }

@@ -1,7 +1,7 @@
-//! The shared cache on real servers: entries, news, and servers that hang, die and come back.
+//! The shared cache on real servers: entries, invalidations, and servers that hang, die and come back.
 
 mod entries;
 mod fixture;
-mod news;
+mod invalidations;
 mod outage;
 mod refusing;

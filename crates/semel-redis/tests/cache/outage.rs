@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::store::ErrorKind;
-use semel_ids::shared::{Heard, News, Shared, Slot};
+use semel_ids::shared::{CacheSlot, Invalidation, Invalidations, SharedCache};
 use semel_redis::RedisCache;
 use semel_servers::{Options, Redis, RedisCluster};
 use semel_testkit::proxy::{Direction, FaultProxy};
@@ -15,7 +15,7 @@ use crate::fixture::{GENEROUS, HOUR, Place, keys, note, read, said, wrong};
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Waits until the cache answers; time-outs leave it alone for a while.
-async fn recovered(cache: &RedisCache, keys: &[String]) -> Vec<Slot> {
+async fn recovered(cache: &RedisCache, keys: &[String]) -> Vec<CacheSlot> {
     let asking = async {
         loop {
             if let Ok(slots) = read(cache, keys).await {
@@ -38,16 +38,16 @@ async fn every_call_fails(cache: &RedisCache) {
         assert!(unwritten.contains(&cache.registered(&keys, HOUR).await.expect_err("away").kind()));
         let revoking = cache.revoked(&keys, GENEROUS);
         assert!(unwritten.contains(&revoking.await.expect_err("away").kind()));
-        assert!(unwritten.contains(&cache.corrected(&keys).await.expect_err("away").kind()));
+        assert!(unwritten.contains(&cache.repaired(&keys).await.expect_err("away").kind()));
         assert!(unwritten.contains(&cache.clear(&wrong(&keys)).await.expect_err("away").kind()));
     };
     tokio::time::timeout(GENEROUS, calls).await.expect("calls end in time");
 }
 
-async fn goes_deaf(news: &mut dyn News) {
+async fn goes_deaf(messages: &mut dyn Invalidations) {
     let listening = async {
         loop {
-            if let Err(error) = news.next().await {
+            if let Err(error) = messages.next().await {
                 return error;
             }
         }
@@ -61,20 +61,20 @@ async fn a_server_that_hangs_is_an_error_in_time_and_then_works_again() {
     let mut server = Redis::start(Options::new()).unwrap();
     let place = Place::at(server.url().to_owned());
     let cache = place.impatient(PATIENCE);
-    let mut news = cache.listen().await.unwrap();
+    let mut messages = cache.listen().await.unwrap();
     let keys = keys(2);
     recovered(&cache, &keys).await;
     place.cache().fill(&[note("stays", Some(1))]).await.unwrap();
     server.pause().unwrap();
     every_call_fails(&cache).await;
-    goes_deaf(news.as_mut()).await;
+    goes_deaf(messages.as_mut()).await;
     server.resume().unwrap();
     let stays = ["stays".to_owned()];
-    assert_eq!(recovered(&cache, &stays).await, [Slot::Known(Ulid(1))]);
-    let mut news = place.cache().listen().await.unwrap();
+    assert_eq!(recovered(&cache, &stays).await, [CacheSlot::Known(Ulid(1))]);
+    let mut messages = place.cache().listen().await.unwrap();
     place.cache().registered(&stays, HOUR).await.unwrap();
     // What hung in the server's queue is carried out late, and may be heard first.
-    while said(news.as_mut()).await != Heard::Registered(stays.to_vec()) {}
+    while said(messages.as_mut()).await != Invalidation::Registered(stays.to_vec()) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,17 +82,17 @@ async fn a_server_that_died_is_an_error_and_then_works_again() {
     let mut server = Redis::start(Options::new()).unwrap();
     let place = Place::at(server.url().to_owned());
     let cache = place.cache();
-    let mut news = cache.listen().await.unwrap();
+    let mut messages = cache.listen().await.unwrap();
     let keys = keys(2);
     cache.fill(&[note(&keys[0], Some(1))]).await.unwrap();
     server.kill9().unwrap();
     every_call_fails(&cache).await;
-    goes_deaf(news.as_mut()).await;
+    goes_deaf(messages.as_mut()).await;
     assert!(cache.listen().await.is_err());
     server.restart().unwrap();
     recovered(&cache, &keys).await;
     cache.fill(&[note(&keys[1], Some(9))]).await.unwrap();
-    assert_eq!(read(&cache, &keys[1..]).await.unwrap(), [Slot::Known(Ulid(9))]);
+    assert_eq!(read(&cache, &keys[1..]).await.unwrap(), [CacheSlot::Known(Ulid(9))]);
     assert!(cache.listen().await.is_ok());
 }
 
@@ -104,7 +104,7 @@ async fn a_cache_that_is_away_at_the_start_is_used_when_it_comes() {
     let cache = place.cache();
     every_call_fails(&cache).await;
     server.restart().unwrap();
-    assert_eq!(recovered(&cache, &keys(1)).await, [Slot::Empty]);
+    assert_eq!(recovered(&cache, &keys(1)).await, [CacheSlot::Empty]);
 
     let mut cluster = RedisCluster::start().unwrap();
     let place = Place::at(cluster.url());
@@ -117,7 +117,7 @@ async fn a_cache_that_is_away_at_the_start_is_used_when_it_comes() {
         node.restart().unwrap();
     }
     cluster.wait_until_whole().unwrap();
-    assert_eq!(recovered(&cache, &keys(50)).await, vec![Slot::Empty; 50]);
+    assert_eq!(recovered(&cache, &keys(50)).await, vec![CacheSlot::Empty; 50]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,12 +126,12 @@ async fn a_line_that_went_silent_half_way_is_noticed_by_its_listener_and_left_by
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await.unwrap();
     let place = Place::at(format!("redis://{}", proxy.addr()));
     let cache = place.impatient(PATIENCE);
-    let mut news = cache.listen().await.unwrap();
+    let mut messages = cache.listen().await.unwrap();
     let keys = keys(1);
     recovered(&cache, &keys).await;
     proxy.blackhole(Direction::Replies);
     every_call_fails(&cache).await;
-    goes_deaf(news.as_mut()).await;
+    goes_deaf(messages.as_mut()).await;
     assert!(proxy.faults().held > 0, "the fault has to happen");
     proxy.heal();
     recovered(&cache, &keys).await;
@@ -168,13 +168,13 @@ async fn however_many_keys_make_one_trip() {
     let calls = async {
         cache.fill(&notes).await.unwrap();
         cache.registered(&keys, HOUR).await.unwrap();
-        cache.corrected(&keys).await.unwrap();
+        cache.repaired(&keys).await.unwrap();
         cache.clear(&wrong(&keys)).await.unwrap();
         cache.revoked(&keys, GENEROUS).await.unwrap();
         read(&cache, &keys).await.unwrap()
     };
     let slots = tokio::time::timeout(GENEROUS, calls).await.expect("one trip each");
-    assert_eq!(slots, vec![Slot::Absent; 1_000]);
+    assert_eq!(slots, vec![CacheSlot::Absent; 1_000]);
     let behind = Place::at(server.url().to_owned());
     let stats: String = behind.raw(redis::cmd("INFO").arg("commandstats")).await;
     assert!(stats.contains("cmdstat_mget:calls=2,"), "{stats}");
@@ -198,7 +198,7 @@ async fn a_master_that_hangs_or_dies_is_an_error_and_then_works_again() {
     cluster.wait_until_whole().unwrap();
     recovered(&cache, &keys).await;
     while cache.revoked(&keys, GENEROUS * 9).await.is_err() {}
-    assert_eq!(recovered(&cache, &keys).await, vec![Slot::Absent; 60]);
+    assert_eq!(recovered(&cache, &keys).await, vec![CacheSlot::Absent; 60]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,22 +228,24 @@ async fn keys_that_move_to_another_master_are_found_there() {
     set_slot(&nodes[1], "IMPORTING", &ids[0]).await;
     set_slot(&nodes[0], "MIGRATING", &ids[1]).await;
     // What is there is answered by the one, what is not is asked of the other.
-    let mut expected = vec![Slot::Absent; 4];
-    expected.extend([Slot::Empty; 4]);
+    let mut expected = vec![CacheSlot::Absent; 4];
+    expected.extend([CacheSlot::Empty; 4]);
     assert_eq!(read(&cache, &keys).await.unwrap(), expected);
     cache.revoked(comes, minute).await.unwrap();
     // Each is told of once more, after it was written where it belongs. They are written at the same
     // time, in no order.
     let mut alone = Vec::new();
     while alone.len() < comes.len() {
-        let Heard::Revoked(some) = said(listener.as_mut()).await else { panic!("revocations") };
+        let Invalidation::Revoked(some) = said(listener.as_mut()).await else {
+            panic!("revocations")
+        };
         if let [one] = &some[..] {
             alone.push(one.clone());
         }
     }
     alone.sort_unstable();
     assert_eq!(alone, comes);
-    assert_eq!(read(&cache, &keys).await.unwrap(), vec![Slot::Absent; 8]);
+    assert_eq!(read(&cache, &keys).await.unwrap(), vec![CacheSlot::Absent; 8]);
     let mut migrate = redis::cmd("MIGRATE");
     migrate.arg("127.0.0.1").arg(cluster.nodes()[target].port()).arg("").arg(0).arg(5_000);
     migrate.arg("KEYS");
@@ -256,6 +258,6 @@ async fn keys_that_move_to_another_master_are_found_there() {
     }
     // The cache's map of slots is out of date now, and puts itself right.
     for _ in 0..2 {
-        assert_eq!(read(&cache, &keys).await.unwrap(), vec![Slot::Absent; 8]);
+        assert_eq!(read(&cache, &keys).await.unwrap(), vec![CacheSlot::Absent; 8]);
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::resource::Order;
-use semel_ids::shared::{Heard, Shared as _, Slot};
-use semel_ids::{Binding, CacheSettings, Generator, Resolver, Settings, TypedId};
+use semel_ids::shared::{CacheSlot, Invalidation, SharedCache as _};
+use semel_ids::{Binding, CacheSettings, Generator, Resolver, ResolverSettings, TypedId};
 use semel_servers::{Options, Redis, Server};
 
 use crate::fixture::{GENEROUS, HOUR, Place, keys, note, read, said};
@@ -24,7 +24,7 @@ async fn configure(place: &Place, name: &str, value: u32) {
 /// A node whose caches would remember longer than any test takes.
 fn node(map: &MemoryMap, place: &Place) -> Resolver {
     let cache = CacheSettings { l1_ttl: HOUR, l2_ttl: HOUR, ..CacheSettings::default() };
-    let settings = Settings { cache, ..Settings::default() };
+    let settings = ResolverSettings { cache, ..ResolverSettings::default() };
     Resolver::builder(map.clone()).shared(place.cache()).settings(settings).build()
 }
 
@@ -40,8 +40,10 @@ async fn known(nodes: [&Resolver; 2], map: &MemoryMap, place: &Place) -> TypedId
     registration.committed();
     let key = [format!("acme:ORDER:{id}")];
     let filling = async {
-        while !matches!(read(&place.cache(), &key).await.expect("an answer")[..], [Slot::Known(_)])
-        {
+        while !matches!(
+            read(&place.cache(), &key).await.expect("an answer")[..],
+            [CacheSlot::Known(_)]
+        ) {
             assert!(exists(nodes[1], id).await);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -73,13 +75,13 @@ async fn a_revoked_id_counts_no_more_on_nodes_whose_cache_refuses_writes() {
         let (here, there) = (node(&map, &place), node(&map, &place));
         // Both listen when one has heard of the other's.
         let first = known([&here, &there], &map, &place).await;
-        assert!(here.revoke("acme", first).await.expect("memory").told);
+        assert!(here.revoke("acme", first).await.expect("memory").propagated);
         gone(&there, first).await;
 
         let id = known([&here, &there], &map, &place).await;
         configure(&place, setting, 1).await;
         let revoked = here.revoke("acme", id).await.expect("memory");
-        assert!(revoked.was_live && !revoked.told, "{setting}: {revoked:?}");
+        assert!(revoked.was_live && !revoked.propagated, "{setting}: {revoked:?}");
         gone(&here, id).await;
         gone(&there, id).await;
         // One that was not there when it was said hears of it all the same.
@@ -88,7 +90,7 @@ async fn a_revoked_id_counts_no_more_on_nodes_whose_cache_refuses_writes() {
         configure(&place, setting, 0).await;
         let key = [format!("acme:ORDER:{id}")];
         let telling = async {
-            while read(&place.cache(), &key).await.expect("an answer") != [Slot::Absent] {
+            while read(&place.cache(), &key).await.expect("an answer") != [CacheSlot::Absent] {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
@@ -102,12 +104,16 @@ async fn a_full_cache_forgets_what_it_has_no_room_to_revoke() {
     let (_server, place) = start();
     let (cache, keys) = (place.cache(), keys(1));
     cache.fill(&[note(&keys[0], Some(1))]).await.unwrap();
-    let mut news = place.cache().listen().await.unwrap();
+    let mut messages = place.cache().listen().await.unwrap();
     configure(&place, "maxmemory", 1).await;
     cache.revoked(&keys, HOUR).await.expect_err("there is no room");
-    assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Empty]);
-    assert_eq!(said(news.as_mut()).await, Heard::Revoked(keys.clone()), "it is said all the same");
+    assert_eq!(read(&cache, &keys).await.unwrap(), [CacheSlot::Empty]);
+    assert_eq!(
+        said(messages.as_mut()).await,
+        Invalidation::Revoked(keys.clone()),
+        "it is said all the same"
+    );
     configure(&place, "maxmemory", 0).await;
     cache.revoked(&keys, HOUR).await.unwrap();
-    assert_eq!(read(&cache, &keys).await.unwrap(), [Slot::Absent]);
+    assert_eq!(read(&cache, &keys).await.unwrap(), [CacheSlot::Absent]);
 }

@@ -19,9 +19,15 @@ const COUNTERS: [(&str, &str); 21] = [
     ("semel_idresolve_l2_errors_total", "Calls of the shared cache that failed, by operation."),
     ("semel_idresolve_l2_skipped_total", "Ids that were resolved without asking the shared cache."),
     ("semel_idresolve_l2_damaged_total", "Entries of the shared cache that could not be read."),
-    ("semel_idresolve_untold_total", "Changes of ids that other nodes were not told of in time."),
+    (
+        "semel_idresolve_lost_invalidations_total",
+        "Changes of ids that other nodes were not told of in time.",
+    ),
     ("semel_idresolve_mismatch_total", "Rows of the id map that hold another id than their text."),
-    ("semel_idresolve_news_unreadable_total", "Messages between resolvers that were unreadable."),
+    (
+        "semel_idresolve_unreadable_invalidations_total",
+        "Messages between resolvers that were unreadable.",
+    ),
     ("semel_ids_rollback_total", "Times the clock went back while ids were made."),
     ("semel_nats_duplicate_total", "Events that NATS recognised as repeats."),
 ];

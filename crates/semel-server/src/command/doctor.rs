@@ -13,7 +13,7 @@ use semel_core::outbox::{Ask, Backlog, Outbox};
 use semel_core::policy::OnFailure;
 use semel_core::store::{Filter, Finding, Guarantee, Inspect as _, Severity, Store as _};
 use semel_core::{AnyStore, State};
-use semel_ids::shared::Shared as _;
+use semel_ids::shared::SharedCache as _;
 use serde_json::{Value, json};
 
 use super::unread::Unread;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use semel_core::store::{Error, ErrorKind};
 use semel_ids::migration::{
-    Backfilled, BusinessTable, FileCheckpoint, Migration, Progress, Repaired,
+    Backfilled, BusinessTable, FileCheckpoint, MapMigration, Progress, Repaired,
 };
 use semel_ids::{Codec, IdMap, Registry, ResourceType};
 use semel_sql::business::Layout;
@@ -230,7 +230,8 @@ impl Job<'_> {
     async fn run<M: IdMap, T: BusinessTable>(&self, map: &M, table: &T) -> Result<(), Failure> {
         let Table { batch, rate, samples, .. } = self.verb.table();
         let codec = self.verb.table().codec();
-        let moving = Migration::new(map, table, self.kind, &codec).batch(*batch).samples(*samples);
+        let moving =
+            MapMigration::new(map, table, self.kind, &codec).batch(*batch).samples(*samples);
         let moving = match rate {
             Some(rate) => moving.rows_per_second(*rate),
             None => moving,
@@ -264,7 +265,7 @@ impl Job<'_> {
 
     async fn backfill<M: IdMap, T: BusinessTable>(
         &self,
-        moving: &Migration<'_, M, T>,
+        moving: &MapMigration<'_, M, T>,
         checkpoint: Option<&PathBuf>,
         dry: bool,
         mut trail: Trail,
@@ -301,7 +302,7 @@ impl Job<'_> {
 
     async fn repair<M: IdMap, T: BusinessTable>(
         &self,
-        moving: &Migration<'_, M, T>,
+        moving: &MapMigration<'_, M, T>,
         dry: bool,
         mut trail: Trail,
     ) -> Result<(), Failure> {

@@ -15,7 +15,7 @@ use toml::{Table, Value};
 #[derive(Clone, Default)]
 pub struct IdResolve {
     /// What the resolver itself can be told.
-    pub resolver: semel_ids::Settings,
+    pub resolver: semel_ids::ResolverSettings,
     /// `l2_url` under `cache`: the Redis that remembers for everybody.
     pub l2_url: Option<String>,
     /// `l2_prefix` under `cache`: what its keys and its channel begin with. `semel:pid:` if nothing is

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use semel_ids::shared::{Shared as _, Slot};
+use semel_ids::shared::{CacheSlot, SharedCache as _};
 use semel_redis::RedisCache;
 use semel_server::place::Place;
 
@@ -92,7 +92,7 @@ async fn what_is_revived_is_no_longer_revoked_in_the_shared_cache() {
     let mut command = ground.command(&[&words, &TABLE[..]].concat());
     command.env("SEMEL_IDRESOLVE__CACHE__L2_URL", &url);
     Ended::from(command.output().unwrap()).well();
-    assert_eq!(cache.get(&[&key]).await.unwrap(), [Slot::Empty]);
+    assert_eq!(cache.get(&[&key]).await.unwrap(), [CacheSlot::Empty]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 //! character set and collation, so that its indexes serve.
 
 use semel_core::store::{Error, Result};
-use semel_ids::migration::{BusinessRow, BusinessTable, Cursor, Field, Page};
+use semel_ids::migration::{BusinessRow, BusinessTable, Field, TableCursor, TablePage};
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::{Arguments, AssertSqlSafe, MySqlPool, Row};
 
@@ -155,7 +155,7 @@ impl BusinessTable for MySqlTable {
         self.names.fixed.as_deref()
     }
 
-    async fn page(&self, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+    async fn page(&self, after: Option<&TableCursor>, limit: u32) -> Result<TablePage> {
         let (columns, from) = (self.columns(), self.names.from());
         let key = self.names.quoted(&self.key.name);
         let mut arguments = MySqlArguments::default();

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use semel_core::store::{ErrorKind, Result};
 use semel_ids::PublicId;
-use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
+use semel_ids::map::{Binding, IdMap, Inserted, MapKey, MapRow};
 use semel_ids::resource::ResourceType;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, QueryBuilder, Row as _};
@@ -70,7 +70,7 @@ impl IdMap for MySqlStore {
         tenant: &str,
         kind: ResourceType,
         publics: &[PublicId],
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         let mut seat = self.seat(&self.desk, "find").await?;
         let mut found = Vec::with_capacity(publics.len());
         for publics in publics.chunks(LIST) {
@@ -90,7 +90,7 @@ impl IdMap for MySqlStore {
     }
 
     async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
-        let place = Place { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
+        let place = MapKey { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
         Ok(self.revoke_rows(kind, &[place]).await? > 0)
     }
 
@@ -121,9 +121,9 @@ impl IdMap for MySqlStore {
         }
     }
 
-    async fn revoke_rows(&self, kind: ResourceType, rows: &[Place]) -> Result<u32> {
-        let storable = |row: &&Place| row.tenant.len() <= LONGEST && row.public.len() <= LONGEST;
-        let mut rows: Vec<&Place> = rows.iter().filter(storable).collect();
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[MapKey]) -> Result<u32> {
+        let storable = |row: &&MapKey| row.tenant.len() <= LONGEST && row.public.len() <= LONGEST;
+        let mut rows: Vec<&MapKey> = rows.iter().filter(storable).collect();
         if rows.is_empty() {
             return Ok(0);
         }
@@ -144,9 +144,9 @@ impl IdMap for MySqlStore {
         &self,
         kind: ResourceType,
         tenant: Option<&str>,
-        after: Option<&Place>,
+        after: Option<&MapKey>,
         limit: u32,
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         let Some(window) = Window::of(tenant, after) else { return Ok(Vec::new()) };
         let mut seat = self.seat(&self.desk, "list").await?;
         let rows = loop {
@@ -364,7 +364,7 @@ fn standing(row: &MySqlRow) -> sqlx::Result<Standing> {
 }
 
 /// A row of the map, from its public id on.
-fn read(row: &MySqlRow, operation: &'static str, at: usize, tenant: String) -> Result<Row> {
+fn read(row: &MySqlRow, operation: &'static str, at: usize, tenant: String) -> Result<MapRow> {
     let bad = |error| undecodable(operation, error);
     let raw = Raw {
         tenant,

@@ -2,7 +2,7 @@
 //! collation, so that its indexes serve.
 
 use semel_core::store::{Error, Result};
-use semel_ids::migration::{BusinessRow, BusinessTable, Cursor, Field, Page};
+use semel_ids::migration::{BusinessRow, BusinessTable, Field, TableCursor, TablePage};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{Arguments, AssertSqlSafe, PgPool, Row};
 
@@ -206,7 +206,7 @@ impl BusinessTable for PgTable {
         self.names.fixed.as_deref()
     }
 
-    async fn page(&self, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+    async fn page(&self, after: Option<&TableCursor>, limit: u32) -> Result<TablePage> {
         let (columns, from, key_column) =
             (self.columns(), self.names.from(), self.column(Role::Key));
         let mut arguments = PgArguments::default();

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use semel_core::store::{Error, ErrorKind, Result};
 use semel_ids::PublicId;
-use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
+use semel_ids::map::{Binding, IdMap, Inserted, MapKey, MapRow};
 use semel_ids::resource::ResourceType;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -67,7 +67,7 @@ impl IdMap for PgStore {
         tenant: &str,
         kind: ResourceType,
         publics: &[PublicId],
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         if publics.is_empty() || tenant.contains('\0') {
             return Ok(Vec::new());
         }
@@ -89,7 +89,7 @@ impl IdMap for PgStore {
     }
 
     async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
-        let place = Place { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
+        let place = MapKey { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
         Ok(self.revoke_rows(kind, &[place]).await? > 0)
     }
 
@@ -127,10 +127,10 @@ impl IdMap for PgStore {
         }
     }
 
-    async fn revoke_rows(&self, kind: ResourceType, rows: &[Place]) -> Result<u32> {
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[MapKey]) -> Result<u32> {
         // No stored text holds a NUL, and the server would refuse to look for one.
-        let storable = |row: &&Place| !row.tenant.contains('\0') && !row.public.contains('\0');
-        let mut rows: Vec<&Place> = rows.iter().filter(storable).collect();
+        let storable = |row: &&MapKey| !row.tenant.contains('\0') && !row.public.contains('\0');
+        let mut rows: Vec<&MapKey> = rows.iter().filter(storable).collect();
         if rows.is_empty() {
             return Ok(0);
         }
@@ -154,9 +154,9 @@ impl IdMap for PgStore {
         &self,
         kind: ResourceType,
         tenant: Option<&str>,
-        after: Option<&Place>,
+        after: Option<&MapKey>,
         limit: u32,
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         let Some(window) = Window::of(tenant, after).filter(|window| !window.holds_nul()) else {
             return Ok(Vec::new());
         };
@@ -262,7 +262,7 @@ fn standing(row: &PgRow) -> sqlx::Result<Standing> {
     Ok(Standing { place, same: row.try_get(1)?, status: row.try_get(2)? })
 }
 
-fn found(row: &PgRow, tenant: &str) -> Result<Row> {
+fn found(row: &PgRow, tenant: &str) -> Result<MapRow> {
     let read = || -> sqlx::Result<Raw> {
         Ok(Raw {
             tenant: tenant.to_owned(),
@@ -298,7 +298,7 @@ fn list(kind: ResourceType, window: Window<'_>, limit: u32) -> QueryBuilder<Post
     query
 }
 
-fn listed(row: &PgRow) -> Result<Row> {
+fn listed(row: &PgRow) -> Result<MapRow> {
     let read = || -> sqlx::Result<Raw> {
         Ok(Raw {
             tenant: row.try_get(0)?,

@@ -2,7 +2,7 @@
 //! type that it has.
 
 use semel_core::store::{Error, Result};
-use semel_ids::migration::{BusinessRow, BusinessTable, Cursor, Field, Page};
+use semel_ids::migration::{BusinessRow, BusinessTable, Field, TableCursor, TablePage};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, AssertSqlSafe, Row, SqlitePool, TypeInfo, ValueRef};
 
@@ -100,7 +100,7 @@ impl BusinessTable for SqliteTable {
         self.names.fixed.as_deref()
     }
 
-    async fn page(&self, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+    async fn page(&self, after: Option<&TableCursor>, limit: u32) -> Result<TablePage> {
         let (columns, from) = (self.columns(), self.names.from());
         let key = self.names.quoted(&self.names.key);
         let mut arguments = SqliteArguments::default();
@@ -223,7 +223,7 @@ impl Value {
         }
     }
 
-    fn parse(cursor: &Cursor) -> Result<Self> {
+    fn parse(cursor: &TableCursor) -> Result<Self> {
         let parsed = cursor.as_str().split_once(':').and_then(|(kind, rest)| match kind {
             "i" => rest.parse().ok().map(Value::Integer),
             "r" => rest.parse().ok().map(|bits| Value::Real(f64::from_bits(bits))),

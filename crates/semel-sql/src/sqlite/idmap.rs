@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use semel_core::store::{Error, ErrorKind, Result, TransactionalStore};
 use semel_ids::PublicId;
-use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
+use semel_ids::map::{Binding, IdMap, Inserted, MapKey, MapRow};
 use semel_ids::resource::ResourceType;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Executor, QueryBuilder, Row as _, Sqlite};
@@ -112,7 +112,7 @@ impl IdMap for SqliteStore {
         tenant: &str,
         kind: ResourceType,
         publics: &[PublicId],
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         if publics.is_empty() {
             return Ok(Vec::new());
         }
@@ -132,7 +132,7 @@ impl IdMap for SqliteStore {
     }
 
     async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
-        let place = Place { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
+        let place = MapKey { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
         Ok(self.revoke_rows(kind, &[place]).await? > 0)
     }
 
@@ -143,7 +143,7 @@ impl IdMap for SqliteStore {
         kind: ResourceType,
         public: &PublicId,
     ) -> Result<bool> {
-        let place = Place { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
+        let place = MapKey { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
         Ok(self.unmake(connection, kind, &[place]).await? > 0)
     }
 
@@ -163,7 +163,7 @@ impl IdMap for SqliteStore {
         self.commit(transaction).await
     }
 
-    async fn revoke_rows(&self, kind: ResourceType, rows: &[Place]) -> Result<u32> {
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[MapKey]) -> Result<u32> {
         if rows.is_empty() {
             return Ok(0);
         }
@@ -177,9 +177,9 @@ impl IdMap for SqliteStore {
         &self,
         kind: ResourceType,
         tenant: Option<&str>,
-        after: Option<&Place>,
+        after: Option<&MapKey>,
         limit: u32,
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         let Some(window) = Window::of(tenant, after) else { return Ok(Vec::new()) };
         let mut query = list(kind, window, limit);
         let mut reader = self.0.readers.reader("list").await?;
@@ -206,7 +206,7 @@ impl SqliteStore {
         &self,
         connection: &mut SqliteConnection,
         kind: ResourceType,
-        rows: &[Place],
+        rows: &[MapKey],
     ) -> Result<u32> {
         let texts = rows.iter().map(|row| [kind.name(), &row.tenant, &row.public].map(hex));
         let texts = serde_json::to_string(&texts.collect::<Vec<_>>()).expect("texts");

@@ -5,9 +5,11 @@ use std::future::Future;
 
 use semel_core::store::{ErrorKind, Result, Severity};
 use semel_ids::map::{Binding, IdMap, Inserted};
-use semel_ids::migration::{BusinessRow, BusinessTable, Field, Migration, Reason, TableFallback};
+use semel_ids::migration::{
+    BusinessRow, BusinessTable, Field, MapMigration, RefusalReason, TableFallback,
+};
 use semel_ids::resource::{Order, Resource};
-use semel_ids::{Fallback, Resolver, Settings, TypedId};
+use semel_ids::{Fallback, Resolver, ResolverSettings, TypedId};
 use semel_sql::business::{Inspection, Layout};
 use ulid::Ulid;
 
@@ -85,7 +87,7 @@ pub(crate) async fn a_table_moves_whole(shop: impl Shop) {
     shop.create("orders", "BIGINT").await;
     shop.fill("orders", numbers(2_503)).await;
     let (map, table) = (shop.map().await, shop.table(Layout::new("orders")).await.expect("open"));
-    let moving = Migration::of::<Order>(&map, &table).batch(500);
+    let moving = MapMigration::of::<Order>(&map, &table).batch(500);
     let foreseen = moving.clone().dry_run().backfill(&(), |_| {}).await.expect("looked");
     let mut last = String::new();
     let filled =
@@ -104,7 +106,7 @@ pub(crate) async fn planted_errors_are_found_and_mended<S: Shop>(shop: S) {
     shop.create("orders", "BIGINT").await;
     shop.fill("orders", numbers(1_000)).await;
     let (map, table) = (shop.map().await, shop.table(Layout::new("orders")).await.expect("open"));
-    let moving = Migration::of::<Order>(&map, &table).batch(300);
+    let moving = MapMigration::of::<Order>(&map, &table).batch(300);
     let _ = moving.backfill(&(), |_| {}).await.expect("filled");
     let at = |n: u64| format!("WHERE public_id = '{}'", order(n).0);
     let wrong = S::literal(&[9; 16]);
@@ -124,7 +126,7 @@ pub(crate) async fn planted_errors_are_found_and_mended<S: Shop>(shop: S) {
     let found = moving.verify(|_| {}).await.expect("verified");
     let counts = [&found.missing, &found.mismatched, &found.revoked, &found.extra];
     assert_eq!(counts.map(|tally| tally.count), [2, 1, 1, 3], "{found}");
-    assert_eq!(found.unreadable.of(Reason::NoInternalId), 1, "{found}");
+    assert_eq!(found.unreadable.of(RefusalReason::NoInternalId), 1, "{found}");
     assert_eq!((found.wrong(), found.rows, found.mappings), (8, 996, 998), "{found}");
     assert_eq!(found.missing.samples[0].public, order(10).0);
 
@@ -209,8 +211,9 @@ pub(crate) async fn a_key_that_is_not_unique_is_refused<S: Shop>(shop: S) {
     assert_eq!(table.page(None, 10).await.expect("a page").rows.len(), 1);
     assert_eq!(table.keyless().await.expect("a count"), 2);
     let map = shop.map().await;
-    let filled = Migration::of::<Order>(&map, &table).backfill(&(), |_| {}).await.expect("filled");
-    assert_eq!(filled.refused.of(Reason::NoKey), 2, "{filled}");
+    let filled =
+        MapMigration::of::<Order>(&map, &table).backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!(filled.refused.of(RefusalReason::NoKey), 2, "{filled}");
 }
 
 pub(crate) async fn rows_that_say_nothing_stop_nothing<S: Shop>(shop: S) {
@@ -236,18 +239,18 @@ pub(crate) async fn rows_that_say_nothing_stop_nothing<S: Shop>(shop: S) {
             .await;
     }
     let (map, table) = (shop.map().await, shop.table(Layout::new("orders")).await.expect("open"));
-    let moving = Migration::of::<Order>(&map, &table).batch(2);
+    let moving = MapMigration::of::<Order>(&map, &table).batch(2);
     let filled = moving.backfill(&(), |_| {}).await.expect("filled");
     assert_eq!((filled.seen, filled.written), (9, 1), "{filled}");
     for reason in [
-        Reason::NoTenant,
-        Reason::BadTenant,
-        Reason::NoPublicId,
-        Reason::BadPublicId,
-        Reason::ForeignPrefix,
-        Reason::OtherInternalId,
-        Reason::NoInternalId,
-        Reason::BadInternalId,
+        RefusalReason::NoTenant,
+        RefusalReason::BadTenant,
+        RefusalReason::NoPublicId,
+        RefusalReason::BadPublicId,
+        RefusalReason::ForeignPrefix,
+        RefusalReason::OtherInternalId,
+        RefusalReason::NoInternalId,
+        RefusalReason::BadInternalId,
     ] {
         assert_eq!(filled.refused.of(reason), 1, "{reason}: {filled}");
     }
@@ -267,7 +270,7 @@ pub(crate) async fn tenants_may_be_numbers_and_ids_texts<S: Shop>(shop: S) {
     let lower = id.to_string().to_lowercase();
     shop.run(&format!("INSERT INTO orders VALUES (2, -1, '{public}', '{lower}')")).await;
     let (map, table) = (shop.map().await, shop.table(Layout::new("orders")).await.expect("open"));
-    let moving = Migration::of::<Order>(&map, &table);
+    let moving = MapMigration::of::<Order>(&map, &table);
     let filled = moving.backfill(&(), |_| {}).await.expect("filled");
     assert_eq!((filled.seen, filled.written), (2, 2), "{filled}");
     let verified = moving.verify(|_| {}).await.expect("verified");
@@ -297,7 +300,7 @@ pub(crate) async fn a_table_may_be_one_tenants<S: Shop>(shop: S) {
     let (map, table) = (shop.map().await, shop.table(layout).await.expect("open"));
     let stranger = Binding::of::<Order>("other", TypedId::new(order(2).1)).expect("a binding");
     assert_eq!(map.insert_many(&[stranger]).await.expect("written"), [Inserted::New]);
-    let moving = Migration::of::<Order>(&map, &table);
+    let moving = MapMigration::of::<Order>(&map, &table);
     let filled = moving.backfill(&(), |_| {}).await.expect("filled");
     assert_eq!((filled.seen, filled.written), (1, 1), "{filled}");
     assert_eq!(table.find("other", &[&public]).await.expect("looked"), []);
@@ -314,11 +317,11 @@ pub(crate) async fn a_table_may_be_one_tenants<S: Shop>(shop: S) {
 /// table while the fallback is on, and is not written to the map. A row of the map that is wrong or
 /// revoked is not given out, and is not looked for elsewhere.
 pub(crate) async fn a_resolver_falls_back_to_the_table<S: Shop>(shop: S) {
-    use semel_ids::Reason::{HitDb, HitFallback, NotFound};
+    use semel_ids::ResolveReason::{HitDb, HitFallback, NotFound};
     shop.create("orders", "BIGINT").await;
     shop.fill("orders", numbers(6)).await;
     let (map, table) = (shop.map().await, shop.table(Layout::new("orders")).await.expect("open"));
-    let _ = Migration::of::<Order>(&map, &table).backfill(&(), |_| {}).await.expect("filled");
+    let _ = MapMigration::of::<Order>(&map, &table).backfill(&(), |_| {}).await.expect("filled");
     let at = |n: u64| format!("WHERE public_id = '{}'", order(n).0);
     let wrong = S::literal(&[9; 16]);
     shop.run(&format!("UPDATE semel_id_map SET internal_id = {wrong} {}", at(2))).await;
@@ -329,7 +332,8 @@ pub(crate) async fn a_resolver_falls_back_to_the_table<S: Shop>(shop: S) {
         // A reader does not decide what is true: with the fallback off it is not there.
         (false, [HitDb, NotFound, NotFound, NotFound]),
     ] {
-        let settings = Settings { fallback_to_biz_table: on, ..Settings::default() };
+        let settings =
+            ResolverSettings { fallback_to_biz_table: on, ..ResolverSettings::default() };
         let table = shop.table(Layout::new("orders")).await.expect("open");
         let builder = Resolver::builder(shop.map().await).settings(settings);
         let resolver = builder.fallback(TableFallback::of::<Order>(table)).build();

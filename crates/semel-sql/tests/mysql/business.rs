@@ -1,6 +1,6 @@
 //! Business tables in MariaDB: what every database must do, and character sets.
 
-use semel_ids::migration::{BusinessTable, Migration};
+use semel_ids::migration::{BusinessTable, MapMigration};
 use semel_ids::resource::Order;
 use semel_sql::business::{Inspection, Layout};
 use semel_sql::mysql::{MySqlStore, MySqlTable};
@@ -109,7 +109,7 @@ fn old_character_sets_and_fixed_widths_are_read() {
         let bytes = Kiosk::literal(&id.to_bytes());
         kiosk.run(&format!("INSERT INTO orders VALUES ('a', 'Müller', '{public}', {bytes})")).await;
         let table = kiosk.table(Layout::new("orders")).await.expect("open");
-        let moving = Migration::of::<Order>(&kiosk.store, &table);
+        let moving = MapMigration::of::<Order>(&kiosk.store, &table);
         let filled = moving.backfill(&(), |_| {}).await.expect("filled");
         assert_eq!((filled.seen, filled.written), (1, 1), "{filled}");
         assert!(moving.verify(|_| {}).await.expect("verified").clean());

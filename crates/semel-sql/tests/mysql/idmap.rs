@@ -2,7 +2,7 @@
 //! by itself, and what only this server can show.
 
 use semel_core::store::ErrorKind;
-use semel_ids::map::{Binding, IdMap as _, Inserted, Place, Row};
+use semel_ids::map::{Binding, IdMap as _, Inserted, MapKey, MapRow};
 use semel_ids::resource::{Order, Resource as _};
 use semel_ids::{PublicId, TypedId};
 use semel_sql::mysql::MySqlStore;
@@ -98,7 +98,7 @@ fn every_statement_of_the_map_reads_the_rows_that_it_is_about() {
         for tenant in [None, Some("acme")] {
             let page = store.list(kind, tenant, None, 100).await.expect("listed");
             let place =
-                |row: &Row| Place { tenant: row.tenant.clone(), public: row.public.clone() };
+                |row: &MapRow| MapKey { tenant: row.tenant.clone(), public: row.public.clone() };
             let after = page.last().map(place);
             let page = store.list(kind, tenant, after.as_ref(), 100).await.expect("listed");
             assert_eq!(page.len(), 100);

@@ -1,6 +1,6 @@
 //! Business tables in PostgreSQL: what every database must do, and the types that only it has.
 
-use semel_ids::migration::{BusinessTable, Migration};
+use semel_ids::migration::{BusinessTable, MapMigration};
 use semel_ids::resource::Order;
 use semel_sql::business::{Inspection, Layout};
 use semel_sql::postgres::{PgStore, PgTable};
@@ -96,7 +96,7 @@ fn uuids_padded_texts_and_other_schemas_are_read() {
         let layout = Layout::new("shop.Orders");
         assert!(kiosk.inspect(layout.clone()).await.clean());
         let table = kiosk.table(layout).await.expect("open");
-        let moving = Migration::of::<Order>(&kiosk.store, &table);
+        let moving = MapMigration::of::<Order>(&kiosk.store, &table);
         let filled = moving.backfill(&(), |_| {}).await.expect("filled");
         assert_eq!((filled.seen, filled.written), (1, 1), "{filled}");
         assert!(moving.verify(|_| {}).await.expect("verified").clean());

@@ -2,7 +2,7 @@
 //! opened by itself, and what only this server can show.
 
 use semel_core::store::ErrorKind;
-use semel_ids::map::{Binding, IdMap as _, Inserted, Place, Row};
+use semel_ids::map::{Binding, IdMap as _, Inserted, MapKey, MapRow};
 use semel_ids::resource::{Order, Resource as _};
 use semel_ids::{PublicId, TypedId};
 use semel_sql::postgres::{PgOptions, PgStore};
@@ -93,7 +93,8 @@ async fn everything(store: &PgStore, connection: &mut PgConnection, all: &[Bindi
     store.overwrite(all).await.expect("overwritten");
     for tenant in [None, Some("acme")] {
         let page = store.list(kind, tenant, None, 100).await.expect("listed");
-        let place = |row: &Row| Place { tenant: row.tenant.clone(), public: row.public.clone() };
+        let place =
+            |row: &MapRow| MapKey { tenant: row.tenant.clone(), public: row.public.clone() };
         let after = page.last().map(place);
         assert_eq!(store.list(kind, tenant, after.as_ref(), 100).await.expect("listed").len(), 100);
     }

@@ -1,6 +1,6 @@
 //! Business tables in SQLite: what every database must do, and columns that hold anything.
 
-use semel_ids::migration::{BusinessTable, Field, Migration};
+use semel_ids::migration::{BusinessTable, Field, MapMigration};
 use semel_ids::resource::Order;
 use semel_sql::business::{Inspection, Layout};
 use semel_sql::sqlite::SqliteTable;
@@ -87,7 +87,7 @@ fn public_ids_that_are_kept_as_bytes_are_public_ids() {
         kiosk.fill("orders", (1..=300).map(|n| n.to_string()).collect()).await;
         kiosk.run("UPDATE orders SET public_id = CAST(public_id AS BLOB) WHERE id % 2 = 0").await;
         let table = kiosk.table(Layout::new("orders")).await.expect("open");
-        let moving = Migration::of::<Order>(&kiosk.store, &table);
+        let moving = MapMigration::of::<Order>(&kiosk.store, &table);
         let filled = moving.backfill(&(), |_| {}).await.expect("filled");
         assert_eq!((filled.written, filled.refused.count()), (300, 0), "{filled}");
         let verified = moving.verify(|_| {}).await.expect("verified");
@@ -113,7 +113,7 @@ fn values_of_other_types_than_their_columns_are_told() {
         assert_eq!(rows[0].tenant, Field::Unreadable, "bytes are no tenant");
         assert_eq!(rows[1].public, Field::Unreadable, "bytes that are no text are no public id");
         assert_eq!((&rows[2].tenant, &rows[2].public), (&Field::Unreadable, &Field::Unreadable));
-        let moving = Migration::of::<Order>(&kiosk.store, &table);
+        let moving = MapMigration::of::<Order>(&kiosk.store, &table);
         let filled = moving.backfill(&(), |_| {}).await.expect("filled");
         assert_eq!((filled.seen, filled.refused.count()), (3, 3), "{filled}");
     });

@@ -1,7 +1,7 @@
 //! Random histories beside the map in memory, which is the reference.
 
 use semel_ids::map::memory::MemoryMap;
-use semel_ids::map::{Binding, IdMap, Place};
+use semel_ids::map::{Binding, IdMap, MapKey};
 
 use super::IdMapFixture;
 use super::scene::*;
@@ -34,7 +34,7 @@ async fn step<M: IdMap>(map: &M, seed: u64, pool: &[Binding]) -> String {
         0..=3 => format!("{:?}", map.insert_many(&some(random, pool)).await),
         4 => format!("{:?}", map.revoke(one.tenant(), one.kind(), one.public()).await),
         5 => {
-            let rows: Vec<Place> = some(random, pool).iter().map(place).collect();
+            let rows: Vec<MapKey> = some(random, pool).iter().map(place).collect();
             format!("{:?}", map.revoke_rows(ORDER, &rows).await)
         }
         6 => format!("{:?}", map.overwrite(&some(random, pool)).await),

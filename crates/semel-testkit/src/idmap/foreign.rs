@@ -1,6 +1,6 @@
 //! Rows that somebody else wrote: shown as they are, or an error, never a panic.
 
-use semel_ids::map::{IdMap, Inserted, Place};
+use semel_ids::map::{IdMap, Inserted, MapKey};
 
 use super::IdMapFixture;
 use super::scene::*;
@@ -31,7 +31,8 @@ pub async fn a_listing_shows_strange_texts_as_they_are<F: IdMapFixture>(fixture:
         let rows = pages(&map, ORDER, None, size).await;
         assert_eq!(rows.len(), STRANGE.len() + 3);
         for (tenant, public) in STRANGE {
-            let shown = |row: &&semel_ids::map::Row| row.tenant == tenant && row.public == public;
+            let shown =
+                |row: &&semel_ids::map::MapRow| row.tenant == tenant && row.public == public;
             assert!(rows.iter().find(shown).is_some_and(|row| row.live), "{tenant:?} {public:?}");
         }
     }
@@ -41,7 +42,7 @@ pub async fn a_listing_shows_strange_texts_as_they_are<F: IdMapFixture>(fixture:
 pub async fn strange_rows_are_revoked_by_their_texts<F: IdMapFixture>(fixture: F) {
     let map = holding(&fixture, &orders(0..3)).await;
     plant(&fixture).await;
-    let strange = |(tenant, public): (&str, &str)| Place {
+    let strange = |(tenant, public): (&str, &str)| MapKey {
         tenant: tenant.to_owned(),
         public: public.to_owned(),
     };

@@ -1,12 +1,12 @@
 //! Going through all rows of a type.
 
-use semel_ids::map::{Binding, IdMap, Place, Row};
+use semel_ids::map::{Binding, IdMap, MapKey, MapRow};
 
 use super::IdMapFixture;
 use super::scene::*;
 
-fn sorted(bindings: &[Binding]) -> Vec<Row> {
-    let mut rows: Vec<Row> = bindings.iter().map(|binding| row(binding, true)).collect();
+fn sorted(bindings: &[Binding]) -> Vec<MapRow> {
+    let mut rows: Vec<MapRow> = bindings.iter().map(|binding| row(binding, true)).collect();
     rows.sort_by(|a, b| (&a.tenant, &a.public).cmp(&(&b.tenant, &b.public)));
     rows
 }
@@ -48,7 +48,7 @@ pub async fn a_place_need_not_be_the_tenants<F: IdMapFixture>(fixture: F) {
     let bindings = [order_of("b", 1), order_of("b", 2)];
     let map = holding(&fixture, &bindings).await;
     let list = async |tenant: &str| {
-        let after = Place { tenant: tenant.to_owned(), public: "zzz".to_owned() };
+        let after = MapKey { tenant: tenant.to_owned(), public: "zzz".to_owned() };
         map.list(ORDER, Some("b"), Some(&after), 10).await.expect("the map answers").len()
     };
     assert_eq!((list("a").await, list("b").await, list("c").await), (2, 0, 0));
@@ -58,10 +58,10 @@ pub async fn a_place_need_not_be_the_tenants<F: IdMapFixture>(fixture: F) {
 pub async fn a_place_need_not_be_a_row<F: IdMapFixture>(fixture: F) {
     let bindings = [order_of("a", 1), order_of("c", 2)];
     let map = holding(&fixture, &bindings).await;
-    let after = Place { tenant: "b".into(), public: String::new() };
+    let after = MapKey { tenant: "b".into(), public: String::new() };
     let rows = map.list(ORDER, None, Some(&after), 10).await.expect("the map answers");
     assert_eq!(rows, [row(&bindings[1], true)]);
-    let before = Place { tenant: String::new(), public: String::new() };
+    let before = MapKey { tenant: String::new(), public: String::new() };
     let rows = map.list(ORDER, None, Some(&before), 10).await.expect("the map answers");
     assert_eq!(rows.len(), 2);
 }
@@ -86,7 +86,7 @@ pub async fn a_page_of_no_rows_is_empty<F: IdMapFixture>(fixture: F) {
 pub async fn a_listing_misses_nothing_while_rows_come<F: IdMapFixture>(fixture: F) {
     let steady = orders(0..200);
     let map = holding(&fixture, &steady).await;
-    let mut listed: Vec<Row> = Vec::new();
+    let mut listed: Vec<MapRow> = Vec::new();
     for round in 0.. {
         let after = listed.last().map(place_of);
         let page = map.list(ORDER, None, after.as_ref(), 20).await.expect("the map answers");

@@ -1,6 +1,6 @@
 //! Ids that count no more.
 
-use semel_ids::map::{IdMap, Place};
+use semel_ids::map::{IdMap, MapKey};
 
 use super::IdMapFixture;
 use super::scene::*;
@@ -46,11 +46,11 @@ pub async fn rows_are_revoked_by_their_texts<F: IdMapFixture>(fixture: F) {
     let map = holding(&fixture, &orders(0..5)).await;
     revoke(&map, &order(0)).await;
     let other = order_of("other", 1);
-    let missing = Place { tenant: ACME.into(), public: "nonsense".into() };
-    let long = Place { tenant: "x".repeat(500), public: "y".repeat(500) };
-    let nul = Place { tenant: "a\0".into(), public: "\0".into() };
+    let missing = MapKey { tenant: ACME.into(), public: "nonsense".into() };
+    let long = MapKey { tenant: "x".repeat(500), public: "y".repeat(500) };
+    let nul = MapKey { tenant: "a\0".into(), public: "\0".into() };
     let rows = [&order(0), &order(1), &order(2), &order(2), &order(7), &other].map(place);
-    let rows: Vec<Place> = rows.into_iter().chain([missing, long, nul]).collect();
+    let rows: Vec<MapKey> = rows.into_iter().chain([missing, long, nul]).collect();
     assert_eq!(map.revoke_rows(ORDER, &rows).await.expect("the map answers"), 2);
     assert_eq!(map.revoke_rows(ORDER, &rows).await.expect("the map answers"), 0);
     let live: Vec<_> = all(&map, ORDER).await.into_iter().filter(|row| row.live).collect();
@@ -63,7 +63,7 @@ pub async fn hundreds_of_rows_are_one_call<F: IdMapFixture>(fixture: F) {
     let orders = orders(0..1_000);
     let map = holding(&fixture, &orders).await;
     assert_eq!(map.revoke_rows(ORDER, &[]).await.expect("the map answers"), 0);
-    let rows: Vec<Place> = orders[..900].iter().map(place).collect();
+    let rows: Vec<MapKey> = orders[..900].iter().map(place).collect();
     assert_eq!(map.revoke_rows(PAYMENT, &rows).await.expect("the map answers"), 0);
     assert_eq!(map.revoke_rows(ORDER, &rows).await.expect("the map answers"), 900);
     let live = all(&map, ORDER).await.iter().filter(|row| row.live).count();

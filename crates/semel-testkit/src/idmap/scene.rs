@@ -1,7 +1,7 @@
 //! Bindings to try a map with, and short ways to say what is done with them.
 
 use semel_ids::codec::HidingKey;
-use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
+use semel_ids::map::{Binding, IdMap, Inserted, MapKey, MapRow};
 use semel_ids::resource::{Order, Payment, Resource, ResourceType};
 use semel_ids::{Codec, PublicId, TypedId};
 use ulid::Ulid;
@@ -86,7 +86,7 @@ pub(super) async fn holding<F: IdMapFixture>(fixture: &F, bindings: &[Binding]) 
 }
 
 /// The rows of these public ids, in their order.
-pub(super) async fn find<M: IdMap>(map: &M, bindings: &[&Binding]) -> Vec<Option<Row>> {
+pub(super) async fn find<M: IdMap>(map: &M, bindings: &[&Binding]) -> Vec<Option<MapRow>> {
     let mut found = Vec::new();
     for binding in bindings {
         let rows = map.find(binding.tenant(), binding.kind(), &[*binding.public()]).await;
@@ -114,8 +114,8 @@ pub(super) async fn revoke<M: IdMap>(map: &M, binding: &Binding) {
 }
 
 /// What a map shows of a binding.
-pub(super) fn row(binding: &Binding, live: bool) -> Row {
-    Row {
+pub(super) fn row(binding: &Binding, live: bool) -> MapRow {
+    MapRow {
         tenant: binding.tenant().to_owned(),
         public: binding.public().as_str().to_owned(),
         internal: binding.internal(),
@@ -124,13 +124,13 @@ pub(super) fn row(binding: &Binding, live: bool) -> Row {
 }
 
 /// Where a binding's row is.
-pub(super) fn place(binding: &Binding) -> Place {
+pub(super) fn place(binding: &Binding) -> MapKey {
     place_of(&row(binding, true))
 }
 
 /// Where a row is.
-pub(super) fn place_of(row: &Row) -> Place {
-    Place { tenant: row.tenant.clone(), public: row.public.clone() }
+pub(super) fn place_of(row: &MapRow) -> MapKey {
+    MapKey { tenant: row.tenant.clone(), public: row.public.clone() }
 }
 
 /// All rows of a type, in pages of this many.
@@ -139,8 +139,8 @@ pub(super) async fn pages<M: IdMap>(
     kind: ResourceType,
     tenant: Option<&str>,
     size: u32,
-) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
+) -> Vec<MapRow> {
+    let mut rows: Vec<MapRow> = Vec::new();
     loop {
         let after = rows.last().map(place_of);
         let page = map.list(kind, tenant, after.as_ref(), size).await.expect("the map answers");
@@ -149,13 +149,13 @@ pub(super) async fn pages<M: IdMap>(
             return rows;
         }
         rows.extend(page);
-        let order = |row: &Row| (row.tenant.clone(), row.public.clone());
+        let order = |row: &MapRow| (row.tenant.clone(), row.public.clone());
         assert!(rows.is_sorted_by(|a, b| order(a) < order(b)), "each once and in order: {rows:?}");
     }
 }
 
 /// All rows of a type.
-pub(super) async fn all<M: IdMap>(map: &M, kind: ResourceType) -> Vec<Row> {
+pub(super) async fn all<M: IdMap>(map: &M, kind: ResourceType) -> Vec<MapRow> {
     pages(map, kind, None, 1_000).await
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use semel_core::store::Result;
 use semel_ids::PublicId;
-use semel_ids::map::{Binding, IdMap, Inserted, Place, Row};
+use semel_ids::map::{Binding, IdMap, Inserted, MapKey, MapRow};
 use semel_ids::resource::ResourceType;
 use semel_testkit::IdMapFixture;
 use ulid::Ulid;
@@ -150,10 +150,10 @@ impl WrongMap {
         true
     }
 
-    fn shown(&self, row: &Kept) -> Option<Row> {
+    fn shown(&self, row: &Kept) -> Option<MapRow> {
         let live = row.live || self.is(Wrong::ShowsRevokedAsLive);
         let Kept { tenant, public, internal, .. } = row.clone();
-        (live || !self.is(Wrong::HidesRevoked)).then_some(Row { tenant, public, internal, live })
+        (live || !self.is(Wrong::HidesRevoked)).then_some(MapRow { tenant, public, internal, live })
     }
 }
 
@@ -183,7 +183,7 @@ impl IdMap for WrongMap {
         tenant: &str,
         kind: ResourceType,
         publics: &[PublicId],
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         let rows = self.rows();
         let wanted = rows.iter().filter(|row| {
             self.inside(row, kind.name(), tenant)
@@ -229,10 +229,10 @@ impl IdMap for WrongMap {
         Ok(())
     }
 
-    async fn revoke_rows(&self, kind: ResourceType, places: &[Place]) -> Result<u32> {
+    async fn revoke_rows(&self, kind: ResourceType, places: &[MapKey]) -> Result<u32> {
         let mut rows = self.rows();
         let unmade =
-            |place: &&Place| self.unmake(&mut rows, kind.name(), &place.tenant, &place.public);
+            |place: &&MapKey| self.unmake(&mut rows, kind.name(), &place.tenant, &place.public);
         Ok(u32::try_from(places.iter().filter(unmade).count()).expect("a few"))
     }
 
@@ -240,13 +240,13 @@ impl IdMap for WrongMap {
         &self,
         kind: ResourceType,
         tenant: Option<&str>,
-        after: Option<&Place>,
+        after: Option<&MapKey>,
         limit: u32,
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<MapRow>> {
         let mut rows = self.rows().clone();
         rows.sort_by(|a, b| (&a.tenant, &a.public).cmp(&(&b.tenant, &b.public)));
         rows.retain(|row| row.kind == kind.name() || self.is(Wrong::NoType));
-        if let Some(Place { tenant, public }) = after {
+        if let Some(MapKey { tenant, public }) = after {
             rows.retain(|row| match self.wrong {
                 Wrong::PagesOverlap => (&row.tenant, &row.public) >= (tenant, public),
                 Wrong::PagesByPublicId => row.public > *public,

@@ -53,7 +53,7 @@ use axum::extract::{FromRef, FromRequestParts, OptionalFromRequestParts};
 use http::request::Parts;
 use semel_core::key::check_tenant;
 use semel_ids::resolver::MAX_BATCH;
-use semel_ids::{PublicId, Reason, Resolution, ResolveError, Resolver, Resource, TypedId};
+use semel_ids::{PublicId, ResolveError, ResolveReason, ResolvedId, Resolver, Resource, TypedId};
 
 pub use parameter::{OfType, Parameter};
 pub use refusal::NotResolved;
@@ -111,19 +111,22 @@ pub struct ResolvedMany<R, P = OfType<R>>(pub Vec<Resolved<R, P>>);
 
 impl<R: Resource, P: Parameter> Resolved<R, P> {
     /// What a resolver's answer says; `text` where the refusal has to name it.
-    fn of(resolution: Resolution<'_>, text: Option<String>) -> Result<Self, NotResolved> {
+    fn of(resolution: ResolvedId<'_>, text: Option<String>) -> Result<Self, NotResolved> {
         let parameter = P::NAME;
         match resolution.reason {
-            Reason::HitL1 | Reason::HitL2 | Reason::HitDb | Reason::HitFallback => {
-                let found = resolution.internal_id.zip(readable::<R>(resolution.public_id));
+            ResolveReason::HitL1
+            | ResolveReason::HitL2
+            | ResolveReason::HitDb
+            | ResolveReason::HitFallback => {
+                let found = resolution.internal_id.zip(resolution.public());
                 let (id, public) = found.ok_or(NotResolved::NotFound { parameter, text })?;
                 Ok(Self { id: TypedId::new(id), public, from: PhantomData })
             }
-            Reason::NotFound => Err(NotResolved::NotFound { parameter, text }),
-            Reason::InvalidFormat | Reason::PrefixMismatch => {
+            ResolveReason::NotFound => Err(NotResolved::NotFound { parameter, text }),
+            ResolveReason::InvalidFormat | ResolveReason::PrefixMismatch => {
                 Err(NotResolved::Invalid { parameter, text })
             }
-            Reason::Disabled => Err(NotResolved::Disabled),
+            ResolveReason::Disabled => Err(NotResolved::Disabled),
         }
     }
 
@@ -170,7 +173,7 @@ fn unresolved<P: Parameter>(error: ResolveError) -> NotResolved {
         ResolveError::TooMany { asked, max } => {
             NotResolved::TooMany { parameter: P::NAME, asked, max }
         }
-        ResolveError::Store(_) | ResolveError::CutOff => {
+        ResolveError::Store(_) | ResolveError::Interrupted => {
             tracing::warn!(%error, parameter = P::NAME, "a request's ids could not be looked up");
             NotResolved::Unavailable
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use http::Request;
-use semel_ids::Settings;
+use semel_ids::ResolverSettings;
 use semel_tower::http::Slug;
 
 use crate::stage::{Answer, OrderId, Shop, new_id, send};
@@ -125,7 +125,7 @@ async fn a_map_that_is_away_is_not_a_missing_id() {
 
 #[tokio::test]
 async fn a_switched_off_resolver_is_no_fault_of_the_caller() {
-    let shop = Shop::with(Settings { enabled: false, ..Settings::default() });
+    let shop = Shop::with(ResolverSettings { enabled: false, ..ResolverSettings::default() });
     let id: OrderId = new_id();
     for path in [format!("/orders/{id}"), format!("/orders?order_id={id}")] {
         is_a_problem(&shop.get("acme", &path).await, Slug::Misconfigured, "MISCONFIGURED");

@@ -13,10 +13,12 @@ use http::{HeaderMap, HeaderName, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use semel_core::store::{self, BoxFuture, ErrorKind};
 use semel_ids::map::memory::MemoryMap;
-use semel_ids::map::{Inserted, Place, Row};
+use semel_ids::map::{Inserted, MapKey, MapRow};
 use semel_ids::resource::{Order, User};
-use semel_ids::shared::{News, Note, Shared, Slot, Wrong};
-use semel_ids::{Binding, Generator, IdMap, PublicId, Resolver, ResourceType, Settings, TypedId};
+use semel_ids::shared::{CacheFill, CacheSlot, CorruptEntry, Invalidations, SharedCache};
+use semel_ids::{
+    Binding, Generator, IdMap, PublicId, Resolver, ResolverSettings, ResourceType, TypedId,
+};
 use semel_tower::Tenant;
 use semel_tower::axum::ids::{Ids, InternalId, Parameter, Resolved, ResolvedMany};
 use tower::ServiceExt as _;
@@ -57,7 +59,7 @@ impl IdMap for Counted {
         tenant: &str,
         kind: ResourceType,
         publics: &[PublicId],
-    ) -> store::Result<Vec<Row>> {
+    ) -> store::Result<Vec<MapRow>> {
         self.1.map.fetch_add(1, Ordering::SeqCst);
         if self.1.away.load(Ordering::SeqCst) {
             let secret = "no route to 10.1.2.3";
@@ -89,7 +91,7 @@ impl IdMap for Counted {
         self.0.overwrite(bindings).await
     }
 
-    async fn revoke_rows(&self, kind: ResourceType, rows: &[Place]) -> store::Result<u32> {
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[MapKey]) -> store::Result<u32> {
         self.0.revoke_rows(kind, rows).await
     }
 
@@ -97,9 +99,9 @@ impl IdMap for Counted {
         &self,
         kind: ResourceType,
         tenant: Option<&str>,
-        after: Option<&Place>,
+        after: Option<&MapKey>,
         limit: u32,
-    ) -> store::Result<Vec<Row>> {
+    ) -> store::Result<Vec<MapRow>> {
         self.0.list(kind, tenant, after, limit).await
     }
 }
@@ -107,13 +109,13 @@ impl IdMap for Counted {
 /// An empty cache that counts who reads it.
 struct CountedCache(Asked);
 
-impl Shared for CountedCache {
-    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, store::Result<Vec<Slot>>> {
+impl SharedCache for CountedCache {
+    fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, store::Result<Vec<CacheSlot>>> {
         self.0.cache.fetch_add(1, Ordering::SeqCst);
-        Box::pin(async move { Ok(vec![Slot::Empty; keys.len()]) })
+        Box::pin(async move { Ok(vec![CacheSlot::Empty; keys.len()]) })
     }
 
-    fn fill<'a>(&'a self, _: &'a [Note]) -> BoxFuture<'a, store::Result<()>> {
+    fn fill<'a>(&'a self, _: &'a [CacheFill]) -> BoxFuture<'a, store::Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
@@ -129,15 +131,15 @@ impl Shared for CountedCache {
         Box::pin(async { Ok(()) })
     }
 
-    fn corrected<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, store::Result<()>> {
+    fn repaired<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, store::Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn clear<'a>(&'a self, _: &'a [Wrong]) -> BoxFuture<'a, store::Result<()>> {
+    fn clear<'a>(&'a self, _: &'a [CorruptEntry]) -> BoxFuture<'a, store::Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn listen(&self) -> BoxFuture<'_, store::Result<Box<dyn News>>> {
+    fn listen(&self) -> BoxFuture<'_, store::Result<Box<dyn Invalidations>>> {
         Box::pin(std::future::pending())
     }
 }
@@ -197,10 +199,10 @@ async fn deal(buyer: InternalId<User, Buyer>, seller: Resolved<User, Seller>) ->
 
 impl Shop {
     pub(crate) fn open() -> Self {
-        Self::with(Settings::default())
+        Self::with(ResolverSettings::default())
     }
 
-    pub(crate) fn with(settings: Settings) -> Self {
+    pub(crate) fn with(settings: ResolverSettings) -> Self {
         let asked = Asked::default();
         let map = Counted(MemoryMap::new(), asked.clone());
         let resolver = Resolver::builder(map.clone())

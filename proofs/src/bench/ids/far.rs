@@ -11,8 +11,8 @@ use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::resource::Order;
-use semel_ids::shared::{Note, Shared as _};
-use semel_ids::{CacheSettings, IdMap, Reason, Resolution, Resolver, Settings};
+use semel_ids::shared::{CacheFill, SharedCache as _};
+use semel_ids::{CacheSettings, IdMap, ResolveReason, ResolvedId, Resolver, ResolverSettings};
 use semel_redis::RedisCache;
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
@@ -28,12 +28,17 @@ use crate::bench::round::{Contender, Lane, Reference, contest};
 use crate::place::Place;
 
 /// Remembers nothing.
-fn forgetful() -> Settings {
+fn forgetful() -> ResolverSettings {
     let cache = CacheSettings { l1_max_size: 0, ..CacheSettings::default() };
-    Settings { cache, ..Settings::default() }
+    ResolverSettings { cache, ..ResolverSettings::default() }
 }
 
-fn right(answer: &Resolution<'_>, ids: &Ids, at: usize, reason: Reason) -> Result<(), Trouble> {
+fn right(
+    answer: &ResolvedId<'_>,
+    ids: &Ids,
+    at: usize,
+    reason: ResolveReason,
+) -> Result<(), Trouble> {
     let known = answer.internal_id == Some(ids.ids[at].ulid());
     if known && answer.reason == reason {
         return Ok(());
@@ -45,7 +50,7 @@ fn right(answer: &Resolution<'_>, ids: &Ids, at: usize, reason: Reason) -> Resul
 struct One {
     resolver: Resolver,
     ids: Arc<Ids>,
-    reason: Reason,
+    reason: ResolveReason,
 }
 
 impl Contender for One {
@@ -60,7 +65,7 @@ impl Contender for One {
 struct Many {
     resolver: Resolver,
     ids: Arc<Ids>,
-    reason: Reason,
+    reason: ResolveReason,
 }
 
 impl Contender for Many {
@@ -114,12 +119,12 @@ pub(super) async fn redis(arguments: &Arguments, report: &mut Report) -> Result<
     let cache = RedisCache::builder().prefix(prefix.as_str()).open(&url)?;
     let ids = Arc::new(Ids::new()?);
     let ttl = std::time::Duration::from_secs(600);
-    let note = |(id, text): (&semel_ids::TypedId<Order>, &String)| Note {
+    let note = |(id, text): (&semel_ids::TypedId<Order>, &String)| CacheFill {
         key: format!("{TENANT}:ORDER:{text}"),
         internal: Some(id.ulid()),
         ttl,
     };
-    let notes: Vec<Note> = ids.ids.iter().zip(&ids.texts).map(note).collect();
+    let notes: Vec<CacheFill> = ids.ids.iter().zip(&ids.texts).map(note).collect();
     for notes in notes.chunks(500) {
         cache.fill(notes).await?;
     }
@@ -128,7 +133,7 @@ pub(super) async fn redis(arguments: &Arguments, report: &mut Report) -> Result<
     let resolver = builder.settings(forgetful()).build();
     let connection = redis::Client::open(url.as_str())?.get_multiplexed_async_connection().await?;
 
-    let reason = Reason::HitL2;
+    let reason = ResolveReason::HitL2;
     let one = One { resolver: resolver.clone(), ids: Arc::clone(&ids), reason };
     let one: Arc<dyn Lane> = Arc::new(one);
     let get: Arc<dyn Lane> = Arc::new(Get { connection: connection.clone(), keys: keys.clone() });
@@ -175,7 +180,7 @@ async fn map<M: IdMap + Clone>(
     filled.await?;
     let resolver = Resolver::builder(map).settings(forgetful()).build();
     let query = query(Arc::clone(&ids));
-    let reason = Reason::HitDb;
+    let reason = ResolveReason::HitDb;
     let many: Arc<dyn Lane> =
         Arc::new(Many { resolver: resolver.clone(), ids: Arc::clone(&ids), reason });
     for tasks in [1, 16] {

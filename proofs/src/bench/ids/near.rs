@@ -6,7 +6,7 @@ use std::time::Duration;
 use moka::sync::Cache;
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::resource::Order;
-use semel_ids::{IdMap as _, Reason, Resolver};
+use semel_ids::{IdMap as _, ResolveReason, Resolver};
 use ulid::Ulid;
 
 use super::{Ids, TENANT, subject};
@@ -41,7 +41,7 @@ impl Warm {
         let at = self.ids.at(number);
         let answer = self.resolver.resolve::<Order>(TENANT, &self.ids.texts[at]).await?;
         let known = answer.internal_id == Some(self.ids.ids[at].ulid());
-        if known && answer.reason == Reason::HitL1 {
+        if known && answer.reason == ResolveReason::HitL1 {
             return Ok(());
         }
         Err(format!("a hit was {}", answer.reason.name()).into())

@@ -1,6 +1,6 @@
 //! What a backfill, a comparison or a repair came to, for people and for machines.
 
-use semel_ids::migration::{Backfilled, Refusals, Repaired, Sample, Tally, Verified};
+use semel_ids::migration::{Backfilled, Refusals, Repaired, Sample, SampledCount, Verified};
 use serde_json::{Value, json};
 
 use super::super::shown;
@@ -98,7 +98,7 @@ fn refusals(refusals: &Refusals) -> Value {
     json!({ "count": refusals.count(), "reasons": reasons })
 }
 
-fn tally(tally: &Tally) -> Value {
+fn tally(tally: &SampledCount) -> Value {
     let sample = |sample: &Sample| {
         let Sample { key, tenant, public, note } = sample;
         json!({ "key": key, "tenant": tenant, "public_id": public, "note": note })

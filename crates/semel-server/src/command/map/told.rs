@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel_ids::migration::Changed;
-use semel_ids::shared::Shared as _;
+use semel_ids::migration::RepairedMapping;
+use semel_ids::shared::SharedCache as _;
 use semel_redis::RedisCache;
 
 use crate::command::PATIENCE;
@@ -32,17 +32,17 @@ impl Caches {
         self.missed.load(Ordering::Relaxed)
     }
 
-    pub(super) async fn tell(&self, changes: &[Changed]) {
-        let key = |changed: &Changed| {
+    pub(super) async fn tell(&self, changes: &[RepairedMapping]) {
+        let key = |changed: &RepairedMapping| {
             format!("{}:{}:{}", changed.tenant, changed.kind.name(), changed.public)
         };
-        let (live, revoked): (Vec<&Changed>, Vec<&Changed>) =
+        let (live, revoked): (Vec<&RepairedMapping>, Vec<&RepairedMapping>) =
             changes.iter().partition(|changed| changed.is_live());
         let [live, revoked] =
             [live, revoked].map(|some| some.into_iter().map(key).collect::<Vec<_>>());
         let told = async {
             let Some(shared) = &self.shared else { return false };
-            let live = live.is_empty() || shared.corrected(&live).await.is_ok();
+            let live = live.is_empty() || shared.repaired(&live).await.is_ok();
             let gone = revoked.is_empty() || shared.revoked(&revoked, self.ttl).await.is_ok();
             live && gone
         };

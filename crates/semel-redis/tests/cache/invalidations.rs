@@ -1,8 +1,8 @@
-//! News: what one node registers and revokes, the others hear.
+//! Invalidations: what one node registers and revokes, the others hear.
 
 use std::time::Duration;
 
-use semel_ids::shared::{Heard, Shared, Slot};
+use semel_ids::shared::{CacheSlot, Invalidation, SharedCache};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -17,16 +17,28 @@ async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
         let mut there = other.listen().await.unwrap();
         let keys = keys(1);
         one.registered(&keys, HOUR).await.unwrap();
-        for news in [&mut here, &mut there] {
-            assert_eq!(said(news.as_mut()).await, Heard::Registered(keys.clone()), "{variable}");
+        for messages in [&mut here, &mut there] {
+            assert_eq!(
+                said(messages.as_mut()).await,
+                Invalidation::Registered(keys.clone()),
+                "{variable}"
+            );
         }
         one.revoked(&keys, MINUTE).await.unwrap();
-        for news in [&mut here, &mut there] {
-            assert_eq!(said(news.as_mut()).await, Heard::Revoked(keys.clone()), "{variable}");
+        for messages in [&mut here, &mut there] {
+            assert_eq!(
+                said(messages.as_mut()).await,
+                Invalidation::Revoked(keys.clone()),
+                "{variable}"
+            );
         }
-        one.corrected(&keys).await.unwrap();
-        for news in [&mut here, &mut there] {
-            assert_eq!(said(news.as_mut()).await, Heard::Corrected(keys.clone()), "{variable}");
+        one.repaired(&keys).await.unwrap();
+        for messages in [&mut here, &mut there] {
+            assert_eq!(
+                said(messages.as_mut()).await,
+                Invalidation::Repaired(keys.clone()),
+                "{variable}"
+            );
         }
     }
 }
@@ -36,7 +48,7 @@ async fn whoever_hears_of_an_id_finds_the_cache_changed() {
     for variable in PLACES {
         let place = Place::of(variable);
         let (writer, reader) = (place.cache(), place.cache());
-        let mut news = reader.listen().await.unwrap();
+        let mut messages = reader.listen().await.unwrap();
         let keys = keys(100);
         let absent: Vec<_> = keys.iter().map(|key| note(key, None)).collect();
         writer.fill(&absent).await.unwrap();
@@ -49,14 +61,14 @@ async fn whoever_hears_of_an_id_finds_the_cache_changed() {
         });
         let mut heard = (Vec::new(), Vec::new());
         while heard.1.len() < keys.len() {
-            match said(news.as_mut()).await {
-                Heard::Registered(some) => heard.0.extend(some),
-                Heard::Revoked(some) => {
+            match said(messages.as_mut()).await {
+                Invalidation::Registered(some) => heard.0.extend(some),
+                Invalidation::Revoked(some) => {
                     let slots = read(&reader, &some).await.unwrap();
-                    assert!(slots.iter().all(|slot| *slot == Slot::Absent), "{variable}");
+                    assert!(slots.iter().all(|slot| *slot == CacheSlot::Absent), "{variable}");
                     heard.1.extend(some);
                 }
-                Heard::Corrected(_) | Heard::Pulse => {}
+                Invalidation::Repaired(_) | Invalidation::Heartbeat => {}
             }
         }
         writing.await.unwrap();
@@ -71,23 +83,27 @@ async fn readers_and_cleaners_make_no_news() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
-        let mut news = cache.listen().await.unwrap();
+        let mut messages = cache.listen().await.unwrap();
         let keys = keys(3);
         place.put(&keys[0], b"damaged").await;
         cache.clear(&wrong(&keys)).await.unwrap();
         cache.fill(&[note(&keys[0], Some(1)), note(&keys[1], None)]).await.unwrap();
         cache.revoked(&keys[2..], MINUTE).await.unwrap();
-        assert_eq!(said(news.as_mut()).await, Heard::Revoked(vec![keys[2].clone()]), "{variable}");
+        assert_eq!(
+            said(messages.as_mut()).await,
+            Invalidation::Revoked(vec![keys[2].clone()]),
+            "{variable}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_quiet_line_has_a_pulse() {
     for variable in PLACES {
-        let mut news = Place::of(variable).cache().listen().await.unwrap();
+        let mut messages = Place::of(variable).cache().listen().await.unwrap();
         for _ in 0..3 {
-            let next = tokio::time::timeout(GENEROUS, news.next()).await;
-            assert_eq!(next.expect("a pulse").unwrap(), Heard::Pulse, "{variable}");
+            let next = tokio::time::timeout(GENEROUS, messages.next()).await;
+            assert_eq!(next.expect("a pulse").unwrap(), Invalidation::Heartbeat, "{variable}");
         }
     }
 }
@@ -96,28 +112,28 @@ async fn a_quiet_line_has_a_pulse() {
 async fn messages_that_cannot_be_read_are_counted_and_passed_over() {
     let place = Place::of("SEMEL_TEST_REDIS_URL");
     let cache = place.cache();
-    let mut news = cache.listen().await.unwrap();
+    let mut messages = cache.listen().await.unwrap();
     let channel = format!("{}news", place.prefix);
     for message in [&b"9+acme:ORDER:ord_1"[..], b"hello", b"1+\xff", b""] {
         let reached: i64 = place.raw(redis::cmd("PUBLISH").arg(&channel).arg(message)).await;
         assert_eq!(reached, 1, "the line is on this channel");
     }
     cache.registered(&keys(1), HOUR).await.unwrap();
-    assert_eq!(said(news.as_mut()).await, Heard::Registered(keys(1)));
-    assert_eq!(cache.unreadable_news(), 4);
+    assert_eq!(said(messages.as_mut()).await, Invalidation::Registered(keys(1)));
+    assert_eq!(cache.unreadable_invalidations(), 4);
 }
 
 #[tokio::test]
 async fn a_reader_that_stops_listening_half_way_misses_nothing() {
     let place = Place::of("SEMEL_TEST_REDIS_URL");
     let cache = place.cache();
-    let mut news = cache.listen().await.unwrap();
+    let mut messages = cache.listen().await.unwrap();
     let keys = keys(20);
     for key in &keys {
         // As a `select!` does it: the future is polled and dropped.
-        drop(futures_util::FutureExt::now_or_never(news.next()));
+        drop(futures_util::FutureExt::now_or_never(messages.next()));
         tokio::task::yield_now().await;
         cache.registered(std::slice::from_ref(key), HOUR).await.unwrap();
-        assert_eq!(said(news.as_mut()).await, Heard::Registered(vec![key.clone()]));
+        assert_eq!(said(messages.as_mut()).await, Invalidation::Registered(vec![key.clone()]));
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::business::{BusinessRow, Field};
-use super::reading::Reason;
-use crate::map::{Binding, Row};
+use super::reading::RefusalReason;
+use crate::map::{Binding, MapRow};
 
 /// Longest text of a sample, in characters: what is wrong with a row may be its length.
 const SHOWN: usize = 80;
@@ -46,7 +46,7 @@ impl Sample {
         }
     }
 
-    pub(super) fn of_mapping(row: &Row) -> Self {
+    pub(super) fn of_mapping(row: &MapRow) -> Self {
         Self { key: None, tenant: cut(&row.tenant), public: cut(&row.public), note: String::new() }
     }
 
@@ -78,14 +78,14 @@ impl fmt::Display for Sample {
 
 /// How many there are, with a few of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct SampledCount {
     /// How many.
     pub count: u64,
     /// The first of them.
     pub samples: Vec<Sample>,
 }
 
-impl Tally {
+impl SampledCount {
     /// Counts one more; it is described only if there is room for it.
     pub(super) fn add(&mut self, room: usize, sample: impl FnOnce() -> Sample) {
         self.count += 1;
@@ -95,7 +95,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for SampledCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.count)?;
         self.samples.iter().try_for_each(|sample| write!(f, "\n    {sample}"))
@@ -104,7 +104,7 @@ impl fmt::Display for Tally {
 
 /// Rows that could not be used, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Refusals(BTreeMap<Reason, Tally>);
+pub struct Refusals(BTreeMap<RefusalReason, SampledCount>);
 
 impl Refusals {
     /// All of them together.
@@ -113,27 +113,32 @@ impl Refusals {
     }
 
     /// Those of one reason.
-    pub fn of(&self, reason: Reason) -> u64 {
+    pub fn of(&self, reason: RefusalReason) -> u64 {
         self.0.get(&reason).map_or(0, |tally| tally.count)
     }
 
     /// The reasons that were met, with what was counted.
-    pub fn iter(&self) -> impl Iterator<Item = (Reason, &Tally)> {
+    pub fn iter(&self) -> impl Iterator<Item = (RefusalReason, &SampledCount)> {
         self.0.iter().map(|(reason, tally)| (*reason, tally))
     }
 
-    pub(super) fn add(&mut self, reason: Reason, room: usize, sample: impl FnOnce() -> Sample) {
+    pub(super) fn add(
+        &mut self,
+        reason: RefusalReason,
+        room: usize,
+        sample: impl FnOnce() -> Sample,
+    ) {
         self.0.entry(reason).or_default().add(room, sample);
     }
 
     /// Counts `count` more, of which nothing is known.
-    pub(super) fn add_many(&mut self, reason: Reason, count: u64) {
+    pub(super) fn add_many(&mut self, reason: RefusalReason, count: u64) {
         if count > 0 {
             self.0.entry(reason).or_default().count += count;
         }
     }
 
-    pub(super) fn counts(&self) -> BTreeMap<Reason, u64> {
+    pub(super) fn counts(&self) -> BTreeMap<RefusalReason, u64> {
         self.iter().map(|(reason, tally)| (reason, tally.count)).collect()
     }
 }
@@ -151,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_sample_of_an_endless_text_is_short() {
-        let mut tally = Tally::default();
+        let mut tally = SampledCount::default();
         let row = BusinessRow {
             key: "1".into(),
             tenant: Field::Null,

@@ -1,8 +1,8 @@
-//! The line between nodes: a channel, and how its messages are written.
+//! Invalidations over a Redis channel, and the format of its messages.
 //!
-//! A message is its version, what happened (`+` registered, `-` revoked, `=` corrected), and the ids, one
-//! a line: `1+acme:ORDER:ord_01arz3ndektsv4rrffq69g5fav`. One that cannot be read was written by somebody
-//! newer or by somebody else; it is counted and passed over.
+//! A message is its version, what happened (`+` registered, `-` revoked, `=` repaired), and the ids, one
+//! a line: `1+acme:ORDER:ord_01arz3ndektsv4rrffq69g5fav`. A message that cannot be read was
+//! written by a newer version or by another program; it is counted and skipped.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,74 +13,76 @@ use futures_util::{Stream, StreamExt};
 use redis::Msg;
 use redis::aio::{PubSub, PubSubSink};
 use semel_core::store::{BoxFuture, Result};
-use semel_ids::shared::{Heard, News};
+use semel_ids::shared::{Invalidation, Invalidations};
 
 use crate::listen;
 
-/// A quiet line is asked this often whether it works. With the longest wait for an answer it stays
-/// below the second in which a listener wants to hear something.
+/// Time without a message after which the connection is pinged. Together with the longest wait for the
+/// reply it stays below the second in which a heartbeat is due.
 pub(super) const QUIET: Duration = Duration::from_millis(400);
 
 const VERSION: char = '1';
 const REGISTERED: char = '+';
 const REVOKED: char = '-';
-const CORRECTED: char = '=';
+const REPAIRED: char = '=';
 
-/// A subscription.
-pub(super) struct Line {
+/// A subscription to the channel.
+pub(super) struct Subscription {
     sink: PubSubSink,
     messages: Pin<Box<dyn Stream<Item = Msg> + Send>>,
     patience: Duration,
     unreadable: Arc<AtomicU64>,
 }
 
-impl Line {
+impl Subscription {
     pub(super) fn new(line: PubSub, patience: Duration, unreadable: Arc<AtomicU64>) -> Self {
         let (sink, messages) = line.split();
         Self { sink, messages: Box::pin(messages), patience, unreadable }
     }
 
-    async fn hear(&mut self) -> Result<Heard> {
+    async fn receive(&mut self) -> Result<Invalidation> {
         match tokio::time::timeout(QUIET, self.messages.next()).await {
             Ok(Some(message)) => Ok(read(message.get_payload_bytes()).unwrap_or_else(|| {
                 self.unreadable.fetch_add(1, Ordering::Relaxed);
-                metrics::counter!("semel_idresolve_news_unreadable_total").increment(1);
-                Heard::Pulse
+                metrics::counter!("semel_idresolve_unreadable_invalidations_total").increment(1);
+                Invalidation::Heartbeat
             })),
             Ok(None) => Err(listen::silent("the connection was closed")),
-            Err(_) => listen::ping(&mut self.sink, self.patience).await.map(|()| Heard::Pulse),
+            Err(_) => {
+                listen::ping(&mut self.sink, self.patience).await.map(|()| Invalidation::Heartbeat)
+            }
         }
     }
 }
 
-impl News for Line {
-    fn next(&mut self) -> BoxFuture<'_, Result<Heard>> {
-        Box::pin(self.hear())
+impl Invalidations for Subscription {
+    fn next(&mut self) -> BoxFuture<'_, Result<Invalidation>> {
+        Box::pin(self.receive())
     }
 }
 
-/// A message that ids are there now.
+/// Formats the message that ids were registered.
 pub(super) fn registered<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
     write(REGISTERED, keys)
 }
 
-/// A message that ids count no more.
+/// Formats the message that ids were revoked.
 pub(super) fn revoked<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
     write(REVOKED, keys)
 }
 
-/// A message that what was known of ids may be wrong.
-pub(super) fn corrected<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
-    write(CORRECTED, keys)
+/// Formats the message that a repair changed the rows of ids.
+pub(super) fn repaired<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String> {
+    write(REPAIRED, keys)
 }
 
-/// `None` if there is nothing to say.
+/// Returns `None` without keys.
 fn write<'k>(what: char, keys: impl Iterator<Item = &'k str>) -> Option<String> {
     let keys: Vec<&str> = keys.collect();
     (!keys.is_empty()).then(|| format!("{VERSION}{what}{}", keys.join("\n")))
 }
 
-fn read(message: &[u8]) -> Option<Heard> {
+fn read(message: &[u8]) -> Option<Invalidation> {
     let message = std::str::from_utf8(message).ok()?.strip_prefix(VERSION)?;
     let list = |keys: &str| -> Option<Vec<String>> {
         keys.split('\n').map(|key| (!key.is_empty()).then(|| key.to_owned())).collect()
@@ -88,9 +90,9 @@ fn read(message: &[u8]) -> Option<Heard> {
     let happened = message.chars().next()?;
     let keys = list(&message[happened.len_utf8()..])?;
     match happened {
-        REGISTERED => Some(Heard::Registered(keys)),
-        REVOKED => Some(Heard::Revoked(keys)),
-        CORRECTED => Some(Heard::Corrected(keys)),
+        REGISTERED => Some(Invalidation::Registered(keys)),
+        REVOKED => Some(Invalidation::Revoked(keys)),
+        REPAIRED => Some(Invalidation::Repaired(keys)),
         _ => None,
     }
 }
@@ -105,11 +107,11 @@ mod tests {
         let owned: Vec<String> = keys.map(str::to_owned).to_vec();
         let message = registered(keys.into_iter()).unwrap();
         assert_eq!(message, "1+acme:ORDER:ord_1\nä b:ORDER:ord_2");
-        assert_eq!(read(message.as_bytes()), Some(Heard::Registered(owned.clone())));
+        assert_eq!(read(message.as_bytes()), Some(Invalidation::Registered(owned.clone())));
         let message = revoked(keys.into_iter()).unwrap();
-        assert_eq!(read(message.as_bytes()), Some(Heard::Revoked(owned.clone())));
-        let message = corrected(keys.into_iter()).unwrap();
-        assert_eq!(read(message.as_bytes()), Some(Heard::Corrected(owned)));
+        assert_eq!(read(message.as_bytes()), Some(Invalidation::Revoked(owned.clone())));
+        let message = repaired(keys.into_iter()).unwrap();
+        assert_eq!(read(message.as_bytes()), Some(Invalidation::Repaired(owned)));
         assert_eq!(registered(std::iter::empty()), None);
     }
 

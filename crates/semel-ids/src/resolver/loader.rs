@@ -1,0 +1,224 @@
+//! Looks ids up that are not in L1: in L2, in the map, and in business tables where they are enabled.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use semel_core::store::{self, BoxFuture};
+use ulid::Ulid;
+
+use super::key::{CacheKey, KeyGroup};
+use super::l1::L1;
+use super::l2::L2;
+use super::load::{Load, LoadGuard, LoadResult, MissingId};
+use super::resolved::{ResolveError, ResolveReason};
+use crate::codec::PublicId;
+use crate::fallback::Fallback;
+use crate::map::{IdMap, MapRow};
+use crate::resource::ResourceType;
+use crate::settings::ResolverSettings;
+use crate::shared::{CacheFill, CacheSlot, CorruptEntry};
+
+pub(super) struct Loader {
+    pub(super) map: Box<dyn DynMap>,
+    pub(super) l1: Arc<L1>,
+    pub(super) l2: Option<Arc<L2>>,
+    pub(super) fallbacks: Vec<Box<dyn Fallback>>,
+    pub(super) settings: ResolverSettings,
+}
+
+impl Loader {
+    /// Looks up the ids that the load is the loader of, each of them once.
+    pub(super) async fn run(self: Arc<Self>, guard: LoadGuard) {
+        let load = Arc::clone(&guard.load);
+        let mut lookup = Lookup::new(&load, &guard.own);
+        self.ask_l2(&mut lookup).await;
+        // L2 is not filled with what was read from it.
+        let not_in_l2 = lookup.open.clone();
+        if let Err(error) = self.ask_map(&mut lookup).await {
+            lookup.fail(error);
+        }
+        let mut cached = guard.finish(lookup.finish());
+        cached.retain(|index| not_in_l2.binary_search(index).is_ok());
+        self.fill_l2(&load, &cached).await;
+    }
+
+    async fn ask_l2(&self, lookup: &mut Lookup<'_>) {
+        let Some(l2) = &self.l2 else { return };
+        let load = lookup.load;
+        let keys: Vec<&str> = lookup.open.iter().map(|index| load.l2_key(*index)).collect();
+        let Some(slots) = l2.get(&keys).await else { return };
+        let mut corrupt = Vec::new();
+        let mut slots = keys.iter().zip(slots);
+        lookup.answer(|index, id| match slots.next()? {
+            (_, CacheSlot::Empty) => None,
+            (_, slot @ (CacheSlot::Known(_) | CacheSlot::Absent))
+                if self.l1.distrusts_l2(&load.key_ref(index), slot == CacheSlot::Absent) =>
+            {
+                None
+            }
+            (_, CacheSlot::Known(internal)) if id.candidates.contains(internal) => {
+                Some(Ok((Some(internal), ResolveReason::HitL2)))
+            }
+            (_, CacheSlot::Absent) => Some(Ok((None, ResolveReason::NotFound))),
+            (key, CacheSlot::Known(other)) => {
+                corrupt.push(CorruptEntry { key: (*key).to_owned(), says: Some(other) });
+                None
+            }
+            (key, CacheSlot::Damaged) => {
+                corrupt.push(CorruptEntry { key: (*key).to_owned(), says: None });
+                None
+            }
+        });
+        l2.remove_corrupt(corrupt);
+    }
+
+    async fn ask_map(&self, lookup: &mut Lookup<'_>) -> store::Result<()> {
+        let KeyGroup { tenant, kind } = &*lookup.load.group;
+        let mut found = Vec::new();
+        let publics: Vec<PublicId> = lookup.open().map(|id| id.public).collect();
+        for batch in publics.chunks(self.settings.batch_max_in.max(1)) {
+            found.extend(self.map.find(tenant, *kind, batch).await?);
+        }
+        let rows = found.iter().map(|row| (row.public.as_str(), row));
+        let rows: HashMap<&str, &MapRow, RandomState> = rows.collect();
+        let mut revoked = Vec::new();
+        lookup.answer(|_, id| match rows.get(id.public.as_str()) {
+            Some(row) if row.live && id.candidates.contains(row.internal) => {
+                Some(Ok((Some(row.internal), ResolveReason::HitDb)))
+            }
+            Some(row) => {
+                if row.live {
+                    // The text encodes the internal id, so the row is wrong.
+                    metrics::counter!("semel_idresolve_mismatch_total").increment(1);
+                    tracing::error!(
+                        kind = kind.name(),
+                        "a row of the id map holds another internal id than its public id encodes; \
+                         run `map verify`"
+                    );
+                }
+                revoked.push(id.public);
+                None
+            }
+            None => None,
+        });
+        self.ask_business_tables(lookup, &revoked).await
+    }
+
+    /// Looks up what has no row in the map. Revoked ids have one, and are not looked up.
+    async fn ask_business_tables(
+        &self,
+        lookup: &mut Lookup<'_>,
+        revoked: &[PublicId],
+    ) -> store::Result<()> {
+        if !self.settings.fallback_to_biz_table {
+            return Ok(());
+        }
+        let KeyGroup { tenant, kind } = &*lookup.load.group;
+        for fallback in self.fallbacks.iter().filter(|fallback| fallback.supports(*kind)) {
+            let open = lookup.open().map(|id| id.public);
+            let publics: Vec<_> = open.filter(|public| !revoked.contains(public)).collect();
+            for batch in publics.chunks(self.settings.batch_max_in.max(1)) {
+                let found = fallback.find(tenant, *kind, batch).await?;
+                let found: HashMap<PublicId, Ulid> = found.into_iter().collect();
+                lookup.answer(|_, id| {
+                    let internal = *found.get(&id.public)?;
+                    let fits = id.candidates.contains(internal);
+                    fits.then_some(Ok((Some(internal), ResolveReason::HitFallback)))
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills L2 in the background. Entries are as old as the load.
+    async fn fill_l2(&self, load: &Load, cached: &[usize]) {
+        let Some(l2) = &self.l2 else { return };
+        let (cache, age) = (&self.settings.cache, load.began.elapsed());
+        let mut fills = Vec::with_capacity(cached.len());
+        for index in cached {
+            let Ok((internal, _)) = load.result(*index).await else { continue };
+            let ttl = if internal.is_some() { cache.l2_ttl } else { cache.negative_ttl };
+            let ttl = ttl.saturating_sub(age);
+            if !ttl.is_zero() {
+                fills.push(CacheFill { key: load.l2_key(*index).to_owned(), internal, ttl });
+            }
+        }
+        l2.fill(fills);
+    }
+}
+
+/// What a load has found so far.
+struct Lookup<'l> {
+    load: &'l Load,
+    results: Vec<Option<LoadResult>>,
+    /// The indexes of the ids without a result, in order.
+    open: Vec<usize>,
+}
+
+impl<'l> Lookup<'l> {
+    fn new(load: &'l Load, own: &[usize]) -> Self {
+        Self { load, results: load.ids.iter().map(|_| None).collect(), open: own.to_vec() }
+    }
+
+    fn open(&self) -> impl Iterator<Item = &'l MissingId> {
+        self.open.iter().map(|index| &self.load.ids[*index])
+    }
+
+    /// Calls `result` for every open id; those for which it returns one are open no more.
+    fn answer(&mut self, mut result: impl FnMut(usize, &MissingId) -> Option<LoadResult>) {
+        let (load, results) = (self.load, &mut self.results);
+        self.open.retain(|index| {
+            results[*index] = result(*index, &load.ids[*index]);
+            results[*index].is_none()
+        });
+    }
+
+    fn fail(&mut self, error: store::Error) {
+        let error = Arc::new(error);
+        self.answer(|_, _| Some(Err(ResolveError::Store(Arc::clone(&error)))));
+    }
+
+    /// Returns the results. Ids that are still open do not exist.
+    fn finish(mut self) -> Vec<Option<LoadResult>> {
+        self.answer(|_, _| Some(Ok((None, ResolveReason::NotFound))));
+        self.results
+    }
+}
+
+/// The part of [`IdMap`] that needs no connection of the caller's, as a trait object.
+pub(super) trait DynMap: Send + Sync {
+    fn find<'a>(
+        &'a self,
+        tenant: &'a str,
+        kind: ResourceType,
+        publics: &'a [PublicId],
+    ) -> BoxFuture<'a, store::Result<Vec<MapRow>>>;
+
+    fn revoke<'a>(&'a self, key: &'a CacheKey) -> BoxFuture<'a, store::Result<bool>>;
+}
+
+impl<M: IdMap> DynMap for M {
+    fn find<'a>(
+        &'a self,
+        tenant: &'a str,
+        kind: ResourceType,
+        publics: &'a [PublicId],
+    ) -> BoxFuture<'a, store::Result<Vec<MapRow>>> {
+        Box::pin(IdMap::find(self, tenant, kind, publics))
+    }
+
+    fn revoke<'a>(&'a self, key: &'a CacheKey) -> BoxFuture<'a, store::Result<bool>> {
+        let KeyGroup { tenant, kind } = &*key.group;
+        Box::pin(IdMap::revoke(self, tenant, *kind, &key.public))
+    }
+}
+
+impl Loader {
+    /// Returns whether the map has a row of the id that is revoked.
+    pub(super) async fn is_revoked(&self, key: &CacheKey) -> store::Result<bool> {
+        let KeyGroup { tenant, kind } = &*key.group;
+        let rows = self.map.find(tenant, *kind, std::slice::from_ref(&key.public)).await?;
+        Ok(rows.first().is_some_and(|row| !row.live))
+    }
+}
