@@ -19,6 +19,7 @@ mod lanes;
 pub mod migrate;
 mod outbox;
 mod row;
+mod template;
 mod unit;
 
 #[cfg(feature = "mysql")]

@@ -18,7 +18,7 @@ use super::busy::busy;
 use super::session::{Naming, Session, unopened};
 use super::statement::{self, failed, rivalled};
 use crate::lanes::{Dialect, SettleRequest};
-use crate::row::{DraftRow, Raw, SettlementRow};
+use crate::row::{DraftRow, Raw, SettlementRow, cells};
 
 type Statement<'q> = Query<'q, Postgres, PgArguments>;
 
@@ -183,16 +183,16 @@ async fn open_many(
     Ok(answers)
 }
 
-/// Reads a row of `us, won, record…`.
+/// Reads a row of `open.sql` or `open_many.sql`.
 fn opened(row: &PgRow) -> sqlx::Result<Result<Opened>> {
-    if let Some(fence) = row.try_get::<Option<i64>, _>(1)? {
+    if let Some(fence) = row.try_get::<Option<i64>, _>("won")? {
         return Ok(Ok(Opened::Inserted { fence: Fence::from_i64(fence) }));
     }
-    if row.try_get::<Option<i64>, _>(RECORD)?.is_none() {
+    if row.try_get::<Option<i64>, _>("number")?.is_none() {
         return Ok(Ok(Opened::Contended));
     }
-    let now = Timestamp::from_micros(row.try_get(0)?);
-    let record = raw(row, RECORD)?.record("open");
+    let now = Timestamp::from_micros(row.try_get("us")?);
+    let record = Raw::read(row)?.record("open");
     Ok(record.map(|record| Opened::Existing { record: Box::new(record), now }))
 }
 
@@ -357,8 +357,8 @@ async fn peek_many(
 }
 
 fn peeked(row: &PgRow) -> sqlx::Result<Result<Option<Peeked>>> {
-    let now = Timestamp::from_micros(row.try_get(0)?);
-    let record = raw(row, RECORD)?.record("peek");
+    let now = Timestamp::from_micros(row.try_get("us")?);
+    let record = Raw::read(row)?.record("peek");
     Ok(record.map(|record| Some(Peeked { record, now })))
 }
 
@@ -415,37 +415,7 @@ fn regranted<'q>(query: Statement<'q>, draft: &'q Draft, anew: bool) -> Statemen
         .bind(row.reference)
 }
 
-/// Where a record's columns begin in a row of `us, won, record…`.
-const RECORD: usize = 2;
-/// Where the digest is in such a row of a batch.
-const DIGEST: usize = RECORD + 21;
-
-/// Reads a record's columns from `at` on.
-pub(super) fn raw(row: &PgRow, at: usize) -> sqlx::Result<Raw> {
-    Ok(Raw {
-        number: row.try_get(at)?,
-        fingerprint: row.try_get(at + 1)?,
-        state: row.try_get(at + 2)?,
-        operation_id: row.try_get(at + 3)?,
-        attempt_id: row.try_get(at + 4)?,
-        attempt: row.try_get(at + 5)?,
-        fence: row.try_get(at + 6)?,
-        owner: row.try_get(at + 7)?,
-        lease_until: row.try_get(at + 8)?,
-        retry_at: row.try_get(at + 9)?,
-        on_crash: row.try_get(at + 10)?,
-        keep_us: row.try_get(at + 11)?,
-        body: row.try_get(at + 12)?,
-        content_type: row.try_get(at + 13)?,
-        reference: row.try_get(at + 14)?,
-        omitted_bytes: row.try_get(at + 15)?,
-        error: row.try_get(at + 16)?,
-        created_at: row.try_get(at + 17)?,
-        updated_at: row.try_get(at + 18)?,
-        completed_at: row.try_get(at + 19)?,
-        expires_at: row.try_get(at + 20)?,
-    })
-}
+cells!(PgRow: i16, i32, i64, String, Vec<u8>, Option<i64>, Option<String>, Option<Vec<u8>>);
 
 /// Refuses text that PostgreSQL cannot hold before it can fail a batch of strangers.
 pub(super) fn storable(operation: &'static str, what: &str, text: &str) -> Result<()> {
@@ -466,7 +436,7 @@ fn place<T>(
     items: &[T],
     digest: impl Fn(&T) -> &[u8; 32],
 ) -> sqlx::Result<Option<usize>> {
-    let found: &[u8] = row.try_get(DIGEST)?;
+    let found: &[u8] = row.try_get("digest")?;
     Ok(items.iter().position(|item| digest(item).as_slice() == found))
 }
 
