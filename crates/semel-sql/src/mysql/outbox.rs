@@ -210,7 +210,7 @@ impl Outbox for MySqlStore {
     }
 }
 
-/// Puts off what waits behind others of its lane, in what is due first.
+/// Puts off what waits behind others of its partition, in what is due first.
 async fn put_off(seat: &mut Seat<'_>, search: &Search) -> Result<Looked> {
     loop {
         let putting = async |connection: &mut MySqlConnection| {
@@ -228,7 +228,7 @@ fn append<'q>(rows: &'q [EventRow<'q>]) -> Bound<'q> {
     let row = format!("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, {CLOCK}, ?, {CLOCK})");
     let text = format!(
         "INSERT INTO semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, \
-         content_type, headers, occurred_at, status, attempts, due_at, lane, created_at) VALUES {} \
+         content_type, headers, occurred_at, status, attempts, due_at, partition_key, created_at) VALUES {} \
          ON DUPLICATE KEY UPDATE created_at = created_at",
         repeat(&row, rows.len(), ", ")
     );
@@ -245,7 +245,7 @@ fn append<'q>(rows: &'q [EventRow<'q>]) -> Bound<'q> {
             .bind(row.content_type.as_bytes())
             .bind(row.headers.as_bytes())
             .bind(row.occurred_at.as_bytes())
-            .bind(row.lane.as_ref().map(|lane| lane.as_slice()))
+            .bind(row.partition_key.as_ref().map(|key| key.as_slice()))
     })
 }
 

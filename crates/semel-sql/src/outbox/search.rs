@@ -1,4 +1,4 @@
-//! How far a claim looks for rows that it may take, where many wait behind others of their lane.
+//! How far a claim looks for rows that it may take, where many wait behind others of their partition.
 //!
 //! It looks at a window of what is due. Where the window is full and holds too little, those that
 //! wait in it are put off, out of the way of this claim and of the next ones, and the claim looks
@@ -15,11 +15,11 @@ const WIDEST: i64 = 100_000;
 /// also do something else.
 const STEPS: u32 = 16;
 
-/// For how long a row is put off that may be its lane's next at any moment, in microseconds: as long
+/// For how long a row is put off that may be its partition's next at any moment, in microseconds: as long
 /// as it has waited so far, within these: a tenth of a second to five.
 pub(crate) const SHORT: RangeInclusive<i64> = 100_000..=5_000_000;
 /// The same for rows that are further behind, or behind one that rests or is dead. Whoever takes the
-/// row before them out of the lane wakes them; this is for when nobody does. A minute to ten.
+/// row before them out of the partition wakes them; this is for when nobody does. A minute to ten.
 pub(crate) const LONG: RangeInclusive<i64> = 60_000_000..=600_000_000;
 
 /// How much longer than that, or than its lease or its backoff, a row may wait, in microseconds; and how
@@ -49,7 +49,7 @@ impl Search {
         Self { window: 200 + 4 * i64::from(limit), steps: 0 }
     }
 
-    /// How many due rows to look through for what can be taken. Where few lanes hold many rows their
+    /// How many due rows to look through for what can be taken. Where few partitions hold many rows their
     /// heads are soon found, and the rest of the backlog would be looked through in vain.
     pub(crate) fn window(&self) -> i64 {
         self.window

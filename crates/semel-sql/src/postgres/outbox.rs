@@ -88,7 +88,7 @@ impl PgStore {
         Ok(answer)
     }
 
-    /// Puts off what waits behind others of its lane, in what is due first.
+    /// Puts off what waits behind others of its partition, in what is due first.
     async fn put_off(&self, search: &Search) -> Result<Looked> {
         let (naming, step, window) = (self.0.naming, search.step(), search.window());
         let putting = self.at_the_hatch("claim", move |connection| {
@@ -250,7 +250,7 @@ fn append_one<'q>(naming: Naming, row: &'q EventRow<'q>) -> Query<'q, Postgres, 
         .bind(row.content_type)
         .bind(&*row.headers)
         .bind(&*row.occurred_at)
-        .bind(row.lane.as_ref().map(|lane| lane.as_slice()))
+        .bind(row.partition_key.as_ref().map(|key| key.as_slice()))
 }
 
 fn append<'q>(naming: Naming, rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, PgArguments> {
@@ -269,7 +269,7 @@ fn append<'q>(naming: Naming, rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, P
         .bind(column(rows, |row| row.content_type))
         .bind(column(rows, |row| &*row.headers))
         .bind(column(rows, |row| &*row.occurred_at))
-        .bind(column(rows, |row| row.lane.as_ref().map(|lane| lane.as_slice())))
+        .bind(column(rows, |row| row.partition_key.as_ref().map(|key| key.as_slice())))
 }
 
 /// The statement that claims; for a test that took the guard away, one that goes by a cursor.

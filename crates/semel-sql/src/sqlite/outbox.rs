@@ -24,7 +24,7 @@ use super::queue::{Answer, Step};
 use super::{SLICE, SqliteStore, failure, watermark};
 use crate::outbox::{
     Claimed, Cursor, EventRow, GRACE, LATER, LONG, Looked, Marks, PUBLISHED, REDATED, RETRY, SHORT,
-    Search, Stored, UNTRIED, chunks, discarded, lane, statuses,
+    Search, Stored, UNTRIED, chunks, discarded, partition_key, statuses,
 };
 use crate::row::undecodable;
 
@@ -252,15 +252,15 @@ async fn apply(
     operators::push_matches(&mut query, selection, &wanted);
     query.push(" ORDER BY sequence LIMIT ").push_bind(i64::from(limit));
     let rows = connection.fetch_all(query.build().persistent(false)).await?;
-    // Of each row its number and its lane: where it belongs, or where it kept others waiting.
+    // Of each row its number and its partition: where it belongs, or where it kept others waiting.
     let (mut chosen, mut left) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in &rows {
         let sequence: i64 = row.try_get(0)?;
         let (tenant, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
-        let lane = lane(tenant, kind, row.try_get(3)?);
-        chosen.push((sequence, lane.map(|lane| hex(&lane))));
+        let partition_key = partition_key(tenant, kind, row.try_get(3)?);
+        chosen.push((sequence, partition_key.map(|partition_key| hex(&partition_key))));
         let held: Option<&[u8]> = row.try_get(4)?;
-        left.extend(held.map(|lane| (sequence, hex(lane))));
+        left.extend(held.map(|partition_key| (sequence, hex(partition_key))));
     }
     let last = chosen.last().map(|(sequence, _)| sequence.unsigned_abs());
     let chosen = serde_json::to_string(&chosen).expect("numbers and texts");
@@ -483,7 +483,7 @@ fn append<'q>(
             .bind(&*row.headers)
             .bind(&*row.occurred_at)
             .bind(now)
-            .bind(row.lane.as_ref().map(|lane| lane.as_slice()))
+            .bind(row.partition_key.as_ref().map(|key| key.as_slice()))
             .bind(now)
     })
 }
