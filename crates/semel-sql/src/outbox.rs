@@ -4,8 +4,6 @@
 //! No statement is here, and nothing decides what becomes of a row: the relay of `semel` does.
 
 mod search;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod seats;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -21,9 +19,7 @@ use semel_core::outbox::{
 use semel_core::outcome::ErrorText;
 use semel_core::store::Result;
 
-pub(crate) use self::search::{GRACE, LONG, Looked, REDATED, SHORT, Search};
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use self::seats::Seats;
+pub(crate) use self::search::{GRACE, LONG, REDATED, SHORT, Scanned, Search};
 use crate::error::corrupt_outbox;
 use crate::migrate::Shape;
 

@@ -8,7 +8,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::session::Flavour;
-use crate::lanes::BATCH;
+use crate::batcher::BATCH;
 use crate::row::{KEY, RECORD, without_body};
 
 /// The server's wall clock at the start of the statement, in microseconds since 1970, UTC.

@@ -42,8 +42,10 @@ impl Inspect for PgStore {
         // One statement where an index narrows the search; else a window each, so that none is long.
         loop {
             let (filter, begin) = (filter.clone(), after.take());
-            let part =
-                self.aside("tally", move |connection| Box::pin(part(connection, filter, begin)));
+            let part = self
+                .0
+                .operators
+                .run("tally", move |connection| Box::pin(part(connection, filter, begin)));
             let (counted, until) = part.await?;
             tally = tally.and(counted);
             after = until;
@@ -73,7 +75,9 @@ impl PgStore {
         }
         let filter = filter.clone();
         let (rows, beyond) = self
-            .aside("list", move |connection| {
+            .0
+            .operators
+            .run("list", move |connection| {
                 Box::pin(rows(connection, columns, filter, after, limit))
             })
             .await?;

@@ -1,6 +1,6 @@
 //! The ledger's verbs on a connection: what is bound, what is sent, what the answer means.
 //!
-//! Which connection it is (a lane, a caller's transaction) is decided by the neighbours; the texts
+//! Which connection it is (the batcher's, a caller's transaction's) is decided by the callers; the texts
 //! are in `statement`.
 
 use semel_core::claim::{Fence, Lease};
@@ -17,12 +17,12 @@ use sqlx::{PgConnection, Postgres, Row};
 use super::busy::busy;
 use super::session::{Naming, Session, unopened};
 use super::statement::{self, failed, rivalled};
-use crate::lanes::{Dialect, SettleRequest};
+use crate::batcher::{Dialect, SettleRequest};
 use crate::row::{DraftRow, Raw, SettlementRow, cells};
 
 type Statement<'q> = Query<'q, Postgres, PgArguments>;
 
-/// Opens connections for lanes and runs their batches.
+/// Opens the batcher's connections and runs its batches.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) session: Session,
@@ -35,14 +35,20 @@ impl Dialect for Ledger {
         self.session.connect().await.map_err(unopened("connect"))
     }
 
-    async fn open(&self, lane: &mut PgConnection, drafts: &[Draft]) -> Result<Vec<Result<Opened>>> {
+    async fn open(
+        &self,
+        connection: &mut PgConnection,
+        drafts: &[Draft],
+    ) -> Result<Vec<Result<Opened>>> {
         let naming = self.session.naming();
-        self.session.enter(lane).await.map_err(failed("open"))?;
+        self.session.enter(connection).await.map_err(failed("open"))?;
         let opened = match drafts {
-            [draft] => open(naming, lane, draft, Inside::Itself).await.map(|opened| vec![opened]),
-            many => open_many(naming, lane, many).await,
+            [draft] => {
+                open(naming, connection, draft, Inside::Itself).await.map(|opened| vec![opened])
+            }
+            many => open_many(naming, connection, many).await,
         };
-        match self.session.leave(lane, opened).await {
+        match self.session.leave(connection, opened).await {
             // Somebody's transaction was in the way for longer than we wait for anyone.
             Err(error) if rivalled(&error) => {
                 Ok(drafts.iter().map(|_| Ok(Opened::Contended)).collect())
@@ -53,16 +59,16 @@ impl Dialect for Ledger {
 
     async fn settle(
         &self,
-        lane: &mut PgConnection,
+        connection: &mut PgConnection,
         settlements: &[SettleRequest],
     ) -> Result<Vec<Result<Settled>>> {
         let naming = self.session.naming();
-        self.session.enter(lane).await.map_err(failed("settle"))?;
+        self.session.enter(connection).await.map_err(failed("settle"))?;
         let settled = match settlements {
-            [one] => settle(naming, lane, one).await.map(|settled| vec![settled]),
-            many => settle_many(naming, lane, many).await,
+            [one] => settle(naming, connection, one).await.map(|settled| vec![settled]),
+            many => settle_many(naming, connection, many).await,
         };
-        match self.session.leave(lane, settled).await {
+        match self.session.leave(connection, settled).await {
             Err(error) if rivalled(&error) => {
                 Ok(settlements.iter().map(|_| Err(busy("settle"))).collect())
             }
@@ -72,28 +78,28 @@ impl Dialect for Ledger {
 
     async fn peek(
         &self,
-        lane: &mut PgConnection,
+        connection: &mut PgConnection,
         digests: &[Digest],
     ) -> Result<Vec<Result<Option<Peeked>>>> {
         let naming = self.session.naming();
-        self.session.enter(lane).await.map_err(failed("peek"))?;
+        self.session.enter(connection).await.map_err(failed("peek"))?;
         let peeked = match digests {
-            [digest] => peek(naming, lane, digest).await.map(|peeked| vec![peeked]),
-            many => peek_many(naming, lane, many).await,
+            [digest] => peek(naming, connection, digest).await.map(|peeked| vec![peeked]),
+            many => peek_many(naming, connection, many).await,
         };
-        self.session.leave(lane, peeked).await.map_err(failed("peek"))
+        self.session.leave(connection, peeked).await.map_err(failed("peek"))
     }
 
     async fn swap(
         &self,
-        lane: &mut PgConnection,
+        connection: &mut PgConnection,
         key: &Key,
         judged: Version,
         change: &Change,
     ) -> Result<Swapped> {
-        self.session.enter(lane).await.map_err(failed("swap"))?;
-        let swapped = swap(self.session.naming(), lane, key, judged, change).await;
-        match self.session.leave(lane, swapped).await {
+        self.session.enter(connection).await.map_err(failed("swap"))?;
+        let swapped = swap(self.session.naming(), connection, key, judged, change).await;
+        match self.session.leave(connection, swapped).await {
             Err(error) if rivalled(&error) => Ok(Swapped::Lost),
             other => other.map_err(failed("swap")),
         }

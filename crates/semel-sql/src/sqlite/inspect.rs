@@ -35,7 +35,7 @@ impl Inspect for SqliteStore {
     }
 
     async fn tally(&self, filter: &Filter) -> Result<Tally> {
-        let now = self.0.shared.tick.now().as_micros();
+        let now = self.0.shared.clock.now().as_micros();
         let mut query = QueryBuilder::<Sqlite>::new(
             "SELECT COUNT(*), COALESCE(MAX(attempt & 4294967295), 0) FROM semel_record WHERE TRUE",
         );
@@ -61,7 +61,7 @@ impl SqliteStore {
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Vec<SqliteRow>> {
-        let now = self.0.shared.tick.now().as_micros();
+        let now = self.0.shared.clock.now().as_micros();
         let mut query = QueryBuilder::<Sqlite>::new(statement);
         ask(&mut query, filter, after, limit, now);
         let mut reader = self.0.readers.reader("list").await?;

@@ -12,7 +12,7 @@ use semel_core::store::Result;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
-use super::super::seat::alone;
+use super::super::pool::alone;
 use super::super::statement::CLOCK;
 use super::super::watermark;
 use super::put_off::wake;

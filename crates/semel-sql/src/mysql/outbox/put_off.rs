@@ -15,9 +15,9 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
 use super::super::statement::CLOCK;
 use super::{hex, numbers};
-use crate::outbox::{LONG, Looked, SHORT};
+use crate::outbox::{LONG, SHORT, Scanned};
 
-/// Partitions whose heads are looked up in one statement.
+/// Partitions whose heads are scanned up in one statement.
 const LANES: usize = 200;
 
 /// Puts off what waits among the first `step` rows that are due, if there are more than `window`.
@@ -26,7 +26,7 @@ pub(super) async fn put_off(
     connection: &mut MySqlConnection,
     step: i64,
     window: i64,
-) -> sqlx::Result<Looked> {
+) -> sqlx::Result<Scanned> {
     let text = format!(
         "START TRANSACTION; SELECT sequence, partition_key, CAST(status AS SIGNED) FROM semel_outbox \
          FORCE INDEX (semel_outbox_due) WHERE due_at <= {CLOCK} ORDER BY due_at, sequence LIMIT {step}"
@@ -46,7 +46,7 @@ pub(super) async fn put_off(
         .filter_map(|(partition_key, rows)| Some((*heads.get(partition_key)?, rows)));
     let waiting = behind.flat_map(|(head, rows)| rows.iter().filter(move |row| **row > head));
     let put_off = write(connection, numbers(waiting.copied())).await?;
-    Ok(Looked { rows, put_off })
+    Ok(Scanned { rows, put_off })
 }
 
 /// The first row of each partition, locked; not those that somebody else has, or that left their partition.
