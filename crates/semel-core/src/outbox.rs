@@ -97,7 +97,7 @@ impl Status {
 pub struct Partition(pub [u8; 16]);
 
 impl Partition {
-    /// The lane of an event; `None` if its order does not matter.
+    /// Returns the partition of an event; `None` if its order does not matter.
     pub fn of(envelope: &Event) -> Option<Self> {
         let aggregate = envelope.aggregate()?;
         let mut hash = Sha256::new();
@@ -106,12 +106,12 @@ impl Partition {
             hash.update(part.len().to_be_bytes());
             hash.update(part.as_bytes());
         }
-        let mut lane = [0; 16];
-        lane.copy_from_slice(&hash.finalize()[..16]);
-        Some(Self(lane))
+        let mut partition = [0; 16];
+        partition.copy_from_slice(&hash.finalize()[..16]);
+        Some(Self(partition))
     }
 
-    /// Which of `count` partitions its events go through, so that each of them can keep its order.
+    /// Maps the partition to one of a broker's `count` partitions. The events of one stay together.
     pub fn partition(self, count: u16) -> u16 {
         let [a, b, c, d, ..] = self.0;
         let wide = u64::from(u32::from_be_bytes([a, b, c, d])) * u64::from(count);
@@ -119,16 +119,16 @@ impl Partition {
     }
 }
 
-/// The partition of an event: its lane's, or any where its order does not matter.
+/// Returns which of a broker's `count` partitions an event goes to; any, where its order does not matter.
 pub fn partition(envelope: &Event, count: u16) -> u16 {
     Partition::of(envelope).unwrap_or_else(|| anywhere(envelope)).partition(count)
 }
 
 /// The random end of an id in front: its beginning is the time.
 fn anywhere(envelope: &Event) -> Partition {
-    let mut lane = envelope.id().to_bytes();
-    lane.reverse();
-    Partition(lane)
+    let mut partition = envelope.id().to_bytes();
+    partition.reverse();
+    Partition(partition)
 }
 
 /// Names one lease of one row: the condition of everything that is written about it.
@@ -192,8 +192,8 @@ pub enum Disposition {
     Dead {
         /// Why.
         error: ErrorText,
-        /// Whether the later events of its lane wait until somebody has dealt with it.
-        holds_lane: bool,
+        /// Whether the later events of its partition wait until somebody has dealt with it.
+        holds_partition: bool,
     },
     /// It was not tried: as if it had not been claimed.
     Untried,
@@ -247,7 +247,7 @@ pub struct Row {
     /// When it was appended.
     pub created_at: Timestamp,
     /// When it is due: the next try, or the end of a lease. Of a pending row that waits behind others
-    /// of its lane, when it is looked at again at the latest.
+    /// of its partition, when it is looked at again at the latest.
     pub due_at: Option<Timestamp>,
     /// When it was published or discarded.
     pub settled_at: Option<Timestamp>,
@@ -274,7 +274,7 @@ impl Backlog {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Failed, Dead and Discarded rows are pending again: due now, tries counted from zero, in their
-    /// lane.
+    /// partition.
     Redrive,
     /// Pending, Failed, Dead and Discarded rows are discarded for this reason and hold nobody up.
     Discard {
@@ -332,7 +332,7 @@ pub struct Cleaned {
 /// A queue of events with leases, inside the caller's database.
 ///
 /// A row is claimable when it is due: pending or failed and its time has come, or leased and the
-/// lease is over. Of a lane, only what has no unpublished predecessor outside the same claim is
+/// lease is over. Of a partition, only what has no unpublished predecessor outside the same claim is
 /// claimable. A row whose lease is over is claimed alone: should it be what kills relays, it must
 /// not take its neighbours' tries with it.
 pub trait Outbox: Send + Sync + 'static {
@@ -347,8 +347,8 @@ pub trait Outbox: Send + Sync + 'static {
         events: &[Event],
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Leases rows that are due, the longest due first, those of one lane in order. One step, of
-    /// bounded cost, however many rows wait behind others of their lane: where it has looked through
+    /// Leases rows that are due, the longest due first, those of one partition in order. One step, of
+    /// bounded cost, however many rows wait behind others of their partition: where it has looked through
     /// very many of them and found nothing, it gives nothing and rings the [bell](Self::bell), so
     /// that the next claim goes on from there.
     fn claim(&self, ask: Ask) -> impl Future<Output = Result<Vec<Leased>>> + Send;

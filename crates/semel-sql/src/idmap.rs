@@ -10,29 +10,6 @@ use semel_ids::map::{Binding, Inserted, MapKey, MapRow};
 use ulid::Ulid;
 
 use crate::error::corrupt_map;
-use crate::migrate::Shape;
-
-/// The map's table, the same in every dialect.
-pub(crate) const ID_MAP: Shape = Shape {
-    table: "semel_id_map",
-    columns: &[
-        "resource_type",
-        "tenant",
-        "public_id",
-        "internal_id",
-        "status",
-        "created_at",
-        "updated_at",
-    ],
-    indexes: &["semel_id_map_internal"],
-    keys: &[&["resource_type", "tenant", "public_id"], &["resource_type", "tenant", "internal_id"]],
-};
-
-/// Its columns of text: two that differ in one byte are two.
-pub(crate) const IDENTITY: [&str; 3] = ["resource_type", "tenant", "public_id"];
-
-/// How often a transaction of ours that met a rival is run again before its caller learns of it.
-pub(crate) const RIVALS: usize = 5;
 
 /// What names a row: its type, its tenant, and one of its ids.
 type Name<'b, I> = (String, &'b str, I);

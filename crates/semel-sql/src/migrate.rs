@@ -1,6 +1,6 @@
 //! The schema: numbered migrations inside the binary, applied once each, and a check in words.
 //!
-//! A dialect brings its files and its `Ground`: how it keeps two instances from migrating at once.
+//! A dialect brings its files and its `Migrator`: how it keeps two instances from migrating at once.
 //! There is no way back down: a ledger is never migrated to forget what happened.
 
 use std::fmt::Write as _;
@@ -51,36 +51,7 @@ pub(crate) struct Shape {
 /// The ledger's table, the same in every dialect.
 pub(crate) const RECORD: Shape = Shape {
     table: "semel_record",
-    columns: &[
-        "digest",
-        "kind",
-        "tenant",
-        "scope",
-        "principal",
-        "id",
-        "number",
-        "fingerprint",
-        "state",
-        "operation_id",
-        "attempt_id",
-        "attempt",
-        "fence",
-        "owner",
-        "lease_until",
-        "retry_at",
-        "on_crash",
-        "keep_us",
-        "body",
-        "content_type",
-        "reference",
-        "omitted_bytes",
-        "error",
-        "created_at",
-        "updated_at",
-        "completed_at",
-        "expires_at",
-        "sweep_at",
-    ],
+    columns: &crate::row::COLUMNS,
     indexes: &[
         "semel_record_sweep",
         "semel_record_open",
@@ -98,12 +69,31 @@ pub(crate) const CLOCK: Shape = Shape {
     keys: &[&["id"]],
 };
 
+/// The id map's table, the same in every dialect. It is created whether or not the feature `ids` is on.
+pub(crate) const ID_MAP: Shape = Shape {
+    table: "semel_id_map",
+    columns: &[
+        "resource_type",
+        "tenant",
+        "public_id",
+        "internal_id",
+        "status",
+        "created_at",
+        "updated_at",
+    ],
+    indexes: &["semel_id_map_internal"],
+    keys: &[&["resource_type", "tenant", "public_id"], &["resource_type", "tenant", "internal_id"]],
+};
+
+/// Its columns of text: two that differ in one byte are two.
+pub(crate) const IDENTITY: [&str; 3] = ["resource_type", "tenant", "public_id"];
+
 /// A database under construction, for as long as one `apply` takes.
 ///
 /// Between `enter` and `leave` no other instance migrates. Where the database can, the whole of it
 /// is one transaction; where it cannot (MySQL commits every DDL statement), the statements are
 /// written so that running them again changes nothing.
-pub(crate) trait Ground: Send {
+pub(crate) trait Migrator: Send {
     /// Waits until no other instance migrates, and creates the table `semel_migration` if need be.
     fn enter(&mut self) -> impl Future<Output = Result<()>> + Send;
     /// What has been applied, in order of version.
@@ -125,21 +115,21 @@ pub(crate) trait Ground: Send {
 /// # Errors
 /// `Misconfigured` if the database ran other statements under one of our numbers; nothing is
 /// changed then.
-pub(crate) async fn apply<G: Ground>(ground: &mut G, all: &[Migration]) -> Result<Vec<i32>> {
-    ground.enter().await?;
-    let outcome = apply_missing(ground, all).await;
+pub(crate) async fn apply<M: Migrator>(migrator: &mut M, all: &[Migration]) -> Result<Vec<i32>> {
+    migrator.enter().await?;
+    let outcome = apply_missing(migrator, all).await;
     match outcome {
-        Ok(versions) => ground.leave().await.map(|()| versions),
+        Ok(versions) => migrator.leave().await.map(|()| versions),
         Err(error) => {
             // The first failure is the one to report; the lock ends with the connection anyway.
-            let _ = ground.leave().await;
+            let _ = migrator.leave().await;
             Err(error)
         }
     }
 }
 
-async fn apply_missing<G: Ground>(ground: &mut G, all: &[Migration]) -> Result<Vec<i32>> {
-    let applied = ground.applied().await?;
+async fn apply_missing<M: Migrator>(migrator: &mut M, all: &[Migration]) -> Result<Vec<i32>> {
+    let applied = migrator.applied().await?;
     if let Some(finding) = history(all, &applied).into_iter().find(|f| f.code == CHANGED) {
         let text = format!("{}; {}", finding.found, finding.fix);
         return Err(Error::new(ErrorKind::Misconfigured, "migrate", text));
@@ -149,8 +139,8 @@ async fn apply_missing<G: Ground>(ground: &mut G, all: &[Migration]) -> Result<V
         if applied.iter().any(|done| done.version == migration.version) {
             continue;
         }
-        ground.run(migration).await?;
-        ground.note(migration, &migration.checksum()).await?;
+        migrator.run(migration).await?;
+        migrator.note(migration, &migration.checksum()).await?;
         versions.push(migration.version);
     }
     Ok(versions)

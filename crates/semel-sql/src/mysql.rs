@@ -1,7 +1,6 @@
 //! MySQL 8 and MariaDB 10.6: the ledger, the outbox and the id map in InnoDB.
 //!
-//! A [`MySqlStore`] has connections of its own: a few lanes on which concurrent steps travel
-//! together, some for transactions, one aside for sweeping and listing, one per renewer, and up to four
+//! A [`MySqlStore`] has connections of its own: a few over which concurrent steps are batched, some for transactions, one for sweeping and listing, one per renewer, and up to four
 //! where a relay claims from it or the id map is asked. It does
 //! not borrow from the caller's pool, and nothing in it waits for a row that somebody's open
 //! transaction holds.
@@ -20,19 +19,20 @@
 //! # }
 //! ```
 
-mod aside;
 mod batch;
+#[cfg(feature = "ids")]
 mod business;
 mod check;
 mod columns;
+#[cfg(feature = "ids")]
 mod idmap;
 mod inspect;
 mod ledger;
 mod many;
 mod outbox;
+mod pool;
 mod replication;
 mod schema;
-mod seat;
 mod session;
 mod statement;
 mod sweep;
@@ -54,27 +54,29 @@ use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlConnectOptions;
 use tokio::time::timeout;
 
+#[cfg(feature = "ids")]
 pub use business::MySqlTable;
 pub use transaction::MySqlTransaction;
 
-use self::aside::Aside;
 use self::ledger::Ledger;
+use self::pool::SessionPool;
 use self::session::{Idle, OVERHEAD, Role};
-use self::transaction::Bays;
+use self::transaction::TransactionPool;
+use crate::batcher::{Batcher, SettleRequest};
 use crate::error::{Stage, timed_out};
-use crate::lanes::{Lanes, SettleRequest};
 use crate::migrate::{self, Migration};
-use crate::outbox::Seats;
 
 /// The ledger in a MySQL or MariaDB database. Cheap to clone: clones share the connections.
 #[derive(Clone)]
 pub struct MySqlStore {
     ledger: Arc<Ledger>,
-    lanes: Lanes<Ledger>,
-    bays: Arc<Bays>,
-    aside: Arc<Aside>,
-    hatch: Arc<outbox::Hatch>,
-    desk: Arc<Seats<Idle>>,
+    batcher: Batcher<Ledger>,
+    transactions: Arc<TransactionPool>,
+    /// For sweeping and operators.
+    operators: Arc<SessionPool>,
+    outbox: Arc<outbox::OutboxSessions>,
+    /// For the id map, and for looking whether another transaction holds a key.
+    lookups: Arc<SessionPool>,
 }
 
 impl MySqlStore {
@@ -90,7 +92,7 @@ impl MySqlStore {
     pub fn builder(url: &str) -> Builder {
         Builder {
             url: url.to_owned(),
-            lanes: 4,
+            connections: 4,
             transactions: 16,
             lifetime: Duration::from_secs(30 * 60),
             statement_timeout: Duration::from_secs(5),
@@ -108,7 +110,7 @@ impl MySqlStore {
         let role = Role::Migration;
         let (connection, _) =
             session::connect(&self.ledger.options, role, self.ledger.limit).await?;
-        migrate::apply(&mut schema::Site(connection), schema::MIGRATIONS).await
+        migrate::apply(&mut schema::SchemaMigrator(connection), schema::MIGRATIONS).await
     }
 
     /// What is missing or wrong about the schema, in words. An empty list is good news.
@@ -116,11 +118,9 @@ impl MySqlStore {
     /// # Errors
     /// If the server cannot be asked.
     pub async fn verify(&self) -> Result<Vec<Finding>> {
-        let mut turn = self.aside.take("verify").await?;
-        let work = schema::verify(&mut turn.connection);
-        let findings = self.aside.bounded("verify", work).await?;
-        turn.end();
-        Ok(findings)
+        let session = self.operators.get("verify").await?;
+        let verify = async |connection: &mut MySqlConnection| schema::verify(connection).await;
+        session.operate(verify).await
     }
 
     /// The migrations, for tools of one's own.
@@ -150,7 +150,7 @@ impl fmt::Debug for MySqlStore {
 #[must_use]
 pub struct Builder {
     url: String,
-    lanes: usize,
+    connections: usize,
     transactions: usize,
     lifetime: Duration,
     statement_timeout: Duration,
@@ -158,9 +158,9 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Connections for claiming and settling. Default 4: more lanes, smaller batches.
-    pub fn lanes(mut self, count: usize) -> Self {
-        self.lanes = count.max(1);
+    /// Connections for claiming and settling. Default 4; more of them make smaller batches.
+    pub fn connections(mut self, count: usize) -> Self {
+        self.connections = count.max(1);
         self
     }
 
@@ -170,8 +170,8 @@ impl Builder {
         self
     }
 
-    /// For how long a connection of transactions is used. Default 30 min: after a failover behind a
-    /// name or a proxy no connection stays with the old server for longer.
+    /// How long a pooled connection is used before it is replaced by a new one. Default 30 minutes: after a
+    /// failover behind a name or a proxy no connection stays with the old server for longer.
     pub fn max_lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = lifetime;
         self
@@ -211,11 +211,11 @@ impl Builder {
         replication.observe(observed.replication());
         let ledger = Arc::new(Ledger::new(options, server, limit, replication));
         Ok(MySqlStore {
-            lanes: Lanes::new(Arc::clone(&ledger), self.lanes, limit),
-            bays: Arc::new(Bays::new(Arc::clone(&ledger), self.transactions, self.lifetime)),
-            aside: Arc::new(Aside::new(Arc::clone(&ledger))),
-            hatch: Arc::default(),
-            desk: Arc::new(Seats::new()),
+            batcher: Batcher::new(Arc::clone(&ledger), self.connections, limit),
+            transactions: Arc::new(TransactionPool::new(&ledger, self.transactions, self.lifetime)),
+            operators: Arc::new(SessionPool::operators(&ledger, self.lifetime)),
+            outbox: Arc::new(outbox::OutboxSessions::new(&ledger, self.lifetime)),
+            lookups: Arc::new(SessionPool::new(&ledger, 4, self.lifetime)),
             ledger,
         })
     }
@@ -242,30 +242,28 @@ impl Store for MySqlStore {
     type Renewer = MySqlRenewer;
 
     async fn open(&self, draft: &Draft) -> Result<Opened> {
-        self.lanes.step(draft).await
+        self.batcher.step(draft).await
     }
 
     async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
-        self.lanes.swap(key, judged, change).await
+        self.batcher.swap(key, judged, change).await
     }
 
     async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
-        self.lanes.step(&SettleRequest { lease: *lease, settlement: settlement.clone() }).await
+        self.batcher.step(&SettleRequest { lease: *lease, settlement: settlement.clone() }).await
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
-        self.lanes.step(&key.digest()).await
+        self.batcher.step(&key.digest()).await
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        let mut turn = self.aside.take("sweep").await?;
-        let work = async {
-            self.ledger.observe(&mut turn.connection).await?;
-            sweep::sweep(&mut turn.connection, self.ledger.server.flavour, limit).await
+        let session = self.operators.get("sweep").await?;
+        let sweep = async |connection: &mut MySqlConnection| {
+            self.ledger.observe(connection).await?;
+            sweep::sweep(connection, self.ledger.server.flavour, limit).await
         };
-        let swept = self.aside.bounded("sweep", work).await?;
-        turn.end();
-        Ok(swept)
+        session.operate(sweep).await
     }
 
     async fn renewer(&self) -> Result<MySqlRenewer> {
@@ -275,19 +273,16 @@ impl Store for MySqlStore {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        let mut turn = self.aside.take("check").await?;
-        let work = async {
+        let session = self.operators.get("check").await?;
+        let check = async |connection: &mut MySqlConnection| {
             let Ledger { server, replication, .. } = &*self.ledger;
-            let observed = self.ledger.observe(&mut turn.connection).await?;
+            let observed = self.ledger.observe(connection).await?;
             let declared = replication.declared();
-            let mut findings =
-                check::check(&mut turn.connection, server, declared, &observed).await?;
-            findings.extend(schema::verify(&mut turn.connection).await?);
+            let mut findings = check::check(connection, server, declared, &observed).await?;
+            findings.extend(schema::verify(connection).await?);
             Ok(findings)
         };
-        let findings = self.aside.bounded("check", work).await?;
-        turn.end();
-        Ok(findings)
+        session.operate(check).await
     }
 
     fn guarantee(&self) -> Guarantee {

@@ -4,8 +4,6 @@
 //! No statement is here, and nothing decides what becomes of a row: the relay of `semel` does.
 
 mod search;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod seats;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -21,9 +19,7 @@ use semel_core::outbox::{
 use semel_core::outcome::ErrorText;
 use semel_core::store::Result;
 
-pub(crate) use self::search::{GRACE, LONG, Looked, REDATED, SHORT, Search};
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use self::seats::Seats;
+pub(crate) use self::search::{GRACE, LONG, REDATED, SHORT, Scanned, Search};
 use crate::error::corrupt_outbox;
 use crate::migrate::Shape;
 
@@ -46,7 +42,7 @@ pub(crate) const OUTBOX: Shape = Shape {
         "attempts",
         "due_at",
         "rest_us",
-        "lane",
+        "partition_key",
         "token",
         "error",
         "created_at",
@@ -55,7 +51,7 @@ pub(crate) const OUTBOX: Shape = Shape {
     indexes: &[
         "semel_outbox_event",
         "semel_outbox_due",
-        "semel_outbox_lane",
+        "semel_outbox_partition",
         "semel_outbox_published",
         "semel_outbox_dead",
     ],
@@ -90,7 +86,7 @@ pub(crate) struct EventRow<'e> {
     pub(crate) content_type: &'e str,
     pub(crate) headers: String,
     pub(crate) occurred_at: String,
-    pub(crate) lane: Option<[u8; 16]>,
+    pub(crate) partition_key: Option<[u8; 16]>,
 }
 
 impl<'e> EventRow<'e> {
@@ -112,7 +108,7 @@ impl<'e> EventRow<'e> {
             content_type: envelope.content_type(),
             headers: serde_json::to_string(&headers).expect("names and texts are JSON"),
             occurred_at,
-            lane: Partition::of(envelope).map(|lane| lane.0),
+            partition_key: Partition::of(envelope).map(|partition| partition.0),
         }
     }
 
@@ -188,14 +184,14 @@ impl Stored {
     }
 }
 
-/// The lane of a row that is to be in one again. Its payload is not needed, nor need it be readable.
-pub(crate) fn lane(
+/// The partition of a row that is to be in one again. Its payload is not needed, nor need it be readable.
+pub(crate) fn partition_key(
     tenant: &str,
     aggregatetype: &str,
     aggregateid: Option<&str>,
 ) -> Option<[u8; 16]> {
     let about = Event::builder(tenant, "any", "any").about(aggregatetype, aggregateid?);
-    Partition::of(&about.build().ok()?).map(|lane| lane.0)
+    Partition::of(&about.build().ok()?).map(|partition| partition.0)
 }
 
 /// A row that was just leased, as a dialect found it.
@@ -269,7 +265,7 @@ pub(crate) const PUBLISHED: i16 = 0;
 pub(crate) const RETRY: i16 = 1;
 /// [`MarkRow::disposition`]: given up, in nobody's way.
 pub(crate) const DEAD: i16 = 2;
-/// [`MarkRow::disposition`]: given up, and its lane waits.
+/// [`MarkRow::disposition`]: given up, and its partition waits.
 pub(crate) const HOLDING: i16 = 3;
 /// [`MarkRow::disposition`]: as if it had not been claimed.
 pub(crate) const UNTRIED: i16 = 4;
@@ -303,8 +299,12 @@ impl<'m> Marks<'m> {
                 Disposition::Retry { after, error } => {
                     (RETRY, micros(*after), Some(error.as_str()))
                 }
-                Disposition::Dead { error, holds_lane: true } => (HOLDING, 0, Some(error.as_str())),
-                Disposition::Dead { error, holds_lane: false } => (DEAD, 0, Some(error.as_str())),
+                Disposition::Dead { error, holds_partition: true } => {
+                    (HOLDING, 0, Some(error.as_str()))
+                }
+                Disposition::Dead { error, holds_partition: false } => {
+                    (DEAD, 0, Some(error.as_str()))
+                }
                 Disposition::Untried => (UNTRIED, 0, None),
                 Disposition::Later { after, error } => {
                     (LATER, micros(*after), Some(error.as_str()))

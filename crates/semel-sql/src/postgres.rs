@@ -1,7 +1,7 @@
 //! The ledger, the outbox and the id map in PostgreSQL 13 or later.
 //!
 //! One step is one statement and one trip; steps that come at the same time share statements (see
-//! `lanes`). Work in the caller's database joins one transaction with its claim. Rivals never wait
+//! `batcher`). Work in the caller's database joins one transaction with its claim. Rivals never wait
 //! for anybody's open transaction: the statements that claim try a lock first, those that end claims
 //! skip locked rows.
 //!
@@ -15,13 +15,16 @@
 //! # }
 //! ```
 
+#[cfg(feature = "ids")]
 mod business;
 mod busy;
+#[cfg(feature = "ids")]
 mod idmap;
 mod inspect;
 mod ledger;
 mod options;
 mod outbox;
+mod pool;
 mod renew;
 mod replication;
 mod schema;
@@ -32,7 +35,6 @@ mod wake;
 mod watermark;
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,19 +47,21 @@ use semel_core::store::{
 };
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{PgConnection, Row};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
+use crate::batcher::{Batcher, SettleRequest};
 use crate::error::{Stage, timed_out};
-use crate::lanes::{Lanes, SettleRequest};
 use crate::row::SWEPT;
 use busy::{Patience, is_busy};
 use ledger::Ledger;
+use pool::{SessionPool, Size};
 use replication::Durability;
 use session::{Naming, Session, is_pooled, pooled};
 use statement::{failed, transaction_session, unconnected};
-use transaction::Home;
+use transaction::TransactionPool;
 
+#[cfg(feature = "ids")]
 pub use business::PgTable;
 pub use options::PgOptions;
 pub use renew::PgRenewer;
@@ -72,12 +76,13 @@ pub use transaction::PgTransaction;
 pub struct PgStore(Arc<Inner>);
 
 struct Inner {
-    lanes: Lanes<Ledger>,
-    transactions: Arc<Home>,
-    /// For sweeping and operators, who must not take a lane from the callers.
-    aside: Mutex<Option<PgConnection>>,
-    hatch: outbox::Hatch,
-    desk: idmap::Desk,
+    batcher: Batcher<Ledger>,
+    transactions: TransactionPool,
+    /// For sweeping and operators.
+    operators: SessionPool,
+    outbox: outbox::OutboxSessions,
+    #[cfg(feature = "ids")]
+    id_map: SessionPool,
     durability: Durability,
     /// Sessions as the server sets them up.
     plain: Session,
@@ -131,12 +136,17 @@ impl PgStore {
             Pooling::Prepared | Pooling::Unprepared => address.clone(),
         };
         let ledger = Arc::new(Ledger { session: ours.clone() });
+        let lifetime = settings.max_lifetime;
+        let one = Size { connections: 1, lifetime };
+        let operators = SessionPool::new(plain.clone(), one, limit).patient(OPERATOR_PATIENCE);
+        operators.add(first);
         Ok(Self(Arc::new(Inner {
-            lanes: Lanes::new(ledger, settings.lanes, limit),
-            transactions: Home::new(lent, settings),
-            aside: Mutex::new(Some(first)),
-            hatch: outbox::Hatch::new(ours.clone()),
-            desk: idmap::Desk::new(ours.clone(), limit),
+            batcher: Batcher::new(ledger, settings.connections, limit),
+            transactions: TransactionPool::new(lent, settings),
+            operators,
+            outbox: outbox::OutboxSessions::new(ours.clone(), lifetime, limit),
+            #[cfg(feature = "ids")]
+            id_map: idmap::sessions(ours.clone(), lifetime, limit),
             hints: wake::announcer(plain.clone(), limit),
             durability,
             naming: plain.naming(),
@@ -166,68 +176,10 @@ impl PgStore {
         let Inner { durability, plain, limit, .. } = &*self.0;
         durability.confirm(plain, operation, *limit).await
     }
-
-    /// Runs a statement beside the lanes, on a connection that is reopened after any failure.
-    async fn aside<T: Send>(
-        &self,
-        operation: &'static str,
-        statement: impl for<'c> FnOnce(&'c mut PgConnection) -> Aside<'c, T> + Send,
-    ) -> Result<T> {
-        self.beside(operation, statement, false).await
-    }
-
-    /// Runs several in a transaction.
-    async fn aside_transaction<T: Send>(
-        &self,
-        operation: &'static str,
-        statements: impl for<'c> FnOnce(&'c mut PgConnection) -> Aside<'c, T> + Send,
-    ) -> Result<T> {
-        self.beside(operation, statements, true).await
-    }
-
-    async fn beside<T: Send>(
-        &self,
-        operation: &'static str,
-        statements: impl for<'c> FnOnce(&'c mut PgConnection) -> Aside<'c, T> + Send,
-        transaction: bool,
-    ) -> Result<T> {
-        let plain = &self.0.plain;
-        let mut seat = self.0.aside.lock().await;
-        // Taken out while in use: if this future is dropped, so is the connection.
-        let mut connection = match seat.take() {
-            Some(connection) => connection,
-            None => timeout(self.0.limit, plain.connect())
-                .await
-                .map_err(|_| timed_out(Stage::Connecting, operation, self.0.limit))?
-                .map_err(unconnected(operation))?,
-        };
-        let limit = self.0.limit * ASIDE_PATIENCE;
-        let sent = async {
-            let own = transaction && plain.pooling() == Pooling::Direct;
-            let begun = match own {
-                true => plain.begin(&mut connection).await,
-                false => plain.enter(&mut connection).await,
-            };
-            begun.map_err(failed(operation))?;
-            let answer = statements(&mut connection).await?;
-            if own {
-                let end = sqlx::raw_sql("commit").execute(&mut connection).await;
-                return end.map(|_| answer).map_err(failed(operation));
-            }
-            plain.commit(&mut connection, operation, Ok(answer)).await
-        };
-        let answer = timeout(limit, sent)
-            .await
-            .map_err(|_| timed_out(Stage::Running, operation, limit))??;
-        *seat = Some(connection);
-        Ok(answer)
-    }
 }
 
 /// Operators' statements may take this many times as long as a caller's.
-const ASIDE_PATIENCE: u32 = 6;
-
-type Aside<'c, T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send + 'c>>;
+const OPERATOR_PATIENCE: u32 = 6;
 
 impl fmt::Debug for PgStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -241,7 +193,7 @@ impl Store for PgStore {
     async fn open(&self, draft: &Draft) -> Result<Opened> {
         storable_draft("open", draft)?;
         let began = Instant::now();
-        let opened = self.0.lanes.step(draft).await;
+        let opened = self.0.batcher.step(draft).await;
         let opened = self.confirmed("open", began, opened).await?;
         if matches!(opened, Opened::Existing { .. }) && self.0.durability.in_doubt() {
             self.confirm("open").await?;
@@ -252,7 +204,7 @@ impl Store for PgStore {
     async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
         storable_change(change)?;
         let began = Instant::now();
-        let swapped = self.0.lanes.swap(key, judged, change).await;
+        let swapped = self.0.batcher.swap(key, judged, change).await;
         self.confirmed("swap", began, swapped).await
     }
 
@@ -262,7 +214,7 @@ impl Store for PgStore {
         let patience = Patience::new();
         loop {
             let began = Instant::now();
-            let answer = self.0.lanes.step(&settlement).await;
+            let answer = self.0.batcher.step(&settlement).await;
             let answer = self.confirmed("settle", began, answer).await;
             if !patience.again(answer.as_ref().is_err_and(is_busy)).await {
                 return answer;
@@ -271,7 +223,7 @@ impl Store for PgStore {
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
-        let peeked = self.0.lanes.step(&key.digest()).await?;
+        let peeked = self.0.batcher.step(&key.digest()).await?;
         if peeked.is_some() && self.0.durability.in_doubt() {
             self.confirm("peek").await?;
         }
@@ -280,15 +232,17 @@ impl Store for PgStore {
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
         let (inner, naming) = (Arc::clone(&self.0), self.0.naming);
-        self.aside("sweep", move |connection| {
-            Box::pin(async move {
-                let swept = sweep(naming, connection, limit).await?;
-                // Standbys come and go while the store runs.
-                inner.durability.observe(connection).await.map_err(failed("sweep"))?;
-                Ok(swept)
+        self.0
+            .operators
+            .run("sweep", move |connection| {
+                Box::pin(async move {
+                    let swept = sweep(naming, connection, limit).await?;
+                    // Standbys come and go while the store runs.
+                    inner.durability.observe(connection).await.map_err(failed("sweep"))?;
+                    Ok(swept)
+                })
             })
-        })
-        .await
+            .await
     }
 
     async fn renewer(&self) -> Result<PgRenewer> {
@@ -309,7 +263,7 @@ impl Store for PgStore {
 
     async fn check(&self) -> Result<Vec<Finding>> {
         let (inner, naming) = (Arc::clone(&self.0), self.0.naming);
-        let checking = self.aside_transaction("check", move |connection| {
+        let checking = self.0.operators.transact("check", move |connection| {
             Box::pin(async move {
                 let mut findings = schema::check(naming, connection).await?;
                 let observed = inner.durability.observe(connection).await;

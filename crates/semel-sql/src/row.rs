@@ -1,8 +1,7 @@
-//! A row of `semel_record` and back: integers, text and bytes on one side, the domain on the other.
+//! The columns of `semel_record`, and conversions between rows and the domain's types.
 //!
-//! What is read is checked whole, so a `Record` in hand is valid; a value that no version of this
-//! crate writes is a `Corrupt` error that names the column and shows neither key nor value. No
-//! statement is here: each dialect has its own.
+//! Rows are validated when they are read. A value that no version of this crate writes is a `Corrupt` error
+//! that names the column and shows neither key nor value. Statements are each dialect's own.
 
 use std::time::Duration;
 
@@ -17,42 +16,119 @@ use semel_core::store::{Cursor, Draft, Error, Listed, Page, Result, Settlement, 
 
 use crate::error::corrupt;
 
-/// The columns of a record, as they are stored. `attempt` and `omitted_bytes` hold the bits of
-/// unsigned numbers: the half that reads as negative is never reached, but must not be refused.
-#[derive(Clone, Debug)]
-pub(crate) struct Raw {
-    pub(crate) number: i64,
-    pub(crate) fingerprint: Vec<u8>,
-    pub(crate) state: i16,
-    pub(crate) operation_id: Vec<u8>,
-    pub(crate) attempt_id: Vec<u8>,
-    pub(crate) attempt: i32,
-    pub(crate) fence: i64,
-    pub(crate) owner: String,
-    pub(crate) lease_until: Option<i64>,
-    pub(crate) retry_at: Option<i64>,
-    pub(crate) on_crash: i16,
-    pub(crate) keep_us: i64,
-    pub(crate) body: Option<Vec<u8>>,
-    pub(crate) content_type: Option<String>,
-    pub(crate) reference: Option<String>,
-    pub(crate) omitted_bytes: Option<i64>,
-    pub(crate) error: Option<String>,
-    pub(crate) created_at: i64,
-    pub(crate) updated_at: i64,
-    pub(crate) completed_at: Option<i64>,
-    pub(crate) expires_at: Option<i64>,
+/// Declares columns of `semel_record` once: the struct that a row is read into, the lists that statements
+/// name, and how the columns are read, by name.
+macro_rules! columns {
+    (
+        $(#[$doc:meta])*
+        $name:ident, $list:ident, $qualified:ident, $names:ident:
+        $first:ident: $first_type:ty, $($column:ident: $type:ty,)+
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub(crate) struct $name {
+            pub(crate) $first: $first_type,
+            $(pub(crate) $column: $type,)+
+        }
+
+        /// The columns of the struct of this name, as a list.
+        pub(crate) const $list: &str =
+            concat!(stringify!($first), $(", ", stringify!($column)),+);
+        /// The same list, of a table `r`.
+        pub(crate) const $qualified: &str =
+            concat!("r.", stringify!($first), $(", r.", stringify!($column)),+);
+        const $names: &[&str] = &[stringify!($first), $(stringify!($column)),+];
+
+        impl $name {
+            /// Reads the columns from a row that has each of them under its name.
+            pub(crate) fn read<R>(row: &R) -> sqlx::Result<Self>
+            where
+                $first_type: Cell<R>,
+                $($type: Cell<R>,)+
+            {
+                Ok(Self {
+                    $first: Cell::read(row, stringify!($first))?,
+                    $($column: Cell::read(row, stringify!($column))?,)+
+                })
+            }
+        }
+    };
 }
 
-/// The columns of a key, as they are stored.
-#[derive(Clone, Debug)]
-pub(crate) struct RawKey {
-    pub(crate) digest: Vec<u8>,
-    pub(crate) kind: i16,
-    pub(crate) tenant: String,
-    pub(crate) scope: String,
-    pub(crate) principal: Vec<u8>,
-    pub(crate) id: String,
+columns! {
+    /// The columns of a key, as they are stored.
+    RawKey, KEY, R_KEY, KEY_NAMES:
+    digest: Vec<u8>,
+    kind: i16,
+    tenant: String,
+    scope: String,
+    principal: Vec<u8>,
+    id: String,
+}
+
+columns! {
+    /// The columns of a record, as they are stored. `attempt` and `omitted_bytes` hold the bits of unsigned
+    /// numbers: values that read as negative are never reached, and must not be refused.
+    ///
+    /// A new column is added here, to the migrations of each dialect, and to the statements that write it:
+    /// the inserts name every column, in this order, so they fail without a value for it.
+    Raw, RECORD, R_RECORD, RECORD_NAMES:
+    number: i64,
+    fingerprint: Vec<u8>,
+    state: i16,
+    operation_id: Vec<u8>,
+    attempt_id: Vec<u8>,
+    attempt: i32,
+    fence: i64,
+    owner: String,
+    lease_until: Option<i64>,
+    retry_at: Option<i64>,
+    on_crash: i16,
+    keep_us: i64,
+    body: Option<Vec<u8>>,
+    content_type: Option<String>,
+    reference: Option<String>,
+    omitted_bytes: Option<i64>,
+    error: Option<String>,
+    created_at: i64,
+    updated_at: i64,
+    completed_at: Option<i64>,
+    expires_at: Option<i64>,
+}
+
+/// All columns of `semel_record`. No record holds `sweep_at`: the sweeper alone reads it.
+pub(crate) const COLUMNS: [&str; KEY_NAMES.len() + RECORD_NAMES.len() + 1] = {
+    let mut all = ["sweep_at"; KEY_NAMES.len() + RECORD_NAMES.len() + 1];
+    let mut at = 0;
+    while at < KEY_NAMES.len() + RECORD_NAMES.len() {
+        all[at] =
+            if at < KEY_NAMES.len() { KEY_NAMES[at] } else { RECORD_NAMES[at - KEY_NAMES.len()] };
+        at += 1;
+    }
+    all
+};
+
+/// Reads one column of a dialect's row by its name.
+pub(crate) trait Cell<R>: Sized {
+    fn read(row: &R, column: &'static str) -> sqlx::Result<Self>;
+}
+
+/// Implements [`Cell`] for types that the driver decodes as they are.
+macro_rules! cells {
+    ($row:ty: $($type:ty),+) => {
+        $(impl $crate::row::Cell<$row> for $type {
+            fn read(row: &$row, column: &'static str) -> sqlx::Result<Self> {
+                sqlx::Row::try_get(row, column)
+            }
+        })+
+    };
+}
+pub(crate) use cells;
+
+/// Returns a list of a record's columns with `expression` in the place of `body`: what surveys select, which
+/// leave the bytes of responses and retry payloads where they are.
+pub(crate) fn without_body(list: &str, body: &str, expression: &str) -> String {
+    list.replace(&format!(" {body},"), &format!(" {expression} as body,"))
 }
 
 impl Raw {

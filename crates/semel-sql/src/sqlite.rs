@@ -10,9 +10,13 @@
 //! [`MemoryStore`](semel_core::store::memory::MemoryStore)), network file systems (reported by `check`)
 //! and wake-ups across processes: a waiter in another process polls.
 
+#[cfg(feature = "ids")]
 mod business;
+mod clock;
 mod failure;
+mod file_lock;
 mod group;
+#[cfg(feature = "ids")]
 mod idmap;
 mod inspect;
 mod outbox;
@@ -21,9 +25,7 @@ mod readers;
 mod schema;
 mod settings;
 mod statements;
-mod tick;
 mod transaction;
-mod turnstile;
 mod watermark;
 mod writer;
 
@@ -42,13 +44,14 @@ use semel_core::store::{
 use sqlx::sqlite::SqliteConnection;
 use tokio::sync::oneshot;
 
+#[cfg(feature = "ids")]
 pub use self::business::SqliteTable;
+use self::clock::StoreClock;
 use self::queue::{Answer, Refused, Step, Ticket};
 use self::readers::Readers;
 pub use self::schema::{MIGRATIONS, print};
 pub use self::settings::{Builder, Synchronous};
 use self::statements::identity;
-use self::tick::Tick;
 pub use self::transaction::SqliteTransaction;
 use self::writer::Shared;
 
@@ -77,7 +80,7 @@ pub struct SqliteStore(Arc<Inner>);
 struct Inner {
     shared: Arc<Shared>,
     readers: Readers,
-    hatch: outbox::Hatch,
+    outbox_state: outbox::OutboxState,
     settings: Builder,
     ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -133,8 +136,8 @@ impl SqliteStore {
     }
 
     async fn start(settings: Builder) -> Result<Self> {
-        let tick = Tick::new(settings.clock.clone(), &settings.path);
-        let shared = Arc::new(Shared::new(tick, &settings.path));
+        let clock = StoreClock::new(settings.clock.clone(), &settings.path);
+        let shared = Arc::new(Shared::new(clock, &settings.path));
         let (ended, reading) = if settings.read_only {
             shared.queue.close();
             (None, schema::open_to_read(&settings).await?)
@@ -143,8 +146,8 @@ impl SqliteStore {
             (Some(ended), settings.reading())
         };
         let readers = Readers::new(reading, settings.readers);
-        let (hatch, ended) = (outbox::Hatch::default(), Mutex::new(ended));
-        Ok(Self(Arc::new(Inner { shared, readers, hatch, settings, ended })))
+        let (outbox_state, ended) = (outbox::OutboxState::default(), Mutex::new(ended));
+        Ok(Self(Arc::new(Inner { shared, readers, outbox_state, settings, ended })))
     }
 
     /// Serves who waits, refuses who comes, and closes the file. Clones are closed with it.
@@ -213,7 +216,7 @@ impl SqliteStore {
 
     async fn look(&self, key: &Key, operation: &'static str) -> Result<Option<Peeked>> {
         // The clock before the record: what is read may be newer than `now`, never older.
-        let now = self.0.shared.tick.now();
+        let now = self.0.shared.clock.now();
         let mut reader = self.0.readers.reader(operation).await?;
         let query = sqlx::query(statements::PEEK).bind(identity(key).to_vec());
         match query.fetch_optional(reader.connection()).await {
@@ -439,7 +442,7 @@ impl TransactionalStore for SqliteStore {
 
 impl SqliteStore {
     async fn join(&self, connection: &mut SqliteConnection, step: &Step) -> Result<Answer> {
-        let Shared { texts, tick, .. } = &*self.0.shared;
-        group::join(connection, texts, tick, step).await
+        let Shared { texts, clock, .. } = &*self.0.shared;
+        group::join(connection, texts, clock, step).await
     }
 }

@@ -22,6 +22,7 @@ use semel_sql::sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use semel_sql::sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Row};
 use semel_testkit::Fixture;
 
+#[cfg(feature = "ids")]
 #[path = "sqlite/business.rs"]
 mod business;
 #[cfg(target_os = "linux")]
@@ -31,6 +32,7 @@ mod disks;
 mod effects;
 #[path = "sqlite/files.rs"]
 mod files;
+#[cfg(feature = "ids")]
 #[path = "sqlite/idmap.rs"]
 mod idmap;
 #[path = "sqlite/outbox.rs"]

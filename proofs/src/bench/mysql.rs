@@ -87,7 +87,7 @@ impl Database {
 
     async fn store(&self, lanes: Option<usize>) -> Result<MySqlStore, Trouble> {
         let builder = MySqlStore::builder(&self.url);
-        let builder = lanes.map_or(builder.clone(), |lanes| builder.lanes(lanes));
+        let builder = lanes.map_or(builder.clone(), |lanes| builder.connections(lanes));
         let store = builder.connect().await?;
         store.migrate().await?;
         Ok(store)

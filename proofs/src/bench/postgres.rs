@@ -51,7 +51,7 @@ impl Database {
 
     async fn store(&self, lanes: Option<usize>) -> Result<PgStore, Trouble> {
         let options = PgOptions::with(self.options.clone());
-        let options = lanes.map_or(options.clone(), |lanes| options.lanes(lanes));
+        let options = lanes.map_or(options.clone(), |lanes| options.connections(lanes));
         let store = options.connect().await?;
         store.migrate().await?;
         Ok(store)

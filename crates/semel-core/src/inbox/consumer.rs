@@ -73,7 +73,7 @@ impl<S: Inspect, B: Source> Consumer<S, B> {
         let work = Arc::new(Work {
             group: self.group,
             source: self.source,
-            lanes: Lanes::default(),
+            partitions: Partitions::default(),
             room: Arc::new(Semaphore::new(self.at_once)),
             tasks: consuming.tasks.clone(),
         });
@@ -87,7 +87,7 @@ impl<S: Inspect, B: Source> Consumer<S, B> {
 struct Work<S: Store, B: Source> {
     group: Group<S>,
     source: Arc<B>,
-    lanes: Lanes,
+    partitions: Partitions,
     room: Arc<Semaphore>,
     tasks: TaskTracker,
 }
@@ -153,15 +153,15 @@ impl<S: Store, B: Source> Work<S, B> {
         }
     }
 
-    /// Handles an event after the ones of its lane that came before it.
+    /// Handles an event after the ones of its partition that came before it.
     async fn in_turn(&self, event: &Arc<Event>, care: Care) -> BrokerReply {
         let ordered = Partition::of(event).filter(|_| self.group.is_ordered());
-        let Some(lane) = ordered else { return self.group.receive_with(event, care).await };
-        let turn = self.lanes.of(lane);
+        let Some(partition) = ordered else { return self.group.receive_with(event, care).await };
+        let turn = self.partitions.of(partition);
         let held = turn.lock().await;
         let answer = self.group.receive_with(event, care).await;
         drop(held);
-        self.lanes.leave(lane, turn);
+        self.partitions.leave(partition, turn);
         answer
     }
 }
@@ -182,21 +182,21 @@ async fn while_kept<T>(message: &impl Message, work: impl Future<Output = T>) ->
     }
 }
 
-/// Whose turn it is in each lane that has somebody.
+/// Whose turn it is in each partition that has somebody.
 #[derive(Default)]
-struct Lanes(Mutex<HashMap<Partition, Arc<Turn<()>>>>);
+struct Partitions(Mutex<HashMap<Partition, Arc<Turn<()>>>>);
 
-impl Lanes {
-    fn of(&self, lane: Partition) -> Arc<Turn<()>> {
-        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(lanes.entry(lane).or_default())
+impl Partitions {
+    fn of(&self, partition: Partition) -> Arc<Turn<()>> {
+        let mut partitions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(partitions.entry(partition).or_default())
     }
 
-    fn leave(&self, lane: Partition, turn: Arc<Turn<()>>) {
-        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn leave(&self, partition: Partition, turn: Arc<Turn<()>>) {
+        let mut partitions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Ours and the map's: nobody waits.
         if Arc::strong_count(&turn) == 2 {
-            lanes.remove(&lane);
+            partitions.remove(&partition);
         }
     }
 }

@@ -185,7 +185,7 @@ impl<S: Store> Group<S> {
 
     /// Events about one aggregate are handled in their order: one that failed is the broker's again
     /// until it is handled or dead, and nothing overtakes it. Needs a source that brings the events
-    /// of a lane one after another.
+    /// of a partition one after another.
     #[must_use]
     pub fn ordered(mut self) -> Self {
         self.ordered = true;

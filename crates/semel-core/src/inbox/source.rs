@@ -10,7 +10,7 @@ use crate::event::{Event, Unreadable};
 
 /// Brings the messages of one consumer group. It connects, and connects again, by itself.
 ///
-/// Whether messages of one lane come one after another (the next only when the last was answered
+/// Whether messages of one partition come one after another (the next only when the last was answered
 /// with an ack) is the source's own setting; an [ordered](super::Group::ordered) group needs it.
 pub trait Source: Send + Sync + 'static {
     /// What it brings.
@@ -23,7 +23,7 @@ pub trait Source: Send + Sync + 'static {
     /// The broker is away. The caller rests a while and asks again.
     fn next(&self) -> impl Future<Output = Result<Self::Message, SourceError>> + Send;
 
-    /// Whether messages of one lane come one after another: the next when the last was acked.
+    /// Whether messages of one partition come one after another: the next when the last was acked.
     fn is_ordered(&self) -> bool;
 }
 

@@ -40,8 +40,8 @@ struct Kept {
     status: Status,
     attempts: u32,
     token: Option<AttemptId>,
-    /// What holds the lane up; `None` once it does not.
-    lane: Option<Partition>,
+    /// What holds the partition up; `None` once it does not.
+    partition: Option<Partition>,
     error: Option<ErrorText>,
     created_at: Timestamp,
     due_at: Option<Timestamp>,
@@ -75,7 +75,7 @@ impl Rows {
             status: Status::Pending,
             attempts: 0,
             token: None,
-            lane: Partition::of(envelope),
+            partition: Partition::of(envelope),
             error: None,
             created_at: now,
             due_at: Some(now),
@@ -87,14 +87,14 @@ impl Rows {
     /// The rows to lease: either one that lapsed, or due ones that were not leased.
     fn choose(&self, ask: Ask, now: Timestamp) -> Vec<u64> {
         let mut seen: HashSet<Partition> = HashSet::new();
-        // How long the lanes are due that this claim may go on with.
+        // How long the partitions are due that this claim may go on with.
         let mut open: HashMap<Partition, Timestamp> = HashMap::new();
         let mut chosen: Vec<(Timestamp, u64)> = Vec::new();
         let mut lapsed: Option<(Timestamp, u64)> = None;
         for (sequence, row) in &self.by_sequence {
             let due = row.due_at.filter(|at| *at <= now);
-            let head = row.lane.is_none_or(|lane| !seen.contains(&lane));
-            let before = row.lane.and_then(|lane| open.remove(&lane));
+            let head = row.partition.is_none_or(|partition| !seen.contains(&partition));
+            let before = row.partition.and_then(|partition| open.remove(&partition));
             match (due, row.status) {
                 (Some(at), Status::Leased) if head => {
                     lapsed = lapsed.into_iter().chain([(at, *sequence)]).min();
@@ -102,12 +102,12 @@ impl Rows {
                 (Some(at), Status::Pending | Status::Failed) if head || before.is_some() => {
                     // What follows is not due before what it follows, so that it stays behind it.
                     let at = before.map_or(at, |before| before.max(at));
-                    open.extend(row.lane.map(|lane| (lane, at)));
+                    open.extend(row.partition.map(|partition| (partition, at)));
                     chosen.push((at, *sequence));
                 }
                 _ => {}
             }
-            seen.extend(row.lane);
+            seen.extend(row.partition);
         }
         chosen.sort_unstable();
         // What lapsed is taken alone, when its turn has come.
@@ -139,17 +139,17 @@ impl Kept {
         match disposition {
             Disposition::Published => {
                 self.status = Status::Published;
-                (self.due_at, self.lane, self.settled_at) = (None, None, Some(now));
+                (self.due_at, self.partition, self.settled_at) = (None, None, Some(now));
             }
             Disposition::Retry { after, error } => {
                 self.status = Status::Failed;
                 self.due_at = Some(now.after(*after));
                 self.error = Some(error.clone());
             }
-            Disposition::Dead { error, holds_lane } => {
+            Disposition::Dead { error, holds_partition } => {
                 self.status = Status::Dead;
                 self.due_at = None;
-                self.lane = self.lane.filter(|_| *holds_lane);
+                self.partition = self.partition.filter(|_| *holds_partition);
                 self.error = Some(error.clone());
             }
             Disposition::Untried => {
@@ -172,11 +172,11 @@ impl Kept {
             Verb::Redrive | Verb::Republish => {
                 (self.status, self.attempts) = (Status::Pending, 0);
                 (self.due_at, self.settled_at) = (Some(now), None);
-                self.lane = Partition::of(&self.envelope);
+                self.partition = Partition::of(&self.envelope);
             }
             Verb::Discard { reason } => {
                 self.status = Status::Discarded;
-                (self.due_at, self.lane, self.settled_at) = (None, None, Some(now));
+                (self.due_at, self.partition, self.settled_at) = (None, None, Some(now));
                 self.error = Some(ErrorText::new(reason));
             }
         }

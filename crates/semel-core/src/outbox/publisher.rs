@@ -36,7 +36,7 @@ pub enum PublishError {
     #[error("the broker did not take the event: {0}")]
     Failed(String),
     /// This event is not to be tried for a while, which is nobody's fault: whoever is to take it has
-    /// asked for it later. Not counted, however often it is said; its lane waits.
+    /// asked for it later. Not counted, however often it is said; its partition waits.
     #[error("the event was put off: {reason}")]
     Later {
         /// Come again after this.
@@ -46,7 +46,7 @@ pub enum PublishError {
     },
     /// The broker has no route for this event yet: no queue is bound, the stream lacks its subject, the
     /// user may not write there. That is a broker which is not set up, as before its first consumer
-    /// starts, and not an event that is wrong: it is not counted, its lane waits, others go on.
+    /// starts, and not an event that is wrong: it is not counted, its partition waits, others go on.
     #[error("the broker has no route for the event: {0}")]
     Unrouted(String),
     /// This event will never be taken as it is: too large, no handler.

@@ -1,7 +1,7 @@
 //! The relay: carries rows from the outbox to a broker, and decides what becomes of each.
 //!
 //! Several relays share the work by leases. A row that no broker will ever take is buried with its
-//! reason and stops nobody; a broker that is away costs no row a try. Within a lane nothing is
+//! reason and stops nobody; a broker that is away costs no row a try. Within a partition nothing is
 //! published before its predecessor was confirmed.
 
 mod pass;
@@ -62,10 +62,10 @@ struct Settings {
     batch: u32,
     batch_bytes: u64,
     lease: Duration,
-    lanes: usize,
+    concurrency: usize,
     max_attempts: u32,
     backoff: OnFailure,
-    dead_hold_lane: bool,
+    dead_hold_partition: bool,
     idle: (Duration, Duration),
     keep: Duration,
     clean_every: Duration,
@@ -103,7 +103,7 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
 
     /// Batches under way at once. Default 2: one is claimed or marked while the other is published.
     pub fn at_once(mut self, batches: usize) -> Self {
-        self.settings.lanes = batches.clamp(1, 64);
+        self.settings.concurrency = batches.clamp(1, 64);
         self
     }
 
@@ -119,10 +119,10 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
         self
     }
 
-    /// Whether the later events of a lane wait behind a dead one until somebody has dealt with it.
+    /// Whether the later events of a partition wait behind a dead one until somebody has dealt with it.
     /// Default: they go on.
-    pub fn dead_hold_their_lane(mut self, hold: bool) -> Self {
-        self.settings.dead_hold_lane = hold;
+    pub fn dead_hold_their_partition(mut self, hold: bool) -> Self {
+        self.settings.dead_hold_partition = hold;
         self
     }
 
@@ -174,10 +174,10 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
             batch: 100,
             batch_bytes: Ask::BYTES,
             lease: Ask::LEASE,
-            lanes: 2,
+            concurrency: 2,
             max_attempts: 20,
             backoff: OnFailure::backoff(),
-            dead_hold_lane: false,
+            dead_hold_partition: false,
             idle: (Duration::from_millis(10), Duration::from_millis(500)),
             keep: Duration::from_secs(7 * 24 * 60 * 60),
             clean_every: Duration::from_secs(60),
@@ -228,7 +228,7 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
             tasks: TaskTracker::new(),
             standing: Arc::default(),
         };
-        for _ in 0..self.0.settings.lanes {
+        for _ in 0..self.0.settings.concurrency {
             let (inner, relaying) = (Arc::clone(&self.0), relaying.clone());
             relaying.tasks.clone().spawn(async move { inner.relay(relaying).await });
         }

@@ -16,7 +16,7 @@ async fn every_change_has_an_actor_and_a_reason(ground: Ground) {
     let ledger = place.ledger();
     let events = orders(&place, 2).await;
     let error = semel_core::ErrorText::new("no");
-    relayed(&place, semel_core::outbox::Disposition::Dead { error, holds_lane: false }).await;
+    relayed(&place, semel_core::outbox::Disposition::Dead { error, holds_partition: false }).await;
     handled(&place, "NOTIFY", events[0], false).await;
     handled(&place, "BILLING", events[0], false).await;
     for id in ["a", "b", "c"] {
@@ -70,7 +70,7 @@ async fn without_its_first_line_nothing_is_changed() {
     let place = ground.place().await;
     let event = orders(&place, 1).await[0].to_string();
     let error = semel_core::ErrorText::new("no");
-    relayed(&place, semel_core::outbox::Disposition::Dead { error, holds_lane: false }).await;
+    relayed(&place, semel_core::outbox::Disposition::Dead { error, holds_partition: false }).await;
     handled(&place, "NOTIFY", event.parse().unwrap(), false).await;
     ended(&place.ledger(), &key("PAY", "a"), dead("no")).await;
     ended(&place.ledger(), &key("PAY", "old"), succeeded("1", "r", std::time::Duration::ZERO))

@@ -39,7 +39,7 @@ async fn events_that_were_given_up_are_a_warning() {
     let place = ground.place().await;
     orders(&place, 2).await;
     let error = semel_core::ErrorText::new("no");
-    relayed(&place, semel_core::outbox::Disposition::Dead { error, holds_lane: false }).await;
+    relayed(&place, semel_core::outbox::Disposition::Dead { error, holds_partition: false }).await;
     place.close().await;
     let said = ground.json(&["doctor"]);
     assert!(codes(&said).contains(&"outbox-dead"), "{said}");

@@ -7,7 +7,7 @@ use crate::ground::{Ground, audited, on, sql};
 use crate::seeds::{orders, relayed};
 
 fn dead() -> Disposition {
-    Disposition::Dead { error: ErrorText::new("refused: too large"), holds_lane: false }
+    Disposition::Dead { error: ErrorText::new("refused: too large"), holds_partition: false }
 }
 
 /// Status, list, redrive and discard, by id and by filter.
@@ -131,7 +131,7 @@ async fn a_count_that_stopped_says_at_least(ground: Ground) {
     orders(&place, 1).await;
     relayed(&place, dead()).await;
     let same = "aggregatetype, aggregateid, type, source, content_type, headers, occurred_at, \
-                status, attempts, due_at, lane, token, error, created_at, published_at, payload";
+                status, attempts, due_at, partition_key, token, error, created_at, published_at, payload";
     let copies = format!(
         "INSERT INTO semel_outbox (id, tenant, {same}) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL \
          SELECT i + 1 FROM n WHERE i < 100000) SELECT id, 't' || i, {same} FROM semel_outbox, n"

@@ -286,7 +286,8 @@ async fn a_failure_prints_no_half_document() {
 async fn a_dry_run_changes_nothing(ground: Ground) {
     let place = ground.place().await;
     let events = orders(&place, 2).await;
-    relayed(&place, Disposition::Dead { error: ErrorText::new("no"), holds_lane: false }).await;
+    relayed(&place, Disposition::Dead { error: ErrorText::new("no"), holds_partition: false })
+        .await;
     handled(&place, "NOTIFY", events[0], false).await;
     let ledger = place.ledger();
     ended(&ledger, &key("PAY", "old"), succeeded("1", "r", Duration::ZERO)).await;

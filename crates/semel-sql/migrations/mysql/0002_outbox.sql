@@ -10,8 +10,8 @@
 -- be claimed: the next try, or the end of the lease; token is the lease, the condition of every mark.
 -- rest_us is how long the lease or the backoff is: no row waits for longer, whatever a clock said.
 -- What is null is in nobody's way: due_at is null once nobody is to claim the row (published, dead,
--- discarded), lane is null once the row keeps no other of its lane waiting. published_at is when the row
--- was settled, by a broker or by an operator who discarded it: what cleaning goes by. dead is generated,
+-- discarded), partition_key is null once the row keeps no other of its partition waiting. published_at is when
+-- the row was settled, by a broker or by an operator who discarded it: what cleaning goes by. dead is generated,
 -- so that no statement can forget it.
 CREATE TABLE IF NOT EXISTS semel_outbox (
     sequence      BIGINT         NOT NULL AUTO_INCREMENT,
@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS semel_outbox (
     attempts      BIGINT         NOT NULL,
     due_at        BIGINT         NULL,
     rest_us       BIGINT         NOT NULL DEFAULT 0,
-    lane          BINARY(16)     NULL,
+    partition_key BINARY(16)     NULL,
     token         BINARY(16)     NULL,
     error         VARCHAR(1024)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
     created_at    BIGINT         NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS semel_outbox (
     PRIMARY KEY (sequence),
     UNIQUE KEY semel_outbox_event (id, tenant),
     KEY semel_outbox_due (due_at, sequence),
-    KEY semel_outbox_lane (lane, sequence),
+    KEY semel_outbox_partition (partition_key, sequence),
     KEY semel_outbox_published (published_at),
     KEY semel_outbox_dead (dead, sequence)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;

@@ -9,8 +9,8 @@
 -- be claimed: the next try, or the end of the lease; token is the lease, the condition of every mark.
 -- rest_us is how long the lease or the backoff is: no row waits for longer, whatever a clock said.
 -- What is NULL is in nobody's way: due_at is NULL once nobody is to claim the row (published, dead,
--- discarded), lane is NULL once the row keeps no other of its lane waiting. published_at is when the row
--- was settled, by a broker or by an operator who discarded it: what cleaning goes by.
+-- discarded), partition_key is NULL once the row keeps no other of its partition waiting. published_at is when
+-- the row was settled, by a broker or by an operator who discarded it: what cleaning goes by.
 CREATE TABLE semel_outbox (
     sequence      INTEGER PRIMARY KEY AUTOINCREMENT,
     id            TEXT    NOT NULL,
@@ -26,7 +26,7 @@ CREATE TABLE semel_outbox (
     attempts      INTEGER NOT NULL,
     due_at        INTEGER,
     rest_us       INTEGER NOT NULL DEFAULT 0,
-    lane          BLOB,
+    partition_key BLOB,
     token         BLOB,
     error         TEXT,
     created_at    INTEGER NOT NULL,
@@ -39,8 +39,8 @@ CREATE UNIQUE INDEX semel_outbox_event ON semel_outbox (id, tenant);
 -- Claims walk this one in order, so that it matters to nobody how much was published.
 CREATE INDEX semel_outbox_due ON semel_outbox (due_at, sequence) WHERE due_at IS NOT NULL;
 
--- "Does anything of its lane come before it?"
-CREATE INDEX semel_outbox_lane ON semel_outbox (lane, sequence) WHERE lane IS NOT NULL;
+-- "Does anything of its partition come before it?"
+CREATE INDEX semel_outbox_partition ON semel_outbox (partition_key, sequence) WHERE partition_key IS NOT NULL;
 
 CREATE INDEX semel_outbox_published ON semel_outbox (published_at) WHERE published_at IS NOT NULL;
 

@@ -1,4 +1,4 @@
-//! The ledger on a lane: steps that travel together, each with an answer of its own.
+//! The ledger's batches: steps that share a statement, each with an answer of its own.
 //!
 //! A batch may take several statements, and each of them commits by itself. So an error belongs to
 //! the steps of the statement that met it: what was answered before stands, and what was not sent
@@ -18,8 +18,8 @@ use super::columns::identity;
 use super::ledger::{Ledger, PAUSES, existing, failed, select, silent, take};
 use super::many::{groups, retry_payloadled};
 use super::session::{Idle, deadlock, held, is_lost, number};
+use crate::batcher::{Dialect, SettleRequest};
 use crate::error::{Stage, again, timed_out};
-use crate::lanes::{Dialect, SettleRequest};
 
 /// How often a statement of ours that lost a deadlock is sent again before its caller learns of it.
 const DEADLOCKS: usize = 5;
@@ -28,7 +28,7 @@ const DEADLOCKS: usize = 5;
 const BYTES: usize = 1 << 20;
 
 impl Ledger {
-    /// When a batch that starts now must have its answers: a little before the lane gives up on the
+    /// When a batch that starts now must have its answers: a little before the batcher gives up on the
     /// whole of it, or those that were served would be told that nobody knows.
     fn deadline(&self) -> Instant {
         Instant::now() + self.limit / 10 * 9
@@ -39,7 +39,7 @@ impl Ledger {
         BYTES.min(self.server.packet / 4)
     }
 
-    /// The lane's connection, which is put back after a clean use only.
+    /// The batcher's connection, which is put back after a clean use only.
     async fn taken(
         &self,
         slot: &mut Option<Idle>,

@@ -1,7 +1,7 @@
-//! Binding to and reading from the columns of `semel_record`, as this protocol carries them.
+//! Binds and reads the columns of `semel_record`, as this protocol carries them.
 //!
-//! Text travels as bytes in both directions, so that no character set of a session touches it. What
-//! the columns mean is `crate::row`'s business.
+//! Text travels as bytes in both directions, so that no character set of a session changes it. What the
+//! columns mean is in `crate::row`.
 
 use semel_core::clock::Timestamp;
 use semel_core::key::Key;
@@ -11,12 +11,11 @@ use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::query::Query;
 use sqlx::{MySql, Row};
 
-use crate::error::corrupt;
-use crate::row::{DraftRow, Raw, RawKey, outlined, undecodable};
+use crate::row::{Cell, DraftRow, Raw, RawKey, cells, outlined, undecodable};
 
 pub(crate) type Bound<'q> = Query<'q, MySql, MySqlArguments>;
 
-/// A row that begins with digest and clock, as all our reads do.
+/// A record as it was read, with its digest and the server's clock.
 pub(crate) struct Found {
     pub(crate) digest: Vec<u8>,
     pub(crate) now: Timestamp,
@@ -24,14 +23,16 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Reads the columns of [`super::statement::READ`].
+    /// Reads the columns of [`super::statement::read`].
     pub(crate) fn read(row: &MySqlRow, operation: &'static str) -> Result<Self> {
-        let reader = Reader { row, operation };
-        Ok(Self {
-            digest: reader.get(0)?,
-            now: Timestamp::from_micros(reader.get(1)?),
-            raw: reader.raw(2)?,
-        })
+        let read = || -> sqlx::Result<Self> {
+            Ok(Self {
+                digest: row.try_get("digest")?,
+                now: Timestamp::from_micros(row.try_get("us")?),
+                raw: Raw::read(row)?,
+            })
+        };
+        read().map_err(|error| undecodable(operation, error))
     }
 
     pub(crate) fn peeked(self, operation: &'static str) -> Result<Peeked> {
@@ -39,85 +40,41 @@ impl Found {
     }
 }
 
-/// Reads the key columns that follow those of [`Found`].
-fn read_key(row: &MySqlRow, digest: Vec<u8>, operation: &'static str) -> Result<RawKey> {
-    let reader = Reader { row, operation };
-    Ok(RawKey {
-        digest,
-        kind: reader.get(23)?,
-        tenant: reader.text(24, "tenant")?,
-        scope: reader.text(25, "scope")?,
-        principal: reader.get(26)?,
-        id: reader.text(27, "id")?,
-    })
-}
-
-/// The record and key in a row of [`super::statement::read_with_key`].
+/// Reads the record and key in a row of [`super::statement::read_with_key`].
 pub(crate) fn read_entry(row: &MySqlRow, operation: &'static str) -> Result<Entry> {
-    let found = Found::read(row, operation)?;
-    read_key(row, found.digest, operation)?.entry(found.raw, operation)
+    let key = RawKey::read(row).map_err(|error| undecodable(operation, error))?;
+    key.entry(Found::read(row, operation)?.raw, operation)
 }
 
-/// The record and key in a row of [`super::statement::outline`].
+/// Reads the record and key in a row of [`super::statement::outline`].
 pub(crate) fn read_outline(row: &MySqlRow, operation: &'static str) -> Result<Listed> {
-    let size = Reader { row, operation }.get(28)?;
+    let size = row.try_get("body_size").map_err(|error| undecodable(operation, error))?;
     Ok(outlined(read_entry(row, operation)?, size))
 }
 
-/// The digest in a row of either.
+/// Returns the digest in a row of either.
 pub(crate) fn read_digest(row: &MySqlRow) -> Vec<u8> {
-    row.try_get(0).unwrap_or_default()
+    row.try_get("digest").unwrap_or_default()
 }
 
-struct Reader<'r> {
-    row: &'r MySqlRow,
-    operation: &'static str,
+cells!(MySqlRow: i16, i32, i64, Vec<u8>, Option<i64>, Option<Vec<u8>>);
+
+impl Cell<MySqlRow> for String {
+    fn read(row: &MySqlRow, column: &'static str) -> sqlx::Result<Self> {
+        text(row.try_get(column)?, column)
+    }
 }
 
-impl Reader<'_> {
-    fn get<'r, T>(&'r self, index: usize) -> Result<T>
-    where
-        T: sqlx::Decode<'r, MySql> + sqlx::Type<MySql>,
-    {
-        self.row.try_get(index).map_err(|error| undecodable(self.operation, error))
+impl Cell<MySqlRow> for Option<String> {
+    fn read(row: &MySqlRow, column: &'static str) -> sqlx::Result<Self> {
+        let bytes: Option<Vec<u8>> = row.try_get(column)?;
+        bytes.map(|bytes| text(bytes, column)).transpose()
     }
+}
 
-    fn text(&self, index: usize, column: &'static str) -> Result<String> {
-        String::from_utf8(self.get(index)?).map_err(|_| corrupt(self.operation, column))
-    }
-
-    fn maybe_text(&self, index: usize, column: &'static str) -> Result<Option<String>> {
-        let bytes: Option<Vec<u8>> = self.get(index)?;
-        let text = |bytes| String::from_utf8(bytes).map_err(|_| corrupt(self.operation, column));
-        bytes.map(text).transpose()
-    }
-
-    fn raw(&self, first: usize) -> Result<Raw> {
-        let at = |offset: usize| first + offset;
-        Ok(Raw {
-            number: self.get(at(0))?,
-            fingerprint: self.get(at(1))?,
-            state: self.get(at(2))?,
-            operation_id: self.get(at(3))?,
-            attempt_id: self.get(at(4))?,
-            attempt: self.get(at(5))?,
-            fence: self.get(at(6))?,
-            owner: self.text(at(7), "owner")?,
-            lease_until: self.get(at(8))?,
-            retry_at: self.get(at(9))?,
-            on_crash: self.get(at(10))?,
-            keep_us: self.get(at(11))?,
-            body: self.get(at(12))?,
-            content_type: self.maybe_text(at(13), "content_type")?,
-            reference: self.maybe_text(at(14), "reference")?,
-            omitted_bytes: self.get(at(15))?,
-            error: self.maybe_text(at(16), "error")?,
-            created_at: self.get(at(17))?,
-            updated_at: self.get(at(18))?,
-            completed_at: self.get(at(19))?,
-            expires_at: self.get(at(20))?,
-        })
-    }
+fn text(bytes: Vec<u8>, column: &'static str) -> sqlx::Result<String> {
+    String::from_utf8(bytes)
+        .map_err(|error| sqlx::Error::ColumnDecode { index: column.into(), source: error.into() })
 }
 
 /// Binds one row of an insert, in the order of [`super::statement::insert`].

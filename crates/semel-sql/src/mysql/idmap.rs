@@ -55,11 +55,11 @@ impl IdMap for MySqlStore {
 
     async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
         let rounds = Rounds::of(bindings, Twins::Follow);
-        let mut seat = self.seat(&self.desk, "insert").await?;
+        let mut session = self.lookups.get("insert").await?;
         loop {
             let writing =
                 async |connection: &mut MySqlConnection| put_all(connection, &rounds).await;
-            if let Some(told) = seat.settled(writing).await? {
+            if let Some(told) = session.settled(writing).await? {
                 return Ok(rounds.answers(told));
             }
         }
@@ -71,14 +71,14 @@ impl IdMap for MySqlStore {
         kind: ResourceType,
         publics: &[PublicId],
     ) -> Result<Vec<MapRow>> {
-        let mut seat = self.seat(&self.desk, "find").await?;
+        let mut session = self.lookups.get("find").await?;
         let mut found = Vec::with_capacity(publics.len());
         for publics in publics.chunks(LIST) {
             let rows = loop {
                 let reading = async |connection: &mut MySqlConnection| {
                     find(connection, tenant, kind, publics).await
                 };
-                if let Some(rows) = seat.read(reading).await? {
+                if let Some(rows) = session.read(reading).await? {
                     break rows;
                 }
             };
@@ -111,11 +111,11 @@ impl IdMap for MySqlStore {
 
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         let rounds = Rounds::of(bindings, Twins::Repeat);
-        let mut seat = self.seat(&self.desk, "overwrite").await?;
+        let mut session = self.lookups.get("overwrite").await?;
         loop {
             let writing =
                 async |connection: &mut MySqlConnection| overwrite(connection, &rounds).await;
-            if let Some(()) = seat.settled(writing).await? {
+            if let Some(()) = session.settled(writing).await? {
                 return Ok(());
             }
         }
@@ -131,10 +131,10 @@ impl IdMap for MySqlStore {
         rows.dedup();
         let texts = rows.iter().map(|row| [kind.name(), &row.tenant, &row.public].map(hex));
         let texts = serde_json::to_string(&texts.collect::<Vec<_>>()).expect("texts");
-        let mut seat = self.seat(&self.desk, "revoke").await?;
+        let mut session = self.lookups.get("revoke").await?;
         loop {
             let writing = async |connection: &mut MySqlConnection| unmake(connection, &texts).await;
-            if let Some(revoked) = seat.settled(writing).await? {
+            if let Some(revoked) = session.settled(writing).await? {
                 return Ok(u32::try_from(revoked).unwrap_or(u32::MAX));
             }
         }
@@ -148,12 +148,12 @@ impl IdMap for MySqlStore {
         limit: u32,
     ) -> Result<Vec<MapRow>> {
         let Some(window) = Window::of(tenant, after) else { return Ok(Vec::new()) };
-        let mut seat = self.seat(&self.desk, "list").await?;
+        let mut session = self.lookups.get("list").await?;
         let rows = loop {
             let reading = async |connection: &mut MySqlConnection| {
                 list(kind, window, limit).build().fetch_all(connection).await
             };
-            if let Some(rows) = seat.read(reading).await? {
+            if let Some(rows) = session.read(reading).await? {
                 break rows;
             }
         };

@@ -40,13 +40,11 @@ impl Inspect for MySqlStore {
         let (mut tally, mut after) = (Tally::default(), None);
         // One statement where an index narrows the search; else a window each, so that none is long.
         loop {
-            let mut turn = self.aside.take("tally").await?;
-            let part = part(&mut turn.connection, filter, after.as_ref());
-            let part = self.aside.bounded("tally", part).await;
-            if part.is_ok() {
-                turn.end();
-            }
-            let (counted, until) = part?;
+            let session = self.operators.get("tally").await?;
+            let part = async |connection: &mut MySqlConnection| {
+                part(connection, filter, after.as_ref()).await
+            };
+            let (counted, until) = session.operate(part).await?;
             tally = tally.and(counted);
             after = until.map(Cursor);
             if after.is_none() {
@@ -67,13 +65,11 @@ impl MySqlStore {
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Rows> {
-        let mut turn = self.aside.take("list").await?;
-        let work = rows(&mut turn.connection, columns, filter, after, limit);
-        let rows = self.aside.bounded("list", work).await;
-        if rows.is_ok() {
-            turn.end();
-        }
-        rows
+        let session = self.operators.get("list").await?;
+        let rows = async |connection: &mut MySqlConnection| {
+            rows(connection, columns, filter, after, limit).await
+        };
+        session.operate(rows).await
     }
 }
 

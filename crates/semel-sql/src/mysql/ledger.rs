@@ -321,7 +321,7 @@ pub(super) async fn select(
     let query = sqlx::query(AssertSqlSafe(text));
     let query = digests.iter().fold(query, |query, digest| query.bind(digest.to_vec()));
     let rows = query.fetch_all(connection).await?;
-    rows.iter().map(|row| Ok((row.try_get(0)?, Found::read(row, "read")))).collect()
+    rows.iter().map(|row| Ok((row.try_get("digest")?, Found::read(row, "read")))).collect()
 }
 
 fn is(found: &(Vec<u8>, Result<Found>), digest: &[u8; 32]) -> bool {

@@ -1,7 +1,7 @@
 //! Settlement and extending many claims in one statement, finding out which of them it met, and what may
 //! share a statement.
 //!
-//! Which steps come together is the lanes' business; what a single step is, `ledger`'s.
+//! Which steps come together is the batcher's business; what a single step is, `ledger`'s.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::columns::{Bound, Found};
 use super::ledger::{Ledger, failed, select, silent, take, unread};
 use super::session::{Flavour, deadlock, held};
 use super::statement::Inside;
-use crate::lanes::{BATCH, SettleRequest};
+use crate::batcher::{BATCH, SettleRequest};
 use crate::row::{Raw, SettlementRow, span};
 
 impl Ledger {

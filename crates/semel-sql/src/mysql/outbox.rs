@@ -10,6 +10,7 @@ mod operators;
 mod put_off;
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::claim::AttemptId;
@@ -25,29 +26,31 @@ use tokio::time::timeout;
 
 use super::MySqlStore;
 use super::columns::Bound;
-use super::ledger::failed;
-use super::seat::Seat;
-use super::session::{Idle, OVERHEAD, Server};
+use super::ledger::{Ledger, failed};
+use super::pool::{PooledSession, SessionPool};
+use super::session::{OVERHEAD, Server};
 use super::statement::{CLOCK, repeat};
 use crate::error::{Stage, timed_out};
-use crate::outbox::{Cursor, EventRow, Looked, Marks, Search, Seats, Stored, chunks};
+use crate::outbox::{Cursor, EventRow, Marks, Scanned, Search, Stored, chunks};
 
 /// Rows in one statement of an append. A power of two, as all smaller statements are: each size is
 /// prepared once.
 const CHUNK: usize = 32;
 /// Bytes in one such statement, where a server takes as many.
 const BYTES: usize = 4 << 20;
-/// What the outbox has of its own.
-#[derive(Debug)]
-pub(super) struct Hatch {
-    seats: Seats<Idle>,
+
+/// What the outbox has beside the ledger: sessions, wake-ups, and how far a test's claims have come.
+pub(super) struct OutboxSessions {
+    sessions: SessionPool,
     bell: Bell,
     cursor: Cursor,
 }
 
-impl Default for Hatch {
-    fn default() -> Self {
-        Self { seats: Seats::new(), bell: Bell::default(), cursor: Cursor::default() }
+impl OutboxSessions {
+    pub(super) fn new(ledger: &Arc<Ledger>, lifetime: Duration) -> Self {
+        // A claim or a mark takes a few milliseconds of a connection.
+        let sessions = SessionPool::new(ledger, 4, lifetime);
+        Self { sessions, bell: Bell::default(), cursor: Cursor::default() }
     }
 }
 
@@ -98,41 +101,41 @@ impl Outbox for MySqlStore {
 
     async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
         let mut search = Search::new(ask.limit);
-        let mut seat = self.seat(&self.hatch.seats, "claim").await?;
+        let mut session = self.outbox.sessions.get("claim").await?;
         let leased = loop {
-            let (token, after) = (AttemptId::generate(), self.hatch.cursor.after());
+            let (token, after) = (AttemptId::generate(), self.outbox.cursor.after());
             let claiming = async |connection: &mut MySqlConnection| {
                 claim::claim(connection, ask, token, after, search.window()).await
             };
-            let Some((leased, more)) = seat.settled(claiming).await? else { continue };
+            let Some((leased, more)) = session.settled(claiming).await? else { continue };
             if leased.is_empty() {
-                if more && search.goes_on(put_off(&mut seat, &search).await?) {
+                if more && search.goes_on(put_off(&mut session, &search).await?) {
                     continue;
                 }
             } else if more && leased.len() < ask.limit as usize {
                 // For the next claim. What was leased is the caller's, whatever comes of it.
-                if put_off(&mut seat, &search).await.is_err() {
+                if put_off(&mut session, &search).await.is_err() {
                     return Ok(leased);
                 }
             }
             break leased;
         };
         if search.gave_up() {
-            self.hatch.bell.ring();
+            self.outbox.bell.ring();
         }
-        self.hatch.cursor.passed(&leased);
+        self.outbox.cursor.passed(&leased);
         Ok(leased)
     }
 
     async fn mark(&self, marks: &[(Ticket, Disposition)]) -> Result<Vec<Marked>> {
         let marks = Marks::of(marks);
         let mut written = Vec::with_capacity(marks.rows.len());
-        let mut seat = self.seat(&self.hatch.seats, "mark").await?;
+        let mut session = self.outbox.sessions.get("mark").await?;
         for (part, rows) in marks.rows.chunks(mark::CHUNK).enumerate() {
             let held = loop {
                 let marking =
                     async |connection: &mut MySqlConnection| mark::mark(connection, rows).await;
-                if let Some(held) = seat.settled(marking).await? {
+                if let Some(held) = session.settled(marking).await? {
                     break held;
                 }
             };
@@ -142,9 +145,9 @@ impl Outbox for MySqlStore {
     }
 
     async fn backlog(&self) -> Result<Backlog> {
-        let mut seat = self.seat(&self.hatch.seats, "backlog").await?;
+        let mut session = self.outbox.sessions.get("backlog").await?;
         let backlog = loop {
-            if let Some(backlog) = seat.read(operators::backlog).await? {
+            if let Some(backlog) = session.read(operators::backlog).await? {
                 break backlog;
             }
         };
@@ -157,19 +160,20 @@ impl Outbox for MySqlStore {
         after: Option<u64>,
         limit: u32,
     ) -> Result<Vec<Row>> {
-        let mut turn = self.aside.take("list").await?;
-        let work = operators::list(&mut turn.connection, selection, after, limit);
-        let rows = self.aside.bounded("list", work).await?;
-        turn.end();
+        let session = self.operators.get("list").await?;
+        let list = async |connection: &mut MySqlConnection| {
+            operators::list(connection, selection, after, limit).await
+        };
+        let rows = session.operate(list).await?;
         rows.into_iter().map(crate::outbox::Listed::row).collect()
     }
 
     async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
-        let mut turn = self.aside.take("count").await?;
-        let work = operators::count(&mut turn.connection, selection, verb);
-        let count = self.aside.bounded("count", work).await?;
-        turn.end();
-        Ok(count)
+        let session = self.operators.get("count").await?;
+        let count = async |connection: &mut MySqlConnection| {
+            operators::count(connection, selection, verb).await
+        };
+        session.operate(count).await
     }
 
     async fn apply(
@@ -179,26 +183,26 @@ impl Outbox for MySqlStore {
         after: Option<u64>,
         limit: u32,
     ) -> Result<Applied> {
-        let mut seat = self.seat(&self.hatch.seats, "apply").await?;
+        let mut session = self.outbox.sessions.get("apply").await?;
         let applied = loop {
             let applying = async |connection: &mut MySqlConnection| {
                 operators::apply(connection, selection, verb, after, limit).await
             };
-            if let Some(applied) = seat.settled(applying).await? {
+            if let Some(applied) = session.settled(applying).await? {
                 break applied;
             }
         };
-        self.hatch.bell.ring();
+        self.outbox.bell.ring();
         Ok(applied)
     }
 
     async fn clean(&self, keep: Duration, limit: u32) -> Result<Cleaned> {
-        let mut seat = self.seat(&self.hatch.seats, "clean").await?;
+        let mut session = self.outbox.sessions.get("clean").await?;
         let cleaned = loop {
             let cleaning = async |connection: &mut MySqlConnection| {
                 operators::clean(connection, keep, limit).await
             };
-            if let Some(cleaned) = seat.settled(cleaning).await? {
+            if let Some(cleaned) = session.settled(cleaning).await? {
                 break cleaned;
             }
         };
@@ -206,18 +210,18 @@ impl Outbox for MySqlStore {
     }
 
     fn bell(&self) -> &Bell {
-        &self.hatch.bell
+        &self.outbox.bell
     }
 }
 
-/// Puts off what waits behind others of its lane, in what is due first.
-async fn put_off(seat: &mut Seat<'_>, search: &Search) -> Result<Looked> {
+/// Puts off what waits behind others of its partition, in what is due first.
+async fn put_off(session: &mut PooledSession<'_>, search: &Search) -> Result<Scanned> {
     loop {
         let putting = async |connection: &mut MySqlConnection| {
             put_off::put_off(connection, search.step(), search.window()).await
         };
-        if let Some(looked) = seat.settled(putting).await? {
-            return Ok(looked);
+        if let Some(scanned) = session.settled(putting).await? {
+            return Ok(scanned);
         }
     }
 }
@@ -228,7 +232,7 @@ fn append<'q>(rows: &'q [EventRow<'q>]) -> Bound<'q> {
     let row = format!("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, {CLOCK}, ?, {CLOCK})");
     let text = format!(
         "INSERT INTO semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, \
-         content_type, headers, occurred_at, status, attempts, due_at, lane, created_at) VALUES {} \
+         content_type, headers, occurred_at, status, attempts, due_at, partition_key, created_at) VALUES {} \
          ON DUPLICATE KEY UPDATE created_at = created_at",
         repeat(&row, rows.len(), ", ")
     );
@@ -245,7 +249,7 @@ fn append<'q>(rows: &'q [EventRow<'q>]) -> Bound<'q> {
             .bind(row.content_type.as_bytes())
             .bind(row.headers.as_bytes())
             .bind(row.occurred_at.as_bytes())
-            .bind(row.lane.as_ref().map(|lane| lane.as_slice()))
+            .bind(row.partition_key.as_ref().map(|key| key.as_slice()))
     })
 }
 

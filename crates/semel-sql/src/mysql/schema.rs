@@ -8,8 +8,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::ledger::failed;
 use super::statement::CLOCK;
-use crate::idmap::{ID_MAP, IDENTITY};
-use crate::migrate::{self, Applied, Ground, Migration, RECORD, Shape};
+use crate::migrate::{self, Applied, ID_MAP, IDENTITY, Migration, Migrator, RECORD, Shape};
 use crate::outbox::OUTBOX;
 
 /// All of them, in order.
@@ -54,9 +53,9 @@ pub(crate) fn print() -> String {
 }
 
 /// A connection on which the schema is brought up to date.
-pub(crate) struct Site(pub(crate) MySqlConnection);
+pub(crate) struct SchemaMigrator(pub(crate) MySqlConnection);
 
-impl Ground for Site {
+impl Migrator for SchemaMigrator {
     async fn enter(&mut self) -> Result<()> {
         let row = sqlx::query(LOCK).fetch_one(&mut self.0).await.map_err(migrating)?;
         let entered: Option<i64> = row.try_get(0).map_err(migrating)?;

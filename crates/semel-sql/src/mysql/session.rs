@@ -42,7 +42,7 @@ pub(crate) struct Server {
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Our own statements only: a lane, a renewer, the sweeper.
+    /// Our own statements only: the batcher, a renewer, the sweeper.
     Ledger,
     /// A transaction in which the caller's statements run as well.
     Transaction,
@@ -51,7 +51,7 @@ pub(crate) enum Role {
 }
 
 /// Half the shortest time after which a server can be told to hang up on an idle connection.
-const SHORTEST_WAIT: Duration = Duration::from_millis(500);
+pub(crate) const SHORTEST_WAIT: Duration = Duration::from_millis(500);
 
 /// A connection between two uses.
 pub(crate) struct Idle {

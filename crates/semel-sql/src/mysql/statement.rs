@@ -8,7 +8,8 @@
 use std::sync::{Arc, OnceLock};
 
 use super::session::Flavour;
-use crate::lanes::BATCH;
+use crate::batcher::BATCH;
+use crate::row::{KEY, RECORD, without_body};
 
 /// The server's wall clock at the start of the statement, in microseconds since 1970, UTC.
 pub(crate) const CLOCK: &str =
@@ -31,28 +32,20 @@ pub(super) fn after(span: &str) -> String {
     format!("{CLOCK} + LEAST({span}, {} - {CLOCK})", i64::MAX)
 }
 
-/// The columns of a record, in the order in which `columns` reads them.
-const RECORD: &str = "number, fingerprint, state, operation_id, attempt_id, attempt, fence, owner, \
-                      lease_until, retry_at, on_crash, keep_us, body, content_type, reference, \
-                      omitted_bytes, error, created_at, updated_at, completed_at, expires_at";
-
-/// What every read selects.
+/// Returns what every read selects.
 pub(crate) fn read() -> String {
-    format!("digest, {CLOCK}, {RECORD}")
+    format!("digest, {CLOCK} AS us, {RECORD}")
 }
 
-/// What listings select: the read, and the parts of the key.
+/// Returns what listings select: the record and its key.
 pub(crate) fn read_with_key() -> String {
-    format!("{}, kind, tenant, scope, principal, id", read())
+    format!("{CLOCK} AS us, {KEY}, {RECORD}")
 }
 
-/// The same without the bytes of an answer or a retry payload, and how many they are.
+/// Returns the same without the bytes of responses and retry payloads, and their number.
 pub(crate) fn outline() -> String {
-    let without = RECORD.replace(" body,", " LEFT(body, 0),");
-    format!(
-        "digest, {CLOCK}, {without}, kind, tenant, scope, principal, id, \
-         CAST(OCTET_LENGTH(body) AS SIGNED)"
-    )
+    let record = without_body(RECORD, "body", "LEFT(body, 0)");
+    format!("{CLOCK} AS us, {KEY}, {record}, CAST(OCTET_LENGTH(body) AS SIGNED) AS body_size")
 }
 
 /// Statements by batch size, built when first needed.
@@ -122,14 +115,12 @@ impl Texts {
                 Flavour::MySql => format!("LAST_INSERT_ID({ROW_CLOCK})"),
             };
             let row = format!(
-                "(?,?,?,?,?,?,1,?,0,?,?,?,{fence},?,{},?,?,{CLOCK},{CLOCK},?,?,?)",
+                "(?,?,?,?,?,?,1,?,0,?,?,?,{fence},?,{},NULL,?,?,?,?,?,NULL,NULL,{CLOCK},{CLOCK},\
+                 NULL,NULL)",
                 after("?")
             );
             let insert = format!(
-                "INSERT INTO semel_record (digest, kind, tenant, scope, principal, id, number, \
-                 fingerprint, state, operation_id, attempt_id, attempt, fence, owner, lease_until, \
-                 on_crash, keep_us, created_at, updated_at, body, content_type, reference) \
-                 VALUES {}",
+                "INSERT INTO semel_record ({KEY}, {RECORD}) VALUES {}",
                 repeat(&row, count, ",")
             );
             match self.flavour {

@@ -6,9 +6,9 @@
 //! back by itself, so releasing it is the proof that what we commit is still the transaction in which
 //! the claim was made.
 //!
-//! A connection that work has had is used again only if its session is as it was (see [`Lent`]).
+//! A connection that work has had is used again only if its session is as it was (see [`WorkSession`]).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::claim::Lease;
@@ -20,14 +20,14 @@ use semel_core::store::{
 };
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row, SqlSafeStr};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::MySqlStore;
 use super::ledger::{Ledger, PAUSES, failed, silent};
 use super::session::{self, Flavour, Role, codes, held, number};
 use super::statement::{Inside, at_once};
 use crate::error::{Stage, classify, timed_out};
+use crate::pool::{ConnectionPool, Pooled};
 use crate::unit;
 
 const BEGIN: &str = "START TRANSACTION; SAVEPOINT semel_work";
@@ -50,13 +50,12 @@ const CHANGES: &str = "SHOW SESSION STATUS WHERE Variable_name IN ('Com_change_d
 /// variables, temporary tables, an isolation level) cannot be taken back, but it can be noticed: the
 /// server counts such statements per session. Where the count differs from that of a fresh connection,
 /// this one is closed.
-struct Lent {
+struct WorkSession {
     connection: MySqlConnection,
-    born: Instant,
     changes: u64,
 }
 
-impl Lent {
+impl WorkSession {
     async fn open(ledger: &Ledger) -> Result<Self> {
         let failed = |error| classify(codes, Stage::Connecting, "begin", error);
         let Ledger { options, limit, .. } = ledger;
@@ -68,7 +67,7 @@ impl Lent {
         // a savepoint, and so that beginning and settlement are one trip each.
         let begun = unit::begin::<MySql>(&mut connection, Some(BEGIN.into_sql_str())).await;
         begun.map_err(failed)?;
-        Ok(Self { connection, born: Instant::now(), changes })
+        Ok(Self { connection, changes })
     }
 
     /// Begins anew, in one trip. Whether nothing of the session has changed since it was opened.
@@ -94,55 +93,49 @@ fn changes(rows: &[MySqlRow]) -> sqlx::Result<(u64, bool)> {
     Ok((changes, read_only))
 }
 
-/// The connections of our transactions: a fixed number, opened when first needed.
-pub(crate) struct Bays {
+/// The connections of callers' transactions.
+pub(crate) struct TransactionPool {
+    connections: Arc<ConnectionPool<WorkSession>>,
     ledger: Arc<Ledger>,
-    seats: Arc<Semaphore>,
-    lifetime: Duration,
-    idle: Mutex<Vec<Lent>>,
 }
 
-impl Bays {
-    pub(crate) fn new(ledger: Arc<Ledger>, count: usize, lifetime: Duration) -> Self {
-        let seats = Arc::new(Semaphore::new(count.max(1)));
-        Self { ledger, seats, lifetime, idle: Mutex::new(Vec::new()) }
+impl TransactionPool {
+    pub(crate) fn new(ledger: &Arc<Ledger>, size: usize, lifetime: Duration) -> Self {
+        let connections = ConnectionPool::new(size.max(1), lifetime);
+        Self { connections, ledger: Arc::clone(ledger) }
     }
 
-    async fn begin(self: &Arc<Self>) -> Result<MySqlTransaction> {
-        let seat = Arc::clone(&self.seats).acquire_owned().await;
-        let closed = |_| Error::new(ErrorKind::Unavailable, "begin", "the store is shut down");
-        let seat = seat.map_err(closed)?;
-        // A connection at rest may have died or been changed. Nothing was begun on it, so another
-        // may try.
-        while let Some(mut lent) = self.rested() {
-            if lent.born.elapsed() < self.lifetime && matches!(lent.begin().await, Ok(true)) {
-                return Ok(self.occupied(lent, seat));
+    /// Begins a transaction. The caller limits how long that may take.
+    async fn begin(&self) -> Result<MySqlTransaction> {
+        let session = self.connections.get(Duration::MAX).await;
+        let exhausted = || Error::new(ErrorKind::Unavailable, "begin", "no transaction ended");
+        let mut session = session.ok_or_else(exhausted)?;
+        // An idle connection may have died or been changed. Nothing was begun on it, so another may be tried.
+        while session.reuse().is_some() {
+            if matches!(session.connection().begin().await, Ok(true)) {
+                return Ok(MySqlTransaction { session });
             }
+            session.close();
         }
-        Ok(self.occupied(Lent::open(&self.ledger).await?, seat))
-    }
-
-    fn rested(&self) -> Option<Lent> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
-    }
-
-    fn rest(&self, lent: Lent) {
-        // Any other depth means that the work left a savepoint open, which we could not end.
-        if unit::depth::<MySql>(&lent.connection) == 1 {
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lent);
-        }
-    }
-
-    fn occupied(self: &Arc<Self>, lent: Lent, seat: OwnedSemaphorePermit) -> MySqlTransaction {
-        MySqlTransaction { lent: Box::new(lent), bays: Arc::clone(self), _seat: seat }
+        session.open(WorkSession::open(&self.ledger)).await?;
+        // A transaction is open on it from now on.
+        session.connection();
+        Ok(MySqlTransaction { session })
     }
 }
 
 /// An open transaction of ours. Dropping it closes its connection, and the server rolls back.
 pub struct MySqlTransaction {
-    lent: Box<Lent>,
-    bays: Arc<Bays>,
-    _seat: OwnedSemaphorePermit,
+    session: Pooled<WorkSession>,
+}
+
+impl MySqlTransaction {
+    /// Returns the session to the pool, unless the work left a savepoint open, which could not be ended.
+    fn keep(mut self) {
+        if unit::depth::<MySql>(&self.session.connection().connection) == 1 {
+            self.session.keep();
+        }
+    }
 }
 
 impl std::fmt::Debug for MySqlTransaction {
@@ -157,13 +150,13 @@ impl TransactionalStore for MySqlStore {
 
     async fn begin(&self) -> Result<MySqlTransaction> {
         let limit = self.ledger.limit;
-        timeout(limit, self.bays.begin())
+        timeout(limit, self.transactions.begin())
             .await
             .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, "begin", limit)))
     }
 
     fn connection(transaction: &mut MySqlTransaction) -> &mut MySqlConnection {
-        &mut transaction.lent.connection
+        &mut transaction.session.connection().connection
     }
 
     /// On MariaDB a record that is there stays locked until the caller's transaction ends, because
@@ -241,11 +234,10 @@ impl TransactionalStore for MySqlStore {
 
     async fn commit(&self, mut transaction: MySqlTransaction) -> Result<()> {
         let limit = self.ledger.limit;
-        let sent = sqlx::raw_sql(COMMIT).execute(&mut transaction.lent.connection);
+        let sent = sqlx::raw_sql(COMMIT).execute(&mut transaction.session.connection().connection);
         match timeout(limit, sent).await {
             Ok(Ok(_)) => {
-                let MySqlTransaction { lent, bays, .. } = transaction;
-                bays.rest(*lent);
+                transaction.keep();
                 Ok(())
             }
             Ok(Err(error)) if number(&error) == Some(NO_SAVEPOINT) => Err(ended_early("commit")),
@@ -255,10 +247,10 @@ impl TransactionalStore for MySqlStore {
     }
 
     async fn rollback(&self, mut transaction: MySqlTransaction) {
-        let sent = sqlx::raw_sql(ROLLBACK).execute(&mut transaction.lent.connection);
+        let sent =
+            sqlx::raw_sql(ROLLBACK).execute(&mut transaction.session.connection().connection);
         if let Ok(Ok(_)) = timeout(self.ledger.limit, sent).await {
-            let MySqlTransaction { lent, bays, .. } = transaction;
-            bays.rest(*lent);
+            transaction.keep();
         }
     }
 }
@@ -326,7 +318,7 @@ impl MySqlStore {
 
     /// A rival holds the key: what was last committed under it, if anything.
     async fn open_held(&self, draft: &Draft) -> Result<Opened> {
-        Ok(match self.lanes.step(&draft.key.digest()).await? {
+        Ok(match self.batcher.step(&draft.key.digest()).await? {
             Some(peeked) => Opened::Existing { record: Box::new(peeked.record), now: peeked.now },
             None => Opened::Contended,
         })
@@ -339,11 +331,11 @@ impl MySqlStore {
         connection: &mut MySqlConnection,
         draft: &Draft,
     ) -> Result<Opened> {
-        let mut seat = self.seat(&self.desk, "open").await?;
+        let mut session = self.lookups.get("open").await?;
         let looking =
             async |connection: &mut MySqlConnection| self.ledger.probe(connection, draft).await;
-        let probed = seat.ask(looking).await?;
-        drop(seat);
+        let probed = session.ask(looking).await?;
+        drop(session);
         match probed {
             Ok(Some(opened)) => return Ok(opened),
             Ok(None) => {}

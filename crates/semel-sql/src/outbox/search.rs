@@ -1,4 +1,4 @@
-//! How far a claim looks for rows that it may take, where many wait behind others of their lane.
+//! How far a claim looks for rows that it may take, where many wait behind others of their partition.
 //!
 //! It looks at a window of what is due. Where the window is full and holds too little, those that
 //! wait in it are put off, out of the way of this claim and of the next ones, and the claim looks
@@ -7,7 +7,7 @@
 
 use std::ops::RangeInclusive;
 
-/// Rows that are looked at in one step to be put off, at least.
+/// Rows that are scanned at in one step to be put off, at least.
 const STEP: i64 = 1_000;
 /// The widest window: more than relays can have left behind leased.
 const WIDEST: i64 = 100_000;
@@ -15,11 +15,11 @@ const WIDEST: i64 = 100_000;
 /// also do something else.
 const STEPS: u32 = 16;
 
-/// For how long a row is put off that may be its lane's next at any moment, in microseconds: as long
+/// For how long a row is put off that may be its partition's next at any moment, in microseconds: as long
 /// as it has waited so far, within these: a tenth of a second to five.
 pub(crate) const SHORT: RangeInclusive<i64> = 100_000..=5_000_000;
 /// The same for rows that are further behind, or behind one that rests or is dead. Whoever takes the
-/// row before them out of the lane wakes them; this is for when nobody does. A minute to ten.
+/// row before them out of the partition wakes them; this is for when nobody does. A minute to ten.
 pub(crate) const LONG: RangeInclusive<i64> = 60_000_000..=600_000_000;
 
 /// How much longer than that, or than its lease or its backoff, a row may wait, in microseconds; and how
@@ -29,8 +29,8 @@ pub(crate) const REDATED: i64 = 1_000;
 
 /// What a step came to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Looked {
-    /// Due rows that were looked at.
+pub(crate) struct Scanned {
+    /// Due rows that were scanned at.
     pub(crate) rows: i64,
     /// How many of them were put off.
     pub(crate) put_off: i64,
@@ -49,8 +49,8 @@ impl Search {
         Self { window: 200 + 4 * i64::from(limit), steps: 0 }
     }
 
-    /// How many due rows to look through for what can be taken. Where few lanes hold many rows their
-    /// heads are soon found, and the rest of the backlog would be looked through in vain.
+    /// How many due rows to look through for what can be taken. Where few partitions hold many rows their
+    /// heads are soon found, and the rest of the backlog would be scanned through in vain.
     pub(crate) fn window(&self) -> i64 {
         self.window
     }
@@ -61,14 +61,14 @@ impl Search {
     }
 
     /// Whether to look for rows again, after a look that found none and a step.
-    pub(crate) fn goes_on(&mut self, looked: Looked) -> bool {
+    pub(crate) fn goes_on(&mut self, scanned: Scanned) -> bool {
         self.steps += 1;
         let step = self.step();
-        if looked.put_off == 0 {
+        if scanned.put_off == 0 {
             // What could not be put off was leased before, or is in somebody's hands this moment.
             self.window = (self.window * 4).min(WIDEST.max(self.window));
         }
-        self.steps < STEPS && (looked.put_off > 0 || looked.rows >= step)
+        self.steps < STEPS && (scanned.put_off > 0 || scanned.rows >= step)
     }
 
     /// Whether there may be more to find than this search had the time for.
@@ -85,7 +85,7 @@ mod tests {
     fn a_search_goes_on_while_something_can_be_put_off_but_not_for_ever() {
         let mut search = Search::new(100);
         let mut steps = 1;
-        while search.goes_on(Looked { rows: 1_000, put_off: 1 }) {
+        while search.goes_on(Scanned { rows: 1_000, put_off: 1 }) {
             steps += 1;
             assert_eq!(search.window(), 600);
         }
@@ -96,16 +96,16 @@ mod tests {
     #[test]
     fn a_search_that_has_seen_everything_ends() {
         let mut search = Search::new(1);
-        assert!(!search.goes_on(Looked { rows: 999, put_off: 0 }));
+        assert!(!search.goes_on(Scanned { rows: 999, put_off: 0 }));
         assert!(!search.gave_up());
     }
 
     #[test]
     fn a_window_grows_over_what_cannot_be_put_off() {
         let mut search = Search::new(100);
-        assert!(search.goes_on(Looked { rows: 1_000, put_off: 0 }));
+        assert!(search.goes_on(Scanned { rows: 1_000, put_off: 0 }));
         assert_eq!((search.window(), search.step()), (2_400, 2_400));
-        while search.goes_on(Looked { rows: search.step(), put_off: 0 }) {}
+        while search.goes_on(Scanned { rows: search.step(), put_off: 0 }) {}
         assert_eq!(search.window(), WIDEST);
     }
 }

@@ -49,7 +49,7 @@ fn an_envelope_survives_its_row() {
 fn an_event_about_nothing_is_routed_by_its_type_and_has_no_lane() {
     let event = Event::builder("acme", "tick", "/clock").build().expect("valid");
     let row = EventRow::of(&event);
-    assert_eq!((row.aggregatetype, row.aggregateid, row.lane), ("tick", None, None));
+    assert_eq!((row.aggregatetype, row.aggregateid, row.partition_key), ("tick", None, None));
     assert_eq!(row.headers, "{}");
 }
 
@@ -71,8 +71,8 @@ fn a_damaged_row_says_which_column_cannot_be_read() {
 fn a_lane_is_found_again_without_the_event() {
     let event = rich();
     let row = EventRow::of(&event);
-    assert_eq!(lane(row.tenant, row.aggregatetype, row.aggregateid), row.lane);
-    assert_eq!(lane("acme", "tick", None), None);
+    assert_eq!(partition_key(row.tenant, row.aggregatetype, row.aggregateid), row.partition_key);
+    assert_eq!(partition_key("acme", "tick", None), None);
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Patience {
     }
 
     /// Pauses if a `busy` answer is to be asked for again, and says whether it is. The wait is the
-    /// caller's alone: no lane is kept for it.
+    /// caller's alone: no connection is kept for it.
     pub(super) async fn again(&self, busy: bool) -> bool {
         let again = busy && Instant::now() < self.0;
         if again {

@@ -3,9 +3,8 @@
 //! What is not in a caller's transaction runs on connections of its own, so that finding an id waits
 //! neither for the ledger nor for a relay. The statements and why they are right are under `queries/`.
 
-mod desk;
-
 use std::collections::HashSet;
+use std::time::Duration;
 
 use semel_core::store::{Error, ErrorKind, Result};
 use semel_ids::PublicId;
@@ -16,12 +15,13 @@ use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
 use tokio::time::timeout;
 
-pub(super) use self::desk::Desk;
 use super::PgStore;
-use super::session::Naming;
+use super::pool::{SessionPool, Size};
+use super::session::{Naming, Session};
 use super::statement::{failed, failed_in};
 use crate::error::{Stage, timed_out};
-use crate::idmap::{RIVALS, Raw, Rounds, Standing, Twins, Window, judged};
+use crate::idmap::{Raw, Rounds, Standing, Twins, Window, judged};
+use crate::pool::RIVALS;
 
 const PUT: &str = include_str!("queries/idmap_put.sql");
 const LOOK: &str = include_str!("queries/idmap_look.sql");
@@ -29,6 +29,13 @@ const FIND: &str = include_str!("queries/idmap_find.sql");
 const REVOKE: &str = include_str!("queries/idmap_revoke.sql");
 const EVICT: &str = include_str!("queries/idmap_evict.sql");
 const OVERWRITE: &str = include_str!("queries/idmap_overwrite.sql");
+
+/// Returns the map's sessions: the ledger's, but they wait for a concurrent writer of an id, since no other
+/// caller waits behind them.
+pub(super) fn sessions(ledger: Session, lifetime: Duration, limit: Duration) -> SessionPool {
+    let size = Size { connections: 4, lifetime };
+    SessionPool::new(ledger.set("lock_timeout", "0"), size, limit)
+}
 
 impl IdMap for PgStore {
     type Connection = PgConnection;
@@ -49,11 +56,11 @@ impl IdMap for PgStore {
     async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
         let rounds = Rounds::of(bindings, Twins::Follow);
         let naming = self.0.naming;
-        let mut seat = self.0.desk.seat("insert").await?;
+        let mut session = self.0.id_map.get("insert").await?;
         let told = loop {
             let writing =
                 async |connection: &mut PgConnection| put_all(naming, connection, &rounds).await;
-            if let Some(told) = seat.write(writing).await? {
+            if let Some(told) = session.write(writing).await? {
                 break told;
             }
         };
@@ -75,13 +82,13 @@ impl IdMap for PgStore {
         publics.sort_unstable();
         publics.dedup();
         let naming = self.0.naming;
-        let mut seat = self.0.desk.seat("find").await?;
+        let mut session = self.0.id_map.get("find").await?;
         let rows = loop {
             let reading = async |connection: &mut PgConnection| {
                 let query = naming.query(FIND).bind(kind.name()).bind(tenant).bind(&publics);
                 query.fetch_all(connection).await
             };
-            if let Some(rows) = seat.read(reading).await? {
+            if let Some(rows) = session.read(reading).await? {
                 break rows;
             }
         };
@@ -117,11 +124,11 @@ impl IdMap for PgStore {
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
         let rounds = Rounds::of(bindings, Twins::Repeat);
         let naming = self.0.naming;
-        let mut seat = self.0.desk.seat("overwrite").await?;
+        let mut session = self.0.id_map.get("overwrite").await?;
         loop {
             let writing =
                 async |connection: &mut PgConnection| overwrite(naming, connection, &rounds).await;
-            if let Some(()) = seat.write(writing).await? {
+            if let Some(()) = session.write(writing).await? {
                 return Ok(());
             }
         }
@@ -138,13 +145,13 @@ impl IdMap for PgStore {
         let tenants: Vec<&str> = rows.iter().map(|row| row.tenant.as_str()).collect();
         let publics: Vec<&str> = rows.iter().map(|row| row.public.as_str()).collect();
         let naming = self.0.naming;
-        let mut seat = self.0.desk.seat("revoke").await?;
+        let mut session = self.0.id_map.get("revoke").await?;
         loop {
             let writing = async |connection: &mut PgConnection| {
                 let query = naming.query(REVOKE).bind(kind.name());
                 query.bind(&tenants).bind(&publics).execute(connection).await
             };
-            if let Some(done) = seat.write_one(writing).await? {
+            if let Some(done) = session.write_one(writing).await? {
                 return Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX));
             }
         }
@@ -160,12 +167,12 @@ impl IdMap for PgStore {
         let Some(window) = Window::of(tenant, after).filter(|window| !window.holds_nul()) else {
             return Ok(Vec::new());
         };
-        let mut seat = self.0.desk.seat("list").await?;
+        let mut session = self.0.id_map.get("list").await?;
         let rows = loop {
             let reading = async |connection: &mut PgConnection| {
                 list(kind, window, limit).build().persistent(false).fetch_all(connection).await
             };
-            if let Some(rows) = seat.read(reading).await? {
+            if let Some(rows) = session.read(reading).await? {
                 break rows;
             }
         };

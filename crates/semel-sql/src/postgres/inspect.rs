@@ -7,9 +7,8 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, Row};
 
 use super::PgStore;
-use super::ledger::raw;
-use super::statement::{CLOCK, COLUMNS, OUTLINE, failed};
-use crate::row::{RawKey, is_open, outlined, page};
+use super::statement::{CLOCK, failed};
+use crate::row::{R_KEY, R_RECORD, Raw, RawKey, is_open, outlined, page, without_body};
 
 /// How many records one page may look at where no index narrows the search: such a page may come
 /// back short, or empty, and still have a next one.
@@ -19,7 +18,7 @@ const MOST: u32 = 1_000;
 
 impl Inspect for PgStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
-        let (rows, limit, beyond) = self.rows(COLUMNS, filter, after, limit).await?;
+        let (rows, limit, beyond) = self.rows(R_RECORD.to_owned(), filter, after, limit).await?;
         Ok(page(&rows, limit, beyond, digest, entry))
     }
 
@@ -29,7 +28,9 @@ impl Inspect for PgStore {
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Page<Listed>> {
-        let (rows, limit, beyond) = self.rows(OUTLINE, filter, after, limit).await?;
+        let empty = "case when r.body is null then null else ''::bytea end";
+        let columns = without_body(R_RECORD, "r.body", empty);
+        let (rows, limit, beyond) = self.rows(columns, filter, after, limit).await?;
         Ok(page(&rows, limit, beyond, digest, listed))
     }
 
@@ -41,8 +42,10 @@ impl Inspect for PgStore {
         // One statement where an index narrows the search; else a window each, so that none is long.
         loop {
             let (filter, begin) = (filter.clone(), after.take());
-            let part =
-                self.aside("tally", move |connection| Box::pin(part(connection, filter, begin)));
+            let part = self
+                .0
+                .operators
+                .run("tally", move |connection| Box::pin(part(connection, filter, begin)));
             let (counted, until) = part.await?;
             tally = tally.and(counted);
             after = until;
@@ -59,7 +62,7 @@ type Rows = (Vec<PgRow>, u32, Option<Vec<u8>>);
 impl PgStore {
     async fn rows(
         &self,
-        columns: &'static str,
+        columns: String,
         filter: &Filter,
         after: Option<&Cursor>,
         limit: u32,
@@ -72,7 +75,9 @@ impl PgStore {
         }
         let filter = filter.clone();
         let (rows, beyond) = self
-            .aside("list", move |connection| {
+            .0
+            .operators
+            .run("list", move |connection| {
                 Box::pin(rows(connection, columns, filter, after, limit))
             })
             .await?;
@@ -122,7 +127,7 @@ async fn part(
 
 async fn rows(
     connection: &mut PgConnection,
-    columns: &'static str,
+    columns: String,
     filter: Filter,
     after: Option<Vec<u8>>,
     limit: u32,
@@ -132,8 +137,8 @@ async fn rows(
         false => window(connection, after.as_deref()).await?,
     };
     let mut query = QueryBuilder::<Postgres>::new("select ");
-    query.push(columns).push(", r.digest, r.kind, r.tenant, r.scope, r.principal, r.id, ");
-    query.push("octet_length(r.body)::bigint from semel_record r where ");
+    query.push(columns).push(", ").push(R_KEY);
+    query.push(", octet_length(r.body)::bigint as body_size from semel_record r where ");
     push_matches(&mut query, &filter);
     push_after(&mut query, " and ", after.as_deref());
     if let Some(until) = &until {
@@ -153,31 +158,18 @@ async fn window(connection: &mut PgConnection, after: Option<&[u8]>) -> Result<O
     last.map_err(failed("list"))
 }
 
-const DIGEST: usize = 21;
-const SIZE: usize = DIGEST + 6;
-
 fn digest(row: &PgRow) -> Vec<u8> {
-    row.try_get(DIGEST).unwrap_or_default()
+    row.try_get("digest").unwrap_or_default()
 }
 
 fn entry(row: &PgRow) -> Result<Entry> {
-    let read = || -> sqlx::Result<_> {
-        let key = RawKey {
-            digest: row.try_get(DIGEST)?,
-            kind: row.try_get(DIGEST + 1)?,
-            tenant: row.try_get(DIGEST + 2)?,
-            scope: row.try_get(DIGEST + 3)?,
-            principal: row.try_get(DIGEST + 4)?,
-            id: row.try_get(DIGEST + 5)?,
-        };
-        Ok((key, raw(row, 0)?))
-    };
-    let (key, raw) = read().map_err(failed("list"))?;
+    let key = RawKey::read(row).map_err(failed("list"))?;
+    let raw = Raw::read(row).map_err(failed("list"))?;
     key.entry(raw, "list")
 }
 
 fn listed(row: &PgRow) -> Result<Listed> {
-    let size = row.try_get(SIZE).map_err(failed("list"))?;
+    let size = row.try_get("body_size").map_err(failed("list"))?;
     Ok(outlined(entry(row)?, size))
 }
 

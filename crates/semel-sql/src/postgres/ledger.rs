@@ -1,6 +1,6 @@
 //! The ledger's verbs on a connection: what is bound, what is sent, what the answer means.
 //!
-//! Which connection it is (a lane, a caller's transaction) is decided by the neighbours; the texts
+//! Which connection it is (the batcher's, a caller's transaction's) is decided by the callers; the texts
 //! are in `statement`.
 
 use semel_core::claim::{Fence, Lease};
@@ -17,12 +17,12 @@ use sqlx::{PgConnection, Postgres, Row};
 use super::busy::busy;
 use super::session::{Naming, Session, unopened};
 use super::statement::{self, failed, rivalled};
-use crate::lanes::{Dialect, SettleRequest};
-use crate::row::{DraftRow, Raw, SettlementRow};
+use crate::batcher::{Dialect, SettleRequest};
+use crate::row::{DraftRow, Raw, SettlementRow, cells};
 
 type Statement<'q> = Query<'q, Postgres, PgArguments>;
 
-/// Opens connections for lanes and runs their batches.
+/// Opens the batcher's connections and runs its batches.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) session: Session,
@@ -35,14 +35,20 @@ impl Dialect for Ledger {
         self.session.connect().await.map_err(unopened("connect"))
     }
 
-    async fn open(&self, lane: &mut PgConnection, drafts: &[Draft]) -> Result<Vec<Result<Opened>>> {
+    async fn open(
+        &self,
+        connection: &mut PgConnection,
+        drafts: &[Draft],
+    ) -> Result<Vec<Result<Opened>>> {
         let naming = self.session.naming();
-        self.session.enter(lane).await.map_err(failed("open"))?;
+        self.session.enter(connection).await.map_err(failed("open"))?;
         let opened = match drafts {
-            [draft] => open(naming, lane, draft, Inside::Itself).await.map(|opened| vec![opened]),
-            many => open_many(naming, lane, many).await,
+            [draft] => {
+                open(naming, connection, draft, Inside::Itself).await.map(|opened| vec![opened])
+            }
+            many => open_many(naming, connection, many).await,
         };
-        match self.session.leave(lane, opened).await {
+        match self.session.leave(connection, opened).await {
             // Somebody's transaction was in the way for longer than we wait for anyone.
             Err(error) if rivalled(&error) => {
                 Ok(drafts.iter().map(|_| Ok(Opened::Contended)).collect())
@@ -53,16 +59,16 @@ impl Dialect for Ledger {
 
     async fn settle(
         &self,
-        lane: &mut PgConnection,
+        connection: &mut PgConnection,
         settlements: &[SettleRequest],
     ) -> Result<Vec<Result<Settled>>> {
         let naming = self.session.naming();
-        self.session.enter(lane).await.map_err(failed("settle"))?;
+        self.session.enter(connection).await.map_err(failed("settle"))?;
         let settled = match settlements {
-            [one] => settle(naming, lane, one).await.map(|settled| vec![settled]),
-            many => settle_many(naming, lane, many).await,
+            [one] => settle(naming, connection, one).await.map(|settled| vec![settled]),
+            many => settle_many(naming, connection, many).await,
         };
-        match self.session.leave(lane, settled).await {
+        match self.session.leave(connection, settled).await {
             Err(error) if rivalled(&error) => {
                 Ok(settlements.iter().map(|_| Err(busy("settle"))).collect())
             }
@@ -72,28 +78,28 @@ impl Dialect for Ledger {
 
     async fn peek(
         &self,
-        lane: &mut PgConnection,
+        connection: &mut PgConnection,
         digests: &[Digest],
     ) -> Result<Vec<Result<Option<Peeked>>>> {
         let naming = self.session.naming();
-        self.session.enter(lane).await.map_err(failed("peek"))?;
+        self.session.enter(connection).await.map_err(failed("peek"))?;
         let peeked = match digests {
-            [digest] => peek(naming, lane, digest).await.map(|peeked| vec![peeked]),
-            many => peek_many(naming, lane, many).await,
+            [digest] => peek(naming, connection, digest).await.map(|peeked| vec![peeked]),
+            many => peek_many(naming, connection, many).await,
         };
-        self.session.leave(lane, peeked).await.map_err(failed("peek"))
+        self.session.leave(connection, peeked).await.map_err(failed("peek"))
     }
 
     async fn swap(
         &self,
-        lane: &mut PgConnection,
+        connection: &mut PgConnection,
         key: &Key,
         judged: Version,
         change: &Change,
     ) -> Result<Swapped> {
-        self.session.enter(lane).await.map_err(failed("swap"))?;
-        let swapped = swap(self.session.naming(), lane, key, judged, change).await;
-        match self.session.leave(lane, swapped).await {
+        self.session.enter(connection).await.map_err(failed("swap"))?;
+        let swapped = swap(self.session.naming(), connection, key, judged, change).await;
+        match self.session.leave(connection, swapped).await {
             Err(error) if rivalled(&error) => Ok(Swapped::Lost),
             other => other.map_err(failed("swap")),
         }
@@ -183,16 +189,16 @@ async fn open_many(
     Ok(answers)
 }
 
-/// Reads a row of `us, won, record…`.
+/// Reads a row of `open.sql` or `open_many.sql`.
 fn opened(row: &PgRow) -> sqlx::Result<Result<Opened>> {
-    if let Some(fence) = row.try_get::<Option<i64>, _>(1)? {
+    if let Some(fence) = row.try_get::<Option<i64>, _>("won")? {
         return Ok(Ok(Opened::Inserted { fence: Fence::from_i64(fence) }));
     }
-    if row.try_get::<Option<i64>, _>(RECORD)?.is_none() {
+    if row.try_get::<Option<i64>, _>("number")?.is_none() {
         return Ok(Ok(Opened::Contended));
     }
-    let now = Timestamp::from_micros(row.try_get(0)?);
-    let record = raw(row, RECORD)?.record("open");
+    let now = Timestamp::from_micros(row.try_get("us")?);
+    let record = Raw::read(row)?.record("open");
     Ok(record.map(|record| Opened::Existing { record: Box::new(record), now }))
 }
 
@@ -357,8 +363,8 @@ async fn peek_many(
 }
 
 fn peeked(row: &PgRow) -> sqlx::Result<Result<Option<Peeked>>> {
-    let now = Timestamp::from_micros(row.try_get(0)?);
-    let record = raw(row, RECORD)?.record("peek");
+    let now = Timestamp::from_micros(row.try_get("us")?);
+    let record = Raw::read(row)?.record("peek");
     Ok(record.map(|record| Some(Peeked { record, now })))
 }
 
@@ -415,37 +421,7 @@ fn regranted<'q>(query: Statement<'q>, draft: &'q Draft, anew: bool) -> Statemen
         .bind(row.reference)
 }
 
-/// Where a record's columns begin in a row of `us, won, record…`.
-const RECORD: usize = 2;
-/// Where the digest is in such a row of a batch.
-const DIGEST: usize = RECORD + 21;
-
-/// Reads a record's columns from `at` on.
-pub(super) fn raw(row: &PgRow, at: usize) -> sqlx::Result<Raw> {
-    Ok(Raw {
-        number: row.try_get(at)?,
-        fingerprint: row.try_get(at + 1)?,
-        state: row.try_get(at + 2)?,
-        operation_id: row.try_get(at + 3)?,
-        attempt_id: row.try_get(at + 4)?,
-        attempt: row.try_get(at + 5)?,
-        fence: row.try_get(at + 6)?,
-        owner: row.try_get(at + 7)?,
-        lease_until: row.try_get(at + 8)?,
-        retry_at: row.try_get(at + 9)?,
-        on_crash: row.try_get(at + 10)?,
-        keep_us: row.try_get(at + 11)?,
-        body: row.try_get(at + 12)?,
-        content_type: row.try_get(at + 13)?,
-        reference: row.try_get(at + 14)?,
-        omitted_bytes: row.try_get(at + 15)?,
-        error: row.try_get(at + 16)?,
-        created_at: row.try_get(at + 17)?,
-        updated_at: row.try_get(at + 18)?,
-        completed_at: row.try_get(at + 19)?,
-        expires_at: row.try_get(at + 20)?,
-    })
-}
+cells!(PgRow: i16, i32, i64, String, Vec<u8>, Option<i64>, Option<String>, Option<Vec<u8>>);
 
 /// Refuses text that PostgreSQL cannot hold before it can fail a batch of strangers.
 pub(super) fn storable(operation: &'static str, what: &str, text: &str) -> Result<()> {
@@ -466,7 +442,7 @@ fn place<T>(
     items: &[T],
     digest: impl Fn(&T) -> &[u8; 32],
 ) -> sqlx::Result<Option<usize>> {
-    let found: &[u8] = row.try_get(DIGEST)?;
+    let found: &[u8] = row.try_get("digest")?;
     Ok(items.iter().position(|item| digest(item).as_slice() == found))
 }
 

@@ -12,9 +12,9 @@ use super::session::Pooling;
 
 /// How to reach PostgreSQL, and with how many connections.
 ///
-/// A store holds at most `lanes + transactions` connections and four more: one each for renewing,
-/// sweeping, sending wake-ups and, where somebody listens, receiving them. Where a relay claims from
-/// it there are up to four for that.
+/// A store holds at most `connections + transactions` connections and four more: one each for renewing,
+/// sweeping, sending wake-ups and, where a process listens, receiving them. A relay that claims from it takes
+/// up to four, and so does the id map.
 ///
 /// Best given the server's own address: statements stay prepared on their connections, a step is one
 /// trip, and `LISTEN` wakes waiters in other processes. A pooler that hands out the server's sessions
@@ -24,10 +24,10 @@ use super::session::Pooling;
 #[must_use]
 pub struct PgOptions {
     address: Address,
-    pub(super) lanes: usize,
+    pub(super) connections: usize,
     pub(super) transactions: usize,
     pub(super) transaction_wait: Duration,
-    pub(super) transaction_life: Duration,
+    pub(super) max_lifetime: Duration,
     pub(super) statement_timeout: Duration,
     pub(super) pooling: Option<Pooling>,
     pub(super) replication: Option<Replication>,
@@ -60,10 +60,10 @@ impl PgOptions {
     fn at(address: Address) -> Self {
         Self {
             address,
-            lanes: 2,
+            connections: 2,
             transactions: 16,
             transaction_wait: Duration::from_secs(5),
-            transaction_life: Duration::from_secs(30 * 60),
+            max_lifetime: Duration::from_secs(30 * 60),
             statement_timeout: Duration::from_secs(5),
             pooling: None,
             replication: None,
@@ -71,8 +71,8 @@ impl PgOptions {
     }
 
     /// Connections that callers' steps share. Default 2; more of them make smaller batches.
-    pub fn lanes(mut self, lanes: usize) -> Self {
-        self.lanes = lanes.max(1);
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections.max(1);
         self
     }
 
@@ -88,11 +88,10 @@ impl PgOptions {
         self
     }
 
-    /// How long a connection for transactions is used before it is replaced by a new one. Default 30
-    /// minutes. What the work sets in its session never lasts that long: the session is reset when
-    /// its transaction ends.
-    pub fn transaction_life(mut self, life: Duration) -> Self {
-        self.transaction_life = life;
+    /// How long a pooled connection is used before it is replaced by a new one. Default 30 minutes. What the
+    /// work sets in its session never lasts that long: the session is reset when its transaction ends.
+    pub fn max_lifetime(mut self, lifetime: Duration) -> Self {
+        self.max_lifetime = lifetime;
         self
     }
 

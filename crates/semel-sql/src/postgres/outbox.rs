@@ -21,12 +21,13 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, SqlSafeStr, SqlStr};
 use tokio::time::timeout;
 
-use super::session::{Naming, Session, unopened};
+use super::PgStore;
+use super::pool::{SessionPool, Size};
+use super::session::{Naming, Session};
 use super::statement::{failed, failed_in, text};
-use super::{Aside, PgStore};
 use crate::error::{Stage, timed_out};
 use crate::outbox::{
-    Claimed, Cursor, EventRow, LONG, Looked, Marks, SHORT, Search, Seats, Stored, chunks,
+    Claimed, Cursor, EventRow, LONG, Marks, SHORT, Scanned, Search, Stored, chunks,
 };
 
 const APPEND: &str = include_str!("queries/outbox_append.sql");
@@ -38,62 +39,38 @@ const MARK: &str = include_str!("queries/outbox_mark.sql");
 /// Rows and bytes in one statement of an append: enough that the trips vanish beside the rows.
 const CHUNK: (usize, usize) = (500, 4 << 20);
 
-/// What the outbox has of its own.
+/// What the outbox has beside the ledger: sessions, wake-ups, and how far a test's claims have come.
 #[derive(Debug)]
-pub(super) struct Hatch {
-    seats: Seats<PgConnection>,
-    session: Session,
+pub(super) struct OutboxSessions {
+    sessions: SessionPool,
     bell: Bell,
     cursor: Cursor,
 }
 
-impl Hatch {
-    /// `ours` are the ledger's sessions. Claims want the order of their index as well, whatever the
-    /// planner believes of a table that is empty at one moment and full at the next. A mark may have to
-    /// wait while rows behind its own are put off, longer than the ledger waits for anybody.
-    pub(super) fn new(ours: Session) -> Self {
-        let session = ours
+impl OutboxSessions {
+    /// Changes the ledger's settings. Claims need the order of their index, whatever the planner believes of a
+    /// table that is empty at one moment and full at the next. A mark may have to wait while rows behind its
+    /// own are put off, longer than the ledger waits for any lock.
+    pub(super) fn new(ledger: Session, lifetime: Duration, limit: Duration) -> Self {
+        let session = ledger
             .set("enable_bitmapscan", "off")
             .set("enable_sort", "off")
             .set("lock_timeout", "5000");
-        Self { seats: Seats::new(), session, bell: Bell::default(), cursor: Cursor::default() }
+        // A claim or a mark takes a few milliseconds of a connection.
+        let size = Size { connections: 4, lifetime };
+        let sessions = SessionPool::new(session, size, limit);
+        Self { sessions, bell: Bell::default(), cursor: Cursor::default() }
     }
 }
 
 impl PgStore {
-    /// Runs a statement on one of the outbox's connections.
-    async fn at_the_hatch<T: Send>(
-        &self,
-        operation: &'static str,
-        statement: impl for<'c> FnOnce(&'c mut PgConnection) -> Aside<'c, T> + Send,
-    ) -> Result<T> {
-        let (hatch, limit) = (&self.0.hatch, self.0.limit);
-        let (_permit, rested) = hatch.seats.take(operation, limit).await?;
-        let mut connection = match rested {
-            Some(connection) => connection,
-            None => timeout(limit, hatch.session.connect())
-                .await
-                .map_err(|_| timed_out(Stage::Connecting, operation, limit))?
-                .map_err(unopened(operation))?,
-        };
-        let sent = async {
-            hatch.session.enter(&mut connection).await.map_err(failed(operation))?;
-            let answer = statement(&mut connection).await;
-            hatch.session.commit(&mut connection, operation, answer).await
-        };
-        let answer = timeout(limit, sent)
-            .await
-            .map_err(|_| timed_out(Stage::Running, operation, limit))??;
-        hatch.seats.rest(connection);
-        Ok(answer)
-    }
-
-    /// Puts off what waits behind others of its lane, in what is due first.
-    async fn put_off(&self, search: &Search) -> Result<Looked> {
+    /// Puts off what waits behind others of its partition, in what is due first.
+    async fn put_off(&self, search: &Search) -> Result<Scanned> {
         let (naming, step, window) = (self.0.naming, search.step(), search.window());
-        let putting = self.at_the_hatch("claim", move |connection| {
-            Box::pin(put_off(naming, connection, step, window))
-        });
+        let putting =
+            self.0.outbox.sessions.run("claim", move |connection| {
+                Box::pin(put_off(naming, connection, step, window))
+            });
         putting.await
     }
 }
@@ -120,13 +97,13 @@ impl Outbox for PgStore {
     }
 
     async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
-        let hatch = &self.0.hatch;
+        let outbox = &self.0.outbox;
         let mut search = Search::new(ask.limit);
         loop {
             let token = AttemptId::generate();
-            let (sql, window) = (claim_text(&hatch.cursor), search.window());
+            let (sql, window) = (claim_text(&outbox.cursor), search.window());
             let query = self.0.naming.text(sql);
-            let claiming = self.at_the_hatch("claim", move |connection| {
+            let claiming = self.0.outbox.sessions.run("claim", move |connection| {
                 Box::pin(claim(connection, query, ask, token, window))
             });
             let (leased, more) = claiming.await?;
@@ -135,13 +112,13 @@ impl Outbox for PgStore {
                     continue;
                 }
                 if search.gave_up() {
-                    hatch.bell.ring();
+                    outbox.bell.ring();
                 }
             } else if more && leased.len() < ask.limit as usize {
                 // For the next claim. What was leased is the caller's, whatever comes of it.
                 let _ = self.put_off(&search).await;
             }
-            hatch.cursor.passed(&leased);
+            outbox.cursor.passed(&leased);
             return Ok(leased);
         }
     }
@@ -164,16 +141,21 @@ impl Outbox for PgStore {
             .bind(marks.rows.iter().map(|row| row.after_us).collect::<Vec<_>>())
             .bind(errors);
         Ok(marks.answers(
-            self.at_the_hatch("mark", |connection| Box::pin(mark(connection, query))).await?,
+            self.0
+                .outbox
+                .sessions
+                .run("mark", |connection| Box::pin(mark(connection, query)))
+                .await?,
         ))
     }
 
     async fn backlog(&self) -> Result<Backlog> {
         let naming = self.0.naming;
-        self.at_the_hatch("backlog", move |connection| {
-            Box::pin(operators::backlog(naming, connection))
-        })
-        .await
+        self.0
+            .outbox
+            .sessions
+            .run("backlog", move |connection| Box::pin(operators::backlog(naming, connection)))
+            .await
     }
 
     async fn list(
@@ -186,10 +168,12 @@ impl Outbox for PgStore {
             return Ok(Vec::new());
         }
         let selection = selection.clone();
-        self.aside("list", move |connection| {
-            Box::pin(operators::list(connection, selection, after, limit))
-        })
-        .await
+        self.0
+            .operators
+            .run("list", move |connection| {
+                Box::pin(operators::list(connection, selection, after, limit))
+            })
+            .await
     }
 
     async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
@@ -197,10 +181,10 @@ impl Outbox for PgStore {
             return Ok(0);
         }
         let (selection, verb) = (selection.clone(), verb.clone());
-        self.aside("count", move |connection| {
-            Box::pin(operators::count(connection, selection, verb))
-        })
-        .await
+        self.0
+            .operators
+            .run("count", move |connection| Box::pin(operators::count(connection, selection, verb)))
+            .await
     }
 
     async fn apply(
@@ -216,24 +200,29 @@ impl Outbox for PgStore {
         let (selection, verb) = (selection.clone(), verb.clone());
         let naming = self.0.naming;
         let applied = self
-            .aside_transaction("apply", move |connection| {
+            .0
+            .operators
+            .transact("apply", move |connection| {
                 Box::pin(operators::apply(naming, connection, selection, verb, after, limit))
             })
             .await?;
-        self.0.hatch.bell.ring();
+        self.0.outbox.bell.ring();
         Ok(applied)
     }
 
     async fn clean(&self, keep: Duration, limit: u32) -> Result<Cleaned> {
         let naming = self.0.naming;
-        self.at_the_hatch("clean", move |connection| {
-            Box::pin(operators::clean(naming, connection, keep, limit))
-        })
-        .await
+        self.0
+            .outbox
+            .sessions
+            .run("clean", move |connection| {
+                Box::pin(operators::clean(naming, connection, keep, limit))
+            })
+            .await
     }
 
     fn bell(&self) -> &Bell {
-        &self.0.hatch.bell
+        &self.0.outbox.bell
     }
 }
 
@@ -250,7 +239,7 @@ fn append_one<'q>(naming: Naming, row: &'q EventRow<'q>) -> Query<'q, Postgres, 
         .bind(row.content_type)
         .bind(&*row.headers)
         .bind(&*row.occurred_at)
-        .bind(row.lane.as_ref().map(|lane| lane.as_slice()))
+        .bind(row.partition_key.as_ref().map(|key| key.as_slice()))
 }
 
 fn append<'q>(naming: Naming, rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, PgArguments> {
@@ -269,7 +258,7 @@ fn append<'q>(naming: Naming, rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, P
         .bind(column(rows, |row| row.content_type))
         .bind(column(rows, |row| &*row.headers))
         .bind(column(rows, |row| &*row.occurred_at))
-        .bind(column(rows, |row| row.lane.as_ref().map(|lane| lane.as_slice())))
+        .bind(column(rows, |row| row.partition_key.as_ref().map(|key| key.as_slice())))
 }
 
 /// The statement that claims; for a test that took the guard away, one that goes by a cursor.
@@ -321,7 +310,7 @@ async fn put_off(
     connection: &mut PgConnection,
     step: i64,
     window: i64,
-) -> Result<Looked> {
+) -> Result<Scanned> {
     let query = naming
         .query(PUT_OFF)
         .bind(step)
@@ -331,7 +320,7 @@ async fn put_off(
         .bind(*LONG.start())
         .bind(*LONG.end());
     let row = query.fetch_one(connection).await.map_err(failed("claim"))?;
-    let read = || Ok(Looked { rows: row.try_get(0)?, put_off: row.try_get(1)? });
+    let read = || Ok(Scanned { rows: row.try_get(0)?, put_off: row.try_get(1)? });
     read().map_err(failed("claim"))
 }
 

@@ -1,7 +1,7 @@
 //! What a failover can lose of acknowledged commits: who follows this server, and what a commit of
 //! our sessions waits for.
 //!
-//! Looked at when the store connects, at every check and at every sweep, since standbys come and go.
+//! Scanned at when the store connects, at every check and at every sweep, since standbys come and go.
 //! A role that is not a member of `pg_monitor` sees that a standby is connected, but not how: then it
 //! counts as asynchronous, and the check says so.
 //!

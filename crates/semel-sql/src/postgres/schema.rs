@@ -9,10 +9,9 @@ use tokio::time::timeout;
 
 use super::session::{Naming, Session};
 use super::statement::{failed, unconnected};
-use super::{ASIDE_PATIENCE, PgStore};
+use super::{OPERATOR_PATIENCE, PgStore};
 use crate::error::{Stage, timed_out};
-use crate::idmap::{ID_MAP, IDENTITY};
-use crate::migrate::{self, Applied, CLOCK, Ground, Migration, RECORD, Shape};
+use crate::migrate::{self, Applied, CLOCK, ID_MAP, IDENTITY, Migration, Migrator, RECORD, Shape};
 use crate::outbox::OUTBOX;
 
 /// The migrations, in order.
@@ -75,9 +74,9 @@ impl PgStore {
     pub async fn migrate(&self) -> Result<Vec<i32>> {
         // A connection of its own, without our time limits: an index on a large table takes long.
         let mut connection = self.0.plain.connect().await.map_err(unconnected("migrate"))?;
-        let (naming, limit) = (self.0.naming, self.0.limit * ASIDE_PATIENCE);
-        let mut ground = PgGround { connection: &mut connection, naming, limit };
-        migrate::apply(&mut ground, MIGRATIONS).await
+        let (naming, limit) = (self.0.naming, self.0.limit * OPERATOR_PATIENCE);
+        let mut migrator = PgMigrator { connection: &mut connection, naming, limit };
+        migrate::apply(&mut migrator, MIGRATIONS).await
     }
 
     /// What the schema lacks, in words. An empty list is good news.
@@ -86,12 +85,14 @@ impl PgStore {
     /// If the catalogue cannot be read.
     pub async fn verify(&self) -> Result<Vec<Finding>> {
         let naming = self.0.naming;
-        self.aside_transaction("verify", move |connection| Box::pin(verify(naming, connection)))
+        self.0
+            .operators
+            .transact("verify", move |connection| Box::pin(verify(naming, connection)))
             .await
     }
 }
 
-struct PgGround<'c> {
+struct PgMigrator<'c> {
     connection: &'c mut PgConnection,
     naming: Naming,
     /// How long the commit may take, which no limit of the server's ends while it waits for a
@@ -99,7 +100,7 @@ struct PgGround<'c> {
     limit: Duration,
 }
 
-impl Ground for PgGround<'_> {
+impl Migrator for PgMigrator<'_> {
     async fn enter(&mut self) -> Result<()> {
         let fail = failed("migrate");
         // Whatever is usual in this database: who waited for the lock must see what was applied.

@@ -7,12 +7,12 @@
 
 use std::fmt::Write as _;
 
-use semel_core::store::{Error, Finding, Result, Severity};
+use semel_core::store::{Error, Finding, Severity};
 use sqlx::postgres::{PgArguments, PgConnectOptions};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Postgres, Row, SqlStr};
 
-use super::statement::{failed, text, unconnected};
+use super::statement::{text, unconnected};
 
 /// What stands between the store and the server's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,18 +107,6 @@ impl Session {
                 Err(error)
             }
         }
-    }
-
-    /// As [`leave`](Self::leave), for an answer with an error that is named already: its connection is not
-    /// used again.
-    pub(super) async fn commit<T>(
-        &self,
-        connection: &mut PgConnection,
-        operation: &'static str,
-        answer: Result<T>,
-    ) -> Result<T> {
-        let answer = answer?;
-        self.leave(connection, Ok(answer)).await.map_err(failed(operation))
     }
 
     /// Begins a transaction with our settings, whatever a step is.

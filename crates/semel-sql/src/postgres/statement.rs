@@ -1,7 +1,8 @@
 //! The statements' texts, and the server's codes.
 //!
-//! Each text is a file of its own under `queries/`, opened by the invariant that it keeps. What is
-//! bound to them and how answers are read is in `ledger` and its neighbours.
+//! Each text is a file of its own under `queries/`, opened by the invariant that it keeps; `{record}` and
+//! the like in it are column lists (`template`). What is bound and how rows are read is in `ledger`,
+//! `outbox` and `idmap`.
 
 #[cfg(feature = "testing")]
 use std::borrow::Cow;
@@ -14,11 +15,12 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{SqlSafeStr, SqlStr};
 
 use crate::error::{Stage, classify};
+use crate::template::sql;
 
-pub(super) const OPEN: &str = include_str!("queries/open.sql");
-pub(super) const OPEN_MANY: &str = include_str!("queries/open_many.sql");
-pub(super) const PEEK: &str = include_str!("queries/peek.sql");
-pub(super) const PEEK_MANY: &str = include_str!("queries/peek_many.sql");
+pub(super) const OPEN: &str = sql!(include_str!("queries/open.sql"));
+pub(super) const OPEN_MANY: &str = sql!(include_str!("queries/open_many.sql"));
+pub(super) const PEEK: &str = sql!(include_str!("queries/peek.sql"));
+pub(super) const PEEK_MANY: &str = sql!(include_str!("queries/peek_many.sql"));
 pub(super) const SETTLE: &str = include_str!("queries/settle.sql");
 pub(super) const RELEASE: &str = include_str!("queries/release.sql");
 pub(super) const SETTLE_MANY: &str = include_str!("queries/settle_many.sql");
@@ -32,24 +34,6 @@ pub(super) const REDRIVE: &str = include_str!("queries/redrive.sql");
 pub(super) const REDATE: &str = include_str!("queries/redate.sql");
 pub(super) const RENEW: &str = include_str!("queries/renew.sql");
 pub(super) const SWEEP: &str = include_str!("queries/sweep.sql");
-
-/// The columns of a record, in the order in which `Raw` is read.
-macro_rules! columns {
-    ($body:literal) => {
-        concat!(
-            "r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, r.attempt, r.fence, \
-             r.owner, r.lease_until, r.retry_at, r.on_crash, r.keep_us, ",
-            $body,
-            ", r.content_type, r.reference, r.omitted_bytes, r.error, r.created_at, r.updated_at, \
-             r.completed_at, r.expires_at"
-        )
-    };
-}
-
-pub(super) const COLUMNS: &str = columns!("r.body");
-
-/// The same without the bytes of an answer or a retry payload.
-pub(super) const OUTLINE: &str = columns!("case when r.body is null then null else ''::bytea end");
 
 /// Begins a transaction and marks it, in one trip. The mark ends with the transaction, whoever ends
 /// it, so that `settle_in` can tell that the work committed behind our back.

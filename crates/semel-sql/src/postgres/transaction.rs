@@ -1,11 +1,11 @@
 //! Transactions that a claim shares with the caller's own writes.
 //!
-//! They run on a bounded set of connections of our own: a pool would ping each connection on its
-//! way back, and four trips are all that a protected transaction may cost. What the work does on
-//! the connection is its own business, as long as it leaves the transaction open: its session is
-//! reset in the trip that ends the transaction, before another caller's work can see it.
+//! They run on a pool of the store's own: sqlx's would ping each connection when it is returned, and four
+//! trips are all that a protected transaction may cost. The work may do what it likes on the connection as
+//! long as it leaves the transaction open: its session is reset in the trip that ends the transaction, before
+//! another caller's work can see it.
 
-mod sessions;
+mod pool;
 
 use std::time::Duration;
 
@@ -21,19 +21,19 @@ use sqlx::error::DatabaseError;
 use sqlx::{PgConnection, Postgres};
 use tokio::time::{Instant, timeout};
 
-pub(super) use self::sessions::Home;
-use self::sessions::Lent;
+pub(super) use self::pool::TransactionPool;
 use super::busy::{Patience, is_busy};
 use super::ledger::{self, Inside};
 use super::statement::{ADOPT, COMMIT, ROLLBACK, codes, ends_session, failed_in};
 use super::{PgStore, storable_change, storable_draft, storable_ending};
 use crate::error::{Stage, classify, timed_out};
+use crate::pool::Pooled;
 use crate::unit;
 
 /// An open transaction that owns its connection. Dropping it closes the connection, which rolls
 /// back.
 pub struct PgTransaction {
-    lent: Lent,
+    session: Pooled<PgConnection>,
 }
 
 impl std::fmt::Debug for PgTransaction {
@@ -55,7 +55,7 @@ enum Ended {
 
 impl PgTransaction {
     async fn commit(mut self, limit: Duration) -> Result<()> {
-        if unit::depth::<Postgres>(self.lent.connection()) != 1 {
+        if unit::depth::<Postgres>(self.session.connection()) != 1 {
             // The work forgot to end a savepoint, and with it what it had in mind.
             return Err(Error::new(
                 ErrorKind::Misconfigured,
@@ -63,15 +63,17 @@ impl PgTransaction {
                 "the work left a savepoint open",
             ));
         }
-        match end(self.lent.connection(), COMMIT, limit).await {
+        match end(self.session.connection(), COMMIT, limit).await {
             Ended::Clean => {
-                self.lent.rest();
+                self.session.keep();
                 Ok(())
             }
             Ended::Unclean => Ok(()),
-            // Unlike everything else in this room a commit can have happened without our knowing.
+            // Unlike everything else in this module a commit can have happened without our knowing.
             Ended::Failed(error) => {
-                self.lent.judge(&error);
+                if ends_session(&error) {
+                    self.session.retire_all();
+                }
                 Err(classify(codes, Stage::Running, "commit", error))
             }
             Ended::Late => Err(timed_out(Stage::Running, "commit", limit)),
@@ -79,10 +81,10 @@ impl PgTransaction {
     }
 
     async fn rollback(mut self, limit: Duration) {
-        if let Ended::Clean = end(self.lent.connection(), ROLLBACK, limit).await
-            && unit::depth::<Postgres>(self.lent.connection()) == 1
+        if let Ended::Clean = end(self.session.connection(), ROLLBACK, limit).await
+            && unit::depth::<Postgres>(self.session.connection()) == 1
         {
-            self.lent.rest();
+            self.session.keep();
         }
         // Else it is closed, which rolls back as well.
     }
@@ -111,11 +113,11 @@ impl TransactionalStore for PgStore {
     type Transaction = PgTransaction;
 
     async fn begin(&self) -> Result<PgTransaction> {
-        Ok(PgTransaction { lent: self.0.transactions.begin().await? })
+        Ok(PgTransaction { session: self.0.transactions.begin().await? })
     }
 
     fn connection(transaction: &mut PgTransaction) -> &mut PgConnection {
-        transaction.lent.connection()
+        transaction.session.connection()
     }
 
     async fn adopt(&self, connection: &mut PgConnection) -> Result<()> {
@@ -212,8 +214,8 @@ impl PgStore {
         let done = timeout(self.0.limit, statement).await.map_err(|_| self.late(operation))?;
         done.map_err(|error| {
             if ends_session(&error) {
-                // It may be a connection of ours. Those that rest lead to the same server.
-                self.0.transactions.distrust();
+                // It may be a connection of ours. The idle ones lead to the same server.
+                self.0.transactions.retire();
             }
             failed_in(operation)(error)
         })

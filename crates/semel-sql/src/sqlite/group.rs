@@ -12,9 +12,9 @@ use semel_core::store::{
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Either, Executor};
 
+use super::clock::StoreClock;
 use super::queue::{Answer, Step};
 use super::statements::{self, BEGIN, Bindings, Texts, Verb};
-use super::tick::Tick;
 use super::{failure, outbox, watermark};
 
 /// The largest block of one verb. Sixteen steps an errand make the errand's cost vanish; a larger
@@ -53,21 +53,21 @@ struct Done {
 pub(super) async fn commit(
     connection: &mut SqliteConnection,
     texts: &Texts,
-    tick: &Tick,
+    clock: &StoreClock,
     steps: &[&Step],
 ) -> std::result::Result<Vec<Result<Answer>>, Broken> {
     connection.execute(BEGIN).await.map_err(Broken::Begin)?;
-    run(connection, texts, tick, steps, true).await
+    run(connection, texts, clock, steps, true).await
 }
 
 /// Runs one step in the transaction that `connection` is in.
 pub(super) async fn join(
     connection: &mut SqliteConnection,
     texts: &Texts,
-    tick: &Tick,
+    clock: &StoreClock,
     step: &Step,
 ) -> Result<Answer> {
-    match run(connection, texts, tick, &[step], false).await {
+    match run(connection, texts, clock, &[step], false).await {
         Ok(mut answers) => answers.pop().expect("one answer a step"),
         Err(Broken::Begin(error) | Broken::Statement(error) | Broken::Commit(error)) => {
             Err(failure::in_transaction(step.operation(), error))
@@ -78,11 +78,11 @@ pub(super) async fn join(
 async fn run(
     connection: &mut SqliteConnection,
     texts: &Texts,
-    tick: &Tick,
+    clock: &StoreClock,
     steps: &[&Step],
     commit: bool,
 ) -> std::result::Result<Vec<Result<Answer>>, Broken> {
-    let now = tick.now();
+    let now = clock.now();
     let mut told = Vec::with_capacity(steps.len());
     for step in steps {
         told.push(match step {
@@ -113,7 +113,7 @@ async fn run(
         let last = commit && later.is_empty();
         let mut bindings = Bindings::default();
         for errand in block {
-            fences[errand.step] = bind(&mut bindings, steps[errand.step], errand.part, tick, now);
+            fences[errand.step] = bind(&mut bindings, steps[errand.step], errand.part, clock, now);
         }
         let text = texts.of(first.verb, size, last);
         let query = sqlx::query_with(text, bindings.finish());
@@ -130,7 +130,7 @@ async fn run(
     let answered = steps.iter().zip(answers).zip(fences).zip(told);
     let answered = answered.map(|(((step, done), fence), told)| match told {
         Some(told) => Ok(told),
-        None => answer(step, &done, fence, tick, now),
+        None => answer(step, &done, fence, clock, now),
     });
     Ok(answered.collect())
 }
@@ -202,7 +202,13 @@ fn errands(steps: &[&Step], told: &[Option<Answer>]) -> Vec<Errand> {
 }
 
 /// Binds one statement; gives the fence that it would grant.
-fn bind(bindings: &mut Bindings, step: &Step, part: usize, tick: &Tick, now: Timestamp) -> Fence {
+fn bind(
+    bindings: &mut Bindings,
+    step: &Step,
+    part: usize,
+    clock: &StoreClock,
+    now: Timestamp,
+) -> Fence {
     let mut fence = Fence(0);
     match step {
         Step::Renew(leases) => {
@@ -212,12 +218,12 @@ fn bind(bindings: &mut Bindings, step: &Step, part: usize, tick: &Tick, now: Tim
         Step::Settle(lease, Settlement::Removed) => bindings.remove(lease),
         Step::Settle(lease, settlement) => bindings.settle(lease, settlement, now),
         Step::Open(draft) => {
-            fence = tick.fence(now);
+            fence = clock.fence(now);
             bindings.open(draft, fence, now);
         }
         Step::Swap(key, judged, change) => match change {
             Change::Regrant(draft) | Change::Replace(draft) => {
-                fence = tick.fence(now);
+                fence = clock.fence(now);
                 let fresh = matches!(change, Change::Replace(_));
                 bindings.grant((key, *judged), draft, fresh, fence, now);
             }
@@ -232,7 +238,13 @@ fn bind(bindings: &mut Bindings, step: &Step, part: usize, tick: &Tick, now: Tim
     fence
 }
 
-fn answer(step: &Step, done: &[Done], fence: Fence, tick: &Tick, now: Timestamp) -> Result<Answer> {
+fn answer(
+    step: &Step,
+    done: &[Done],
+    fence: Fence,
+    clock: &StoreClock,
+    now: Timestamp,
+) -> Result<Answer> {
     let changes = |statement: usize| done.get(statement).map_or(0, |done| done.changes);
     Ok(match step {
         Step::Renew(_) => Answer::Renewed(
@@ -254,7 +266,7 @@ fn answer(step: &Step, done: &[Done], fence: Fence, tick: &Tick, now: Timestamp)
         Step::Swap(..) => Answer::Swapped(match done.first().and_then(|swap| swap.rows.first()) {
             Some(row) => {
                 let fence = statements::fence(row)?;
-                tick.given(fence);
+                clock.given(fence);
                 Swapped::Done { fence }
             }
             None => Swapped::Lost,

@@ -151,7 +151,7 @@ impl IdMap for SqliteStore {
         let failed = |error| failure::in_transaction("overwrite", error);
         let rounds = Rounds::of(bindings, Twins::Repeat);
         let mut transaction = self.begin().await?;
-        let now = self.0.shared.tick.now().as_micros();
+        let now = self.0.shared.clock.now().as_micros();
         for round in rounds.each() {
             let connection = Self::connection(&mut transaction);
             let asked = asked(&round);
@@ -210,7 +210,7 @@ impl SqliteStore {
     ) -> Result<u32> {
         let texts = rows.iter().map(|row| [kind.name(), &row.tenant, &row.public].map(hex));
         let texts = serde_json::to_string(&texts.collect::<Vec<_>>()).expect("texts");
-        let now = self.0.shared.tick.now().as_micros();
+        let now = self.0.shared.clock.now().as_micros();
         let done = connection.execute(sqlx::query(REVOKE).bind(texts).bind(now)).await;
         let done = done.map_err(|error| failure::in_transaction("revoke", error))?;
         Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX))
@@ -224,7 +224,7 @@ impl SqliteStore {
         bindings: &[&Binding],
     ) -> Result<Vec<Inserted>> {
         let failed = |error| failure::in_transaction("insert", error);
-        let now = self.0.shared.tick.now().as_micros();
+        let now = self.0.shared.clock.now().as_micros();
         let query = sqlx::query(PUT).bind(asked(bindings)).bind(now);
         let written = connection.fetch_all(query).await.map_err(failed)?;
         let name = |row: &SqliteRow| -> sqlx::Result<(String, String, String)> {

@@ -18,7 +18,7 @@ const OPEN: &str = " AND (state IN (2, 3, 4, 5) OR (state = 0 AND content_type I
 
 impl Inspect for SqliteStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
-        let rows = self.rows(statements::LIST, filter, after, limit).await?;
+        let rows = self.rows(statements::LIST.to_owned(), filter, after, limit).await?;
         let entry = |row: &SqliteRow| statements::entry(row, "list");
         Ok(page(&rows, limit, None, statements::digest, entry))
     }
@@ -29,13 +29,13 @@ impl Inspect for SqliteStore {
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Page<Listed>> {
-        let rows = self.rows(statements::SURVEY, filter, after, limit).await?;
+        let rows = self.rows(statements::survey(), filter, after, limit).await?;
         let listed = |row: &SqliteRow| statements::listed(row, "list");
         Ok(page(&rows, limit, None, statements::digest, listed))
     }
 
     async fn tally(&self, filter: &Filter) -> Result<Tally> {
-        let now = self.0.shared.tick.now().as_micros();
+        let now = self.0.shared.clock.now().as_micros();
         let mut query = QueryBuilder::<Sqlite>::new(
             "SELECT COUNT(*), COALESCE(MAX(attempt & 4294967295), 0) FROM semel_record WHERE TRUE",
         );
@@ -56,12 +56,12 @@ impl SqliteStore {
     /// The rows of a page, and one more if there is one.
     async fn rows(
         &self,
-        statement: &'static str,
+        statement: String,
         filter: &Filter,
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Vec<SqliteRow>> {
-        let now = self.0.shared.tick.now().as_micros();
+        let now = self.0.shared.clock.now().as_micros();
         let mut query = QueryBuilder::<Sqlite>::new(statement);
         ask(&mut query, filter, after, limit, now);
         let mut reader = self.0.readers.reader("list").await?;
@@ -72,7 +72,7 @@ impl SqliteStore {
     }
 }
 
-/// What follows [`statements::LIST`] and [`statements::SURVEY`].
+/// What follows [`statements::LIST`] and [`statements::survey`].
 fn ask(
     query: &mut QueryBuilder<Sqlite>,
     filter: &Filter,

@@ -23,8 +23,8 @@ use sqlx::{AssertSqlSafe, Executor, QueryBuilder, Row as _, SqlSafeStr, Sqlite};
 use super::queue::{Answer, Step};
 use super::{SLICE, SqliteStore, failure, watermark};
 use crate::outbox::{
-    Claimed, Cursor, EventRow, GRACE, LATER, LONG, Looked, Marks, PUBLISHED, REDATED, RETRY, SHORT,
-    Search, Stored, UNTRIED, chunks, discarded, lane, statuses,
+    Claimed, Cursor, EventRow, GRACE, LATER, LONG, Marks, PUBLISHED, REDATED, RETRY, SHORT,
+    Scanned, Search, Stored, UNTRIED, chunks, discarded, partition_key, statuses,
 };
 use crate::row::undecodable;
 
@@ -34,7 +34,7 @@ const CHUNK: (usize, usize) = (32, 4 << 20);
 
 /// What the outbox has of its own.
 #[derive(Debug, Default)]
-pub(super) struct Hatch {
+pub(super) struct OutboxState {
     bell: Bell,
     cursor: Cursor,
 }
@@ -69,11 +69,11 @@ impl Task {
 
 /// What came of a [`Task`].
 #[derive(Debug)]
-pub(super) enum Told {
-    /// A claim's, by their numbers; and whether more is due than it looked at, if it wanted more.
+pub(super) enum TaskAnswer {
+    /// A claim's, by their numbers; and whether more is due than it scanned at, if it wanted more.
     Leased(Vec<Leased>, bool),
-    /// What was looked at and put off.
-    Looked(Looked),
+    /// What was scanned at and put off.
+    Scanned(Scanned),
     /// A mark's.
     Marked(Vec<Marked>),
     /// Which rows a verb changed.
@@ -87,23 +87,23 @@ pub(super) async fn run(
     connection: &mut SqliteConnection,
     task: &Task,
     now: Timestamp,
-) -> sqlx::Result<Told> {
+) -> sqlx::Result<TaskAnswer> {
     match task {
         Task::Claim { ask, token, after, window } => {
             let leased = claim(connection, *ask, *token, *after, now, *window).await?;
             let more = leased.len() < ask.limit as usize
                 && due(connection, now, *window + 1).await? > *window;
-            Ok(Told::Leased(leased, more))
+            Ok(TaskAnswer::Leased(leased, more))
         }
         Task::PutOff { step, window } => {
-            put_off(connection, *step, *window, now).await.map(Told::Looked)
+            put_off(connection, *step, *window, now).await.map(TaskAnswer::Scanned)
         }
-        Task::Mark(marks) => mark(connection, marks, now).await.map(Told::Marked),
+        Task::Mark(marks) => mark(connection, marks, now).await.map(TaskAnswer::Marked),
         Task::Apply { selection, verb, after, limit } => {
-            apply(connection, selection, verb, *after, *limit, now).await.map(Told::Applied)
+            apply(connection, selection, verb, *after, *limit, now).await.map(TaskAnswer::Applied)
         }
         Task::Clean { keep, limit } => {
-            clean(connection, *keep, *limit, now).await.map(Told::Cleaned)
+            clean(connection, *keep, *limit, now).await.map(TaskAnswer::Cleaned)
         }
     }
 }
@@ -180,10 +180,10 @@ async fn put_off(
     step: i64,
     window: i64,
     now: Timestamp,
-) -> sqlx::Result<Looked> {
+) -> sqlx::Result<Scanned> {
     let rows = due(connection, now, step).await?;
     if rows <= window {
-        return Ok(Looked { rows, put_off: 0 });
+        return Ok(Scanned { rows, put_off: 0 });
     }
     let query = sqlx::query(texts::PUT_OFF)
         .bind(now.as_micros())
@@ -193,7 +193,7 @@ async fn put_off(
         .bind(*LONG.start())
         .bind(*LONG.end());
     let done = connection.execute(query).await?;
-    Ok(Looked { rows, put_off: i64::try_from(done.rows_affected()).unwrap_or(i64::MAX) })
+    Ok(Scanned { rows, put_off: i64::try_from(done.rows_affected()).unwrap_or(i64::MAX) })
 }
 
 /// Makes rows due that were put off.
@@ -252,15 +252,15 @@ async fn apply(
     operators::push_matches(&mut query, selection, &wanted);
     query.push(" ORDER BY sequence LIMIT ").push_bind(i64::from(limit));
     let rows = connection.fetch_all(query.build().persistent(false)).await?;
-    // Of each row its number and its lane: where it belongs, or where it kept others waiting.
+    // Of each row its number and its partition: where it belongs, or where it kept others waiting.
     let (mut chosen, mut left) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in &rows {
         let sequence: i64 = row.try_get(0)?;
         let (tenant, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
-        let lane = lane(tenant, kind, row.try_get(3)?);
-        chosen.push((sequence, lane.map(|lane| hex(&lane))));
+        let partition_key = partition_key(tenant, kind, row.try_get(3)?);
+        chosen.push((sequence, partition_key.map(|partition_key| hex(&partition_key))));
         let held: Option<&[u8]> = row.try_get(4)?;
-        left.extend(held.map(|lane| (sequence, hex(lane))));
+        left.extend(held.map(|partition_key| (sequence, hex(partition_key))));
     }
     let last = chosen.last().map(|(sequence, _)| sequence.unsigned_abs());
     let chosen = serde_json::to_string(&chosen).expect("numbers and texts");
@@ -310,19 +310,19 @@ fn stored(row: &SqliteRow, at: usize) -> sqlx::Result<Stored> {
 }
 
 impl SqliteStore {
-    async fn task(&self, task: Task) -> Result<Told> {
+    async fn task(&self, task: Task) -> Result<TaskAnswer> {
         let Answer::Outbox(told) = self.ask(Step::Outbox(task)).await? else {
             unreachable!("a task is answered as one")
         };
         Ok(told)
     }
 
-    async fn put_off(&self, search: &Search) -> Result<Looked> {
+    async fn put_off(&self, search: &Search) -> Result<Scanned> {
         let task = Task::PutOff { step: search.step(), window: search.window() };
-        let Told::Looked(looked) = self.task(task).await? else {
+        let TaskAnswer::Scanned(scanned) = self.task(task).await? else {
             unreachable!("a look is answered as one")
         };
-        Ok(looked)
+        Ok(scanned)
     }
 }
 
@@ -330,7 +330,7 @@ impl Outbox for SqliteStore {
     type Connection = SqliteConnection;
 
     async fn append(&self, connection: &mut SqliteConnection, events: &[Event]) -> Result<()> {
-        let now = self.0.shared.tick.now().as_micros();
+        let now = self.0.shared.clock.now().as_micros();
         let rows: Vec<EventRow<'_>> = events.iter().map(EventRow::of).collect();
         for mut chunk in chunks(&rows, CHUNK.0, CHUNK.1) {
             while !chunk.is_empty() {
@@ -345,12 +345,12 @@ impl Outbox for SqliteStore {
     }
 
     async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
-        let hatch = &self.0.hatch;
+        let outbox_state = &self.0.outbox_state;
         let mut search = Search::new(ask.limit);
         loop {
-            let (token, after) = (AttemptId::generate(), hatch.cursor.after());
+            let (token, after) = (AttemptId::generate(), outbox_state.cursor.after());
             let task = Task::Claim { ask, token, after, window: search.window() };
-            let Told::Leased(leased, more) = self.task(task).await? else {
+            let TaskAnswer::Leased(leased, more) = self.task(task).await? else {
                 unreachable!("a claim is answered as one")
             };
             if leased.is_empty() {
@@ -358,26 +358,26 @@ impl Outbox for SqliteStore {
                     continue;
                 }
                 if search.gave_up() {
-                    hatch.bell.ring();
+                    outbox_state.bell.ring();
                 }
             } else if more {
                 // For the next claim. What was leased is the caller's, whatever comes of it.
                 let _ = self.put_off(&search).await;
             }
-            hatch.cursor.passed(&leased);
+            outbox_state.cursor.passed(&leased);
             return Ok(leased);
         }
     }
 
     async fn mark(&self, marks: &[(Ticket, Disposition)]) -> Result<Vec<Marked>> {
-        let Told::Marked(marked) = self.task(Task::Mark(marks.to_vec())).await? else {
+        let TaskAnswer::Marked(marked) = self.task(Task::Mark(marks.to_vec())).await? else {
             unreachable!("a mark is answered as one")
         };
         Ok(marked)
     }
 
     async fn backlog(&self) -> Result<Backlog> {
-        let now = self.0.shared.tick.now();
+        let now = self.0.shared.clock.now();
         let mut reader = self.0.readers.reader("backlog").await?;
         match operators::backlog(reader.connection(), now).await {
             Ok(backlog) => Ok(backlog),
@@ -428,7 +428,7 @@ impl Outbox for SqliteStore {
             let (selection, verb) = (selection.clone(), verb.clone());
             let slice = (limit - all.changed).min(SLICE);
             let task = Task::Apply { selection, verb, after, limit: slice };
-            let Told::Applied(applied) = self.task(task).await? else {
+            let TaskAnswer::Applied(applied) = self.task(task).await? else {
                 unreachable!("a verb is answered as one")
             };
             all =
@@ -438,7 +438,7 @@ impl Outbox for SqliteStore {
                 break;
             }
         }
-        self.0.hatch.bell.ring();
+        self.0.outbox_state.bell.ring();
         Ok(all)
     }
 
@@ -446,7 +446,8 @@ impl Outbox for SqliteStore {
         let mut total = Cleaned::default();
         loop {
             let slice = (limit - total.removed).min(SLICE);
-            let Told::Cleaned(cleaned) = self.task(Task::Clean { keep, limit: slice }).await?
+            let TaskAnswer::Cleaned(cleaned) =
+                self.task(Task::Clean { keep, limit: slice }).await?
             else {
                 unreachable!("a cleaning is answered as one")
             };
@@ -459,7 +460,7 @@ impl Outbox for SqliteStore {
     }
 
     fn bell(&self) -> &Bell {
-        &self.0.hatch.bell
+        &self.0.outbox_state.bell
     }
 }
 
@@ -483,7 +484,7 @@ fn append<'q>(
             .bind(&*row.headers)
             .bind(&*row.occurred_at)
             .bind(now)
-            .bind(row.lane.as_ref().map(|lane| lane.as_slice()))
+            .bind(row.partition_key.as_ref().map(|key| key.as_slice()))
             .bind(now)
     })
 }

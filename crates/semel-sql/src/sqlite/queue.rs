@@ -17,15 +17,15 @@ use semel_core::store::{
 };
 use tokio::sync::{Notify, oneshot};
 
-use super::outbox::{Task, Told};
+use super::outbox::{Task, TaskAnswer};
 use super::transaction::SqliteTransaction;
 
 /// Steps that share a commit. Beyond this a group gains little and everybody in it waits longer.
 pub(super) const GROUP: usize = 64;
 
-/// Steps that may wait in one lane. At a few thousand steps a second on a slow disk the last of
+/// Steps that may wait in one priority. At a few thousand steps a second on a slow disk the last of
 /// them still is served within its lease; more would only be refused later.
-pub(super) const LANE: usize = 4096;
+pub(super) const QUEUED: usize = 4096;
 
 /// Why nothing begins while a lent transaction is overdue.
 pub(super) const OVERDUE: &str = "a transaction has outlived its limit and still holds the database, so nothing was begun: its unit \
@@ -60,14 +60,14 @@ impl Step {
         }
     }
 
-    const fn lane(&self) -> Lane {
+    const fn priority(&self) -> Priority {
         match self {
-            Step::Renew(_) => Lane::Renew,
-            Step::Settle(..) => Lane::Settle,
-            Step::Open(_) | Step::Swap(..) => Lane::Begin,
-            Step::Sweep(_) => Lane::Sweep,
-            Step::Outbox(_) => Lane::Outbox,
-            Step::Probe { .. } => Lane::Begin,
+            Step::Renew(_) => Priority::Renew,
+            Step::Settle(..) => Priority::Settle,
+            Step::Open(_) | Step::Swap(..) => Priority::Begin,
+            Step::Sweep(_) => Priority::Sweep,
+            Step::Outbox(_) => Priority::Outbox,
+            Step::Probe { .. } => Priority::Begin,
         }
     }
 
@@ -86,7 +86,7 @@ pub(super) enum Answer {
     Opened(Opened),
     Swapped(Swapped),
     Swept(Swept),
-    Outbox(Told),
+    Outbox(TaskAnswer),
     Probed,
 }
 
@@ -107,7 +107,7 @@ pub(super) type Borrower = oneshot::Sender<Result<SqliteTransaction>>;
 
 /// The writer's next turn.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct Work {
     /// Steps to commit together.
     pub(super) group: Vec<Request>,
     /// Who has the writer after them.
@@ -117,7 +117,7 @@ pub(super) struct Turn {
 /// Why a request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// [`LANE`] requests of its kind wait already.
+    /// [`QUEUED`] requests of its kind wait already.
     Full,
     /// The writer has ended.
     Closed,
@@ -126,7 +126,7 @@ pub(super) enum Refused {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Lane {
+enum Priority {
     Renew,
     Settle,
     Begin,
@@ -172,12 +172,12 @@ impl Queue {
         }
         lines.tickets += 1;
         let ticket = Ticket(lines.tickets);
-        let lane = step.lane();
-        if lines.overdue && lane == Lane::Begin {
+        let priority = step.priority();
+        if lines.overdue && priority == Priority::Begin {
             return Err(Refused::Overdue);
         }
-        let line = lines.of(lane);
-        if line.len() >= LANE {
+        let line = lines.of(priority);
+        if line.len() >= QUEUED {
             return Err(Refused::Full);
         }
         line.push_back(Request { step, reply, ticket });
@@ -195,7 +195,7 @@ impl Queue {
         if lines.overdue {
             return Err(Refused::Overdue);
         }
-        if lines.transact.len() >= LANE {
+        if lines.transact.len() >= QUEUED {
             return Err(Refused::Full);
         }
         lines.transact.push_back(borrower);
@@ -241,18 +241,18 @@ impl Queue {
 
     /// Turns away who still waits; `false` when nobody does. For a writer that is gone.
     pub(super) fn abandon(&self) -> bool {
-        let turn = self.lines().turn();
-        !turn.group.is_empty() || turn.borrower.is_some()
+        let work = self.lines().work();
+        !work.group.is_empty() || work.borrower.is_some()
     }
 
     /// The next turn, once there is one; `None` when the line is closed and empty.
-    pub(super) async fn next(&self) -> Option<Turn> {
+    pub(super) async fn next(&self) -> Option<Work> {
         loop {
             {
                 let mut lines = self.lines();
-                let turn = lines.turn();
-                if !turn.group.is_empty() || turn.borrower.is_some() {
-                    return Some(turn);
+                let work = lines.work();
+                if !work.group.is_empty() || work.borrower.is_some() {
+                    return Some(work);
                 }
                 if lines.closed {
                     return None;
@@ -264,23 +264,23 @@ impl Queue {
 }
 
 impl Lines {
-    fn of(&mut self, lane: Lane) -> &mut VecDeque<Request> {
-        match lane {
-            Lane::Renew => &mut self.renew,
-            Lane::Settle => &mut self.settle,
-            Lane::Begin => &mut self.begin,
-            Lane::Sweep => &mut self.sweep,
-            Lane::Outbox => &mut self.outbox,
+    fn of(&mut self, priority: Priority) -> &mut VecDeque<Request> {
+        match priority {
+            Priority::Renew => &mut self.renew,
+            Priority::Settle => &mut self.settle,
+            Priority::Begin => &mut self.begin,
+            Priority::Sweep => &mut self.sweep,
+            Priority::Outbox => &mut self.outbox,
         }
     }
 
     /// At most [`GROUP`] steps in order of priority, and then one transaction: neither can keep the
     /// other waiting for more than a turn. One slice of sweeping and one task of the outbox ride with
     /// every group, so that the busiest store still forgets and still tells.
-    fn turn(&mut self) -> Turn {
+    fn work(&mut self) -> Work {
         let mut group = Vec::new();
-        for lane in [Lane::Renew, Lane::Settle, Lane::Begin] {
-            let line = self.of(lane);
+        for priority in [Priority::Renew, Priority::Settle, Priority::Begin] {
+            let line = self.of(priority);
             while group.len() < GROUP {
                 let Some(request) = line.pop_front() else { break };
                 group.extend(wanted(request));
@@ -300,7 +300,7 @@ impl Lines {
         {
             borrower = (!next.is_closed()).then_some(next);
         }
-        Turn { group, borrower }
+        Work { group, borrower }
     }
 }
 
@@ -334,8 +334,8 @@ mod tests {
         (queue.push(step, reply).expect("room"), answer)
     }
 
-    fn operations(turn: &Turn) -> Vec<&'static str> {
-        turn.group.iter().map(|request| request.step.operation()).collect()
+    fn operations(work: &Work) -> Vec<&'static str> {
+        work.group.iter().map(|request| request.step.operation()).collect()
     }
 
     #[tokio::test]
@@ -362,8 +362,8 @@ mod tests {
         drop(gone);
         queue.push_borrower(left).expect("room");
         queue.push_borrower(one).expect("room");
-        let turn = queue.next().await.expect("open");
-        assert!(turn.borrower.is_some_and(|borrower| !borrower.is_closed()));
+        let work = queue.next().await.expect("open");
+        assert!(work.borrower.is_some_and(|borrower| !borrower.is_closed()));
         assert!(queue.next().await.expect("open").borrower.is_none());
     }
 
@@ -373,14 +373,14 @@ mod tests {
         drop(push(&queue, swap(1)));
         drop(push(&queue, Step::Renew(vec![])));
         drop(push(&queue, Step::Settle(lease(), Settlement::Removed)));
-        let turn = queue.next().await.expect("open");
-        assert_eq!(operations(&turn), ["settle"]);
+        let work = queue.next().await.expect("open");
+        assert_eq!(operations(&work), ["settle"]);
     }
 
     #[tokio::test]
     async fn the_line_has_an_end_and_a_closed_one_serves_who_waits() {
         let queue = Queue::default();
-        let waiting: Vec<_> = (0..LANE).map(|n| push(&queue, swap(n as u32))).collect();
+        let waiting: Vec<_> = (0..QUEUED).map(|n| push(&queue, swap(n as u32))).collect();
         let (reply, _) = oneshot::channel();
         assert_eq!(queue.push(swap(0), reply), Err(Refused::Full));
         let _renewal_still_fits = push(&queue, Step::Renew(vec![]));
@@ -390,9 +390,9 @@ mod tests {
         let (reply, _) = oneshot::channel();
         assert_eq!(queue.push(swap(0), reply), Err(Refused::Closed));
         let mut served = 0;
-        while let Some(turn) = queue.next().await {
-            served += turn.group.len();
+        while let Some(work) = queue.next().await {
+            served += work.group.len();
         }
-        assert_eq!(served, LANE);
+        assert_eq!(served, QUEUED);
     }
 }

@@ -10,8 +10,7 @@ use sqlx::{ConnectOptions, Connection as _, Executor, Row};
 use super::settings::{Builder, Synchronous};
 use super::statements::BEGIN;
 use super::{failure, watermark};
-use crate::idmap::ID_MAP;
-use crate::migrate::{self, Applied, CLOCK, Ground, Migration, RECORD, Shape};
+use crate::migrate::{self, Applied, CLOCK, ID_MAP, Migration, Migrator, RECORD, Shape};
 use crate::outbox::OUTBOX;
 
 /// The migrations, in order.
@@ -146,8 +145,8 @@ async fn bring_up(connection: &mut SqliteConnection, settings: &Builder) -> Resu
     if migrate::history(MIGRATIONS, &history).iter().all(|f| f.severity != Severity::Error) {
         return Ok(Vec::new());
     }
-    let mut site = Site { connection, path, spoilt: false, patience };
-    migrate::apply(&mut site, MIGRATIONS).await
+    let mut migrator = SchemaMigrator { connection, path, spoilt: false, patience };
+    migrate::apply(&mut migrator, MIGRATIONS).await
 }
 
 /// Brings a file that nobody has opened as a store up to date, making it if need be.
@@ -342,7 +341,7 @@ async fn applied(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Applied>
 
 /// A database under construction. All of it is one transaction, and SQLite has one writer: a second
 /// instance waits in `enter`, and finds nothing left to do.
-struct Site<'a> {
+struct SchemaMigrator<'a> {
     connection: &'a mut SqliteConnection,
     path: &'a Path,
     patience: Duration,
@@ -350,7 +349,7 @@ struct Site<'a> {
     spoilt: bool,
 }
 
-impl Site<'_> {
+impl SchemaMigrator<'_> {
     fn named<T>(&mut self, done: sqlx::Result<T>) -> Result<T> {
         self.spoilt |= done.is_err();
         done.map_err(|error| match failure::primary(&error) {
@@ -364,7 +363,7 @@ impl Site<'_> {
     }
 }
 
-impl Ground for Site<'_> {
+impl Migrator for SchemaMigrator<'_> {
     async fn enter(&mut self) -> Result<()> {
         let begun = self.connection.execute(BEGIN).await;
         self.named(begun)?;

@@ -15,59 +15,36 @@ use semel_core::store::{Draft, Error, ErrorKind, Listed, Result, Settlement};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, AssertSqlSafe, Encode, Row, SqlSafeStr, SqlStr, Sqlite, Type};
 
-use crate::row::{DraftRow, Raw, RawKey, SWEPT, SettlementRow, outlined, span, undecodable};
+use crate::row::{
+    DraftRow, KEY, RECORD, Raw, RawKey, SWEPT, SettlementRow, cells, outlined, span, undecodable,
+    without_body,
+};
+use crate::template::sql;
 
 /// Takes the write lock at once: a transaction that reads first and upgrades later fails with
 /// `SQLITE_BUSY_SNAPSHOT`, and no busy timeout helps against that.
 pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
 
-const INSERT: &str = "INSERT INTO semel_record (digest, kind, tenant, scope, principal, id, number, \
-    fingerprint, state, operation_id, attempt_id, attempt, fence, owner, lease_until, on_crash, \
-    keep_us, created_at, updated_at, sweep_at, content_type, reference, body) \
-    VALUES (?, ?, ?, ?, ?, ?, 1, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) \
-    ON CONFLICT (digest) DO NOTHING";
+const INSERT: &str = sql!(
+    "INSERT INTO semel_record ({key}, {record}, sweep_at) VALUES (?, ?, ?, ?, ?, ?, 1, ?, 0, ?, ?, ?, ?, ?, \
+     ?, NULL, ?, ?, ?, ?, ?, NULL, NULL, ?, ?, NULL, NULL, ?) ON CONFLICT (digest) DO NOTHING"
+);
 
-/// The columns of [`Raw`], in the order in which [`record`] reads them.
-macro_rules! columns {
-    () => {
-        columns!("body")
-    };
-    ($body:literal) => {
-        concat!(
-            "number, fingerprint, state, operation_id, attempt_id, attempt, fence, owner, \
-             lease_until, retry_at, on_crash, keep_us, ",
-            $body,
-            ", content_type, reference, omitted_bytes, error, created_at, updated_at, \
-             completed_at, expires_at"
-        )
-    };
+/// Reads what was there before: the row that was just inserted carries the new fence and is left out.
+const FOUND: &str = sql!("SELECT {record} FROM semel_record WHERE digest = ? AND fence <> ?");
+
+/// Reads one record.
+pub(super) const PEEK: &str = sql!("SELECT {record} FROM semel_record WHERE digest = ?");
+
+/// Lists records with their keys; conditions follow.
+pub(super) const LIST: &str = sql!("SELECT {key}, {record} FROM semel_record WHERE digest > ");
+
+/// Returns the same without the bytes of responses and retry payloads, and their number.
+pub(super) fn survey() -> String {
+    let empty = "CASE WHEN body IS NULL THEN NULL ELSE x'' END";
+    let record = without_body(RECORD, "body", empty);
+    format!("SELECT {KEY}, {record}, length(body) AS body_size FROM semel_record WHERE digest > ")
 }
-
-/// How many columns [`columns!`] names: the key's columns follow them in a listing.
-const RECORD_COLUMNS: usize = 21;
-/// How many columns a key has.
-const KEY_COLUMNS: usize = 6;
-
-/// What was there before us: the row that we just inserted carries our fence and is left out.
-const FOUND: &str =
-    concat!("SELECT ", columns!(), " FROM semel_record WHERE digest = ? AND fence <> ?");
-
-/// One record, for readers.
-pub(super) const PEEK: &str = concat!("SELECT ", columns!(), " FROM semel_record WHERE digest = ?");
-
-/// Records with their keys, for listings; conditions follow.
-pub(super) const LIST: &str = concat!(
-    "SELECT ",
-    columns!(),
-    ", digest, kind, tenant, scope, principal, id FROM semel_record WHERE digest > "
-);
-
-/// The same without the bytes of answers and retry payloads, and how many they are.
-pub(super) const SURVEY: &str = concat!(
-    "SELECT ",
-    columns!("CASE WHEN body IS NULL THEN NULL ELSE x'' END"),
-    ", digest, kind, tenant, scope, principal, id, length(body) FROM semel_record WHERE digest > "
-);
 
 const SUCCEEDED: &str = "UPDATE semel_record SET number = number + 1, state = 1, \
     lease_until = NULL, retry_at = NULL, body = ?, content_type = ?, reference = ?, \
@@ -283,8 +260,8 @@ impl Bindings {
         self.add(&row.operation_id[..]).add(&row.attempt_id[..]).add(row.attempt);
         self.add(fence.as_i64()).add(row.owner).add(now.saturating_add(row.lease_us));
         self.add(row.on_crash).add(row.keep_us);
+        self.add(row.body).add(row.content_type).add(row.reference);
         self.add(now).add(now).add(now.saturating_add(row.sweep_us));
-        self.add(row.content_type).add(row.reference).add(row.body);
         self.add(&digest[..]).add(fence.as_i64());
     }
 
@@ -394,28 +371,27 @@ fn merged(key: &Key) -> Option<[u8; 32]> {
     None
 }
 
-/// The record in a row of [`columns!`].
+/// Reads the record in a row.
 pub(super) fn record(row: &SqliteRow, operation: &'static str) -> Result<Record> {
-    raw(row).map_err(|error| undecodable(operation, error))?.record(operation)
+    Raw::read(row).map_err(|error| undecodable(operation, error))?.record(operation)
 }
 
-/// The record and key in a row of [`LIST`].
+/// Reads the record and key in a row of [`LIST`].
 pub(super) fn entry(row: &SqliteRow, operation: &'static str) -> Result<Entry> {
-    let raw = raw(row).map_err(|error| undecodable(operation, error))?;
-    raw_key(row).map_err(|error| undecodable(operation, error))?.entry(raw, operation)
+    let raw = Raw::read(row).map_err(|error| undecodable(operation, error))?;
+    RawKey::read(row).map_err(|error| undecodable(operation, error))?.entry(raw, operation)
 }
 
-/// The record and key in a row of [`SURVEY`].
+/// Reads the record and key in a row of [`survey`].
 pub(super) fn listed(row: &SqliteRow, operation: &'static str) -> Result<Listed> {
-    let size = row.try_get(RECORD_COLUMNS + KEY_COLUMNS);
-    let size = size.map_err(|error| undecodable(operation, error))?;
+    let size = row.try_get("body_size").map_err(|error| undecodable(operation, error))?;
     Ok(outlined(entry(row, operation)?, size))
 }
 
-/// The digest in a row of [`LIST`] or [`SURVEY`]; nothing where it is of another type, which no
+/// Returns the digest in a row of [`LIST`] or [`survey`]; nothing where it is of another type, which no
 /// listing finds.
 pub(super) fn digest(row: &SqliteRow) -> Vec<u8> {
-    row.try_get(RECORD_COLUMNS).unwrap_or_default()
+    row.try_get("digest").unwrap_or_default()
 }
 
 /// The fence that a swap returned.
@@ -426,40 +402,4 @@ pub(super) fn fence(row: &SqliteRow) -> Result<Fence> {
     })
 }
 
-fn raw(row: &SqliteRow) -> sqlx::Result<Raw> {
-    Ok(Raw {
-        number: row.try_get(0)?,
-        fingerprint: row.try_get(1)?,
-        state: row.try_get(2)?,
-        operation_id: row.try_get(3)?,
-        attempt_id: row.try_get(4)?,
-        attempt: row.try_get(5)?,
-        fence: row.try_get(6)?,
-        owner: row.try_get(7)?,
-        lease_until: row.try_get(8)?,
-        retry_at: row.try_get(9)?,
-        on_crash: row.try_get(10)?,
-        keep_us: row.try_get(11)?,
-        body: row.try_get(12)?,
-        content_type: row.try_get(13)?,
-        reference: row.try_get(14)?,
-        omitted_bytes: row.try_get(15)?,
-        error: row.try_get(16)?,
-        created_at: row.try_get(17)?,
-        updated_at: row.try_get(18)?,
-        completed_at: row.try_get(19)?,
-        expires_at: row.try_get(20)?,
-    })
-}
-
-fn raw_key(row: &SqliteRow) -> sqlx::Result<RawKey> {
-    let key = |column: usize| RECORD_COLUMNS + column;
-    Ok(RawKey {
-        digest: row.try_get(key(0))?,
-        kind: row.try_get(key(1))?,
-        tenant: row.try_get(key(2))?,
-        scope: row.try_get(key(3))?,
-        principal: row.try_get(key(4))?,
-        id: row.try_get(key(5))?,
-    })
-}
+cells!(SqliteRow: i16, i32, i64, String, Vec<u8>, Option<i64>, Option<String>, Option<Vec<u8>>);

@@ -16,13 +16,13 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection, Executor, Pool, Sqlite};
 use tokio::sync::{oneshot, watch};
 
+use super::clock::StoreClock;
+use super::file_lock::FileLock;
 use super::group::{self, Broken};
 use super::queue::{Answer, Borrower, OVERDUE, Queue, Request, Step};
 use super::settings::{Builder, GRACE};
 use super::statements::Texts;
-use super::tick::Tick;
 use super::transaction::{self, Returned, SqliteTransaction};
-use super::turnstile::Turnstile;
 use super::{failure, schema};
 use crate::error::again;
 
@@ -31,7 +31,7 @@ use crate::error::again;
 pub(super) struct Shared {
     pub(super) queue: Queue,
     pub(super) texts: Texts,
-    pub(super) tick: Tick,
+    pub(super) clock: StoreClock,
     /// Whether a transaction of a caller's has the writer, for who knows how long.
     pub(super) lent: watch::Sender<bool>,
     pub(super) commits: AtomicU64,
@@ -42,11 +42,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(tick: Tick, path: &Path) -> Self {
+    pub(super) fn new(clock: StoreClock, path: &Path) -> Self {
         Self {
             queue: Queue::default(),
             texts: Texts::default(),
-            tick,
+            clock,
             lent: watch::Sender::new(false),
             commits: AtomicU64::new(0),
             steps: AtomicU64::new(0),
@@ -79,7 +79,7 @@ struct Writer {
     /// Where the callers' transactions run.
     bench: Pool<Sqlite>,
     /// Where the writers of all processes take turns.
-    turnstile: Turnstile,
+    file_lock: FileLock,
     /// After how long a lent transaction is overdue.
     tenure: Duration,
 }
@@ -117,10 +117,10 @@ pub(super) async fn start(shared: Arc<Shared>, settings: Builder) -> Result<ones
                         let options = settings.writing();
                         let bench = transaction::workbench(options.clone());
                         let connection = Some(connection);
-                        let turnstile = Turnstile::open(&settings.path, settings.patience());
+                        let file_lock = FileLock::open(&settings.path, settings.patience());
                         let tenure = settings.tenure() + GRACE;
                         let writer =
-                            Writer { shared, options, connection, bench, turnstile, tenure };
+                            Writer { shared, options, connection, bench, file_lock, tenure };
                         writer.serve().await;
                     }
                 }
@@ -201,9 +201,9 @@ impl Writer {
         steps: &[&Step],
     ) -> std::result::Result<Vec<Result<Answer>>, Broken> {
         let shared = Arc::clone(&self.shared);
-        let _turn = self.turnstile.pass().await;
+        let _turn = self.file_lock.pass().await;
         let connection = self.connection().await.map_err(Broken::Begin)?;
-        match group::commit(connection, &shared.texts, &shared.tick, steps).await {
+        match group::commit(connection, &shared.texts, &shared.clock, steps).await {
             Ok(answers) => {
                 // A commit of little, or of nothing, says nothing.
                 if steps.iter().any(|step| matches!(step, Step::Probe { write: true })) {
@@ -238,9 +238,9 @@ impl Writer {
 
     /// Lends the turn for a transaction, and waits until it is home again.
     async fn lend(&mut self, borrower: Borrower) {
-        // Told before the wait for the lock begins: whoever only wants to read need not wait with us.
+        // TaskAnswer before the wait for the lock begins: whoever only wants to read need not wait with us.
         self.shared.lent.send_replace(true);
-        let _turn = self.turnstile.pass().await;
+        let _turn = self.file_lock.pass().await;
         let (home, back) = oneshot::channel();
         match SqliteTransaction::begin(&self.bench, home).await {
             Ok(transaction) => {

@@ -104,7 +104,7 @@ impl Ground {
 
     /// A store on which concurrent steps share statements.
     pub(crate) async fn one_lane(&self) -> MySqlStore {
-        self.settings().lanes(1).connect().await.expect("the server answers")
+        self.settings().connections(1).connect().await.expect("the server answers")
     }
 
     /// A connection as an application has it.

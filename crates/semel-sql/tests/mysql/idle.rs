@@ -48,7 +48,7 @@ fn connections_that_the_server_closed_while_idle_are_found_out_before_anything_i
         let options = Options::new().flag("--wait-timeout=1").flag("--interactive-timeout=1");
         let server = MariaDb::start(options).expect("a private server");
         let ground = Ground::at(server.url()).await;
-        let store = ground.settings().lanes(1).connect().await.expect("connected");
+        let store = ground.settings().connections(1).connect().await.expect("connected");
         let mut renewer = store.renewer().await.expect("a renewer");
         for round in 0..4 {
             use_all(&store, &mut renewer, round).await;

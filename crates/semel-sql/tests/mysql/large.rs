@@ -109,7 +109,7 @@ fn an_event_that_the_server_does_not_take_is_refused_or_buried_and_holds_nobody_
         let key = Key::new(Kind::Event, "acme", "ARCHIVE", nobody, &id).expect("a key");
         let found = inbox.executor().peek(&key).await.expect("a store").expect("a record");
         assert_eq!(found.record.state, State::Dead);
-        // What follows in its lane goes on, also what is just small enough.
+        // What follows in its partition goes on, also what is just small enough.
         for event in [event("one", 10), event("one", 900 << 10)] {
             assert_eq!(group.receive(&event).await, BrokerReply::Ack);
         }

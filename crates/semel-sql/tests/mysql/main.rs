@@ -2,13 +2,16 @@
 //! servers can get wrong.
 #![cfg(feature = "mysql")]
 
+#[cfg(feature = "ids")]
 mod business;
 mod claims;
 mod deadlocks;
 mod effects;
 mod fixture;
 mod healing;
+#[cfg(feature = "ids")]
 mod idle;
+#[cfg(feature = "ids")]
 mod idmap;
 mod indexes;
 mod isolation;

@@ -185,7 +185,7 @@ fn a_connection_lost_over_one_ending_is_ambiguous_for_that_one_alone() {
         let unsent = Err(ErrorKind::Unavailable);
         assert_eq!(settled, [done, done, unsent, Err(ErrorKind::Ambiguous), done]);
         let again = store.settle(&leases[2], &Settlement::Removed).await;
-        assert_eq!(again.expect("the lane has another connection"), Settled::Done);
+        assert_eq!(again.expect("the batcher has another connection"), Settled::Done);
     });
 }
 

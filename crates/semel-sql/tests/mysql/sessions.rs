@@ -179,7 +179,8 @@ fn after_a_switchover_nobody_stays_with_the_old_server_that_became_read_only() {
         let target = Arc::new(AtomicU16::new(old.port()));
         let port = leading_to(Arc::clone(&target));
         let url = format!("mysql://app@127.0.0.1:{port}/shop");
-        let settings = MySqlStore::builder(&url).lanes(1).transactions(2).statement_timeout(LONG);
+        let settings =
+            MySqlStore::builder(&url).connections(1).transactions(2).statement_timeout(LONG);
         let store = settings.connect().await.expect("connected");
         let transact = async |id: String| {
             let mut transaction = store.begin().await?;

@@ -29,7 +29,7 @@ impl Counted {
         let commands = Arc::new(AtomicUsize::new(0));
         let port = listen(server.to_owned(), Arc::clone(&commands));
         let url = format!("{head}@127.0.0.1:{port}/{database}");
-        let store = MySqlStore::builder(&url).lanes(1).connect().await.expect("connects");
+        let store = MySqlStore::builder(&url).connections(1).connect().await.expect("connects");
         Self { store, commands }
     }
 

@@ -1,4 +1,4 @@
-//! What a large backlog shows, on any outbox: claimers of several handles share it, and a lane that
+//! What a large backlog shows, on any outbox: claimers of several handles share it, and a partition that
 //! rests hides nobody.
 
 use std::collections::{HashMap, HashSet};
@@ -31,21 +31,21 @@ struct Log {
 }
 
 /// One claim's rows: most are published one after another, now and then one is given back, and those
-/// of its lane behind it with it.
+/// of its partition behind it with it.
 async fn carry<O: Outbox>(outbox: &O, leased: Vec<Leased>, log: &Mutex<Log>) {
     let mut held: HashSet<Partition> = HashSet::new();
     let mut marks = Vec::new();
     for row in leased {
         let envelope = row.envelope.expect("it can be read");
-        let lane = Partition::of(&envelope).expect("it has an aggregate");
+        let partition = Partition::of(&envelope).expect("it has an aggregate");
         let sequence = row.ticket.sequence;
         let mut log = log.lock().expect("sound");
-        if held.contains(&lane) || fastrand::u8(..) < 20 {
-            held.insert(lane);
+        if held.contains(&partition) || fastrand::u8(..) < 20 {
+            held.insert(partition);
             log.in_hand.remove(&sequence);
             marks.push((row.ticket, Disposition::Untried));
         } else {
-            log.published.push((lane, sequence));
+            log.published.push((partition, sequence));
             marks.push((row.ticket, Disposition::Published));
         }
     }
@@ -54,7 +54,7 @@ async fn carry<O: Outbox>(outbox: &O, leased: Vec<Leased>, log: &Mutex<Log>) {
 }
 
 /// Claimers on handles of their own carry these events, a few at a time: none is in two hands, and
-/// every lane is published in its order.
+/// every partition is published in its order.
 async fn share<F: OutboxFixture>(fixture: &F, events: &[Event], claimers: usize, most: u32) {
     let rows = events.len();
     let log: Arc<Mutex<Log>> = Arc::default();
@@ -82,36 +82,36 @@ async fn share<F: OutboxFixture>(fixture: &F, events: &[Event], claimers: usize,
     let log = log.lock().expect("sound");
     assert_eq!(log.published.len(), rows);
     let mut last: HashMap<Partition, u64> = HashMap::new();
-    for (lane, sequence) in &log.published {
-        let before = last.insert(*lane, *sequence);
-        assert!(before.is_none_or(|before| before < *sequence), "a lane is out of order");
+    for (partition, sequence) in &log.published {
+        let before = last.insert(*partition, *sequence);
+        assert!(before.is_none_or(|before| before < *sequence), "a partition is out of order");
     }
-    let lanes: HashSet<Partition> = events.iter().filter_map(Partition::of).collect();
-    assert_eq!(last.len(), lanes.len());
+    let partitions: HashSet<Partition> = events.iter().filter_map(Partition::of).collect();
+    assert_eq!(last.len(), partitions.len());
 }
 
-/// Eight claimers carry 2,000 events of 50 lanes.
+/// Eight claimers carry 2,000 events of 50 partitions.
 pub(crate) async fn claimers_share_a_backlog<F: OutboxFixture>(fixture: F) {
-    let lanes: Vec<String> = (0..50).map(|n| format!("ord_{n}")).collect();
-    let events: Vec<Event> = (0..2_000).map(|n| about(&lanes[n % lanes.len()])).collect();
+    let partitions: Vec<String> = (0..50).map(|n| format!("ord_{n}")).collect();
+    let events: Vec<Event> = (0..2_000).map(|n| about(&partitions[n % partitions.len()])).collect();
     put(&fixture, &fixture.outbox().await, &events).await;
     share(&fixture, &events, 8, 40).await;
 }
 
-/// Three lanes, one behind the other, each with more rows than a small claim looks through: what waits
+/// Three partitions, one behind the other, each with more rows than a small claim looks through: what waits
 /// is put off and woken all the time, beside claims and marks, and none is forgotten.
 pub(crate) async fn claimers_share_what_is_put_off<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     let mut events = Vec::new();
     for name in ["first", "second", "third"] {
-        let lane: Vec<Event> = (0..400).map(|_| about(name)).collect();
-        put(&fixture, &outbox, &lane).await;
-        events.extend(lane);
+        let followers: Vec<Event> = (0..400).map(|_| about(name)).collect();
+        put(&fixture, &outbox, &followers).await;
+        events.extend(followers);
     }
     share(&fixture, &events, 6, 4).await;
 }
 
-/// A lane that rests with more followers than a claim looks through at first does not hide what is
+/// A partition that rests with more followers than a claim looks through at first does not hide what is
 /// behind them; and once it goes on, it goes on in order.
 pub(crate) async fn what_lies_beyond_the_window_is_found<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;

@@ -19,7 +19,7 @@ type Answer = Result<Execution<u32>, Error<String>>;
 
 /// A process of its own, with one connection for steps and one for transactions.
 async fn executor(database: &Database) -> Executor<PgStore> {
-    let settings = database.settings().lanes(1).transactions(1);
+    let settings = database.settings().connections(1).transactions(1);
     Executor::builder(settings.connect().await.expect("connected"))
         .local_replay(LocalReplay::OFF)
         .build()

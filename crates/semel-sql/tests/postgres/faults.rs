@@ -123,7 +123,7 @@ async fn a_dead_connection_at_rest_does_not_fail_the_next_transaction_or_sweep()
 
 async fn behind_proxy(database: &Database) -> (PgStore, Proxy) {
     let (proxy, options) = Proxy::before(&database.options).await;
-    let settings = PgOptions::with(options).lanes(1).statement_timeout(LONG);
+    let settings = PgOptions::with(options).connections(1).statement_timeout(LONG);
     (settings.connect().await.expect("connected"), proxy)
 }
 
@@ -164,7 +164,7 @@ async fn a_silent_server_makes_steps_ambiguous_and_hangs_nobody() {
     let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
     let answers = timeout(LONG * 5, opens).await.expect("nobody hangs");
     let kinds: Vec<_> = answers.iter().map(|a| a.as_ref().expect_err("silent").kind()).collect();
-    // The first was sent on the living lane; the others needed a connection that nobody got.
+    // The first was sent on the living connection; the others needed a connection that nobody got.
     assert_eq!(kinds[0], ErrorKind::Ambiguous);
     assert!(kinds[1..].iter().all(|kind| *kind == ErrorKind::Unavailable), "{kinds:?}");
     let renewed = renewer.renew(&[(claim, first.lease)]).await;
@@ -220,7 +220,7 @@ async fn a_caller_that_leaves_spoils_nobody_elses_step() {
     let leaving = timeout(Duration::from_millis(50), store.open(&leaver)).await;
     assert!(leaving.is_err(), "it left in the middle of its statement");
     proxy.silence(false);
-    // The lane's connection was thrown away with it; nobody reads the answer that is still coming.
+    // The connection was closed with it; nobody reads the answer that is still coming.
     let others: Vec<Draft> = (0..20).map(|at| draft(&key(&at.to_string()))).collect();
     let opens = futures_util::future::join_all(others.iter().map(|draft| store.open(draft)));
     for opened in timeout(LONG, opens).await.expect("nobody hangs") {
@@ -231,7 +231,7 @@ async fn a_caller_that_leaves_spoils_nobody_elses_step() {
 #[tokio::test]
 async fn a_caller_that_leaves_a_batch_leaves_its_neighbours_served() {
     let database = Database::new().await;
-    let store = Arc::new(database.settings().lanes(1).connect().await.expect("connected"));
+    let store = Arc::new(database.settings().connections(1).connect().await.expect("connected"));
     for round in 0..20 {
         let tasks: Vec<_> = (0..20)
             .map(|at| {
@@ -257,7 +257,7 @@ async fn a_caller_that_leaves_a_batch_leaves_its_neighbours_served() {
 #[tokio::test]
 async fn a_damaged_row_is_corrupt_names_its_column_and_spares_its_neighbours() {
     let database = Database::new().await;
-    let store = database.settings().lanes(1).connect().await.expect("connected");
+    let store = database.settings().connections(1).connect().await.expect("connected");
     for (column, value) in [
         ("state", "17"),
         ("on_crash", "9"),

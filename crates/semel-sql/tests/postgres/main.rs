@@ -1,12 +1,14 @@
 //! The ledger in PostgreSQL: the suite that every store passes, and what only this one can show.
 #![cfg(feature = "postgres")]
 
+#[cfg(feature = "ids")]
 mod business;
 mod crowds;
 mod database;
 mod effects;
 mod failover;
 mod faults;
+#[cfg(feature = "ids")]
 mod idmap;
 mod isolation;
 mod outbox;

@@ -100,7 +100,7 @@ fn what_lies_beyond_the_window_is_found() {
 /// Rows as they are when they wait, and when they were published.
 async fn fill(database: &Database, published: u32, waiting: u32) {
     let columns = "id, tenant, aggregatetype, type, source, payload, content_type, headers, \
-                   occurred_at, attempts, created_at, status, due_at, published_at, lane";
+                   occurred_at, attempts, created_at, status, due_at, published_at, partition_key";
     let same = "'t', 'k', 'k', '/s', '', 'a/b', '{}', '', 0, 1";
     database
         .run(&format!(
@@ -149,7 +149,7 @@ async fn a_claim_costs_the_same_however_much_was_published() {
     fill(&many, 20_000, 300).await;
     let ((_, least), (plan, pages)) = (plan(&few).await, plan(&many).await);
     assert!(plan.contains("Index Scan using semel_outbox_due on semel_outbox o"), "{plan}");
-    assert!(plan.contains("using semel_outbox_lane on semel_outbox p"), "{plan}");
+    assert!(plan.contains("using semel_outbox_partition on semel_outbox p"), "{plan}");
     assert!(!plan.contains("Seq Scan on semel_outbox"), "{plan}");
     // A level more in an index or two, for each of 100 rows; reading what was published would be
     // hundreds of pages once, and twenty thousand rows.
@@ -164,7 +164,7 @@ async fn a_claim_costs_the_same_however_much_is_held() {
     // A head that rests, and what follows it, due before all others.
     many.run(
         "insert into semel_outbox (id, tenant, aggregatetype, type, source, payload, content_type,
-            headers, occurred_at, attempts, created_at, status, due_at, lane)
+            headers, occurred_at, attempts, created_at, status, due_at, partition_key)
         select 'h' || n, 't', 'k', 'k', '/s', '', 'a/b', '{}', '', 1, 1,
             case n when 1 then 3 else 0 end, case n when 1 then 9000000000000000 else 0 end, '\\x00'
         from generate_series(1, 20001) n;

@@ -51,7 +51,7 @@ async fn a_rival_of_an_open_transaction_is_told_at_once() {
 #[tokio::test]
 async fn a_batch_is_not_stalled_by_a_key_that_a_transaction_holds() {
     let database = Database::new().await;
-    let store = database.settings().lanes(1).connect().await.expect("connected");
+    let store = database.settings().connections(1).connect().await.expect("connected");
     let held = key("held");
     let transaction = holding(&store, &held).await;
     let mut drafts: Vec<_> = (0..20).map(|at| draft(&key(&format!("free{at}")))).collect();
@@ -68,7 +68,7 @@ async fn a_batch_is_not_stalled_by_a_key_that_a_transaction_holds() {
 #[tokio::test]
 async fn a_takeover_in_an_open_transaction_keeps_nobody_waiting() {
     let database = Database::new().await;
-    let store = database.settings().lanes(1).connect().await.expect("connected");
+    let store = database.settings().connections(1).connect().await.expect("connected");
     let key = key("held");
     let first = draft(&key);
     let old = lease(&first, &store.open(&first).await.expect("opened"));
@@ -100,7 +100,7 @@ async fn a_takeover_in_an_open_transaction_keeps_nobody_waiting() {
     assert_eq!(at_once(store.sweep(100)).await, Swept::default());
 
     // The old holder's settling, in a batch with strangers: they are settled, it is told to come
-    // again. (The first of them has the idle lane to itself.)
+    // again. (The first of them has the idle connection to itself.)
     let settlement = success("done");
     let mut all = leases.clone();
     all.insert(5, old);
@@ -152,14 +152,14 @@ async fn peeks_beside(store: &PgStore, old: &Lease, settlement: &Settlement, key
 #[tokio::test]
 async fn a_settlement_that_meets_a_locked_row_keeps_no_lane() {
     let database = Database::new().await;
-    let store = database.settings().lanes(1).connect().await.expect("connected");
+    let store = database.settings().connections(1).connect().await.expect("connected");
     for settlement in [success("late"), Settlement::Removed] {
         let id = if settlement == Settlement::Removed { "removed" } else { "done" };
         let (old, takeover) = taken_over(&database, &store, &key(id)).await;
-        // A lane that waits as long as the lock timeout lets three through, or four, and never more.
+        // A connection that waits as long as the lock timeout lets three through, or four, and never more.
         // On a busy machine it may be few as well: then the next settlement is watched.
         let many = async { while peeks_beside(&store, &old, &settlement, &key(id)).await < 8 {} };
-        timeout(LONG, many).await.expect("a settlement that waits keeps no lane");
+        timeout(LONG, many).await.expect("a settlement that waits keeps no connection");
         store.rollback(takeover).await;
         assert_eq!(at_once(store.settle(&old, &settlement)).await, Settled::Done);
         assert_eq!(at_once(store.settle(&old, &settlement)).await, Settled::Lost);
@@ -265,8 +265,8 @@ async fn a_fence_is_above_one_that_came_and_went_while_its_batch_ran() {
     database.run(SLOW_INSERT).await;
     let mut gate = database.connection().await;
     sqlx::query("select pg_advisory_lock(42)").execute(&mut gate).await.expect("shut");
-    let store = database.settings().lanes(1).connect().await.expect("connected");
-    // The first has the idle lane to itself; the other two go together, in this order.
+    let store = database.settings().connections(1).connect().await.expect("connected");
+    // The first has the idle connection to itself; the other two go together, in this order.
     let drafts = ["alone", "slow", "next"].map(|id| draft(&key(id)));
     let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
     let meanwhile = async {
@@ -290,7 +290,7 @@ async fn a_fence_is_above_one_that_came_and_went_while_its_batch_ran() {
 #[tokio::test]
 async fn a_key_with_a_record_is_opened_without_its_lock() {
     let database = Database::new().await;
-    let store = database.settings().lanes(1).connect().await.expect("connected");
+    let store = database.settings().connections(1).connect().await.expect("connected");
     let drafts: Vec<_> = (0..10).map(|at| draft(&key(&at.to_string()))).collect();
     for draft in &drafts {
         let opened = at_once(store.open(draft)).await;
@@ -326,7 +326,7 @@ async fn a_key_with_a_record_is_opened_without_its_lock() {
 #[tokio::test]
 async fn a_completion_in_an_open_transaction_keeps_no_opener_waiting() {
     let database = Database::new().await;
-    let store = database.settings().lanes(1).connect().await.expect("connected");
+    let store = database.settings().connections(1).connect().await.expect("connected");
     for settlement in [success("done"), Settlement::Removed] {
         let key = key(if settlement == Settlement::Removed { "removed" } else { "done" });
         let first = draft(&key);
@@ -353,7 +353,7 @@ async fn a_completion_in_an_open_transaction_keeps_no_opener_waiting() {
 #[tokio::test]
 async fn one_digest_asked_for_twice_at_a_time_is_granted_once() {
     let database = Database::new().await;
-    let store = database.settings().lanes(1).connect().await.expect("connected");
+    let store = database.settings().connections(1).connect().await.expect("connected");
     let key = key("twice");
     let drafts: Vec<_> = (0..30).map(|_| draft(&key)).collect();
     let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));

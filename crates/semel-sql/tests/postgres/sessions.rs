@@ -26,7 +26,7 @@ async fn a_session_is_used_again_until_its_life_is_over() {
     for _ in 0..5 {
         assert_eq!(backend(&store).await, first, "reset, not reopened");
     }
-    let brief = database.settings().transaction_life(Duration::ZERO);
+    let brief = database.settings().max_lifetime(Duration::ZERO);
     let brief = brief.connect().await.expect("connected");
     assert_ne!(backend(&brief).await, backend(&brief).await);
 }

@@ -6,10 +6,10 @@ use semel_sql::postgres::{PgOptions, PgStore};
 use crate::database::{Database, draft, failure, key, lease, success};
 use crate::proxy::Proxy;
 
-/// A store with one lane behind a counting proxy, every statement prepared.
+/// A store with one connection behind a counting proxy, every statement prepared.
 async fn counted(database: &Database) -> (PgStore, Proxy) {
     let (proxy, options) = Proxy::before(&database.options).await;
-    let store = PgOptions::with(options).lanes(1).connect().await.expect("connected");
+    let store = PgOptions::with(options).connections(1).connect().await.expect("connected");
     once(&store, &proxy, "warm").await;
     transact(&store, &proxy, "warm transaction").await;
     (store, proxy)
@@ -87,6 +87,6 @@ async fn steps_that_wait_for_a_lane_share_one_statement() {
     for opened in claims("counted").await {
         assert!(matches!(opened.expect("opened"), Opened::Inserted { .. }));
     }
-    // The first takes the idle lane by itself, the other thirty-nine go together.
+    // The first takes the idle connection by itself, the other thirty-nine go together.
     assert_eq!(proxy.trips(), 2);
 }

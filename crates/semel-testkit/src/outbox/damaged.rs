@@ -47,7 +47,7 @@ pub async fn a_damaged_row_may_hold_its_lane<F: OutboxFixture>(fixture: F) {
     let events = [about("a"), about("a"), about("b"), event()];
     let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
     fixture.damage(rows(&*outbox).await[0].sequence).await;
-    let relay = relay(&outbox, &broker).dead_hold_their_lane(true).build();
+    let relay = relay(&outbox, &broker).dead_hold_their_partition(true).build();
     relay.expect("sound settings").drain().await.expect("the outbox answers");
     assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&events[2..])));
     assert_eq!(row(&*outbox, events[1].id()).await.status, Status::Pending);

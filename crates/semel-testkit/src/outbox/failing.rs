@@ -201,7 +201,7 @@ pub async fn a_dead_event_holds_its_lane_only_if_told<F: OutboxFixture>(fixture:
         let lane = [about(&order), about(&order), about(&order)];
         let (outbox, broker) = stage(&fixture, &lane).await;
         broker.next(lane[0].id(), [Reply::Refuse]);
-        let relay = relay(&outbox, &broker).dead_hold_their_lane(holds).build();
+        let relay = relay(&outbox, &broker).dead_hold_their_partition(holds).build();
         let relay = relay.expect("sound settings");
         relay.drain().await.expect("the outbox answers");
         let followers = if holds { Vec::new() } else { ids(&lane[1..]) };

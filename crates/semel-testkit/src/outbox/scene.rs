@@ -132,11 +132,11 @@ pub(super) fn retry(after: Duration) -> Disposition {
 }
 
 pub(super) fn dead() -> Disposition {
-    Disposition::Dead { error: ErrorText::new("no hope"), holds_lane: false }
+    Disposition::Dead { error: ErrorText::new("no hope"), holds_partition: false }
 }
 
 pub(super) fn dead_in_the_way() -> Disposition {
-    Disposition::Dead { error: ErrorText::new("no hope"), holds_lane: true }
+    Disposition::Dead { error: ErrorText::new("no hope"), holds_partition: true }
 }
 
 pub(super) fn every_fate() -> [Disposition; 6] {

@@ -147,13 +147,13 @@ impl WrongOutbox {
                 let after = if self.is(Wrong::NeverRests) { Duration::ZERO } else { *after };
                 Disposition::Retry { after, error: self.words(error) }
             }
-            Disposition::Dead { error, holds_lane } => {
-                let holds_lane = match self.wrong {
+            Disposition::Dead { error, holds_partition } => {
+                let holds_partition = match self.wrong {
                     Wrong::DeadHoldNothing => false,
                     Wrong::DeadHoldAlways => true,
-                    _ => *holds_lane,
+                    _ => *holds_partition,
                 };
-                Disposition::Dead { error: self.words(error), holds_lane }
+                Disposition::Dead { error: self.words(error), holds_partition }
             }
             Disposition::Later { after, error } if self.is(Wrong::CountsLater) => {
                 Disposition::Retry { after: *after, error: error.clone() }

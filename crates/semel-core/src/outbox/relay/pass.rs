@@ -1,7 +1,7 @@
 //! One batch: claim, publish in waves, mark.
 //!
-//! A wave holds at most one event of each lane, so that an event leaves only after its predecessor
-//! was confirmed. Where one of a lane fails, its followers are given back untried.
+//! A wave holds at most one event of each partition, so that an event leaves only after its predecessor
+//! was confirmed. Where one of a partition fails, its followers are given back untried.
 
 use std::collections::HashSet;
 use std::ops::AddAssign;
@@ -73,7 +73,7 @@ type Answer = std::result::Result<(), PublishError>;
 struct Outgoing {
     ticket: Ticket,
     envelope: Event,
-    lane: Option<Partition>,
+    partition: Option<Partition>,
     attempt: u32,
     age: Duration,
 }
@@ -113,8 +113,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         let mut outgoing = Vec::with_capacity(leased.len());
         for Leased { ticket, envelope, attempt, age } in leased {
             measure::outbox_waited(age);
-            // What was set aside may be of the same lane, and hold it: the next claim knows.
-            let behind = self.settings.dead_hold_lane && !marks.is_empty();
+            // What was set aside may be of the same partition, and hold it: the next claim knows.
+            let behind = self.settings.dead_hold_partition && !marks.is_empty();
             match envelope {
                 Ok(envelope) if behind && Partition::of(&envelope).is_some() => {
                     marks.push((ticket, Disposition::Untried));
@@ -127,8 +127,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     marks.push((ticket, self.buried(error.as_str())));
                 }
                 Ok(envelope) => {
-                    let lane = Partition::of(&envelope);
-                    outgoing.push(Outgoing { ticket, envelope, lane, attempt, age });
+                    let partition = Partition::of(&envelope);
+                    outgoing.push(Outgoing { ticket, envelope, partition, attempt, age });
                 }
             }
         }
@@ -164,9 +164,9 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             for (one, answer) in wave.into_iter().zip(answers) {
                 let disposition = self.decide(&one, answer);
                 if disposition != Disposition::Published
-                    && let Some(lane) = one.lane
+                    && let Some(partition) = one.partition
                 {
-                    held.insert(lane);
+                    held.insert(partition);
                 }
                 marks.push((one.ticket, disposition));
             }
@@ -309,8 +309,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
     }
 
     fn buried(&self, reason: &str) -> Disposition {
-        let holds_lane = self.settings.dead_hold_lane;
-        Disposition::Dead { error: ErrorText::new(reason), holds_lane }
+        let holds_partition = self.settings.dead_hold_partition;
+        Disposition::Dead { error: ErrorText::new(reason), holds_partition }
     }
 
     /// Writes down what became of the rows. Asked again while the lease runs: what was confirmed and
@@ -351,7 +351,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
     }
 }
 
-/// The first event of every lane that nothing holds up; followers of what failed are given back.
+/// The first event of every partition that nothing holds up; followers of what failed are given back.
 fn next_wave(
     outgoing: Vec<Outgoing>,
     held: &HashSet<Partition>,
@@ -360,9 +360,11 @@ fn next_wave(
     let mut taken: HashSet<Partition> = HashSet::new();
     let (mut wave, mut rest) = (Vec::new(), Vec::new());
     for one in outgoing {
-        match one.lane {
-            Some(lane) if held.contains(&lane) => marks.push((one.ticket, Disposition::Untried)),
-            Some(lane) if !taken.insert(lane) => rest.push(one),
+        match one.partition {
+            Some(partition) if held.contains(&partition) => {
+                marks.push((one.ticket, Disposition::Untried))
+            }
+            Some(partition) if !taken.insert(partition) => rest.push(one),
             Some(_) | None => wave.push(one),
         }
     }

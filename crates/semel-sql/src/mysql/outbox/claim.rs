@@ -1,6 +1,6 @@
 //! Leasing: which rows, and why no other relay can have them at the same time.
 //!
-//! One transaction, at READ COMMITTED. `heads` are due rows that nothing of their lane comes before,
+//! One transaction, at READ COMMITTED. `heads` are due rows that nothing of their partition comes before,
 //! the longest due first. If the first of them is a lease that ran out, it is taken alone (it may be
 //! what kills relays), else those that ran out wait for their turn. Where there is room left, the
 //! rows that follow the heads come along, in order and without a gap. A pending row comes along
@@ -9,8 +9,8 @@
 //!
 //! Why it holds with several claims at once. A row that is locked is read as it is now, and one that
 //! somebody else has locked is skipped, so nobody waits and no row is leased twice. "Nothing of its
-//! lane comes before it" is read without locks, as of the statement's beginning, and stays true: a row
-//! enters a lane before others only if its transaction commits after those of later numbers (then
+//! partition comes before it" is read without locks, as of the statement's beginning, and stays true: a row
+//! enters a partition before others only if its transaction commits after those of later numbers (then
 //! they were concurrent, and their order is nobody's) or an operator sends it round again; one that
 //! has left since only makes us late. Followers are looked at after their head is locked, and while
 //! it is nobody else can have them; but what was leased with the head and not yet given back with it
@@ -29,10 +29,10 @@ use super::super::statement::{CLOCK, after};
 use super::{COLUMNS, hex, numbers, stored};
 use crate::outbox::Claimed;
 
-/// A row that nothing of its lane comes before.
+/// A row that nothing of its partition comes before.
 struct Head {
     sequence: i64,
-    lane: Option<Vec<u8>>,
+    partition_key: Option<Vec<u8>>,
     lapsed: bool,
     size: u64,
 }
@@ -65,7 +65,7 @@ pub(super) async fn claim(
     };
     let mut chosen: Vec<(i64, u64)> = fit.iter().map(|head| (head.sequence, head.size)).collect();
     let room = (ask.limit as usize).saturating_sub(fit.len());
-    if room > 0 && fit.iter().any(|head| head.lane.is_some() && !head.lapsed) {
+    if room > 0 && fit.iter().any(|head| head.partition_key.is_some() && !head.lapsed) {
         chosen.extend(followers(connection, &fit, room).await?);
     }
     let light = light(&chosen, ask.bytes);
@@ -84,7 +84,7 @@ pub(super) async fn claim(
 }
 
 /// The first of these rows that have no more than so many bytes together, one at least. A head comes
-/// before its followers and each of those before the next, so what is left of a lane has no gap.
+/// before its followers and each of those before the next, so what is left of a partition has no gap.
 fn light(chosen: &[(i64, u64)], bytes: u64) -> Vec<i64> {
     let mut total = 0_u64;
     let fits = |(_, size): &&(i64, u64)| {
@@ -104,9 +104,9 @@ fn horizon(window: i64) -> String {
     )
 }
 
-/// The first of a lane is looked up, and compared: asked whether any comes before a row, the server
-/// would go through the whole lane to say no. Ordered by both columns of the index: by the second
-/// alone, MySQL sorts the lane for every row.
+/// The first of a partition is looked up, and compared: asked whether any comes before a row, the server
+/// would go through the whole partition to say no. Ordered by both columns of the index: by the second
+/// alone, MySQL sorts the partition for every row.
 fn heads_within(limit: u32, window: Option<(i64, i64)>, cursor: Option<u64>) -> String {
     let within = window.map_or_else(String::new, |(due, last)| {
         format!(" AND o.due_at <= {due} AND (o.due_at < {due} OR o.sequence <= {last})")
@@ -114,10 +114,10 @@ fn heads_within(limit: u32, window: Option<(i64, i64)>, cursor: Option<u64>) -> 
     // How it is not done, for a test.
     let beyond = cursor.map_or_else(String::new, |last| format!(" AND o.sequence > {last}"));
     format!(
-        "SELECT o.sequence, o.lane, CAST(o.status AS SIGNED), CAST(LENGTH(o.payload) AS SIGNED) \
+        "SELECT o.sequence, o.partition_key, CAST(o.status AS SIGNED), CAST(LENGTH(o.payload) AS SIGNED) \
          FROM semel_outbox o FORCE INDEX (semel_outbox_due) WHERE o.due_at <= {CLOCK}{within}{beyond} \
-         AND (o.lane IS NULL OR o.sequence = (SELECT p.sequence FROM semel_outbox p \
-         FORCE INDEX (semel_outbox_lane) WHERE p.lane = o.lane ORDER BY p.lane, p.sequence LIMIT 1)) \
+         AND (o.partition_key IS NULL OR o.sequence = (SELECT p.sequence FROM semel_outbox p \
+         FORCE INDEX (semel_outbox_partition) WHERE p.partition_key = o.partition_key ORDER BY p.partition_key, p.sequence LIMIT 1)) \
          ORDER BY o.due_at, o.sequence LIMIT {limit} FOR UPDATE SKIP LOCKED"
     )
 }
@@ -125,11 +125,11 @@ fn heads_within(limit: u32, window: Option<(i64, i64)>, cursor: Option<u64>) -> 
 fn head(row: &MySqlRow) -> sqlx::Result<Head> {
     let (status, size): (i64, i64) = (row.try_get(2)?, row.try_get(3)?);
     let (lapsed, size) = (status == 1, size.unsigned_abs());
-    Ok(Head { sequence: row.try_get(0)?, lane: row.try_get(1)?, lapsed, size })
+    Ok(Head { sequence: row.try_get(0)?, partition_key: row.try_get(1)?, lapsed, size })
 }
 
-/// What follows the heads, locked, with its sizes: in each lane a run without a gap, `room` in all;
-/// the second of each lane before the third of any.
+/// What follows the heads, locked, with its sizes: in each partition a run without a gap, `room` in all;
+/// the second of each partition before the third of any.
 async fn followers(
     connection: &mut MySqlConnection,
     fit: &[Head],
@@ -149,7 +149,7 @@ async fn followers(
         run.truncate(whole);
         ready.extend(run.iter().enumerate().map(|(place, (sequence, _))| (place, *sequence)));
     }
-    // One more of each lane before two more of any: what leaves together must not wait for each
+    // One more of each partition before two more of any: what leaves together must not wait for each
     // other.
     ready.sort_unstable();
     ready.truncate(room);
@@ -177,16 +177,18 @@ async fn followers(
 }
 
 fn trail(fit: &[Head], room: usize) -> String {
-    let laned = fit.iter().filter_map(|head| head.lane.as_ref().map(|lane| (head.sequence, lane)));
-    let part = |(head, lane): (i64, &Vec<u8>)| {
+    let partitioned = fit.iter().filter_map(|head| {
+        head.partition_key.as_ref().map(|partition_key| (head.sequence, partition_key))
+    });
+    let part = |(head, partition_key): (i64, &Vec<u8>)| {
         format!(
             "(SELECT {head}, n.sequence, n.status = 0 OR n.status = 3 AND n.due_at <= {CLOCK} \
-             FROM semel_outbox n FORCE INDEX (semel_outbox_lane) \
-             WHERE n.lane = {} AND n.sequence > {head} ORDER BY n.sequence LIMIT {room})",
-            hex(lane)
+             FROM semel_outbox n FORCE INDEX (semel_outbox_partition) \
+             WHERE n.partition_key = {} AND n.sequence > {head} ORDER BY n.sequence LIMIT {room})",
+            hex(partition_key)
         )
     };
-    laned.map(part).collect::<Vec<_>>().join(" UNION ALL ")
+    partitioned.map(part).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
 fn take(chosen: &[i64], ask: Ask, token: AttemptId) -> String {

@@ -2,7 +2,7 @@
 //!
 //! The rows are locked in the order of their numbers, so that two marks never wait for each other in
 //! a circle; there is no UPDATE … RETURNING, so what was locked under its token is what was written.
-//! What follows a row that leaves its lane is made due, should it have been put off.
+//! What follows a row that leaves its partition is made due, should it have been put off.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -56,7 +56,7 @@ fn text(rows: &[MarkRow<'_>]) -> String {
     }
     for ((disposition, token), sequences) in alike {
         let set = if disposition == PUBLISHED {
-            format!("status = 2, due_at = NULL, lane = NULL, published_at = {CLOCK}")
+            format!("status = 2, due_at = NULL, partition_key = NULL, published_at = {CLOCK}")
         } else {
             // From left to right: the status goes by the tries as they were.
             format!(
@@ -83,7 +83,7 @@ fn failed(row: &MarkRow<'_>) -> String {
             after(&row.after_us.to_string()),
             row.after_us
         ),
-        DEAD => format!("status = 4, due_at = NULL, lane = NULL, error = {error}"),
+        DEAD => format!("status = 4, due_at = NULL, partition_key = NULL, error = {error}"),
         _ => format!("status = 4, due_at = NULL, error = {error}"),
     }
 }

@@ -12,12 +12,12 @@ use semel_core::store::Result;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
-use super::super::seat::alone;
+use super::super::pool::alone;
 use super::super::statement::CLOCK;
 use super::super::watermark;
 use super::put_off::wake;
 use super::{OUTLINE, failed, hex, numbers, stored};
-use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, lane, statuses};
+use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, partition_key, statuses};
 
 /// Rows that one statement removes.
 const CHUNK: usize = 200;
@@ -126,13 +126,14 @@ pub(super) async fn apply(
     let (set, first) = match discarded(verb) {
         Some(reason) => {
             let reason = hex(reason.as_str().as_bytes());
-            let settled = "status = 5, token = NULL, due_at = NULL, lane = NULL";
+            let settled = "status = 5, token = NULL, due_at = NULL, partition_key = NULL";
             let set = format!("{settled}, published_at = {CLOCK}, error = {reason}");
             (set, wake(&sequences))
         }
         None => {
             let pending = "status = 0, attempts = 0, token = NULL, published_at = NULL";
-            let set = format!("{pending}, due_at = {CLOCK}, lane = {}", lanes(&chosen));
+            let set =
+                format!("{pending}, due_at = {CLOCK}, partition_key = {}", partitions(&chosen));
             (set, String::new())
         }
     };
@@ -149,20 +150,21 @@ pub(super) async fn apply(
 fn chosen(row: &MySqlRow) -> sqlx::Result<(i64, Option<[u8; 16]>)> {
     let text = |at: usize| -> sqlx::Result<Option<String>> {
         let bytes: Option<Vec<u8>> = row.try_get(at)?;
-        // What is not text has no lane that anybody could find.
+        // What is not text has no partition that anybody could find.
         Ok(bytes.and_then(|bytes| String::from_utf8(bytes).ok()))
     };
     let (tenant, kind, id) = (text(1)?, text(2)?, text(3)?);
-    let lane = tenant.zip(kind).and_then(|(tenant, kind)| lane(&tenant, &kind, id.as_deref()));
-    Ok((row.try_get(0)?, lane))
+    let partition_key =
+        tenant.zip(kind).and_then(|(tenant, kind)| partition_key(&tenant, &kind, id.as_deref()));
+    Ok((row.try_get(0)?, partition_key))
 }
 
-/// Each row's lane.
-fn lanes(chosen: &[(i64, Option<[u8; 16]>)]) -> String {
+/// Each row's partition.
+fn partitions(chosen: &[(i64, Option<[u8; 16]>)]) -> String {
     let when: String = chosen
         .iter()
-        .filter_map(|(sequence, lane)| Some((sequence, lane.as_ref()?)))
-        .map(|(sequence, lane)| format!(" WHEN {sequence} THEN {}", hex(lane)))
+        .filter_map(|(sequence, partition_key)| Some((sequence, partition_key.as_ref()?)))
+        .map(|(sequence, partition_key)| format!(" WHEN {sequence} THEN {}", hex(partition_key)))
         .collect();
     if when.is_empty() { "NULL".into() } else { format!("CASE sequence{when} END") }
 }

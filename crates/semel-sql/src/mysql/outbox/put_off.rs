@@ -1,10 +1,10 @@
-//! Putting off what waits behind others of its lane, so that claims need not walk over it again and
+//! Putting off what waits behind others of its partition, so that claims need not walk over it again and
 //! again; and making it due when its turn comes.
 //!
-//! Why nothing is lost. Whoever takes a row out of its lane makes the next one due ([`wake`]), and
-//! until then a claim of a row before it takes it along. The head of a lane is locked here and by
+//! Why nothing is lost. Whoever takes a row out of its partition makes the next one due ([`wake`]), and
+//! until then a claim of a row before it takes it along. The head of a partition is locked here and by
 //! marks, and a mark looks for the next row after it has that lock, as the row is by then. So if a
-//! mark comes first, the head is gone from the lane when it is locked here, and nothing is put off;
+//! mark comes first, the head is gone from the partition when it is locked here, and nothing is put off;
 //! if this comes first, the mark sees it. Whatever goes wrong all the same heals when the time is
 //! over. What has failed rests by the same column, so that nobody can wake it: it is put off for
 //! seconds. Rows whose lease ran out are left alone: there are no more than relays had in hand.
@@ -15,9 +15,9 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
 use super::super::statement::CLOCK;
 use super::{hex, numbers};
-use crate::outbox::{LONG, Looked, SHORT};
+use crate::outbox::{LONG, SHORT, Scanned};
 
-/// Lanes whose heads are looked up in one statement.
+/// Partitions whose heads are scanned up in one statement.
 const LANES: usize = 200;
 
 /// Puts off what waits among the first `step` rows that are due, if there are more than `window`.
@@ -26,40 +26,42 @@ pub(super) async fn put_off(
     connection: &mut MySqlConnection,
     step: i64,
     window: i64,
-) -> sqlx::Result<Looked> {
+) -> sqlx::Result<Scanned> {
     let text = format!(
-        "START TRANSACTION; SELECT sequence, lane, CAST(status AS SIGNED) FROM semel_outbox \
+        "START TRANSACTION; SELECT sequence, partition_key, CAST(status AS SIGNED) FROM semel_outbox \
          FORCE INDEX (semel_outbox_due) WHERE due_at <= {CLOCK} ORDER BY due_at, sequence LIMIT {step}"
     );
     let due = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut *connection).await?;
     let rows = i64::try_from(due.len()).unwrap_or(i64::MAX);
-    let mut lanes: HashMap<Vec<u8>, Vec<i64>> = HashMap::new();
+    let mut partitions: HashMap<Vec<u8>, Vec<i64>> = HashMap::new();
     for row in due.iter().take(if rows > window { due.len() } else { 0 }) {
-        let (lane, status): (Option<Vec<u8>>, i64) = (row.try_get(1)?, row.try_get(2)?);
-        if let Some(lane) = lane.filter(|_| matches!(status, 0 | 3)) {
-            lanes.entry(lane).or_default().push(row.try_get(0)?);
+        let (partition_key, status): (Option<Vec<u8>>, i64) = (row.try_get(1)?, row.try_get(2)?);
+        if let Some(partition_key) = partition_key.filter(|_| matches!(status, 0 | 3)) {
+            partitions.entry(partition_key).or_default().push(row.try_get(0)?);
         }
     }
-    let heads = heads(connection, lanes.keys().map(Vec::as_slice)).await?;
-    let behind = lanes.iter().filter_map(|(lane, rows)| Some((*heads.get(lane)?, rows)));
+    let heads = heads(connection, partitions.keys().map(Vec::as_slice)).await?;
+    let behind = partitions
+        .iter()
+        .filter_map(|(partition_key, rows)| Some((*heads.get(partition_key)?, rows)));
     let waiting = behind.flat_map(|(head, rows)| rows.iter().filter(move |row| **row > head));
     let put_off = write(connection, numbers(waiting.copied())).await?;
-    Ok(Looked { rows, put_off })
+    Ok(Scanned { rows, put_off })
 }
 
-/// The first row of each lane, locked; not those that somebody else has, or that left their lane.
+/// The first row of each partition, locked; not those that somebody else has, or that left their partition.
 async fn heads(
     connection: &mut MySqlConnection,
-    lanes: impl Iterator<Item = &[u8]>,
+    partitions: impl Iterator<Item = &[u8]>,
 ) -> sqlx::Result<HashMap<Vec<u8>, i64>> {
-    let first = |lane: &[u8]| {
+    let first = |partition_key: &[u8]| {
         format!(
-            "(SELECT sequence FROM semel_outbox FORCE INDEX (semel_outbox_lane) WHERE lane = {} \
+            "(SELECT sequence FROM semel_outbox FORCE INDEX (semel_outbox_partition) WHERE partition_key = {} \
              ORDER BY sequence LIMIT 1)",
-            hex(lane)
+            hex(partition_key)
         )
     };
-    let firsts: Vec<String> = lanes.map(first).collect();
+    let firsts: Vec<String> = partitions.map(first).collect();
     let mut heads = HashMap::with_capacity(firsts.len());
     for some in firsts.chunks(LANES) {
         let text = AssertSqlSafe(some.join(" UNION ALL "));
@@ -69,8 +71,8 @@ async fn heads(
             continue;
         }
         let text = format!(
-            "SELECT sequence, lane FROM semel_outbox FORCE INDEX (PRIMARY) WHERE sequence IN ({}) \
-             AND lane IS NOT NULL FOR UPDATE SKIP LOCKED",
+            "SELECT sequence, partition_key FROM semel_outbox FORCE INDEX (PRIMARY) WHERE sequence IN ({}) \
+             AND partition_key IS NOT NULL FOR UPDATE SKIP LOCKED",
             numbers(found)
         );
         for row in &sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut *connection).await? {
@@ -109,7 +111,7 @@ async fn write(connection: &mut MySqlConnection, waiting: String) -> sqlx::Resul
     Ok(i64::try_from(held.len()).unwrap_or(i64::MAX))
 }
 
-/// Makes due what follows these rows in their lanes, if it was put off. To be run where they are
+/// Makes due what follows these rows in their partitions, if it was put off. To be run where they are
 /// locked and before they leave. Empty for no rows.
 ///
 /// The rows to wake are read first, without locks, and then met by their numbers: as a part of the
@@ -122,9 +124,9 @@ pub(super) fn wake(leaving: &[i64]) -> String {
     format!(
         "SELECT JSON_ARRAYAGG(t.next) INTO @semel_wake FROM (SELECT (SELECT \
          IF(b.status = 0 AND b.due_at > {CLOCK}, b.sequence, NULL) FROM semel_outbox b \
-         FORCE INDEX (semel_outbox_lane) WHERE b.lane = h.lane AND b.sequence > h.sequence \
-         ORDER BY b.lane, b.sequence LIMIT 1) AS next FROM semel_outbox h FORCE INDEX (PRIMARY) \
-         WHERE h.sequence IN ({}) AND h.lane IS NOT NULL) t WHERE t.next IS NOT NULL; \
+         FORCE INDEX (semel_outbox_partition) WHERE b.partition_key = h.partition_key AND b.sequence > h.sequence \
+         ORDER BY b.partition_key, b.sequence LIMIT 1) AS next FROM semel_outbox h FORCE INDEX (PRIMARY) \
+         WHERE h.sequence IN ({}) AND h.partition_key IS NOT NULL) t WHERE t.next IS NOT NULL; \
          UPDATE JSON_TABLE(@semel_wake, '$[*]' COLUMNS (sequence BIGINT PATH '$')) t \
          STRAIGHT_JOIN semel_outbox n FORCE INDEX (PRIMARY) ON n.sequence = t.sequence \
          SET n.due_at = {CLOCK} WHERE n.status = 0 AND n.due_at > {CLOCK}; ",

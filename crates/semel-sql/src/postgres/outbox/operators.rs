@@ -15,7 +15,7 @@ use super::super::session::Naming;
 use super::super::statement::failed;
 use super::super::watermark;
 use super::{OUTLINE, stored};
-use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, lane, statuses};
+use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, partition_key, statuses};
 
 const BACKLOG: &str = include_str!("../queries/outbox_backlog.sql");
 const CLEAN: &str = include_str!("../queries/outbox_clean.sql");
@@ -108,7 +108,7 @@ pub(super) async fn apply(
         return Ok(Applied::default());
     }
     let mut query = QueryBuilder::<Postgres>::new(
-        "select o.sequence, o.tenant, o.aggregatetype, o.aggregateid, o.lane from semel_outbox o \
+        "select o.sequence, o.tenant, o.aggregatetype, o.aggregateid, o.partition_key from semel_outbox o \
          where o.sequence > ",
     );
     query.push_bind(after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)));
@@ -120,11 +120,12 @@ pub(super) async fn apply(
         rows.iter().map(chosen).collect::<sqlx::Result<_>>().map_err(&fail)?;
     let reason = discarded(&verb);
     let sequences: Vec<i64> = chosen.iter().map(|row| row.sequence).collect();
-    let lanes: Vec<Option<Vec<u8>>> = chosen.iter().map(|row| row.lane.map(Vec::from)).collect();
+    let partitions: Vec<Option<Vec<u8>>> =
+        chosen.iter().map(|row| row.partition_key.map(Vec::from)).collect();
     let changed = naming
         .query(APPLY)
         .bind(&sequences)
-        .bind(lanes)
+        .bind(partitions)
         .bind(reason.as_ref().map(|reason| reason.as_str().to_owned()))
         .execute(&mut *connection)
         .await
@@ -142,15 +143,15 @@ pub(super) async fn apply(
 struct Chosen {
     sequence: i64,
     /// Where it belongs.
-    lane: Option<[u8; 16]>,
+    partition_key: Option<[u8; 16]>,
     /// Whom it keeps waiting.
     held: Option<Vec<u8>>,
 }
 
 fn chosen(row: &PgRow) -> sqlx::Result<Chosen> {
     let (tenant, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
-    let lane = lane(tenant, kind, row.try_get(3)?);
-    Ok(Chosen { sequence: row.try_get(0)?, lane, held: row.try_get(4)? })
+    let partition_key = partition_key(tenant, kind, row.try_get(3)?);
+    Ok(Chosen { sequence: row.try_get(0)?, partition_key, held: row.try_get(4)? })
 }
 
 pub(super) async fn clean(

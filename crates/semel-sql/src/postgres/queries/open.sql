@@ -8,16 +8,12 @@ with seen as materialized (
     select * from semel_record r where r.digest = $1
 ),
 won as (
-    insert into semel_record (
-        digest, kind, tenant, scope, principal, id, number, fingerprint, state, operation_id,
-        attempt_id, attempt, fence, owner, lease_until, on_crash, keep_us, created_at, updated_at,
-        sweep_at, body, content_type, reference)
+    insert into semel_record ({key}, {record}, sweep_at)
     select $1, $2, $3, $4, $5, $6, 1, $7, 0, $8,
         $9, $10, c.us, $11,
         c.us + case when $12 > c.room then c.room else $12 end,
-        $13, $14, c.us, c.us,
-        c.us + case when $15 > c.room then c.room else $15 end,
-        $17, $18, $19
+        null, $13, $14, $17, $18, $19, null, null, c.us, c.us, null, null,
+        c.us + case when $15 > c.room then c.room else $15 end
     from (
         select us, 9223372036854775807 - us as room
         from (
@@ -32,10 +28,8 @@ won as (
     on conflict (digest) do nothing
     returning fence
 )
-select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us, w.fence,
-    r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, r.attempt, r.fence, r.owner,
-    r.lease_until, r.retry_at, r.on_crash, r.keep_us, r.body, r.content_type, r.reference,
-    r.omitted_bytes, r.error, r.created_at, r.updated_at, r.completed_at, r.expires_at,
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us, w.fence as won,
+    {r.record},
     case when $20 then set_config('semel.unit', 'open', true) end as mark
 from (select) one
     left join won w on true

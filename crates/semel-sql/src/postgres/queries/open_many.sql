@@ -21,17 +21,13 @@ seen as materialized (
     ) r
 ),
 won as (
-    insert into semel_record (
-        digest, kind, tenant, scope, principal, id, number, fingerprint, state, operation_id,
-        attempt_id, attempt, fence, owner, lease_until, on_crash, keep_us, created_at, updated_at,
-        sweep_at, body, content_type, reference)
+    insert into semel_record ({key}, {record}, sweep_at)
     select q.digest, q.kind, q.tenant, q.scope, q.principal, q.id, 1, q.fingerprint, 0,
         q.operation_id, q.attempt_id, q.attempt, c.us, q.owner,
         c.us + case when q.lease_us > c.room then c.room else q.lease_us end,
-        q.on_crash,
-        q.keep_us, c.us, c.us,
-        c.us + case when q.sweep_us > c.room then c.room else q.sweep_us end,
-        q.body, q.content_type, q.reference
+        null, q.on_crash, q.keep_us, q.body, q.content_type, q.reference, null, null,
+        c.us, c.us, null, null,
+        c.us + case when q.sweep_us > c.room then c.room else q.sweep_us end
     from req q cross join lateral (
         select us, 9223372036854775807 - us as room
         from (
@@ -47,16 +43,12 @@ won as (
     returning digest, fence
 )
 select c.us, null::bigint as won,
-    r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, r.attempt, r.fence, r.owner,
-    r.lease_until, r.retry_at, r.on_crash, r.keep_us, r.body, r.content_type, r.reference,
-    r.omitted_bytes, r.error, r.created_at, r.updated_at, r.completed_at, r.expires_at,
+    {r.record},
     r.wanted as digest
 from seen r cross join clock c
 union all
-select c.us, w.fence,
-    r.number, r.fingerprint, r.state, r.operation_id, r.attempt_id, r.attempt, r.fence, r.owner,
-    r.lease_until, r.retry_at, r.on_crash, r.keep_us, r.body, r.content_type, r.reference,
-    r.omitted_bytes, r.error, r.created_at, r.updated_at, r.completed_at, r.expires_at,
+select c.us, w.fence as won,
+    {r.record},
     w.digest
 from won w cross join clock c
     left join (select * from semel_record where false) r on true

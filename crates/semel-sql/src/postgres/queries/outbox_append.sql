@@ -3,16 +3,16 @@
 -- for what becomes of it: it cannot know otherwise. Numbers follow the order of the list.
 insert into semel_outbox (
     id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers,
-    occurred_at, status, attempts, due_at, lane, created_at
+    occurred_at, status, attempts, due_at, partition_key, created_at
 )
 select e.id, e.tenant, e.aggregatetype, e.aggregateid, e.type, e.source, e.payload, e.content_type,
-    e.headers, e.occurred_at, 0, 0, c.us, e.lane, c.us
+    e.headers, e.occurred_at, 0, 0, c.us, e.partition_key, c.us
 from unnest(
     $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[],
     $9::text[], $10::text[], $11::bytea[]
 ) with ordinality as e (
     id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers,
-    occurred_at, lane, ord
+    occurred_at, partition_key, ord
 )
 cross join (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) c
 order by e.ord

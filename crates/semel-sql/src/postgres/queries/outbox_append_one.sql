@@ -2,7 +2,7 @@
 -- as much as the row.
 insert into semel_outbox (
     id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers,
-    occurred_at, status, attempts, due_at, lane, created_at
+    occurred_at, status, attempts, due_at, partition_key, created_at
 )
 values (
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, 0,

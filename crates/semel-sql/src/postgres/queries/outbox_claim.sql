@@ -1,9 +1,9 @@
--- Invariant: no row is leased to two relays, and none while an earlier one of its lane is neither
+-- Invariant: no row is leased to two relays, and none while an earlier one of its partition is neither
 -- published nor given up nor part of this very claim. $1 rows at most, $2 the lease, $3 its token, $4
 -- how many due rows to look through for heads, $5 how many bytes of payload at most (one row, whatever
 -- its size). Each row says whether there is more due than was looked through.
 --
--- How it goes: `heads` are due rows that nothing of their lane comes before, the longest due first;
+-- How it goes: `heads` are due rows that nothing of their partition comes before, the longest due first;
 -- if the first of them is a lease that ran out, it is taken alone (it may be what kills relays), else
 -- those that ran out wait for their turn. Where there is room left, the rows that follow the heads
 -- come along (`trail`, `followers`), in order, without a gap. A pending row comes along whenever it
@@ -15,10 +15,10 @@
 -- its own conditions are asked again.
 -- * A head that somebody leased, marked or buried since the snapshot: once it is locked, due_at is
 --   asked again; it is null or in the future, and the row drops out. One that is locked is skipped.
--- * "Nothing comes before it" is true as of the snapshot and stays true: a row enters a lane before
+-- * "Nothing comes before it" is true as of the snapshot and stays true: a row enters a partition before
 --   others only if its transaction commits after those of later numbers (then they were concurrent,
 --   and their order is nobody's) or an operator sends it round again.
--- * An earlier row of the lane that left it since the snapshot still blocks here. That is only late:
+-- * An earlier row of the partition that left it since the snapshot still blocks here. That is only late:
 --   the next claim finds the head.
 -- * A follower is ours once its head is locked: nobody can have it while its head is in the way. It
 --   can have been leased between the snapshot and that lock, with its head, which was given back
@@ -35,14 +35,14 @@ horizon as materialized (
     offset $4 limit 1
 ),
 heads as materialized (
-    select o.sequence, o.lane, o.due_at, o.status, octet_length(o.payload) as size
+    select o.sequence, o.partition_key, o.due_at, o.status, octet_length(o.payload) as size
     from semel_outbox o
     where o.due_at <= (select us from clock) -- claimed by state
         and (o.due_at, o.sequence) <= (
             coalesce((select h.due_at from horizon h), 9223372036854775807),
             coalesce((select h.sequence from horizon h), 9223372036854775807))
-        and (o.lane is null or not exists (
-            select from semel_outbox p where p.lane = o.lane and p.sequence < o.sequence
+        and (o.partition_key is null or not exists (
+            select from semel_outbox p where p.partition_key = o.partition_key and p.sequence < o.sequence
         ))
     order by o.due_at, o.sequence
     limit $1
@@ -52,7 +52,7 @@ first as materialized (
     select h.sequence, h.status from heads h order by h.due_at, h.sequence limit 1
 ),
 fit as materialized (
-    select h.sequence, h.lane, h.due_at, h.status, h.size from heads h cross join first f
+    select h.sequence, h.partition_key, h.due_at, h.status, h.size from heads h cross join first f
     where case when f.status = 1 then h.sequence = f.sequence else h.status <> 1 end
 ),
 rest as materialized (
@@ -65,14 +65,14 @@ trail as materialized (
         select n.sequence,
             n.status = 0 or n.status = 3 and n.due_at <= (select us from clock) as ready
         from semel_outbox n
-        where n.lane = h.lane and n.sequence > h.sequence
+        where n.partition_key = h.partition_key and n.sequence > h.sequence
         order by n.sequence
         limit (select rows from rest)
     ) t
     where h.status <> 1
     window run as (partition by h.sequence order by t.sequence)
 ),
--- One more of each lane before two more of any: what leaves together must not wait for each other.
+-- One more of each partition before two more of any: what leaves together must not wait for each other.
 next as materialized (
     select t.sequence, t.head, t.place from trail t where t.ready
     order by t.place, t.sequence
@@ -89,7 +89,7 @@ held as materialized (
     from followers f
 ),
 -- A head comes before its followers and each of those before the next, so wherever the bytes end,
--- what is left of a lane has no gap.
+-- what is left of a partition has no gap.
 weighed as materialized (
     select t.sequence, row_number() over turns as turn, sum(t.size) over turns as bytes
     from (

@@ -1,8 +1,8 @@
 -- Invariant: only the lease that holds a row writes what became of it. Rows are met in the order of
 -- their numbers, so that two marks never wait for each other in a circle. Gives the places in the
--- list that were written. Fates: 0 published, 1 again after $4, 2 dead, 3 dead and in its lane's way,
+-- list that were written. Fates: 0 published, 1 again after $4, 2 dead, 3 dead and in its partition's way,
 -- 4 as if it had not been claimed, 5 the same but not before $4.
--- What follows a row that leaves its lane is due from now on, if it was put off (outbox_put_off says
+-- What follows a row that leaves its partition is due from now on, if it was put off (outbox_put_off says
 -- when this comes too early to see that, and why it does not matter). Nobody is waited for: a row that
 -- somebody has locked is left.
 with req as materialized (
@@ -14,9 +14,9 @@ clock as materialized (
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
 ),
 held as materialized (
-    select q.ord, q.fate, q.after_us, q.error, r.sequence, r.lane
+    select q.ord, q.fate, q.after_us, q.error, r.sequence, r.partition_key
     from req q cross join lateral (
-        select r.sequence, r.lane from semel_outbox r
+        select r.sequence, r.partition_key from semel_outbox r
         where r.sequence = q.sequence and r.token = q.token and r.status = 1
         for update
     ) r
@@ -24,7 +24,7 @@ held as materialized (
 behind as materialized (
     select o.sequence
     from held h cross join lateral (
-        select n.sequence from semel_outbox n where n.lane = h.lane and n.sequence > h.sequence
+        select n.sequence from semel_outbox n where n.partition_key = h.partition_key and n.sequence > h.sequence
         order by n.sequence limit 1
     ) n
     join semel_outbox o on o.sequence = n.sequence
@@ -50,7 +50,7 @@ done as (
             when h.fate in (1, 5) then c.us + case when h.after_us > c.room then c.room else h.after_us end
             when h.fate = 4 then c.us end,
         rest_us = case when h.fate in (1, 5) then h.after_us else r.rest_us end,
-        lane = case when h.fate in (0, 2) then null else r.lane end,
+        partition_key = case when h.fate in (0, 2) then null else r.partition_key end,
         error = coalesce(h.error, r.error),
         published_at = case when h.fate = 0 then c.us else r.published_at end
     from held h cross join clock c

@@ -1,13 +1,13 @@
--- Invariant: a pending row that waits behind others of its lane is looked at again when it is its turn,
+-- Invariant: a pending row that waits behind others of its partition is looked at again when it is its turn,
 -- and in bounded time whatever goes wrong. Of the first $1 due rows, those are put off, so that claims
 -- need not walk over them again and again; nothing happens where there are no more than $2. Gives how
 -- many rows were looked at, and how many were put off.
 --
--- Why nothing is lost. Whoever takes the row before it out of the lane (outbox_mark, outbox_wake) makes
+-- Why nothing is lost. Whoever takes the row before it out of the partition (outbox_mark, outbox_wake) makes
 -- the next one due; and until then a claim of a row before it takes it along. What could go wrong is a
 -- mark whose snapshot does not show that the row was put off. The head is locked here, in claims and in
--- marks, and nothing is put off in its lane unless it is still as the snapshot of this statement has
--- it, so that what is leased in the lane is known. If the head is not leased, it is claimed after this
+-- marks, and nothing is put off in its partition unless it is still as the snapshot of this statement has
+-- it, so that what is leased in the partition is known. If the head is not leased, it is claimed after this
 -- has ended, and its mark begins later still: it sees everything. If it is leased, its mark may have
 -- begun, and wait for the lock; but then the row that it should wake is the first that is not leased,
 -- and that one is put off for seconds only. Those behind it are next after a claim that began later.
@@ -18,7 +18,7 @@ with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
 ),
 due as materialized (
-    select o.sequence, o.lane, o.status from semel_outbox o
+    select o.sequence, o.partition_key, o.status from semel_outbox o
     where o.due_at <= (select us from clock)
     order by o.due_at, o.sequence
     limit $1
@@ -26,29 +26,29 @@ due as materialized (
 looked as materialized (
     select count(*) as rows from due
 ),
-lanes as materialized (
-    select d.lane, array_agg(d.sequence) as rows
+partitions as materialized (
+    select d.partition_key, array_agg(d.sequence) as rows
     from due d cross join looked l
-    where d.lane is not null and d.status in (0, 3) and l.rows > $2
-    group by d.lane
+    where d.partition_key is not null and d.status in (0, 3) and l.rows > $2
+    group by d.partition_key
 ),
 firsts as materialized (
-    select l.lane, l.rows, f.sequence, f.status, f.due_at
-    from lanes l cross join lateral (
+    select l.partition_key, l.rows, f.sequence, f.status, f.due_at
+    from partitions l cross join lateral (
         select p.sequence, p.status, p.due_at from semel_outbox p
-        where p.lane = l.lane order by p.sequence limit 1
+        where p.partition_key = l.partition_key order by p.sequence limit 1
     ) f
 ),
 heads as materialized (
-    select h.sequence, h.lane, h.status, f.rows
+    select h.sequence, h.partition_key, h.status, f.rows
     from firsts f join semel_outbox h on h.sequence = f.sequence
-    where h.lane = f.lane and h.status = f.status and h.due_at is not distinct from f.due_at
+    where h.partition_key = f.partition_key and h.status = f.status and h.due_at is not distinct from f.due_at
     for update of h skip locked
 ),
 lines as materialized (
     select h.sequence, h.rows, case when h.status = 1 then (
         select n.sequence from semel_outbox n
-        where n.lane = h.lane and n.sequence > h.sequence and n.status <> 1
+        where n.partition_key = h.partition_key and n.sequence > h.sequence and n.status <> 1
         order by n.sequence limit 1
     ) end as next
     from heads h

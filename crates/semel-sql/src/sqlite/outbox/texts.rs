@@ -18,10 +18,10 @@ macro_rules! columns {
 pub(super) const APPEND: &str = concat!(
     "INSERT INTO semel_outbox (",
     columns!("payload"),
-    ", status, attempts, due_at, lane, created_at) VALUES "
+    ", status, attempts, due_at, partition_key, created_at) VALUES "
 );
 
-/// One event: its columns, when it is due, its lane, and when it was appended.
+/// One event: its columns, when it is due, its partition, and when it was appended.
 pub(super) const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)";
 
 /// An event that is there already is left as it is, wherever it stands.
@@ -30,33 +30,33 @@ pub(super) const UNLESS_THERE: &str = " ON CONFLICT (id, tenant) DO NOTHING";
 /// Leases rows: ?1 now, ?2 how many at most, ?3 until when, ?4 the token, ?5 how many due rows to look
 /// through, ?6 how many bytes of payload at most (one row, whatever its size), ?7 how long the lease is.
 ///
-/// `heads` are due rows that nothing of their lane comes before, the longest due first. If the first
+/// `heads` are due rows that nothing of their partition comes before, the longest due first. If the first
 /// of them is a lease that ran out, it is taken alone (it may be what kills relays), else those that
 /// ran out wait for their turn. Where there is room left, the rows that follow the heads come along
-/// (`trail`), in order and without a gap, one more of each lane before two more of any. A pending row
+/// (`trail`), in order and without a gap, one more of each partition before two more of any. A pending row
 /// comes along whenever it is due: it may have been put off because it waits for others, and that is
 /// all that the time of a pending row means. A failed one rests, and those behind it with it.
 pub(super) const CLAIM: &str = concat!(
     "WITH heads AS MATERIALIZED (\
-        SELECT sequence, lane, status, row_number() OVER (ORDER BY due_at, sequence) AS turn FROM (\
-            SELECT o.sequence, o.lane, o.status, o.due_at \
-            FROM (SELECT o.sequence, o.lane, o.status, o.due_at \
+        SELECT sequence, partition_key, status, row_number() OVER (ORDER BY due_at, sequence) AS turn FROM (\
+            SELECT o.sequence, o.partition_key, o.status, o.due_at \
+            FROM (SELECT o.sequence, o.partition_key, o.status, o.due_at \
                 FROM semel_outbox AS o INDEXED BY semel_outbox_due \
                 WHERE o.due_at <= ?1 /* claimed by state */ \
                 ORDER BY o.due_at, o.sequence LIMIT ?5) AS o \
-            WHERE o.lane IS NULL OR NOT EXISTS (\
-                SELECT 1 FROM semel_outbox AS p INDEXED BY semel_outbox_lane \
-                WHERE p.lane = o.lane AND p.sequence < o.sequence) \
+            WHERE o.partition_key IS NULL OR NOT EXISTS (\
+                SELECT 1 FROM semel_outbox AS p INDEXED BY semel_outbox_partition \
+                WHERE p.partition_key = o.partition_key AND p.sequence < o.sequence) \
             ORDER BY o.due_at, o.sequence LIMIT ?2)\
     ), fit AS MATERIALIZED (\
-        SELECT h.sequence, h.lane, h.status, h.turn FROM heads AS h, heads AS f \
+        SELECT h.sequence, h.partition_key, h.status, h.turn FROM heads AS h, heads AS f \
         WHERE f.turn = 1 AND CASE f.status WHEN 1 THEN h.turn = 1 ELSE h.status <> 1 END\
     ), trail AS MATERIALIZED (\
         SELECT t.sequence, row_number() OVER run AS place, \
             min(t.status = 0 OR t.status = 3 AND t.due_at <= ?1) OVER run AS ready \
         FROM fit AS h JOIN semel_outbox AS t ON t.sequence IN (\
-            SELECT n.sequence FROM semel_outbox AS n INDEXED BY semel_outbox_lane \
-            WHERE n.lane = h.lane AND n.sequence > h.sequence ORDER BY n.sequence \
+            SELECT n.sequence FROM semel_outbox AS n INDEXED BY semel_outbox_partition \
+            WHERE n.partition_key = h.partition_key AND n.sequence > h.sequence ORDER BY n.sequence \
             LIMIT (SELECT max(?2 - count(*), 0) FROM fit)) \
         WHERE h.status <> 1 \
         WINDOW run AS (PARTITION BY h.sequence ORDER BY t.sequence)\
@@ -78,19 +78,19 @@ pub(super) const CLAIM: &str = concat!(
 pub(super) const DUE: &str = "SELECT count(*) FROM (SELECT 1 FROM semel_outbox \
     INDEXED BY semel_outbox_due WHERE due_at <= ?1 LIMIT ?2)";
 
-/// Of the first ?2 rows that are due at ?1, puts those off that wait behind others of their lane: by as
-/// long as they have waited so far, from ?5 to ?6. Whoever takes the row before one out of the lane
+/// Of the first ?2 rows that are due at ?1, puts those off that wait behind others of their partition: by as
+/// long as they have waited so far, from ?5 to ?6. Whoever takes the row before one out of the partition
 /// makes it due again. What has failed rests by the same column, so that nobody can wake it: from ?3
 /// to ?4.
 pub(super) const PUT_OFF: &str = "UPDATE semel_outbox SET due_at = ?1 + CASE status \
         WHEN 3 THEN min(max(?1 - created_at, ?3), ?4) \
         ELSE min(max(?1 - created_at, ?5), ?6) END \
     WHERE sequence IN (SELECT w.sequence FROM (\
-        SELECT d.sequence, d.lane, d.status FROM semel_outbox AS d INDEXED BY semel_outbox_due \
+        SELECT d.sequence, d.partition_key, d.status FROM semel_outbox AS d INDEXED BY semel_outbox_due \
         WHERE d.due_at <= ?1 ORDER BY d.due_at, d.sequence LIMIT ?2) AS w \
-        WHERE w.lane IS NOT NULL AND w.status IN (0, 3) AND EXISTS (\
-            SELECT 1 FROM semel_outbox AS p INDEXED BY semel_outbox_lane \
-            WHERE p.lane = w.lane AND p.sequence < w.sequence))";
+        WHERE w.partition_key IS NOT NULL AND w.status IN (0, 3) AND EXISTS (\
+            SELECT 1 FROM semel_outbox AS p INDEXED BY semel_outbox_partition \
+            WHERE p.partition_key = w.partition_key AND p.sequence < w.sequence))";
 
 /// The rows of ?1 (JSON of numbers) are due at ?2.
 pub(super) const WAKE: &str =
@@ -106,20 +106,20 @@ macro_rules! marks {
     };
 }
 
-/// The places of the marks whose lease still holds its row; and what comes next in the lane, where the
+/// The places of the marks whose lease still holds its row; and what comes next in the partition, where the
 /// row leaves it and the next was put off beyond ?2.
 pub(super) const HELD: &str = concat!(
     "SELECT m.place, CASE WHEN m.disposition IN (0, 2) THEN (\
         SELECT n.sequence FROM (\
-            SELECT b.sequence, b.status, b.due_at FROM semel_outbox AS b INDEXED BY semel_outbox_lane \
-            WHERE b.lane = o.lane AND b.sequence > o.sequence ORDER BY b.sequence LIMIT 1) AS n \
+            SELECT b.sequence, b.status, b.due_at FROM semel_outbox AS b INDEXED BY semel_outbox_partition \
+            WHERE b.partition_key = o.partition_key AND b.sequence > o.sequence ORDER BY b.sequence LIMIT 1) AS n \
         WHERE n.status = 0 AND n.due_at > ?2) END FROM ",
     marks!(),
     " AS m CROSS JOIN semel_outbox AS o \
      ON o.sequence = m.sequence AND o.token = m.token AND o.status = 1"
 );
 
-/// Writes those marks. Fates: 0 published, 1 again, 2 dead, 3 dead and in its lane's way, 4 as if it
+/// Writes those marks. Fates: 0 published, 1 again, 2 dead, 3 dead and in its partition's way, 4 as if it
 /// had not been claimed, 5 the same but later.
 pub(super) const MARK: &str = concat!(
     "UPDATE semel_outbox AS o SET \
@@ -127,7 +127,7 @@ pub(super) const MARK: &str = concat!(
             WHEN 4 THEN CASE WHEN o.attempts > 1 THEN 3 ELSE 0 END ELSE 4 END, \
         attempts = CASE WHEN m.disposition IN (4, 5) THEN max(o.attempts - 1, 0) ELSE o.attempts END, \
         token = NULL, due_at = m.due_at, rest_us = coalesce(m.rest_us, o.rest_us), \
-        lane = CASE WHEN m.disposition IN (0, 2) THEN NULL ELSE o.lane END, \
+        partition_key = CASE WHEN m.disposition IN (0, 2) THEN NULL ELSE o.partition_key END, \
         error = coalesce(m.error, o.error), \
         published_at = coalesce(m.published_at, o.published_at) \
      FROM ",
@@ -136,36 +136,36 @@ pub(super) const MARK: &str = concat!(
 );
 
 /// What a verb needs of the rows that it is to change, after a number; conditions follow.
-pub(super) const CHOOSE: &str = "SELECT sequence, tenant, aggregatetype, aggregateid, lane \
+pub(super) const CHOOSE: &str = "SELECT sequence, tenant, aggregatetype, aggregateid, partition_key \
     FROM semel_outbox WHERE sequence > ";
 
-/// What comes next after rows that have left their lanes, where it was put off beyond ?2. ?1 is JSON
-/// of number and lane.
+/// What comes next after rows that have left their partitions, where it was put off beyond ?2. ?1 is JSON
+/// of number and partition.
 pub(super) const BEHIND: &str = "SELECT n.sequence FROM json_each(?1) AS c CROSS JOIN semel_outbox AS n \
-    ON n.sequence = (SELECT b.sequence FROM semel_outbox AS b INDEXED BY semel_outbox_lane \
-        WHERE b.lane = unhex(c.value ->> 1) AND b.sequence > c.value ->> 0 \
+    ON n.sequence = (SELECT b.sequence FROM semel_outbox AS b INDEXED BY semel_outbox_partition \
+        WHERE b.partition_key = unhex(c.value ->> 1) AND b.sequence > c.value ->> 0 \
         ORDER BY b.sequence LIMIT 1) \
     WHERE n.status = 0 AND n.due_at > ?2";
 
-/// Rows that were chosen: ?1 is JSON of number and lane.
+/// Rows that were chosen: ?1 is JSON of number and partition.
 macro_rules! chosen {
     () => {
-        "(SELECT c.value ->> 0 AS sequence, unhex(c.value ->> 1) AS lane FROM json_each(?1) AS c) \
+        "(SELECT c.value ->> 0 AS sequence, unhex(c.value ->> 1) AS partition_key FROM json_each(?1) AS c) \
          AS c WHERE o.sequence = c.sequence"
     };
 }
 
 /// They are discarded for the reason ?2 at ?3, and in nobody's way.
 pub(super) const DISCARD: &str = concat!(
-    "UPDATE semel_outbox AS o SET status = 5, token = NULL, due_at = NULL, lane = NULL, error = ?2, \
+    "UPDATE semel_outbox AS o SET status = 5, token = NULL, due_at = NULL, partition_key = NULL, error = ?2, \
      published_at = ?3 FROM ",
     chosen!()
 );
 
-/// They are pending again, due at ?2, tries counted from zero, in their lane.
+/// They are pending again, due at ?2, tries counted from zero, in their partition.
 pub(super) const REVIVE: &str = concat!(
     "UPDATE semel_outbox AS o SET status = 0, attempts = 0, token = NULL, due_at = ?2, \
-     published_at = NULL, lane = c.lane FROM ",
+     published_at = NULL, partition_key = c.partition_key FROM ",
     chosen!()
 );
 
@@ -225,8 +225,14 @@ mod tests {
         let plan = plan(CLAIM).await;
         let whole = plan.join("\n");
         assert!(whole.contains("USING INDEX semel_outbox_due (due_at<?)"), "{whole}");
-        assert!(whole.contains("INDEX semel_outbox_lane (lane=? AND sequence<?)"), "{whole}");
-        assert!(whole.contains("INDEX semel_outbox_lane (lane=? AND sequence>?)"), "{whole}");
+        assert!(
+            whole.contains("INDEX semel_outbox_partition (partition_key=? AND sequence<?)"),
+            "{whole}"
+        );
+        assert!(
+            whole.contains("INDEX semel_outbox_partition (partition_key=? AND sequence>?)"),
+            "{whole}"
+        );
         let scanned = plan.iter().filter_map(|line| line.strip_prefix("SCAN "));
         let tables: Vec<_> = scanned
             .filter(|name| matches!(*name, "semel_outbox" | "o" | "t" | "n" | "p"))

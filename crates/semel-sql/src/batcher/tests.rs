@@ -1,4 +1,4 @@
-//! Lanes over a database that does what the test tells it.
+//! The batcher over a database that does what the test tells it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -88,8 +88,8 @@ fn draft(id: usize) -> Draft {
     }
 }
 
-fn one_lane(script: &Arc<Script>) -> Lanes<Script> {
-    Lanes::new(Arc::clone(script), 1, Duration::from_secs(60))
+fn one_lane(script: &Arc<Script>) -> Batcher<Script> {
+    Batcher::new(Arc::clone(script), 1, Duration::from_secs(60))
 }
 
 /// Starts a step and lets it come as far as it gets.
@@ -103,24 +103,24 @@ async fn start<T: Send + 'static>(
     task
 }
 
-async fn opening(lanes: &Lanes<Script>, id: usize) -> tokio::task::JoinHandle<Result<Opened>> {
-    let lanes = lanes.clone();
-    start(async move { lanes.step(&draft(id)).await }).await
+async fn opening(batcher: &Batcher<Script>, id: usize) -> tokio::task::JoinHandle<Result<Opened>> {
+    let batcher = batcher.clone();
+    start(async move { batcher.step(&draft(id)).await }).await
 }
 
 #[tokio::test]
 async fn what_waits_while_the_lane_is_busy_travels_together_and_in_order_of_arrival() {
     let script = Script::new();
-    let lanes = one_lane(&script);
-    let mut tasks = vec![opening(&lanes, 0).await];
+    let batcher = one_lane(&script);
+    let mut tasks = vec![opening(&batcher, 0).await];
     for id in 1..=3 {
-        tasks.push(opening(&lanes, id).await);
+        tasks.push(opening(&batcher, id).await);
     }
-    let (peeking, swapping) = (lanes.clone(), lanes.clone());
+    let (peeking, swapping) = (batcher.clone(), batcher.clone());
     let peek = start(async move { peeking.step(&key(9).digest()).await }).await;
     let judged = Version { attempt_id: AttemptId::generate(), number: 1 };
     let swap = start(async move { swapping.swap(&key(8), judged, &Change::Redrive).await }).await;
-    tasks.push(opening(&lanes, 4).await);
+    tasks.push(opening(&batcher, 4).await);
     script.go.add_permits(10);
     for task in tasks {
         assert!(matches!(task.await.unwrap().unwrap(), Opened::Inserted { .. }));
@@ -134,10 +134,10 @@ async fn what_waits_while_the_lane_is_busy_travels_together_and_in_order_of_arri
 #[tokio::test]
 async fn a_second_step_on_a_digest_goes_into_the_next_statement() {
     let script = Script::new();
-    let lanes = one_lane(&script);
+    let batcher = one_lane(&script);
     let mut tasks = vec![];
     for id in [0, 1, 2, 1, 3, 1] {
-        tasks.push(opening(&lanes, id).await);
+        tasks.push(opening(&batcher, id).await);
     }
     script.go.add_permits(10);
     for task in tasks {
@@ -149,10 +149,10 @@ async fn a_second_step_on_a_digest_goes_into_the_next_statement() {
 #[tokio::test]
 async fn a_statement_carries_no_more_than_a_batch() {
     let script = Script::new();
-    let lanes = one_lane(&script);
+    let batcher = one_lane(&script);
     let mut tasks = vec![];
     for id in 0..=BATCH + 5 {
-        tasks.push(opening(&lanes, id).await);
+        tasks.push(opening(&batcher, id).await);
     }
     script.go.add_permits(10);
     for task in tasks {
@@ -164,12 +164,12 @@ async fn a_statement_carries_no_more_than_a_batch() {
 #[tokio::test]
 async fn a_full_queue_refuses_at_once() {
     let script = Script::new();
-    let lanes = one_lane(&script);
+    let batcher = one_lane(&script);
     let mut tasks = vec![];
     for id in 0..=QUEUE {
-        tasks.push(opening(&lanes, id).await);
+        tasks.push(opening(&batcher, id).await);
     }
-    let error = lanes.step(&draft(QUEUE + 1)).await.unwrap_err();
+    let error = batcher.step(&draft(QUEUE + 1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("4096 steps already wait"), "{error}");
     script.go.add_permits(QUEUE);
@@ -181,9 +181,9 @@ async fn a_full_queue_refuses_at_once() {
 #[tokio::test]
 async fn a_batch_that_vanishes_is_ambiguous_for_all_of_it_and_frees_its_lane() {
     let script = Script::new();
-    let lanes = one_lane(&script);
-    let first = opening(&lanes, 0).await;
-    let waiting = [opening(&lanes, 1).await, opening(&lanes, 2).await];
+    let batcher = one_lane(&script);
+    let first = opening(&batcher, 0).await;
+    let waiting = [opening(&batcher, 1).await, opening(&batcher, 2).await];
     script.go.add_permits(1);
     assert!(first.await.unwrap().is_ok());
     script.panics.store(true, Ordering::SeqCst);
@@ -193,15 +193,15 @@ async fn a_batch_that_vanishes_is_ambiguous_for_all_of_it_and_frees_its_lane() {
     }
     script.panics.store(false, Ordering::SeqCst);
     script.go.add_permits(1);
-    assert!(lanes.step(&draft(3)).await.is_ok());
+    assert!(batcher.step(&draft(3)).await.is_ok());
 }
 
 #[tokio::test]
 async fn a_caller_that_left_the_queue_is_not_sent() {
     let script = Script::new();
-    let lanes = one_lane(&script);
-    let first = opening(&lanes, 0).await;
-    let (stays, leaves) = (opening(&lanes, 1).await, opening(&lanes, 2).await);
+    let batcher = one_lane(&script);
+    let first = opening(&batcher, 0).await;
+    let (stays, leaves) = (opening(&batcher, 1).await, opening(&batcher, 2).await);
     leaves.abort();
     assert!(leaves.await.unwrap_err().is_cancelled());
     script.go.add_permits(10);
@@ -213,9 +213,10 @@ async fn a_caller_that_left_the_queue_is_not_sent() {
 #[tokio::test(start_paused = true)]
 async fn when_nobody_can_connect_the_whole_queue_is_told_at_once() {
     let script = Script::new();
-    let lanes = one_lane(&script);
-    let first = opening(&lanes, 0).await;
-    let waiting = [opening(&lanes, 1).await, opening(&lanes, 1).await, opening(&lanes, 1).await];
+    let batcher = one_lane(&script);
+    let first = opening(&batcher, 0).await;
+    let waiting =
+        [opening(&batcher, 1).await, opening(&batcher, 1).await, opening(&batcher, 1).await];
     script.reachable.store(false, Ordering::SeqCst);
     // The first statement is never answered: its time runs out and its connection is thrown away.
     assert_eq!(first.await.unwrap().unwrap_err().kind(), ErrorKind::Ambiguous);

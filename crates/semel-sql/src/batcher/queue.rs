@@ -1,4 +1,4 @@
-//! Who waits for a lane, and who goes next.
+//! The steps that wait for a connection, and which goes next.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -7,7 +7,7 @@ use semel_core::store::{Draft, Result};
 use tokio::sync::oneshot;
 
 use super::step::{SettleRequest, Step};
-use super::{BATCH, Dialect, Lane};
+use super::{BATCH, Checkout, Dialect};
 
 /// A queued step.
 pub(crate) struct Waiting<S: Step<D>, D: Dialect> {
@@ -16,13 +16,13 @@ pub(crate) struct Waiting<S: Step<D>, D: Dialect> {
     pub(super) reply: oneshot::Sender<Result<S::Answer>>,
 }
 
-/// A queued caller that wants a lane to itself.
+/// A queued caller that wants a connection to itself.
 pub(super) struct Standing<D: Dialect> {
     pub(super) ticket: u64,
-    pub(super) reply: oneshot::Sender<Lane<D>>,
+    pub(super) reply: oneshot::Sender<Checkout<D>>,
 }
 
-/// Steps that found no idle lane, oldest first in each line.
+/// Steps that found no idle connection, oldest first in each line.
 pub(crate) struct Queue<D: Dialect> {
     next_ticket: u64,
     pub(super) opens: VecDeque<Waiting<Draft, D>>,

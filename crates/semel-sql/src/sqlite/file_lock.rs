@@ -23,7 +23,7 @@ const CLOSED: Duration = Duration::from_secs(60);
 
 /// The two locks of a file, one of them after the other.
 #[derive(Debug)]
-pub(super) struct Turnstile {
+pub(super) struct FileLock {
     /// `None` where they cannot be made: turns are taken by SQLite's lock alone.
     locks: Option<[Arc<File>; 2]>,
     patience: Duration,
@@ -41,7 +41,7 @@ impl Drop for Held {
     }
 }
 
-impl Turnstile {
+impl FileLock {
     /// The locks beside the database at `path`; a writer waits for each of them for `patience` at most.
     /// That must be longer than any process may keep its turn: a writer that gives up while its
     /// neighbour keeps to the limit meets SQLite's lock out of turn, and is told Busy.
@@ -115,8 +115,8 @@ mod tests {
 
     /// Whether a writer with these settings gets its turn after a neighbour that keeps it for `tenure`.
     async fn waits_out(settings: &Builder, tenure: Duration) -> bool {
-        let mut neighbour = Turnstile::open(&settings.path, settings.patience());
-        let mut writer = Turnstile::open(&settings.path, settings.patience());
+        let mut neighbour = FileLock::open(&settings.path, settings.patience());
+        let mut writer = FileLock::open(&settings.path, settings.patience());
         let held = neighbour.pass().await.expect("free");
         let (passed, ()) = tokio::join!(writer.pass(), async {
             tokio::time::sleep(tenure).await;
@@ -127,7 +127,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_neighbour_that_keeps_to_its_work_limit_is_waited_out() {
-        let name = format!("semel-turnstile-{}", std::process::id());
+        let name = format!("semel-file_lock-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let settings = || SqliteStore::builder(&path);
         let second = Duration::from_secs(1);

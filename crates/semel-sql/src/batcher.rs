@@ -1,13 +1,13 @@
-//! Lanes: a few connections of our own, on which concurrent steps travel together.
+//! Batches the ledger's concurrent steps over a few connections.
 //!
-//! While a lane is idle its caller uses it at once and alone: nothing waits for company. While all
-//! are busy, steps queue, and a lane that comes free takes as many as fit of the oldest step's verb
-//! in one statement. This is not a pool: nobody outside borrows a connection, none is pinged, and
-//! statements are the [`Dialect`]'s.
+//! A step that finds an idle connection is sent at once and alone: nothing waits for company. While all are
+//! busy, steps queue, and a connection that becomes free takes as many as fit of the oldest step's verb in one
+//! statement. This is not a pool: no caller borrows a connection, none is pinged, and statements are the
+//! [`Dialect`]'s.
 //!
-//! What keeps everybody from hanging: every statement has a time limit; a connection on which a
-//! statement did not end cleanly (an error, a timeout, a caller that left) is thrown away, never
-//! reused; and a request whose batch vanished without an answer is told `Ambiguous`.
+//! No caller hangs: every statement has a time limit; a connection on which a statement did not end cleanly
+//! (an error, a timeout, a caller that left) is closed, never reused; and a request whose batch vanished
+//! without an answer gets `Ambiguous`.
 
 mod queue;
 mod step;
@@ -34,10 +34,10 @@ pub(crate) use step::SettleRequest;
 
 /// Most steps in one statement. Beyond it a batch gains little and its slowest member waits long.
 pub(crate) const BATCH: usize = 64;
-/// Most steps that wait for a lane. Beyond it a caller is better served by an error now.
+/// Most steps that wait for a connection. Beyond it a caller is better served by an error now.
 pub(crate) const QUEUE: usize = 4096;
 
-/// What a database brings to its lanes. Every batch holds each digest once, and at least one step;
+/// What a database brings to its batcher. Every batch holds each digest once, and at least one step;
 /// answers are in the order of the steps. An error of the whole batch means the same for all of it.
 pub(crate) trait Dialect: Send + Sync + 'static {
     /// A connection, closed when it is dropped.
@@ -78,7 +78,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
 }
 
 struct State<D: Dialect> {
-    /// Connections at rest; an idle lane may have none, and then opens one.
+    /// Idle connections; `None` is one that is not open yet.
     idle: Vec<Option<D::Connection>>,
     queue: Queue<D>,
 }
@@ -87,23 +87,23 @@ struct Inner<D: Dialect> {
     dialect: Arc<D>,
     limit: Duration,
     state: Mutex<State<D>>,
-    /// Lanes with a connection, to tell "this lane cannot connect" from "nobody can".
+    /// How many are open, to tell "this one cannot connect" from "none can".
     connected: AtomicUsize,
     runtime: tokio::runtime::Handle,
 }
 
-/// The lanes of one store.
-pub(crate) struct Lanes<D: Dialect>(Arc<Inner<D>>);
+/// The connections of one ledger, and the steps that wait for them.
+pub(crate) struct Batcher<D: Dialect>(Arc<Inner<D>>);
 
-impl<D: Dialect> Clone for Lanes<D> {
+impl<D: Dialect> Clone for Batcher<D> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<D: Dialect> Lanes<D> {
-    /// `count` lanes, connected when they are first used; a statement may take `limit`. To be
-    /// called on the runtime whose reactor the connections are to use.
+impl<D: Dialect> Batcher<D> {
+    /// Creates a batcher of `count` connections, opened when they are first used; a statement may take
+    /// `limit`. To be called on the runtime whose reactor the connections are to use.
     pub(crate) fn new(dialect: Arc<D>, count: usize, limit: Duration) -> Self {
         let idle = (0..count.max(1)).map(|_| None).collect();
         Self(Arc::new(Inner {
@@ -115,58 +115,58 @@ impl<D: Dialect> Lanes<D> {
         }))
     }
 
-    /// Runs a step, alone on an idle lane or with others on the next one that comes free.
+    /// Runs a step, alone on an idle connection or with others on the next one that becomes free.
     pub(crate) async fn step<S: Step<D>>(&self, step: &S) -> Result<S::Answer> {
         let waiting = {
             let mut state = self.0.state();
             match state.idle.pop() {
-                Some(connection) => Ok(Lane::new(&self.0, connection)),
+                Some(connection) => Ok(Checkout::new(&self.0, connection)),
                 None => Err(self.0.enqueue(&mut state, step)?),
             }
         };
         match waiting {
-            Ok(mut lane) => {
-                let mut answers = lane.run(std::slice::from_ref(step)).await?;
+            Ok(mut checkout) => {
+                let mut answers = checkout.run(std::slice::from_ref(step)).await?;
                 answers.pop().unwrap_or_else(|| Err(unanswered(S::NAME)))
             }
             Err(reply) => reply.await.unwrap_or_else(|_| Err(unanswered(S::NAME))),
         }
     }
 
-    /// Writes over a judged version, alone on a lane: re-grants are rare and differ in shape.
+    /// Writes over a judged version, alone on a connection: re-grants are rare and differ in shape.
     pub(crate) async fn swap(
         &self,
         key: &Key,
         judged: Version,
         change: &Change,
     ) -> Result<Swapped> {
-        let mut lane = self.single("swap").await?;
+        let mut checkout = self.single("swap").await?;
         let dialect = Arc::clone(&self.0.dialect);
-        lane.connect("swap").await?;
+        checkout.connect("swap").await?;
         let limit = self.0.limit;
-        let Some(connection) = lane.start() else { return Err(unanswered("swap")) };
+        let Some(connection) = checkout.start() else { return Err(unanswered("swap")) };
         let swapped = timeout(limit, dialect.swap(connection, key, judged, change))
             .await
             .unwrap_or_else(|_| Err(timed_out(Stage::Running, "swap", limit)));
-        lane.end(swapped)
+        checkout.end(swapped)
     }
 
-    async fn single(&self, operation: &'static str) -> Result<Lane<D>> {
-        let lane = {
+    async fn single(&self, operation: &'static str) -> Result<Checkout<D>> {
+        let checkout = {
             let mut state = self.0.state();
             if let Some(connection) = state.idle.pop() {
-                return Ok(Lane::new(&self.0, connection));
+                return Ok(Checkout::new(&self.0, connection));
             }
             if state.queue.len() >= QUEUE {
                 return Err(full(operation));
             }
-            let (reply, lane) = oneshot::channel();
+            let (reply, checkout) = oneshot::channel();
             let ticket = state.queue.ticket();
             state.queue.singles.push_back(Standing { ticket, reply });
-            lane
+            checkout
         };
         let lost = |_| Error::new(ErrorKind::Unavailable, operation, "the store is shutting down");
-        lane.await.map_err(lost)
+        checkout.await.map_err(lost)
     }
 }
 
@@ -190,10 +190,10 @@ impl<D: Dialect> Inner<D> {
         Ok(answer)
     }
 
-    /// Puts a lane to its next use: the oldest in the queue, or rest.
+    /// Puts a connection to its next use: the oldest in the queue, or none.
     fn release(self: &Arc<Self>, connection: Option<D::Connection>) {
         let mut state = self.state();
-        // Callers that left while they stood in line want no lane any more.
+        // Callers that left while they waited want no connection any more.
         while state.queue.singles.front().is_some_and(|standing| standing.reply.is_closed()) {
             state.queue.singles.pop_front();
         }
@@ -205,27 +205,27 @@ impl<D: Dialect> Inner<D> {
             && let Some(standing) = state.queue.singles.pop_front()
         {
             drop(state);
-            let _ = standing.reply.send(Lane::new(self, connection));
+            let _ = standing.reply.send(Checkout::new(self, connection));
             return;
         }
         drop(state);
-        // A batch belongs to nobody's future: whoever of its callers leaves, the others are served.
-        let mut lane = Lane::new(self, connection);
-        lane.unpolled = true;
-        self.runtime.spawn(lane.drain());
+        // A batch runs in a task of its own: should one of its callers leave, the others are served.
+        let mut checkout = Checkout::new(self, connection);
+        checkout.unpolled = true;
+        self.runtime.spawn(checkout.drain());
     }
 
     /// Gives up what is queued: the runtime that would serve it has ended.
     fn abandon(&self) {
         let queue = std::mem::replace(&mut self.state().queue, Queue::new());
-        // Dropped after the lock is: whoever still waits learns from its channel.
+        // Dropped after the lock is: callers that still wait learn from their channels.
         drop(queue);
     }
 }
 
-/// A connection in use. Dropping it puts the lane to its next use; a connection on which a
-/// statement did not end cleanly is closed first.
-pub(crate) struct Lane<D: Dialect> {
+/// A connection in use. Dropping it puts the connection to its next use; one on which a statement did not end
+/// cleanly is closed first.
+pub(crate) struct Checkout<D: Dialect> {
     inner: Arc<Inner<D>>,
     connection: Option<D::Connection>,
     clean: bool,
@@ -234,7 +234,7 @@ pub(crate) struct Lane<D: Dialect> {
     unpolled: bool,
 }
 
-impl<D: Dialect> Lane<D> {
+impl<D: Dialect> Checkout<D> {
     fn new(inner: &Arc<Inner<D>>, connection: Option<D::Connection>) -> Self {
         Self { inner: Arc::clone(inner), connection, clean: true, unpolled: false }
     }
@@ -249,7 +249,7 @@ impl<D: Dialect> Lane<D> {
         self.end(answers)
     }
 
-    /// The connection, marked as in the middle of a statement until [`Lane::end`].
+    /// The connection, marked as in the middle of a statement until [`Checkout::end`].
     fn start(&mut self) -> Option<&mut D::Connection> {
         self.clean = false;
         self.connection.as_mut()
@@ -281,7 +281,7 @@ impl<D: Dialect> Lane<D> {
         self.clean = true;
     }
 
-    /// Serves the queue until it is empty or a caller wants the lane to itself.
+    /// Serves the queue until it is empty or a caller wants the connection to itself.
     async fn drain(mut self) {
         self.unpolled = false;
         loop {
@@ -318,8 +318,8 @@ impl<D: Dialect> Lane<D> {
         }
     }
 
-    /// When no lane has a connection and none can be had, whoever is queued is told at once
-    /// instead of after one connect timeout each.
+    /// When no connection is open and none can be opened, queued steps fail at once instead of after one
+    /// connect timeout each.
     fn refuse_if_unreachable(&self, error: &Error) {
         let unreachable = error.kind() == ErrorKind::Unavailable
             && self.connection.is_none()
@@ -343,7 +343,7 @@ fn refuse<S: Step<D>, D: Dialect>(line: VecDeque<Waiting<S, D>>, error: &Error) 
     }
 }
 
-impl<D: Dialect> Drop for Lane<D> {
+impl<D: Dialect> Drop for Checkout<D> {
     fn drop(&mut self) {
         if !self.clean {
             // The caller left in the middle of a statement, whose reply may still be under way.
@@ -358,7 +358,7 @@ impl<D: Dialect> Drop for Lane<D> {
 
 fn full(operation: &'static str) -> Error {
     let text = format!(
-        "{QUEUE} steps already wait for the store's connections; slow down or give it more lanes"
+        "{QUEUE} steps already wait for the store's connections; slow down or give it more connections"
     );
     Error::new(ErrorKind::Unavailable, operation, text)
 }

@@ -17,12 +17,12 @@ static LAST: Mutex<Option<HashMap<PathBuf, Weak<AtomicU64>>>> = Mutex::new(None)
 
 /// The clock of a store and the last fence that was given on its file.
 #[derive(Debug)]
-pub(super) struct Tick {
+pub(super) struct StoreClock {
     clock: Clock,
     last: Arc<AtomicU64>,
 }
 
-impl Tick {
+impl StoreClock {
     pub(super) fn new(clock: Clock, path: &Path) -> Self {
         let mut files = LAST.lock().unwrap_or_else(PoisonError::into_inner);
         let files = files.get_or_insert_default();
