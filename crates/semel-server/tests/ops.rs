@@ -83,7 +83,7 @@ fn documented(guide: &str) -> BTreeSet<String> {
 fn every_metric_that_is_counted_is_in_the_guide_in_both_languages() {
     let counted = counted();
     assert!(counted.contains("semel_executions_total"), "{counted:?}");
-    for guide in ["docs/guides/operating.md", "docs/guides/operating.zh-CN.md"] {
+    for guide in ["docs/how-to/operating.md", "docs/how-to/operating.zh-CN.md"] {
         assert_eq!(documented(&read(guide)), counted, "{guide}");
     }
 }

@@ -118,15 +118,18 @@ pub mod http {
     };
 }
 
-// The guides' examples, compiled with the tests.
+// The examples of the documentation, compiled with the tests.
 #[cfg(all(doctest, feature = "ids"))]
 mod guides {
-    #[doc = include_str!("../../../docs/guides/events-from-an-mq-callback.md")]
+    #[doc = include_str!("../../../docs/how-to/events-from-an-mq-callback.md")]
     mod events_from_an_mq_callback {}
-    #[doc = include_str!("../../../docs/guides/key-design.md")]
+    #[doc = include_str!("../../../docs/explanation/key-design.md")]
     mod key_design {}
-    #[doc = include_str!("../../../docs/guides/map-migration.md")]
+    #[doc = include_str!("../../../docs/how-to/map-migration.md")]
     mod map_migration {}
-    #[doc = include_str!("../../../docs/guides/public-ids.md")]
+    #[doc = include_str!("../../../docs/how-to/public-ids.md")]
     mod public_ids {}
+    #[cfg(feature = "sqlite")]
+    #[doc = include_str!("../../../docs/how-to/testing-your-service.md")]
+    mod testing_your_service {}
 }

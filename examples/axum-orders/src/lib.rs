@@ -20,5 +20,5 @@ pub mod turnstile;
 
 /// Every block of the guide compiles, and runs where it can.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guides/axum-in-ten-minutes.md")]
+#[doc = include_str!("../../../docs/tutorials/axum-in-ten-minutes.md")]
 mod guide {}

@@ -3,7 +3,7 @@
 //!
 //! `shop` is the business, `chain` is the road from a commit to the last consumer. Nothing here
 //! retries, deduplicates or acknowledges by itself.
-#![doc = include_str!("../../../docs/guides/from-dual-writes-to-outbox.md")]
+#![doc = include_str!("../../../docs/tutorials/from-dual-writes-to-outbox.md")]
 
 pub mod chain;
 pub mod shop;

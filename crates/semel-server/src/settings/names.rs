@@ -20,7 +20,7 @@ pub(super) fn ours(table: Table) -> Result<Table, Failure> {
         if let Some(section) = bluecone.keys().next() {
             let there = match section.as_str() {
                 "outbox" => "it is [relay] here: batch for dispatch-batch-size, keep for retention",
-                _ => "docs/guides/from-the-originals.md says what it is called here",
+                _ => "docs/how-to/from-the-originals.md says what it is called here",
             };
             return Err(Failure::usage(format_args!("[bluecone.{section}] is not read; {there}")));
         }

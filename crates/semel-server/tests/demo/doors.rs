@@ -199,7 +199,7 @@ async fn machines_are_told_how_it_is() {
     assert!(metrics.text().contains(executed), "{}", metrics.text());
     assert!(!metrics.text().contains("acme"), "no tenant, key or id is told");
     // What is shown is what the guide lists.
-    let guide = include_str!("../../../../docs/guides/operating.md");
+    let guide = include_str!("../../../../docs/how-to/operating.md");
     for line in metrics.text().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, _) = line.split_once(' ').expect("a name and a kind");
         let listed = guide.contains(&format!("`{name}")) || {
