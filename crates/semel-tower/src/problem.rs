@@ -1,7 +1,7 @@
 //! Why a request got no answer of its own.
 //!
 //! One account for every door. How it is written is the door's: `http/problem.rs` makes a body of
-//! it, `grpc/status.rs` a status. Each kind has a page in `docs/errors/` that says what happened and
+//! it, `grpc/problem.rs` a status. Each kind has a page in `docs/errors/` that says what happened and
 //! what to do.
 
 mod slug;
@@ -37,6 +37,9 @@ pub struct Problem {
     pub(crate) retryable: bool,
     pub(crate) safe_new_key: bool,
     pub(crate) operation_id: Option<OperationId>,
+    /// gRPC's code, where it is not that of the kind.
+    #[cfg(feature = "grpc")]
+    pub(crate) code: Option<tonic::Code>,
     /// HTTP's status.
     pub(crate) status: StatusCode,
     /// Whether an HTTP/1.1 connection is not to be used again: a request's body was left on it.
@@ -57,6 +60,8 @@ impl Problem {
             retryable,
             safe_new_key,
             operation_id: None,
+            #[cfg(feature = "grpc")]
+            code: None,
             status,
             close: false,
             error_object: false,

@@ -9,7 +9,7 @@ use semel_testkit::Fixture as _;
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_tower::axum::Tx;
 use semel_tower::http::{IdempotencyLayer, Preset, Rules};
-use semel_tower::{Atomic, Scope, Tenant};
+use semel_tower::{Atomic, PrincipalFrom, Tenant};
 
 use crate::ground::{AtomicGround as _, Ground as _, Sqlite, run};
 use crate::stage::{order, send, sending};
@@ -18,7 +18,7 @@ type Store = FaultyStore<SqliteStore>;
 
 fn layer(store: Store) -> IdempotencyLayer<Store, Atomic> {
     let rules = Rules::new().required().preset(Preset::below_500());
-    IdempotencyLayer::atomic(Executor::new(store), Tenant::fixed("acme"), Scope::global())
+    IdempotencyLayer::atomic(Executor::new(store), Tenant::fixed("acme"), PrincipalFrom::global())
         .rules(rules)
 }
 

@@ -1,7 +1,7 @@
-//! Whose key it is: tenant and principal of a request.
+//! The caller of a request: its tenant and its principal.
 //!
-//! There is no default for either. A key that two callers share by accident hands the answer of one
-//! to the other, so a layer cannot be built before somebody has said how callers are told apart.
+//! There is no default for either. A key that two callers share by accident hands the response of
+//! one to the other, so a layer cannot be built without both.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -17,7 +17,7 @@ use crate::problem::{Problem, Slug};
 
 type Resolver<T> = Arc<dyn Fn(&Parts) -> Option<T> + Send + Sync>;
 
-/// Which tenant a request belongs to.
+/// Finds the tenant that a request belongs to.
 #[derive(Clone)]
 pub struct Tenant(TenantOf);
 
@@ -28,8 +28,9 @@ enum TenantOf {
 }
 
 impl Tenant {
-    /// One tenant: the service is not shared. One that answers under several host names with several
-    /// meanings is: make the host the tenant, or part of the operation's name.
+    /// Uses one tenant for all requests: the service is not shared. A service with several host names
+    /// that mean different things is shared: make the host the tenant, or part of the operation's
+    /// name.
     pub fn fixed(tenant: impl Into<Arc<str>>) -> Self {
         Self(TenantOf::Fixed(tenant.into()))
     }
@@ -42,8 +43,8 @@ impl Tenant {
         })
     }
 
-    /// Whatever `tenant` finds in the request; `None` answers 401. What an authentication layer put
-    /// into the request's extensions is there.
+    /// Uses what `tenant` finds in the request; `None` is answered with 401. The request has the
+    /// extensions that an authentication layer added.
     pub fn by(tenant: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(TenantOf::By(Arc::new(tenant)))
     }
@@ -65,40 +66,40 @@ impl fmt::Debug for Tenant {
     }
 }
 
-/// Who shares a key: each principal has keys of its own.
+/// Finds the principal that makes a request: each principal has keys of its own.
 #[derive(Clone)]
-pub struct Scope(ScopeOf);
+pub struct PrincipalFrom(Source);
 
 #[derive(Clone)]
-enum ScopeOf {
+enum Source {
     Global,
     By(Resolver<Principal>),
 }
 
-impl Scope {
-    /// Everybody of a tenant shares its keys: whoever knows a key gets its answer. Say it only where
-    /// there is one caller, or where answers are no secret among callers.
+impl PrincipalFrom {
+    /// Lets all callers of a tenant share its keys: any caller that knows a key gets its response. For
+    /// services with one caller, or whose responses are no secret among callers.
     pub fn global() -> Self {
-        Self(ScopeOf::Global)
+        Self(Source::Global)
     }
 
-    /// Whatever `principal` finds in the request; `None` answers 401 to requests with a key. What an
-    /// authentication layer put into the request's extensions is there.
+    /// Uses what `principal` finds in the request; `None` is answered with 401 if the request has a
+    /// key. The request has the extensions that an authentication layer added.
     ///
     /// ```
     /// use semel_core::Principal;
-    /// use semel_tower::Scope;
+    /// use semel_tower::PrincipalFrom;
     ///
     /// #[derive(Clone)]
     /// struct User {
     ///     id: String,
     /// }
-    /// let scope = Scope::by(|request| {
+    /// let principal = PrincipalFrom::by(|request| {
     ///     request.extensions.get::<User>().map(|user| Principal::of(&user.id))
     /// });
     /// ```
     pub fn by(principal: impl Fn(&Parts) -> Option<Principal> + Send + Sync + 'static) -> Self {
-        Self(ScopeOf::By(Arc::new(principal)))
+        Self(Source::By(Arc::new(principal)))
     }
 
     /// Whoever sends the same value of a header: `authorization`, or what something in front sets.
@@ -109,38 +110,38 @@ impl Scope {
 
     fn of(&self, parts: &Parts) -> Option<Principal> {
         match &self.0 {
-            ScopeOf::Global => Some(Principal::global()),
-            ScopeOf::By(principal) => principal(parts),
+            Source::Global => Some(Principal::global()),
+            Source::By(principal) => principal(parts),
         }
     }
 }
 
-impl fmt::Debug for Scope {
+impl fmt::Debug for PrincipalFrom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            ScopeOf::Global => "Scope(global)",
-            ScopeOf::By(_) => "Scope(by request)",
+            Source::Global => "PrincipalFrom(global)",
+            Source::By(_) => "PrincipalFrom(by request)",
         })
     }
 }
 
-/// Whose request this is.
+/// Returns the tenant and the principal of a request.
 pub(crate) fn identify(
     tenant: &Tenant,
-    scope: &Scope,
+    principal: &PrincipalFrom,
     parts: &Parts,
 ) -> Result<(Arc<str>, Principal), Problem> {
     let tenant = tenant
         .of(parts)
-        .ok_or_else(|| Problem::new(Slug::TenantUnknown, "the request does not say whose it is"))?;
-    let principal = scope.of(parts).ok_or_else(|| {
+        .ok_or_else(|| Problem::new(Slug::TenantUnknown, "the tenant could not be determined"))?;
+    let principal = principal.of(parts).ok_or_else(|| {
         let detail = "a key belongs to a caller, and the request does not say who it is";
         Problem::new(Slug::PrincipalUnknown, detail)
     })?;
     Ok((tenant, principal))
 }
 
-/// An operation's name as a key can hold it.
+/// Returns an operation's name as the scope of a key can hold it.
 pub(crate) fn scope_of(operation: &str) -> Cow<'_, str> {
     if operation.len() <= MAX_SCOPE && !operation.contains(char::is_control) {
         return Cow::Borrowed(operation);
@@ -155,8 +156,8 @@ pub(crate) fn scope_of(operation: &str) -> Cow<'_, str> {
     }))
 }
 
-/// The only value of a header. Several of them say nothing: which one a proxy in front meant is
-/// anybody's guess.
+/// Returns the only value of a header. Several values count as none: it is unknown which one a proxy
+/// in front meant.
 fn single<'p>(parts: &'p Parts, name: &HeaderName) -> Option<&'p HeaderValue> {
     let mut values = parts.headers.get_all(name).iter();
     let value = values.next().filter(|value| !value.is_empty())?;
