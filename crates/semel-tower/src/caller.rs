@@ -35,9 +35,19 @@ impl Tenant {
         Self(TenantOf::Fixed(tenant.into()))
     }
 
-    /// The value of a header. Only where something in front sets it: a caller who may choose its
-    /// tenant has all of them.
-    pub fn header(name: HeaderName) -> Self {
+    /// Uses the value of a header. Only where a proxy in front sets it: a caller that may choose its
+    /// tenant has the keys of all.
+    ///
+    /// ```
+    /// use semel_tower::Tenant;
+    ///
+    /// let tenant = Tenant::header("x-tenant-id");
+    /// ```
+    ///
+    /// # Panics
+    /// If `name` is not a header name.
+    pub fn header(name: impl TryInto<HeaderName, Error: fmt::Display>) -> Self {
+        let name = header_name(name);
         Self::by(move |parts| {
             single(parts, &name).and_then(|value| value.to_str().ok()).map(str::to_owned)
         })
@@ -102,9 +112,13 @@ impl PrincipalFrom {
         Self(Source::By(Arc::new(principal)))
     }
 
-    /// Whoever sends the same value of a header: `authorization`, or what something in front sets.
-    /// Credentials that change between retries (a refreshed token) make another principal.
-    pub fn header(name: HeaderName) -> Self {
+    /// Uses the value of a header: `authorization`, or one that a proxy in front sets. Credentials
+    /// that change between retries (a refreshed token) make another principal.
+    ///
+    /// # Panics
+    /// If `name` is not a header name.
+    pub fn header(name: impl TryInto<HeaderName, Error: fmt::Display>) -> Self {
+        let name = header_name(name);
         Self::by(move |parts| single(parts, &name).map(|value| Principal::of(value.as_bytes())))
     }
 
@@ -156,10 +170,39 @@ pub(crate) fn scope_of(operation: &str) -> Cow<'_, str> {
     }))
 }
 
+/// Parses a header name that the program itself gives.
+fn header_name(name: impl TryInto<HeaderName, Error: fmt::Display>) -> HeaderName {
+    name.try_into().unwrap_or_else(|invalid| panic!("the caller's header: {invalid}"))
+}
+
 /// Returns the only value of a header. Several values count as none: it is unknown which one a proxy
 /// in front meant.
 fn single<'p>(parts: &'p Parts, name: &HeaderName) -> Option<&'p HeaderValue> {
     let mut values = parts.headers.get_all(name).iter();
     let value = values.next().filter(|value| !value.is_empty())?;
     values.next().is_none().then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_named_by_a_text_or_a_name() {
+        let (parts, ()) = http::Request::post("/")
+            .header("x-tenant-id", "acme")
+            .body(())
+            .expect("a request")
+            .into_parts();
+        let names =
+            [Tenant::header("X-Tenant-Id"), Tenant::header(HeaderName::from_static("x-tenant-id"))];
+        assert!(names.iter().all(|tenant| tenant.of(&parts).as_deref() == Some("acme")));
+        assert!(PrincipalFrom::header("x-tenant-id").of(&parts).is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "invalid HTTP header name")]
+    fn a_text_that_is_no_header_name_is_refused_at_start() {
+        let _ = Tenant::header("x tenant");
+    }
 }
