@@ -23,11 +23,14 @@ use crate::caller::{identify, scope_of};
 use crate::fail_open::{nothing_ran, unprotected};
 use crate::key::key_in;
 use crate::layer::LayerConfig;
-use crate::mode::{AddExtensions, Mode};
+use crate::mode::{AddExtensions, Mode, Offered};
 use crate::problem::{Problem, Slug};
 use crate::protocol::{ClaimSettlement, Protocol, Route};
 use crate::respond_async::{self, Detached};
 use crate::rules::{ReplayCheck, RouteRules};
+
+const TRANSACTION_UNUSED: &str = "the handler is behind an atomic layer and did not take its \
+                                  transaction (the extractor `Tx`); nothing was committed";
 
 /// The way of one request through a layer.
 pub(crate) struct RequestFlow<P: Protocol, S: Store, M> {
@@ -39,6 +42,14 @@ pub(crate) struct RequestFlow<P: Protocol, S: Store, M> {
 pub(crate) struct KeyedRequest<P: Protocol> {
     pub(crate) key: Key,
     pub(crate) route: Route<P>,
+}
+
+/// Why a handler's attempt has no response of its own.
+enum NoResponse<E> {
+    /// The handler's service failed.
+    Failed(E),
+    /// The handler completed without its transaction: nothing would commit with its response.
+    TransactionUnused,
 }
 
 /// What is still needed of a request once its handler has the rest.
@@ -180,11 +191,11 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         let work = move |context: Context, extend: AddExtensions<'_>| {
             let mut request = Request::from_parts(*parts, Body::from(body));
             P::prepare(request.headers_mut());
-            extend(request.extensions_mut());
+            let offered = extend(request.extensions_mut());
             let detached = start.map(|start| start.notify(context.operation_id()));
             // Boxed, because it moves several times before it is first polled.
             let responding = Box::pin(span.in_scope(|| inner.call(request)));
-            attempt::<P, _, _>(responding, kept, detached).instrument(span)
+            attempt::<P, _, _>(responding, kept, offered, detached).instrument(span)
         };
         let serving = M::serve(&self.config.executor, command, work);
         let served = match wish.zip(started) {
@@ -205,7 +216,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
     /// Turns what the executor says into a response.
     async fn respond<I, B, C>(
         &self,
-        served: Result<Served<Result<Response<Body<C>>, I::Error>>, Error>,
+        served: Result<Served<Result<Response<Body<C>>, NoResponse<I::Error>>>, Error>,
         retained: Retained<P, I>,
     ) -> Result<Response<Body<C>>, I::Error>
     where
@@ -217,12 +228,22 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         C: HttpBody<Data = Bytes> + Send + 'static,
     {
         let Retained { rules, reply_to, spare, checked } = retained;
+        if let Err(Error::Store(error)) = &served {
+            let (operation, kind) = (error.operation(), error.kind().name());
+            tracing::error!(operation, kind, %error, "the store failed under a request with a key");
+        }
         let problem = match served {
-            Ok(Served::Executed { mut answer, receipt }) => {
-                if let (Ok(response), Some(receipt)) = (&mut answer, receipt) {
+            Ok(Served::Executed { answer: Ok(mut response), receipt }) => {
+                if let Some(receipt) = receipt {
                     response.extensions_mut().insert(receipt);
                 }
-                return answer;
+                return Ok(response);
+            }
+            Ok(Served::Executed { answer: Err(NoResponse::Failed(error)), .. }) => {
+                return Err(error);
+            }
+            Ok(Served::Executed { answer: Err(NoResponse::TransactionUnused), .. }) => {
+                Problem::new(Slug::Misconfigured, TRANSACTION_UNUSED)
             }
             Ok(Served::Replayed { outcome, receipt }) => {
                 let allowed = match checked {
@@ -307,8 +328,9 @@ where
 async fn attempt<P, E, C>(
     responding: impl Future<Output = Result<Response<C>, E>>,
     rules: Arc<RouteRules<P>>,
+    offered: Option<Offered>,
     detached: Option<Detached>,
-) -> Finish<Result<Response<Body<C>>, E>>
+) -> Finish<Result<Response<Body<C>>, NoResponse<E>>>
 where
     P: Protocol,
     E: fmt::Display,
@@ -319,12 +341,19 @@ where
         Ok(response) => {
             let detached = detached.is_some_and(|detached| detached.decide());
             let (response, settlement) = P::settle(response, &rules, detached).await;
-            (Ok(response), settlement)
+            let unused = offered.is_some_and(|transaction| !transaction.is_taken());
+            if unused && matches!(settlement, ClaimSettlement::Complete(_)) {
+                tracing::error!("{TRANSACTION_UNUSED}");
+                let failed = ClaimSettlement::Fail(TRANSACTION_UNUSED.to_owned());
+                (Err(NoResponse::TransactionUnused), failed)
+            } else {
+                (Ok(response), settlement)
+            }
         }
         // It ended without a response; what it did until then is done.
         Err(error) => {
             let doubt = ClaimSettlement::Doubt(error.to_string());
-            (Err(error), doubt)
+            (Err(NoResponse::Failed(error)), doubt)
         }
     };
     match settlement {

@@ -9,8 +9,24 @@ use semel_core::executor::Unit;
 use semel_core::store::TransactionalStore;
 use semel_core::{Command, Context, Error, Executor, Finish, Served, Store};
 
-/// Adds what the handler needs to the extensions of its request.
-pub(crate) type AddExtensions<'a> = &'a mut dyn FnMut(&mut Extensions);
+/// Adds what the handler needs to the extensions of its request. Returns the transaction that the
+/// handler has to take, if it has one.
+pub(crate) type AddExtensions<'a> = &'a mut dyn FnMut(&mut Extensions) -> Option<Offered>;
+
+/// A transaction that is offered to a handler.
+pub(crate) type Offered = Arc<dyn Taken + Send + Sync>;
+
+/// Whether a handler took its transaction.
+pub trait Taken {
+    /// Returns whether the handler took its transaction.
+    fn is_taken(&self) -> bool;
+}
+
+impl<T> Taken for Mutex<Option<T>> {
+    fn is_taken(&self) -> bool {
+        self.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+}
 
 /// How a layer runs its handlers. [`Fenced`] or [`Atomic`]; nothing else implements it.
 pub trait Mode<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
@@ -65,6 +81,7 @@ impl<S: Store> Mode<S> for Fenced {
             let carried = context.clone();
             work(context, &mut |extensions| {
                 extensions.insert(carried.clone());
+                None
             })
         })
     }
@@ -92,6 +109,7 @@ impl<S: TransactionalStore> Mode<S> for Atomic {
                 let working = work(context, &mut |extensions| {
                     extensions.insert(carried.clone());
                     extensions.insert(transaction.clone());
+                    Some(transaction.0.clone())
                 });
                 async move {
                     let settlement = working.await;

@@ -169,7 +169,7 @@ async fn told_of_endings(said: &mut Said) {
     let executor = ground.executor().await;
     let atomic = IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), PrincipalFrom::global());
     let app = failing().layer(atomic.rules(Rules::new().max_response(3)));
-    said.note(Slug::ResultTooLarge, &ask(&app, "/orders", 1).await);
+    said.note(Slug::ResultTooLarge, &ask(&app, "/wrong", 1).await);
 }
 
 #[test]

@@ -234,9 +234,10 @@ async fn a_request_without_a_key_is_refused<G: AtomicGround>(ground: G) {
 }
 
 async fn a_handler_knows_its_claim<G: AtomicGround>(ground: G) {
-    let telling = on_post(|OperationContext(claim): OperationContext| async move {
-        format!("{} {}", claim.attempt(), claim.downstream_key("charge").is_ok())
-    });
+    let telling =
+        on_post(|OperationContext(claim): OperationContext, _: Tx<G::Store>| async move {
+            format!("{} {}", claim.attempt(), claim.downstream_key("charge").is_ok())
+        });
     for (rules, expected) in [
         (Rules::new(), "1 false"),
         (Rules::new().command(semel_core::Command::claim_first), "1 true"),
