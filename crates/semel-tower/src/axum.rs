@@ -12,7 +12,7 @@ use semel_core::executor::Unit;
 use semel_core::store::TransactionalStore;
 
 use crate::fail_open::Unprotected;
-use crate::http::Slug;
+use crate::http::{PROBLEMS, Problem, Slug};
 use crate::mode::Transaction;
 
 /// What a handler knows about the claim that it runs under: fence, operation id, downstream keys,
@@ -78,6 +78,14 @@ impl<S: TransactionalStore, T: Sync> FromRequestParts<T> for Tx<S> {
     }
 }
 
+/// Writes the problem as `application/problem+json`, so that a handler can return one; `?` makes one of
+/// the executor's error.
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        self.written(PROBLEMS, "").map(axum::body::Body::from)
+    }
+}
+
 /// Why a handler that needs a claim does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -131,6 +139,20 @@ mod tests {
     use super::*;
     use crate::http::IdempotencyLayer;
     use crate::{PrincipalFrom, Tenant};
+
+    #[tokio::test]
+    async fn an_executors_error_is_a_response() {
+        let failed = semel_core::Error::Work("the disk is full");
+        let response = Problem::from(failed).into_response();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = axum::body::to_bytes(response.into_body(), 4096).await.expect("a body");
+        let body = String::from_utf8(body.to_vec()).expect("JSON");
+        assert!(body.contains("work-failed") && !body.contains("disk"), "{body}");
+        let closed = semel_core::Error::<String>::Closed;
+        let response = Problem::from(closed).into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()["retry-after"], "1");
+    }
 
     #[tokio::test]
     async fn a_client_is_not_asked_for_a_key_that_it_sent() {
