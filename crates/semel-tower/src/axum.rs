@@ -11,40 +11,46 @@ use semel_core::Context;
 use semel_core::executor::Unit;
 use semel_core::store::TransactionalStore;
 
-use crate::http::Slug;
-use crate::road::{Transaction, Unprotected};
+use crate::fail_open::Unprotected;
+use crate::http::{PROBLEMS, Problem, Slug};
+use crate::mode::Transaction;
 
 /// What a handler knows about the claim that it runs under: fence, operation id, downstream keys,
-/// cancellation. `Option<Claim>` where requests without a key are welcome too.
+/// cancellation. `Option<OperationContext>` where requests without a key are welcome too.
 ///
 /// ```
 /// use axum::http::StatusCode;
-/// use semel_tower::axum::Claim;
+/// use semel_tower::axum::OperationContext;
 ///
-/// async fn pay(Claim(claim): Claim) -> Result<String, StatusCode> {
+/// async fn pay(OperationContext(claim): OperationContext) -> Result<String, StatusCode> {
 ///     // The same in every retry: the provider recognises a repeat.
 ///     claim.downstream_key("charge").map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 /// }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Claim(pub Context);
+pub struct OperationContext(pub Context);
 
-impl<T: Sync> FromRequestParts<T> for Claim {
-    type Rejection = NoClaim;
+impl<T: Sync> FromRequestParts<T> for OperationContext {
+    type Rejection = OperationRejection;
 
-    async fn from_request_parts(parts: &mut Parts, _: &T) -> Result<Self, NoClaim> {
-        parts.extensions.get().cloned().map(Claim).ok_or_else(|| NoClaim::of(parts))
+    async fn from_request_parts(parts: &mut Parts, _: &T) -> Result<Self, OperationRejection> {
+        parts
+            .extensions
+            .get()
+            .cloned()
+            .map(OperationContext)
+            .ok_or_else(|| OperationRejection::of(parts))
     }
 }
 
-impl<T: Sync> OptionalFromRequestParts<T> for Claim {
+impl<T: Sync> OptionalFromRequestParts<T> for OperationContext {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(
         parts: &mut Parts,
         _: &T,
     ) -> Result<Option<Self>, std::convert::Infallible> {
-        Ok(parts.extensions.get().cloned().map(Claim))
+        Ok(parts.extensions.get().cloned().map(OperationContext))
     }
 }
 
@@ -60,22 +66,30 @@ impl<S: TransactionalStore> std::fmt::Debug for Tx<S> {
 }
 
 impl<S: TransactionalStore, T: Sync> FromRequestParts<T> for Tx<S> {
-    type Rejection = NoClaim;
+    type Rejection = OperationRejection;
 
-    async fn from_request_parts(parts: &mut Parts, _: &T) -> Result<Self, NoClaim> {
+    async fn from_request_parts(parts: &mut Parts, _: &T) -> Result<Self, OperationRejection> {
         let carried = parts.extensions.remove::<Transaction<S>>();
         let unit = carried.and_then(|transaction| transaction.take());
         unit.map(Tx).ok_or_else(|| match parts.extensions.get::<Context>() {
-            Some(_) => NoClaim::NoTransaction,
-            None => NoClaim::of(parts),
+            Some(_) => OperationRejection::NoTransaction,
+            None => OperationRejection::of(parts),
         })
+    }
+}
+
+/// Writes the problem as `application/problem+json`, so that a handler can return one; `?` makes one of
+/// the executor's error.
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        self.written(PROBLEMS, "").map(axum::body::Body::from)
     }
 }
 
 /// Why a handler that needs a claim does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoClaim {
+pub enum OperationRejection {
     /// The request came without a key, or the route is not behind the layer. Answered as
     /// `key-missing`.
     #[error("this handler runs under a claim: send an Idempotency-Key")]
@@ -91,21 +105,21 @@ pub enum NoClaim {
     Unprotected,
 }
 
-impl NoClaim {
+impl OperationRejection {
     fn of(request: &Parts) -> Self {
         match request.extensions.get::<Unprotected>() {
-            Some(Unprotected) => NoClaim::Unprotected,
-            None => NoClaim::Unkeyed,
+            Some(Unprotected) => OperationRejection::Unprotected,
+            None => OperationRejection::Unkeyed,
         }
     }
 }
 
-impl IntoResponse for NoClaim {
+impl IntoResponse for OperationRejection {
     fn into_response(self) -> Response {
         let slug = match self {
-            NoClaim::Unkeyed => Slug::KeyMissing,
-            NoClaim::NoTransaction => Slug::Misconfigured,
-            NoClaim::Unprotected => Slug::StoreUnavailable,
+            OperationRejection::Unkeyed => Slug::KeyMissing,
+            OperationRejection::NoTransaction => Slug::Misconfigured,
+            OperationRejection::Unprotected => Slug::StoreUnavailable,
         };
         crate::http::refusal(slug, self.to_string()).map(axum::body::Body::from)
     }
@@ -124,12 +138,27 @@ mod tests {
 
     use super::*;
     use crate::http::IdempotencyLayer;
-    use crate::{Scope, Tenant};
+    use crate::{PrincipalFrom, Tenant};
+
+    #[tokio::test]
+    async fn an_executors_error_is_a_response() {
+        let failed = semel_core::Error::Work("the disk is full");
+        let response = Problem::from(failed).into_response();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = axum::body::to_bytes(response.into_body(), 4096).await.expect("a body");
+        let body = String::from_utf8(body.to_vec()).expect("JSON");
+        assert!(body.contains("work-failed") && !body.contains("disk"), "{body}");
+        let closed = semel_core::Error::<String>::Closed;
+        let response = Problem::from(closed).into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()["retry-after"], "1");
+    }
 
     #[tokio::test]
     async fn a_client_is_not_asked_for_a_key_that_it_sent() {
         let executor = Executor::new(MemoryStore::new());
-        let fenced = IdempotencyLayer::new(executor, Tenant::fixed("acme"), Scope::global());
+        let fenced =
+            IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
         let app = Router::new().route("/", post(async |_: Tx<SqliteStore>| ())).layer(fenced);
         let status = async |request: http::request::Builder| {
             let request = request.body(Body::empty()).expect("a request");

@@ -68,6 +68,25 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
     }
 }
 
+/// A body that was read to its end.
+#[derive(Clone, Debug, Default)]
+pub struct Whole {
+    pub(crate) data: Bytes,
+    pub(crate) trailers: Option<Box<HeaderMap>>,
+}
+
+impl From<Bytes> for Whole {
+    fn from(data: Bytes) -> Self {
+        Self { data, trailers: None }
+    }
+}
+
+impl<B: HttpBody<Data = Bytes>> From<Whole> for Body<B> {
+    fn from(Whole { data, trailers }: Whole) -> Self {
+        Self::with_trailers(data, trailers)
+    }
+}
+
 /// Nothing in it.
 impl<B: HttpBody<Data = Bytes>> Default for Body<B> {
     fn default() -> Self {

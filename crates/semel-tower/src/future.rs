@@ -1,6 +1,6 @@
-//! The answer of a layer's service: the inner service's own future, or a journey of ours.
+//! The future of a layer's service: the inner service's own, or a request flow.
 //!
-//! What passes untouched costs no box.
+//! A request that passes through costs no allocation.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use pin_project_lite::pin_project;
 use crate::body::Body;
 
 pin_project! {
-    /// The answer of a layer's service.
+    /// The response future of a layer's service.
     pub struct ResponseFuture<F, C: HttpBody, E> {
         #[pin]
-        kind: Way<F, C, E>,
+        kind: Kind<F, C, E>,
     }
 }
 
@@ -25,23 +25,23 @@ type Keyed<C, E> = Pin<Box<dyn Future<Output = Result<Response<Body<C>>, E>> + S
 
 pin_project! {
     #[project = Projected]
-    enum Way<F, C: HttpBody, E> {
+    enum Kind<F, C: HttpBody, E> {
         Passing { #[pin] passing: F },
         Keyed { keyed: Keyed<C, E> },
     }
 }
 
 impl<F, C: HttpBody, E> ResponseFuture<F, C, E> {
-    /// The inner service answers.
+    /// Wraps the inner service's future.
     pub(crate) fn passing(passing: F) -> Self {
-        Self { kind: Way::Passing { passing } }
+        Self { kind: Kind::Passing { passing } }
     }
 
-    /// The layer answers.
+    /// Wraps a request flow.
     pub(crate) fn keyed(
         keyed: impl Future<Output = Result<Response<Body<C>>, E>> + Send + 'static,
     ) -> Self {
-        Self { kind: Way::Keyed { keyed: Box::pin(keyed) } }
+        Self { kind: Kind::Keyed { keyed: Box::pin(keyed) } }
     }
 }
 

@@ -15,7 +15,7 @@
 //! | failed for good, given up, uncertain; done, but the answer was too large to keep | `FAILED_PRECONDITION` |
 //! | message too large; ledger full | `RESOURCE_EXHAUSTED` |
 //! | tenant or caller cannot be told | `UNAUTHENTICATED` |
-//! | the [replay check](Rules::replay_check) says no | `PERMISSION_DENIED` |
+//! | the [replay check](GrpcRules::replay_check) says no | `PERMISSION_DENIED` |
 //! | handler panicked; took too long | `INTERNAL`; `DEADLINE_EXCEEDED` |
 //! | ledger cannot be reached, or the service is shutting down | `UNAVAILABLE` |
 //! | more or less than one message | `UNIMPLEMENTED` |
@@ -27,7 +27,7 @@
 //!
 //! Of an answer whose code is [kept](Codes): the message, byte for byte; `grpc-status`,
 //! `grpc-message` and `grpc-status-details-bin`, also of an answer with trailers only; and the
-//! metadata that [the rules](Rules::kept_metadata) name. A repeat has `idempotent-replayed: true` in
+//! metadata that [the rules](GrpcRules::kept_metadata) name. A repeat has `idempotent-replayed: true` in
 //! its *trailers*: initial metadata would end a client's own retries.
 //!
 //! Answers to calls with a key are not compressed, whatever the caller accepts: the repeat may come
@@ -47,16 +47,16 @@
 //! use http_body_util::{BodyExt as _, Full};
 //! use semel_core::Executor;
 //! use semel_core::store::memory::MemoryStore;
-//! use semel_tower::grpc::{GrpcLayer, Rules};
-//! use semel_tower::{Body, Scope, Tenant};
+//! use semel_tower::grpc::{GrpcLayer, GrpcRules};
+//! use semel_tower::{Body, PrincipalFrom, Tenant};
 //! use std::convert::Infallible;
 //! use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let executor = Executor::new(MemoryStore::new());
-//! let layer = GrpcLayer::new(executor, Tenant::fixed("acme"), Scope::global())
-//!     .unary("/payments.v1.Payments/Charge", Rules::new().required());
+//! let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global())
+//!     .unary("/payments.v1.Payments/Charge", GrpcRules::new().required());
 //!
 //! // With tonic: Server::builder().layer(layer).add_service(PaymentsServer::new(payments))
 //! let service = ServiceBuilder::new().layer(layer).service(service_fn(charge));
@@ -86,27 +86,26 @@
 //! # }
 //! ```
 
-mod answer;
 mod codes;
 mod frame;
 mod interceptor;
 mod layer;
 mod methods;
+mod problem;
+mod protocol;
+mod respond;
 mod retry;
 mod rules;
-mod service;
-mod status;
 
 pub use crate::client::{CallKey, UnfitKey};
 pub use crate::future::ResponseFuture;
+pub use crate::headers::REPLAYED;
 pub use crate::problem::{Problem, Slug};
 pub use crate::settle_as::SettleAs;
-pub use codes::{Answered, Codes, released};
+pub use codes::{Codes, HandlerResponse, released};
 pub use interceptor::{KeyInterceptor, with_key};
-pub use layer::GrpcLayer;
+pub use layer::{GrpcLayer, GrpcService};
 pub use methods::InvalidDescriptorSet;
+pub use protocol::Grpc;
 pub use retry::Retry;
-pub use rules::Rules;
-pub use service::GrpcService;
-
-pub use crate::http::REPLAYED;
+pub use rules::GrpcRules;

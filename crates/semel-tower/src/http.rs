@@ -28,7 +28,7 @@
 //! use semel_core::Executor;
 //! use semel_core::store::memory::MemoryStore;
 //! use semel_tower::http::IdempotencyLayer;
-//! use semel_tower::{Body, Scope, Tenant};
+//! use semel_tower::{Body, PrincipalFrom, Tenant};
 //! use std::convert::Infallible;
 //! use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 //!
@@ -36,7 +36,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let executor = Executor::new(MemoryStore::new());
 //! let service = ServiceBuilder::new()
-//!     .layer(IdempotencyLayer::new(executor, Tenant::fixed("acme"), Scope::global()))
+//!     .layer(IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global()))
 //!     .service(service_fn(async |request: Request<Body<Full<Bytes>>>| {
 //!         let claim = request.extensions().get::<semel_core::Context>().expect("a request with a key");
 //!         let order = Bytes::from(claim.operation_id().to_string());
@@ -55,32 +55,30 @@
 //! # }
 //! ```
 
-mod answer;
 mod content;
 mod cors;
 mod fingerprint;
-mod later;
 mod layer;
 mod multipart;
+mod operations;
+mod prefer;
 mod preset;
 mod problem;
+mod protocol;
+mod respond;
 mod rules;
-mod service;
 
 pub use crate::future::ResponseFuture;
+pub use crate::headers::REPLAYED;
 pub use crate::problem::{Problem, Slug};
 pub use crate::settle_as::SettleAs;
-pub use answer::REPLAYED;
-pub use later::OPERATIONS;
-pub use layer::{IdempotencyLayer, PROBLEMS};
+pub use layer::{Idempotency, IdempotencyLayer, PROBLEMS};
+pub use operations::OPERATIONS;
 pub use preset::Preset;
+pub use protocol::Http;
 pub use rules::Rules;
-pub use service::Idempotency;
 
-#[cfg(feature = "grpc")]
-pub(crate) use {fingerprint::named, rules::never_kept};
-
-/// A problem that an extractor refuses a request with.
+/// Returns the response with which an extractor refuses a request.
 #[cfg(feature = "axum")]
 pub(crate) fn refusal(slug: Slug, detail: String) -> http::Response<bytes::Bytes> {
     Problem::new(slug, detail).written(layer::PROBLEMS, "")

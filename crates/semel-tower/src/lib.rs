@@ -1,26 +1,39 @@
-//! Semel's doors as tower layers.
+//! Idempotent HTTP and gRPC services as tower layers.
 // The front page's example needs axum; its text does not.
 #![cfg_attr(any(not(doctest), feature = "axum"), doc = include_str!("../README.md"))]
 
 #[cfg(feature = "axum")]
 pub mod axum;
 mod body;
+mod caller;
 #[cfg(feature = "client")]
 pub mod client;
+mod fail_open;
+mod flow;
 mod future;
 #[cfg(feature = "grpc")]
 pub mod grpc;
+mod headers;
 pub mod http;
-mod identity;
 pub mod key;
+mod layer;
+mod mode;
 #[cfg(feature = "openapi")]
 pub mod openapi;
 mod problem;
-mod road;
+mod protocol;
+mod respond_async;
+mod rules;
+mod service;
 mod settle_as;
 mod stored_response;
 
 pub use body::{Body, Collected, collect};
-pub use identity::{Scope, Tenant};
-pub use road::{Atomic, Fenced, Road, Transaction, Unprotected};
+pub use caller::{PrincipalFrom, Tenant};
+pub use fail_open::Unprotected;
+pub use layer::KeyedLayer;
+pub use mode::{Atomic, Fenced, Mode, Transaction};
+pub use protocol::Protocol;
+pub use rules::RouteRules;
+pub use service::KeyedService;
 pub use stored_response::{Damaged, StoredResponse};

@@ -48,7 +48,7 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::{OpenApi, PathItem};
 
 use crate::http::{IdempotencyLayer, Rules};
-use crate::road::Road;
+use crate::mode::Mode;
 
 /// Describes one operation, named as the layer names it: `POST /orders/{id}/refunds`.
 ///
@@ -66,7 +66,9 @@ pub fn describe(
 
 /// Describes every operation whose method the rules name, and says how many there are.
 pub fn describe_all(document: &mut OpenApi, rules: &Rules) -> usize {
-    each(document, &operation::KEY, |_, method| rules.methods.contains(method).then_some(rules))
+    each(document, &operation::KEY, |_, method| {
+        rules.options.methods.contains(method).then_some(rules)
+    })
 }
 
 /// Describes every operation by what `layer` does to it: the rules of its route, the general ones
@@ -78,9 +80,9 @@ pub fn describe_all(document: &mut OpenApi, rules: &Rules) -> usize {
 /// # Errors
 /// [`UnknownOperation`] if the layer has rules for a route that the document has not: a route that is
 /// misspelt in the layer, or not documented. The document is left as it was.
-pub fn describe_layer<S: Store, R: Road<S>>(
+pub fn describe_layer<S: Store, M: Mode<S>>(
     document: &mut OpenApi,
-    layer: &IdempotencyLayer<S, R>,
+    layer: &IdempotencyLayer<S, M>,
 ) -> Result<usize, UnknownOperation> {
     let (rules, routes, keys) = layer.described();
     for route in routes.keys() {
@@ -89,7 +91,7 @@ pub fn describe_layer<S: Store, R: Road<S>>(
     let header = keys.first().unwrap_or(&operation::KEY);
     Ok(each(document, header, |name, method| {
         let rules = routes.get(name).unwrap_or(rules);
-        rules.methods.contains(method).then_some(rules)
+        rules.options.methods.contains(method).then_some(rules)
     }))
 }
 

@@ -1,15 +1,17 @@
 //! Why a request got no answer of its own.
 //!
 //! One account for every door. How it is written is the door's: `http/problem.rs` makes a body of
-//! it, `grpc/status.rs` a status. Each kind has a page in `docs/errors/` that says what happened and
+//! it, `grpc/problem.rs` a status. Each kind has a page in `docs/errors/` that says what happened and
 //! what to do.
 
 mod slug;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
+use semel_core::store::ErrorKind;
 use semel_core::{Error, OperationId};
 
 use self::slug::Facts;
@@ -37,6 +39,9 @@ pub struct Problem {
     pub(crate) retryable: bool,
     pub(crate) safe_new_key: bool,
     pub(crate) operation_id: Option<OperationId>,
+    /// gRPC's code, where it is not that of the kind.
+    #[cfg(feature = "grpc")]
+    pub(crate) code: Option<tonic::Code>,
     /// HTTP's status.
     pub(crate) status: StatusCode,
     /// Whether an HTTP/1.1 connection is not to be used again: a request's body was left on it.
@@ -57,6 +62,8 @@ impl Problem {
             retryable,
             safe_new_key,
             operation_id: None,
+            #[cfg(feature = "grpc")]
+            code: None,
             status,
             close: false,
             error_object: false,
@@ -85,7 +92,7 @@ impl Problem {
 
     /// What an executor's error means to a caller, who comes again after `retry_after` where that
     /// helps and the error does not say when.
-    pub(crate) fn of(error: Error, retry_after: Duration) -> Self {
+    pub(crate) fn of<E: fmt::Display>(error: Error<E>, retry_after: Duration) -> Self {
         let said = error.to_string();
         match error {
             Error::Mismatch => Self::new(Slug::KeyReused, said),
@@ -124,12 +131,62 @@ impl Problem {
             Error::Closed => Self::new(Slug::ShuttingDown, said).retry_after(retry_after),
             Error::Key(_) => Self::new(Slug::KeyInvalid, said),
             Error::Policy(_) | Error::Fingerprint(_) => Self::new(Slug::Misconfigured, said),
+            Error::Store(error) if error.kind() == ErrorKind::Misconfigured => {
+                let detail = "the store is not set up for this service; its log says why";
+                Self::new(Slug::Misconfigured, detail)
+            }
             Error::Store(_) => {
                 let detail = "nothing is known to have run; come again with the same key";
                 Self::new(Slug::StoreUnavailable, detail).retry_after(retry_after)
             }
-            Error::Work(never) => match never {},
+            Error::Work(error) => {
+                tracing::error!(%error, "the work of a command failed");
+                Self::new(Slug::WorkFailed, "the operation failed; the service's log says why")
+            }
             _ => Self::new(Slug::WorkFailed, said),
         }
+    }
+}
+
+/// Lets a handler that runs a command itself return the executor's error with `?`. What the work's
+/// own error says is logged, and not sent to the caller.
+///
+/// ```
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_core::{Command, Executor, Key};
+/// use semel_tower::http::Problem;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// async fn place(executor: &Executor<MemoryStore>, key: Key) -> Result<u64, Problem> {
+///     let placed = executor.run(Command::new(key), |_| async { Ok::<_, String>(7) }).await?;
+///     Ok(placed.into_value().unwrap_or_default())
+/// }
+///
+/// let key = Key::command("acme", "ORDER_CREATE", "k-1")?;
+/// assert_eq!(place(&Executor::new(MemoryStore::new()), key).await.ok(), Some(7));
+/// # Ok(())
+/// # }
+/// ```
+impl<E: fmt::Display> From<Error<E>> for Problem {
+    fn from(error: Error<E>) -> Self {
+        Self::of(error, Duration::from_secs(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::store;
+
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_not_set_up_is_not_told_as_an_outage() {
+        let slug = |kind| {
+            let error = store::Error::new(kind, "open", "no such table");
+            Problem::from(Error::<String>::Store(error)).slug
+        };
+        assert_eq!(slug(ErrorKind::Misconfigured), Slug::Misconfigured);
+        assert_eq!(slug(ErrorKind::Unavailable), Slug::StoreUnavailable);
     }
 }

@@ -1,13 +1,12 @@
-//! What becomes of a claim once its handler has answered.
+//! How a claim is settled once its handler has responded.
 //!
-//! Which answer gets which fate is each door's to say: `http/preset.rs` by status, `grpc/codes.rs` by
-//! code.
+//! Each protocol decides by its own means: `http/preset.rs` by status, `grpc/codes.rs` by code.
 
-/// What becomes of the claim under which a handler answered. A handler may also say it itself: put
+/// How a claim is settled once its handler has responded. A handler may also decide itself: it puts
 /// one into the extensions of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettleAs {
-    /// The answer is the operation's: every repeat gets it.
+    /// The response is stored: every repeat gets it.
     Keep,
     /// Refused without effect: the key is free again, also for a corrected request.
     Release,

@@ -7,7 +7,7 @@ use http::{Method, StatusCode, header};
 use semel_core::Executor;
 use semel_core::store::memory::MemoryStore;
 use semel_tower::http::{IdempotencyLayer, Preset, Rules, Slug};
-use semel_tower::{Scope, Tenant, openapi};
+use semel_tower::{PrincipalFrom, Tenant, openapi};
 use serde_json::{Value, json};
 use utoipa::openapi::OpenApi;
 use utoipa::{OpenApi as _, ToSchema};
@@ -247,8 +247,8 @@ fn all_operations_of_the_rules_methods_are_described() {
 }
 
 fn layer() -> IdempotencyLayer<MemoryStore> {
-    let (tenant, scope) = (Tenant::fixed("acme"), Scope::header(header::AUTHORIZATION));
-    IdempotencyLayer::new(Executor::new(MemoryStore::new()), tenant, scope)
+    let (tenant, principal) = (Tenant::fixed("acme"), PrincipalFrom::header(header::AUTHORIZATION));
+    IdempotencyLayer::fenced(Executor::new(MemoryStore::new()), tenant, principal)
 }
 
 #[test]

@@ -113,8 +113,8 @@ pub use semel_tower::openapi;
 pub mod http {
     pub use semel_tower::http::*;
     pub use semel_tower::{
-        Atomic, Body, Collected, Damaged, Fenced, Road, Scope, StoredResponse, Tenant, Transaction,
-        Unprotected, collect, key,
+        Atomic, Body, Collected, Damaged, Fenced, KeyedLayer, KeyedService, Mode, PrincipalFrom,
+        Protocol, RouteRules, StoredResponse, Tenant, Transaction, Unprotected, collect, key,
     };
 }
 

@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use semel::{Executor, Principal, Wait};
 use semel_sql::sqlite::SqliteStore;
 use semel_tower::http::{IdempotencyLayer, Preset, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 use sqlx::SqlitePool;
 
 use crate::identity::{TENANT, User, authenticate};
@@ -26,9 +26,10 @@ pub fn routes(reading: SqlitePool) -> Router {
 /// The same routes behind idempotency, behind authentication.
 pub fn protected(routes: Router, executor: Executor<SqliteStore>) -> Router {
     // By user, not by token: a client that refreshes its token between two tries is the same caller.
-    let scope =
-        Scope::by(|request| request.extensions.get::<User>().map(|user| Principal::of(&user.id)));
-    let idempotency = IdempotencyLayer::atomic(executor, Tenant::header(TENANT), scope)
+    let principal = PrincipalFrom::by(|request| {
+        request.extensions.get::<User>().map(|user| Principal::of(&user.id))
+    });
+    let idempotency = IdempotencyLayer::atomic(executor, Tenant::header(TENANT), principal)
         // A repeat that comes too early waits for the answer instead of being sent away.
         .rules(Rules::new().required().wait(Wait::UpTo(Duration::from_secs(5))))
         .route(

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use semel::{Executor, Wait};
 use semel_sql::sqlite::SqliteStore;
-use semel_tower::grpc::{Codes, GrpcLayer, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::grpc::{Codes, GrpcLayer, GrpcRules};
+use semel_tower::{PrincipalFrom, Tenant};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -71,9 +71,9 @@ impl Server {
 /// Every unary method that has effects, by its descriptor: here that is `Charge`.
 fn layer(executor: Executor<SqliteStore>) -> Result<GrpcLayer<SqliteStore>, Failure> {
     // One tenant, one caller. A service with more says how it tells them apart:
-    // Scope::by(|call| call.extensions.get::<User>().map(|user| Principal::of(&user.id))).
-    let layer = GrpcLayer::new(executor, Tenant::fixed("shop"), Scope::global());
-    let rules = Rules::new()
+    // PrincipalFrom::by(|call| call.extensions.get::<User>().map(|user| Principal::of(&user.id))).
+    let layer = GrpcLayer::fenced(executor, Tenant::fixed("shop"), PrincipalFrom::global());
+    let rules = GrpcRules::new()
         .required()
         // A declined card stays declined under its key.
         .codes(Codes::terminal())

@@ -34,6 +34,11 @@ impl<A> Finished<A> {
         Self { answer: Err(error), settlement, commits: false }
     }
 
+    /// Whether the work's own writes are committed with it, where it runs in a transaction.
+    pub fn commits(&self) -> bool {
+        self.commits
+    }
+
     /// The same end with another answer.
     pub fn map<B>(self, f: impl FnOnce(A) -> B) -> Finished<B> {
         let Self { answer, settlement, commits } = self;

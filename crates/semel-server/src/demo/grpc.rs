@@ -1,7 +1,7 @@
 //! The door for gRPC: `semel.demo.v1.Orders/CreateOrder`, the same commit under keys of its own.
 
-use semel_tower::grpc::{GrpcLayer, GrpcService, Rules};
-use semel_tower::{Atomic, Scope, Transaction};
+use semel_tower::grpc::{GrpcLayer, GrpcRules, GrpcService};
+use semel_tower::{Atomic, PrincipalFrom, Transaction};
 use tonic::{Request, Response, Status};
 use tower::Layer as _;
 
@@ -19,8 +19,8 @@ const CREATE: &str = "/semel.demo.v1.Orders/CreateOrder";
 pub(super) fn service<S: Tables>(
     desk: Desk<S>,
 ) -> GrpcService<OrdersServer<Counter<S>>, S, Atomic> {
-    GrpcLayer::atomic(desk.executor.clone(), tenant(), Scope::global())
-        .unary(CREATE, Rules::new().required())
+    GrpcLayer::atomic(desk.executor.clone(), tenant(), PrincipalFrom::global())
+        .unary(CREATE, GrpcRules::new().required())
         .layer(OrdersServer::new(Counter(desk)))
 }
 

@@ -13,7 +13,7 @@ use semel_ids::resource;
 use semel_tower::axum::Tx;
 use semel_tower::axum::ids::{NotResolved, Parameter, Resolved, ResolvedMany};
 use semel_tower::http::IdempotencyLayer;
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 use serde::Serialize;
 
 use super::Desk;
@@ -33,7 +33,8 @@ pub(super) fn tenant() -> Tenant {
 /// its answer.
 pub(super) fn router<S: Tables>(desk: Desk<S>) -> Router {
     // Nobody logs in here, so a tenant's keys are all its callers'.
-    let idempotent = IdempotencyLayer::atomic(desk.executor.clone(), tenant(), Scope::global());
+    let idempotent =
+        IdempotencyLayer::atomic(desk.executor.clone(), tenant(), PrincipalFrom::global());
     Router::new()
         .route("/orders", get(list::<S>).post(place::<S>))
         .route("/orders/{order_id}", get(show::<S>))

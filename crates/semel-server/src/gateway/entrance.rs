@@ -18,7 +18,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use semel_core::{AnyStore, Command, Executor};
-use semel_tower::grpc::{GrpcLayer, GrpcService, Rules as GrpcRules};
+use semel_tower::grpc::{GrpcLayer, GrpcRules, GrpcService};
 use semel_tower::http::{Idempotency, IdempotencyLayer, Problem, Rules, Slug};
 use semel_tower::{Body, Fenced};
 use tower::{Layer as _, Service};
@@ -106,20 +106,23 @@ fn doors(
         )));
     }
     let who = || {
-        (identity::tenant(settings.tenant_header.clone()), settings.principal.scope(issuer.clone()))
+        (
+            identity::tenant(settings.tenant_header.clone()),
+            settings.principal.principal_from(issuer.clone()),
+        )
     };
-    let ((tenant, scope), keys) = (who(), settings.key_headers.clone());
-    let mut http = IdempotencyLayer::new(executor.clone(), tenant, scope)
+    let ((tenant, principal), keys) = (who(), settings.key_headers.clone());
+    let mut http = IdempotencyLayer::fenced(executor.clone(), tenant, principal)
         .rules(Rules::new().body_timeout(settings.body_timeout).command(Command::attended))
         .key_headers(keys)
         .problem_types(settings.problem_types.as_str())
         .error_object(settings.error_object)
         .operation(named);
-    let (tenant, scope) = who();
+    let (tenant, principal) = who();
     let metadata = settings.key_headers.iter().cloned();
     let genesis = HeaderName::from_static("x-idem-key");
     let all_keys: Vec<HeaderName> = metadata.chain([genesis]).collect();
-    let mut grpc = GrpcLayer::new(executor.clone(), tenant, scope)
+    let mut grpc = GrpcLayer::fenced(executor.clone(), tenant, principal)
         .rules(GrpcRules::new().body_timeout(settings.body_timeout).command(Command::attended))
         .key_metadata(all_keys.iter().cloned());
     for route in all {

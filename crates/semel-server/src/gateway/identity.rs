@@ -10,7 +10,7 @@ use http::header::{AUTHORIZATION, COOKIE};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use semel_core::Principal;
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 
 use super::token::Issuer;
 
@@ -103,13 +103,15 @@ impl Who {
         }
     }
 
-    /// The layer's notion of it.
-    pub(super) fn scope(&self, issuer: Issuer) -> Scope {
+    /// Returns how a layer finds the caller of a request.
+    pub(super) fn principal_from(&self, issuer: Issuer) -> PrincipalFrom {
         match self.clone() {
-            Who::Global => Scope::global(),
-            Who::Header(name) => Scope::header(name),
-            Who::Cookie(name) => Scope::by(move |parts| cookie(parts, &name).map(Principal::of)),
-            Who::Claim(name) => Scope::by(move |parts| {
+            Who::Global => PrincipalFrom::global(),
+            Who::Header(name) => PrincipalFrom::header(name),
+            Who::Cookie(name) => {
+                PrincipalFrom::by(move |parts| cookie(parts, &name).map(Principal::of))
+            }
+            Who::Claim(name) => PrincipalFrom::by(move |parts| {
                 let token = bearer(parts)?;
                 issuer.claim(token, &name).map(|claim| Principal::of(claim.as_bytes()))
             }),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::Method;
 use semel_core::{Command, Policy};
-use semel_tower::grpc::{Codes, Rules as GrpcRules};
+use semel_tower::grpc::{Codes, GrpcRules};
 use semel_tower::http::{Preset as Kept, Rules};
 
 use super::pattern;

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full};
 use semel_core::executor::{Claimed, Error};
 use semel_core::{Command, Executor, OnCrash, Outcome};
 use semel_tower::http::IdempotencyLayer;
-use semel_tower::{Body, Scope, Tenant};
+use semel_tower::{Body, PrincipalFrom, Tenant};
 use tokio::sync::{Notify, Semaphore};
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
@@ -123,7 +123,8 @@ async fn an_answer_by_hand_is_replayed_over_http(ground: Ground) {
         })
     };
     let executor = Executor::new(place.ledger());
-    let layer = IdempotencyLayer::new(executor.clone(), Tenant::fixed("acme"), Scope::global());
+    let layer =
+        IdempotencyLayer::fenced(executor.clone(), Tenant::fixed("acme"), PrincipalFrom::global());
     let service = ServiceBuilder::new().layer(layer).service(handler);
     let order = || {
         let request = Request::post("/orders").header("Idempotency-Key", "k-1");

@@ -15,7 +15,7 @@ use crate::settle_as::SettleAs;
 ///
 /// What becomes of an answer that is not kept does not depend on the choice:
 ///
-/// | code | fate |
+/// | code | settled as |
 /// |---|---|
 /// | `INVALID_ARGUMENT`, `UNIMPLEMENTED` | [`SettleAs::Release`]: the call was refused before it did anything |
 /// | every other | [`SettleAs::Fail`]: it may have done something |
@@ -36,7 +36,7 @@ enum Kind {
     OkOnly,
     Terminal,
     Everything,
-    By(Arc<dyn Fn(&Answered<'_>) -> SettleAs + Send + Sync>),
+    By(Arc<dyn Fn(&HandlerResponse<'_>) -> SettleAs + Send + Sync>),
 }
 
 impl Codes {
@@ -61,7 +61,7 @@ impl Codes {
         Self::of(Kind::Everything)
     }
 
-    /// Whatever `fate` says.
+    /// Decides by `settle_as`.
     ///
     /// ```
     /// use semel_tower::grpc::{Codes, SettleAs};
@@ -73,8 +73,10 @@ impl Codes {
     ///     _ => SettleAs::Fail,
     /// });
     /// ```
-    pub fn by(fate: impl Fn(&Answered<'_>) -> SettleAs + Send + Sync + 'static) -> Self {
-        Self::of(Kind::By(Arc::new(fate)))
+    pub fn by(
+        settle_as: impl Fn(&HandlerResponse<'_>) -> SettleAs + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(Kind::By(Arc::new(settle_as)))
     }
 
     /// A code that tells of a failing server (`CANCELLED`, `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
@@ -87,8 +89,8 @@ impl Codes {
         self
     }
 
-    pub(super) fn fate(&self, answer: &Answered<'_>) -> SettleAs {
-        if let Some(said) = answer.metadata(&FATE) {
+    pub(super) fn settle_as(&self, answer: &HandlerResponse<'_>) -> SettleAs {
+        if let Some(said) = answer.metadata(&RELEASED) {
             // What another process said of its own claim says nothing of this one.
             return if said.as_bytes() == token().as_bytes() {
                 SettleAs::Release
@@ -97,7 +99,7 @@ impl Codes {
             };
         }
         let kept = match &self.kind {
-            Kind::By(fate) => return fate(answer),
+            Kind::By(settle_as) => return settle_as(answer),
             Kind::Everything => true,
             Kind::OkOnly => answer.code == Code::Ok,
             Kind::Terminal => answer.code == Code::Ok || is_terminal(answer.code),
@@ -140,9 +142,9 @@ fn is_error(code: Code) -> bool {
     )
 }
 
-/// How a handler's status says what becomes of its claim; it does not leave the service.
-pub(super) const FATE: HeaderName = HeaderName::from_static(NAME);
-const NAME: &str = "semel-fate";
+/// Marks a status whose claim is released; removed before the response leaves the service.
+pub(super) const RELEASED: HeaderName = HeaderName::from_static(NAME);
+const NAME: &str = "semel-released";
 
 /// What [`released`] says in this process. A status that a service hands on from another one must not
 /// free the key of work that has had its effect here.
@@ -185,16 +187,16 @@ impl fmt::Debug for Codes {
     }
 }
 
-/// A handler's answer, as [`Codes::by`] sees it.
+/// A handler's response, as [`Codes::by`] sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered<'a> {
+pub struct HandlerResponse<'a> {
     pub(super) code: Code,
     pub(super) headers: &'a HeaderMap,
     pub(super) trailers: &'a HeaderMap,
     pub(super) data: &'a [u8],
 }
 
-impl<'a> Answered<'a> {
+impl<'a> HandlerResponse<'a> {
     /// Its code.
     pub fn code(&self) -> Code {
         self.code
@@ -215,18 +217,18 @@ impl<'a> Answered<'a> {
 mod tests {
     use super::*;
 
-    fn fates(codes: &Codes) -> Vec<(Code, SettleAs)> {
+    fn settlements(codes: &Codes) -> Vec<(Code, SettleAs)> {
         let none = HeaderMap::new();
-        let fate = |n| {
+        let settlement = |n| {
             let code = Code::from_i32(n);
-            let answer = Answered { code, headers: &none, trailers: &none, data: b"" };
-            (code, codes.fate(&answer))
+            let answer = HandlerResponse { code, headers: &none, trailers: &none, data: b"" };
+            (code, codes.settle_as(&answer))
         };
-        (0..=16).map(fate).collect()
+        (0..=16).map(settlement).collect()
     }
 
-    fn with(codes: &Codes, fate: SettleAs) -> Vec<i32> {
-        let all = fates(codes).into_iter().filter(|(_, its)| *its == fate);
+    fn with(codes: &Codes, settled: SettleAs) -> Vec<i32> {
+        let all = settlements(codes).into_iter().filter(|(_, its)| *its == settled);
         all.map(|(code, _)| code as i32).collect()
     }
 
@@ -259,8 +261,8 @@ mod tests {
         let headers = status.metadata().clone().into_headers();
         let none = HeaderMap::new();
         let answer =
-            Answered { code: Code::NotFound, headers: &headers, trailers: &none, data: b"" };
-        assert_eq!(Codes::ok_only().fate(&answer), SettleAs::Release);
+            HandlerResponse { code: Code::NotFound, headers: &headers, trailers: &none, data: b"" };
+        assert_eq!(Codes::ok_only().settle_as(&answer), SettleAs::Release);
     }
 
     #[test]
@@ -269,11 +271,12 @@ mod tests {
         headers.insert("kind", HeaderValue::from_static("initial"));
         trailers.insert("kind", HeaderValue::from_static("trailing"));
         let data = b"\0\0\0\0\x02hi";
-        let answer = Answered { code: Code::Ok, headers: &headers, trailers: &trailers, data };
+        let answer =
+            HandlerResponse { code: Code::Ok, headers: &headers, trailers: &trailers, data };
         let name = HeaderName::from_static("kind");
         assert_eq!(answer.metadata(&name), Some(&HeaderValue::from_static("trailing")));
         assert_eq!(answer.message(), Some(&b"hi"[..]));
-        let compressed = Answered { data: b"\x01\0\0\0\x02hi", ..answer };
+        let compressed = HandlerResponse { data: b"\x01\0\0\0\x02hi", ..answer };
         assert_eq!(compressed.message(), None);
     }
 }

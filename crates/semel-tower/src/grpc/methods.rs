@@ -10,13 +10,13 @@ use prost::Message as _;
 use prost_types::method_options::IdempotencyLevel;
 use prost_types::{FileDescriptorSet, MethodDescriptorProto};
 
-use super::rules::Rules;
+use super::rules::GrpcRules;
 
 /// The methods of a layer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Methods {
+pub struct Methods {
     /// `None`: by the layer's own rules.
-    unary: HashMap<Box<str>, Option<Arc<Rules>>>,
+    unary: HashMap<Box<str>, Option<Arc<GrpcRules>>>,
     streaming: HashSet<Box<str>>,
 }
 
@@ -57,7 +57,7 @@ fn path(method: &str) -> Box<str> {
 
 impl Methods {
     /// Names a method. One that a descriptor set called streaming stays untouched.
-    pub(super) fn name(&mut self, method: &str, rules: Rules) {
+    pub(super) fn name(&mut self, method: &str, rules: GrpcRules) {
         let path = path(method);
         if self.streaming.contains(&path) {
             tracing::error!(method = %path, "streams, and is not made idempotent");
@@ -112,8 +112,8 @@ impl Methods {
     pub(super) fn rules<'r>(
         &'r self,
         path: &str,
-        default: &'r Arc<Rules>,
-    ) -> Option<&'r Arc<Rules>> {
+        default: &'r Arc<GrpcRules>,
+    ) -> Option<&'r Arc<GrpcRules>> {
         self.unary.get(path).map(|own| own.as_ref().unwrap_or(default))
     }
 }
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_method_of_its_own_rules_keeps_them() {
         let mut methods = Methods::default();
-        methods.name("shop.v1.Payments/Charge", Rules::new().required());
+        methods.name("shop.v1.Payments/Charge", GrpcRules::new().required());
         methods.describe(&encoded(Some("shop.v1"))).expect("a set");
         let default = Arc::default();
         let rules = methods.rules("/shop.v1.Payments/Charge", &default).expect("registered");
@@ -211,7 +211,7 @@ mod tests {
     fn a_set_finds_out_what_was_registered_wrongly() {
         let described_after = |method: &str| {
             let mut methods = Methods::default();
-            methods.name(method, Rules::new());
+            methods.name(method, GrpcRules::new());
             methods.describe(&encoded(Some("shop.v1")))
         };
         let method = "/shop.v1.Payments/Watch".to_owned();
@@ -228,7 +228,7 @@ mod tests {
     fn a_method_that_a_set_calls_streaming_stays_untouched() {
         let mut methods = Methods::default();
         methods.describe(&encoded(Some("shop.v1"))).expect("a set");
-        methods.name("/shop.v1.Payments/Watch", Rules::new());
+        methods.name("/shop.v1.Payments/Watch", GrpcRules::new());
         assert!(!has(&methods, "/shop.v1.Payments/Watch"));
     }
 

@@ -11,7 +11,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 
 use super::interceptor::with_key;
-use super::status::PUSHBACK;
+use super::problem::PUSHBACK;
 use crate::client::{Backoff, CallKey};
 
 /// Calls until there is an answer, always under one key.

@@ -33,7 +33,9 @@ pub(super) fn of(request: &Parts, body: &[u8], essence: &str, rules: &Rules) -> 
     // A coding that we cannot read hides whatever is inside.
     let kind = if coding.is_empty() { Kind::of(essence) } else { Kind::Other };
     let read = match kind {
-        Kind::Json => Some(Fingerprint::of_selected(&body, &rules.include, &rules.exclude)),
+        Kind::Json => {
+            Some(Fingerprint::of_selected(&body, &rules.options.include, &rules.options.exclude))
+        }
         Kind::Form => form(&body).map(|form| Fingerprint::of_parts(&[b"form", &form])),
         Kind::Multipart => {
             let is_form = essence == "multipart/form-data";

@@ -8,7 +8,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::answer::REPLAYED;
+use crate::headers::REPLAYED;
 
 /// Headers by which a handler lets pages of other origins read its answer.
 pub(super) static CORS: [HeaderName; 3] =

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue};
 use semel_core::Fingerprint;
 
 use super::content::{self, Content};
 use super::layer::target;
 use super::rules::Rules;
+use crate::headers::append_matched;
 
 /// Of method, path, query, content type, what the body says and the headers that the rules name.
 ///
@@ -29,23 +29,8 @@ pub(super) fn of(request: &Parts, body: &[u8], rules: &Rules) -> Fingerprint {
         &coding,
         print.as_bytes(),
     ];
-    named(&mut parts, &request.headers, &rules.matched_headers);
+    append_matched(&mut parts, &request.headers, &rules.options.matched_headers);
     Fingerprint::of_parts(&parts)
-}
-
-/// Adds the headers that a rule names to the parts of a fingerprint.
-pub(crate) fn named<'p>(
-    parts: &mut Vec<&'p [u8]>,
-    headers: &'p HeaderMap,
-    names: &'p [HeaderName],
-) {
-    for name in names {
-        parts.push(name.as_str().as_bytes());
-        parts.extend(headers.get_all(name).iter().map(HeaderValue::as_bytes));
-        // No value holds a NUL, so this is where the values of one name end, also if there are none:
-        // a value that reads like the next name is still a value.
-        parts.push(b"\0");
-    }
 }
 
 /// `application/json`, without parameters, in lower case; empty if there is none.
@@ -61,6 +46,8 @@ fn essence(request: &Parts) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderName;
+
     use super::*;
 
     fn print(uri: &str, content_type: &str, body: &str, rules: &Rules) -> Fingerprint {

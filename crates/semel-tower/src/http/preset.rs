@@ -12,7 +12,7 @@ use crate::settle_as::SettleAs;
 ///
 /// What becomes of an answer that is not kept does not depend on the choice:
 ///
-/// | status | fate |
+/// | status | settled as |
 /// |---|---|
 /// | 400, 405, 406, 411, 413 to 417, 421, 422, 425, 426, 428, 431 | [`SettleAs::Release`]: about the form of the request, said before it did anything |
 /// | every other | [`SettleAs::Fail`]: it may have done something |
@@ -64,9 +64,9 @@ impl Preset {
         Self::of(Kind::StripeV1)
     }
 
-    /// Whatever `fate` says.
-    pub fn by(fate: impl Fn(&Parts) -> SettleAs + Send + Sync + 'static) -> Self {
-        Self::of(Kind::By(Arc::new(fate)))
+    /// Decides by `settle_as`.
+    pub fn by(settle_as: impl Fn(&Parts) -> SettleAs + Send + Sync + 'static) -> Self {
+        Self::of(Kind::By(Arc::new(settle_as)))
     }
 
     /// A 5xx that is not kept is [`SettleAs::Doubt`]: it says neither that the request had its effect nor
@@ -78,13 +78,19 @@ impl Preset {
         self
     }
 
-    pub(super) fn fate(&self, answer: &Parts) -> SettleAs {
+    /// Decides how the claim is settled. `detached`: the caller was answered before.
+    pub(super) fn settle(&self, response: &Parts, detached: bool) -> SettleAs {
+        if detached { self.settle_detached(response) } else { self.settle_as(response) }
+    }
+
+    /// Decides how the claim of a waiting caller is settled.
+    pub(super) fn settle_as(&self, answer: &Parts) -> SettleAs {
         if let Some(said) = answer.extensions.get::<SettleAs>() {
             return *said;
         }
         let status = answer.status;
         let kept = match &self.kind {
-            Kind::By(fate) => return fate(answer),
+            Kind::By(settle_as) => return settle_as(answer),
             Kind::StripeV1 => true,
             Kind::SuccessOnly => status.as_u16() < 400,
             Kind::Below500 => status.as_u16() < 500 && !passing(status),
@@ -98,13 +104,13 @@ impl Preset {
         }
     }
 
-    /// The fate of an answer whose caller was sent away. A refusal must be kept until it is asked for; one
-    /// that the same request may not get again is told as a failure.
-    pub(super) fn fate_later(&self, answer: &Parts) -> SettleAs {
+    /// Decides how the claim of a caller is settled that was answered before. A refusal must be kept
+    /// until the caller asks for it; one that the same request may not get again is a failure.
+    fn settle_detached(&self, answer: &Parts) -> SettleAs {
         let status = answer.status;
         let by_status =
             answer.extensions.get::<SettleAs>().is_none() && !matches!(self.kind, Kind::By(_));
-        match self.fate(answer) {
+        match self.settle_as(answer) {
             SettleAs::Release if passing(status) || status.is_server_error() => SettleAs::Fail,
             SettleAs::Release => SettleAs::Keep,
             SettleAs::Fail
@@ -115,7 +121,7 @@ impl Preset {
             {
                 SettleAs::Keep
             }
-            fate @ (SettleAs::Keep | SettleAs::Fail | SettleAs::Doubt) => fate,
+            other @ (SettleAs::Keep | SettleAs::Fail | SettleAs::Doubt) => other,
         }
     }
 }
@@ -158,11 +164,11 @@ impl fmt::Debug for Preset {
 mod tests {
     use super::*;
 
-    fn fates(preset: &Preset, statuses: &[u16]) -> Vec<SettleAs> {
+    fn settlements(preset: &Preset, statuses: &[u16]) -> Vec<SettleAs> {
         let answer = |status: &u16| {
             let (mut parts, ()) = http::Response::new(()).into_parts();
             parts.status = StatusCode::from_u16(*status).expect("a status");
-            preset.fate(&parts)
+            preset.settle_as(&parts)
         };
         statuses.iter().map(answer).collect()
     }
@@ -186,17 +192,19 @@ mod tests {
             ),
             (Preset::stripe_v1(), [Keep; 11]),
         ];
-        for (preset, fate) in expected {
-            assert_eq!(fates(&preset, &statuses), fate, "{preset:?}");
+        for (preset, settled) in expected {
+            assert_eq!(settlements(&preset, &statuses), settled, "{preset:?}");
         }
         let by = Preset::by(|answer| if answer.status == 409 { Keep } else { Fail });
-        assert_eq!(fates(&by, &[409, 200]), [Keep, Fail]);
+        assert_eq!(settlements(&by, &[409, 200]), [Keep, Fail]);
     }
 
     #[test]
     fn only_what_cannot_follow_an_effect_is_released() {
         let released = |preset: &Preset| -> Vec<u16> {
-            (400..600).filter(|status| fates(preset, &[*status]) == [SettleAs::Release]).collect()
+            (400..600)
+                .filter(|status| settlements(preset, &[*status]) == [SettleAs::Release])
+                .collect()
         };
         let form = [400, 405, 406, 411, 413, 414, 415, 416, 417, 421, 422, 425, 426, 428, 431];
         assert_eq!(released(&Preset::success_only()), form);
@@ -210,10 +218,10 @@ mod tests {
         use SettleAs::{Doubt, Fail, Keep, Release};
         let doubting = Preset::success_only().doubt_5xx();
         assert_eq!(
-            fates(&doubting, &[200, 500, 422, 503, 404]),
+            settlements(&doubting, &[200, 500, 422, 503, 404]),
             [Keep, Doubt, Release, Doubt, Fail]
         );
-        assert_eq!(fates(&Preset::stripe_v1().doubt_5xx(), &[500]), [Keep]);
+        assert_eq!(settlements(&Preset::stripe_v1().doubt_5xx(), &[500]), [Keep]);
     }
 
     #[test]
@@ -223,7 +231,7 @@ mod tests {
             let answer = |status: &u16| {
                 let (mut parts, ()) = http::Response::new(()).into_parts();
                 parts.status = StatusCode::from_u16(*status).expect("a status");
-                preset.fate_later(&parts)
+                preset.settle_detached(&parts)
             };
             statuses.iter().map(answer).collect()
         };
@@ -238,6 +246,6 @@ mod tests {
     fn a_handler_may_say_it_itself() {
         let (mut parts, ()) = http::Response::new(()).into_parts();
         parts.extensions.insert(SettleAs::Release);
-        assert_eq!(Preset::stripe_v1().fate(&parts), SettleAs::Release);
+        assert_eq!(Preset::stripe_v1().settle_as(&parts), SettleAs::Release);
     }
 }

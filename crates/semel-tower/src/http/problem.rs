@@ -1,15 +1,13 @@
-//! A problem as HTTP tells it: `application/problem+json` (RFC 9457).
+//! A problem as an HTTP response: `application/problem+json` (RFC 9457).
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
-use http_body::Body as HttpBody;
 use semel_core::OperationId;
 use serde::Serialize;
 
-use crate::body::Body;
 use crate::problem::{Problem, Slug};
 
 /// As it is written.
@@ -72,16 +70,7 @@ impl Problem {
         self
     }
 
-    /// The response. `base` comes before the slug in its type, `instance` is the request's path.
-    pub(crate) fn response<B: HttpBody<Data = Bytes>>(
-        self,
-        base: &str,
-        instance: &str,
-    ) -> Response<Body<B>> {
-        self.written(base, instance).map(Body::whole)
-    }
-
-    /// As HTTP tells it. `base` is what [`problem_types`](super::IdempotencyLayer::problem_types) was
+    /// Returns the HTTP response. `base` is what [`problem_types`](super::IdempotencyLayer::problem_types) was
     /// given, `instance` the path of the request.
     pub fn written(self, base: &str, instance: &str) -> Response<Bytes> {
         let (slug, code) = (self.slug.as_str(), self.slug.code());

@@ -28,7 +28,7 @@ pub(super) fn describe(
     take_back(operation, &name);
     let parameters = operation.parameters.get_or_insert_default();
     parameters.push(RefOr::T(key(&name, rules.required)));
-    if rules.respond_async {
+    if rules.options.respond_async {
         parameters.push(RefOr::T(prefer()));
     }
     // Before anything of ours is among them.
@@ -42,7 +42,7 @@ pub(super) fn describe(
             add(response, RETRY_AFTER, retry_after());
         }
     }
-    if rules.respond_async {
+    if rules.options.respond_async {
         let text =
             format!("- accepted: ask at `Location`, below `{OPERATIONS}`, as the same caller");
         if let Some(response) = response(operation, StatusCode::ACCEPTED, text) {
@@ -129,7 +129,7 @@ fn by_status(rules: &Rules) -> Vec<(StatusCode, String)> {
     ];
     let mut found: Vec<(StatusCode, String)> = Vec::new();
     for slug in Slug::ALL.iter().filter(|slug| !absent.contains(&(**slug, true))) {
-        let status = if *slug == Slug::KeyReused { rules.mismatch } else { slug.status() };
+        let status = if *slug == Slug::KeyReused { rules.options.mismatch } else { slug.status() };
         let line = format!("- `{}`: {}", slug.as_str(), slug.title());
         match found.iter_mut().find(|(known, _)| *known == status) {
             Some((_, lines)) => lines.extend(["\n", line.as_str()]),

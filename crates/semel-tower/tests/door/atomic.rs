@@ -1,4 +1,4 @@
-//! The atomic road: what becomes of a refusal that is kept.
+//! The atomic mode: what becomes of a refusal that is kept, and of a transaction that is not taken.
 
 use axum::Router;
 use axum::routing::post as on_post;
@@ -9,16 +9,16 @@ use semel_testkit::Fixture as _;
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_tower::axum::Tx;
 use semel_tower::http::{IdempotencyLayer, Preset, Rules};
-use semel_tower::{Atomic, Scope, Tenant};
+use semel_tower::{Atomic, PrincipalFrom, Tenant};
 
-use crate::ground::{AtomicGround as _, Ground as _, Sqlite, run};
+use crate::ground::{AtomicGround as _, Ground as _, Sqlite, post, run};
 use crate::stage::{order, send, sending};
 
 type Store = FaultyStore<SqliteStore>;
 
 fn layer(store: Store) -> IdempotencyLayer<Store, Atomic> {
     let rules = Rules::new().required().preset(Preset::below_500());
-    IdempotencyLayer::atomic(Executor::new(store), Tenant::fixed("acme"), Scope::global())
+    IdempotencyLayer::atomic(Executor::new(store), Tenant::fixed("acme"), PrincipalFrom::global())
         .rules(rules)
 }
 
@@ -74,5 +74,28 @@ fn a_refused_handlers_row_is_taken_back_and_its_answer_is_kept() {
             );
         }
         assert_eq!(ground.rows().await.len(), 0);
+    });
+}
+
+#[test]
+fn a_handler_that_never_took_its_transaction_is_refused() {
+    run(async {
+        let ground = Sqlite::open().await;
+        let handler = on_post(async || (StatusCode::CREATED, "written elsewhere"));
+        let refusing = on_post(async || (StatusCode::UNPROCESSABLE_ENTITY, "not this"));
+        let app = Router::new()
+            .route("/orders", handler)
+            .route("/refused", refusing)
+            .layer(layer(FaultyStore::new(ground.store().await)));
+        for _ in 0..2 {
+            let answer = send(&app, order()).await;
+            assert_eq!(answer.status, 500);
+            assert_eq!(answer.problem().as_deref(), Some("misconfigured"));
+        }
+        // A handler that refuses before it needs its transaction is as right as ever.
+        for replayed in [false, true] {
+            let answer = send(&app, post("/refused", "k-2", "{}")).await;
+            assert_eq!((answer.status.as_u16(), answer.replayed()), (422, replayed));
+        }
     });
 }

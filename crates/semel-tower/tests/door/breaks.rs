@@ -8,7 +8,7 @@ use axum::routing::post as on_post;
 use http::StatusCode;
 use semel_core::store::memory::MemoryStore;
 use semel_core::{Key, Kind, Principal, State, Store as _};
-use semel_tower::axum::Claim;
+use semel_tower::axum::OperationContext;
 use tower_http::timeout::TimeoutLayer;
 
 use crate::stage::{layer, order, send};
@@ -18,7 +18,7 @@ use crate::stage::{layer, order, send};
 async fn a_timeout_below_the_layer_is_a_failure_and_its_retry_is_the_same_operation() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&seen);
-    let handler = on_post(async move |Claim(claim): Claim| {
+    let handler = on_post(async move |OperationContext(claim): OperationContext| {
         let key = claim.downstream_key("charge").expect("a claim that is there to stay");
         let first = {
             let mut told = told.lock().expect("not poisoned");
@@ -54,7 +54,7 @@ async fn statuses_of_work_that_broke_off_keep_the_operation() {
     for status in [408, 424, 499, 500, 503] {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&seen);
-        let handler = on_post(async move |Claim(claim): Claim| {
+        let handler = on_post(async move |OperationContext(claim): OperationContext| {
             told.lock().expect("not poisoned").push(claim.operation_id());
             StatusCode::from_u16(status).expect("a status")
         });

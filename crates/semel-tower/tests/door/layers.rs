@@ -8,7 +8,7 @@ use axum::middleware::{Next, from_fn};
 use axum::routing::post as on_post;
 use http::{Method, StatusCode};
 use semel_core::store::memory::MemoryStore;
-use semel_tower::axum::Claim;
+use semel_tower::axum::OperationContext;
 use tower::ServiceBuilder;
 use tower_http::cors::CorsLayer;
 use tower_http::timeout::TimeoutLayer;
@@ -30,12 +30,14 @@ fn cors_tracing_and_timeouts_stand_around_the_layer_and_middleware_below_it() {
             .layer(timeout())
             .layer(layer(MemoryStore::new()))
             .map_request(|request: http::Request<_>| request.map(axum::body::Body::new))
-            .layer(from_fn(async |Claim(claim): Claim, request: Request, next: Next| {
-                let mut response = next.run(request).await;
-                let attempt = claim.attempt().into();
-                response.headers_mut().insert("content-language", attempt);
-                response
-            }));
+            .layer(from_fn(
+                async |OperationContext(claim): OperationContext, request: Request, next: Next| {
+                    let mut response = next.run(request).await;
+                    let attempt = claim.attempt().into();
+                    response.headers_mut().insert("content-language", attempt);
+                    response
+                },
+            ));
         let app = Router::new().route("/orders", on_post(async |body: String| body)).layer(stack);
         for replayed in [false, true] {
             let answer = send(&app, with(order(), "origin", "https://shop.example")).await;

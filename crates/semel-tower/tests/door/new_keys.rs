@@ -14,7 +14,7 @@ use semel_testkit::Fixture as _;
 use semel_testkit::faulty::{Fault, Verb};
 use semel_tower::axum::Tx;
 use semel_tower::http::{IdempotencyLayer, OPERATIONS, Rules, Slug};
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 
 use crate::ground::{Answer, Ground as _, Memory, Sent, Sqlite, get, post, request, run};
 use crate::stage::{Gate, abandoned, faulty, layer, order, send, sending, with};
@@ -96,10 +96,10 @@ async fn told_by_routes(said: &mut Said) {
 /// Problems of who cannot be told, or may not have what is there.
 async fn told_to_callers(said: &mut Said) {
     let header = |name| HeaderName::from_static(name);
-    let layer = IdempotencyLayer::new(
+    let layer = IdempotencyLayer::fenced(
         Executor::new(MemoryStore::new()),
         Tenant::header(header("x-tenant")),
-        Scope::header(header("x-user")),
+        PrincipalFrom::header(header("x-user")),
     );
     let layer = layer.rules(Rules::new().replay_check(|_| async { false }));
     let app = failing().layer(layer);
@@ -133,7 +133,8 @@ async fn told_of_time(said: &mut Said) {
 async fn told_of_stores(said: &mut Said) {
     let (store, faults) = faulty(MemoryStore::new());
     let executor = Executor::new(store);
-    let layer = IdempotencyLayer::new(executor.clone(), Tenant::fixed("acme"), Scope::global());
+    let layer =
+        IdempotencyLayer::fenced(executor.clone(), Tenant::fixed("acme"), PrincipalFrom::global());
     let gate = Gate::new();
     let waits = gate.clone();
     let handler = on_post(async move || waits.pass().await);
@@ -166,9 +167,9 @@ async fn told_of_endings(said: &mut Said) {
     said.note(Slug::Uncertain, &send(&app, order()).await);
     let ground = Sqlite::open().await;
     let executor = ground.executor().await;
-    let atomic = IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), Scope::global());
+    let atomic = IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), PrincipalFrom::global());
     let app = failing().layer(atomic.rules(Rules::new().max_response(3)));
-    said.note(Slug::ResultTooLarge, &ask(&app, "/orders", 1).await);
+    said.note(Slug::ResultTooLarge, &ask(&app, "/wrong", 1).await);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use semel_sql::sqlx;
 use semel_testkit::Fixture as _;
 use semel_testkit::faulty::{Fault, Verb};
 use semel_tower::StoredResponse;
-use semel_tower::axum::Claim;
+use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 use tokio::sync::oneshot;
 
@@ -139,7 +139,8 @@ fn who_waited_for_a_holder_while_the_store_died_does_not_run_beside_it() {
 fn a_handler_that_needs_its_claim_is_not_asked_for_a_key_while_the_store_is_away() {
     run(async {
         let (store, faults) = faulty(MemoryStore::new());
-        let handler = on_post(async |Claim(claim): Claim| claim.attempt().to_string());
+        let handler =
+            on_post(async |OperationContext(claim): OperationContext| claim.attempt().to_string());
         let rules = Rules::new().fail_open();
         let app = Router::new().route("/orders", handler).layer(layer(store).rules(rules));
         faults.next(Verb::Open, Fault::Refuse);
@@ -162,7 +163,7 @@ fn a_handler_that_needs_its_claim_is_not_asked_for_a_key_while_the_store_is_away
 fn a_handler_without_a_claim_may_go_without_it_too() {
     run(async {
         let (store, faults) = faulty(MemoryStore::new());
-        let handler = on_post(async |claim: Option<Claim>| claim.is_some().to_string());
+        let handler = on_post(async |claim: Option<OperationContext>| claim.is_some().to_string());
         let rules = Rules::new().fail_open();
         let app = Router::new().route("/orders", handler).layer(layer(store).rules(rules));
         faults.next(Verb::Open, Fault::Refuse);

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::routing::post as on_post;
 use http::Request;
 use semel_core::store::memory::MemoryStore;
-use semel_tower::axum::Claim;
+use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 
 use crate::ground::{Sent, body, post, run};
@@ -12,7 +12,7 @@ use crate::stage::{layer, send, with};
 
 /// A router that answers whether it runs under a claim. A key is required at `/required`.
 fn app() -> Router {
-    let handler = on_post(async |claim: Option<Claim>| claim.is_some().to_string());
+    let handler = on_post(async |claim: Option<OperationContext>| claim.is_some().to_string());
     let layer = layer(MemoryStore::new()).route("POST /required", Rules::new().required());
     Router::new().route("/orders", handler.clone()).route("/required", handler).layer(layer)
 }

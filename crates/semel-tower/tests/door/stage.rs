@@ -14,7 +14,7 @@ use semel_core::{
 };
 use semel_testkit::faulty::{Faults, FaultyStore};
 use semel_tower::http::IdempotencyLayer;
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 
@@ -22,7 +22,7 @@ use crate::ground::{Answer, Sent, get, post};
 
 /// The layer of a service for one tenant whose callers share their keys, in a process of its own.
 pub(crate) fn layer<S: Store>(store: S) -> IdempotencyLayer<S> {
-    IdempotencyLayer::new(Executor::new(store), Tenant::fixed("acme"), Scope::global())
+    IdempotencyLayer::fenced(Executor::new(store), Tenant::fixed("acme"), PrincipalFrom::global())
 }
 
 /// A store that fails as its script says.

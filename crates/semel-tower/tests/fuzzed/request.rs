@@ -14,7 +14,7 @@ use http_body_util::Full;
 use semel_core::store::memory::MemoryStore;
 use semel_core::{Executor, Key, Kind, Operate as _, Operated, Principal};
 use semel_tower::http::{IdempotencyLayer, REPLAYED, Rules};
-use semel_tower::{Body, Scope, Tenant};
+use semel_tower::{Body, PrincipalFrom, Tenant};
 use tokio::runtime::Runtime;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer as _, ServiceExt as _, service_fn};
@@ -203,10 +203,11 @@ impl Bench {
         BENCH.get_or_init(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let executor = Executor::new(MemoryStore::new());
-            let scope = Scope::global();
-            let layer = IdempotencyLayer::new(executor.clone(), Tenant::fixed("acme"), scope)
-                .operation(|_| Some("ORDER".to_owned()))
-                .rules(Rules::new().required().matched_headers([ONE, TWO]));
+            let principal = PrincipalFrom::global();
+            let layer =
+                IdempotencyLayer::fenced(executor.clone(), Tenant::fixed("acme"), principal)
+                    .operation(|_| Some("ORDER".to_owned()))
+                    .rules(Rules::new().required().matched_headers([ONE, TWO]));
             let yes = service_fn(async |_: Request<Body<Full<Bytes>>>| {
                 Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"yes"))))
             });

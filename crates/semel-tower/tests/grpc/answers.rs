@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use semel_tower::grpc::{Codes, Rules, SettleAs};
+use semel_tower::grpc::{Codes, GrpcRules, SettleAs};
 use tower::{Layer as _, service_fn};
 
 use crate::desk::{layer, wired};
@@ -44,7 +44,7 @@ async fn twice_with<G: Ground>(
     frames: fn() -> Frames,
     fate: Option<SettleAs>,
 ) -> (Option<ground::Answer>, ground::Answer) {
-    let layer = layer(ground.executor().await, Rules::new().codes(codes));
+    let layer = layer(ground.executor().await, GrpcRules::new().codes(codes));
     let ran = Arc::new(AtomicBool::new(false));
     let inner = service_fn(move |_: Request<_>| {
         // Whoever runs it again gets an answer that can be read.

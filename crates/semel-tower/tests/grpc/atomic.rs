@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use semel_core::store::TransactionalStore;
-use semel_tower::grpc::{Codes, GrpcLayer, Rules};
-use semel_tower::{Scope, Tenant, Transaction};
+use semel_tower::grpc::{Codes, GrpcLayer, GrpcRules};
+use semel_tower::{PrincipalFrom, Tenant, Transaction};
 use tonic::{Code, Response, Status};
 
 use crate::bank::{Answer, Bank, CHARGE, Gate, Receipt, Visit};
@@ -40,14 +40,14 @@ fn connection<G: AtomicGround>(
     unit.conn()
 }
 
-async fn open<G: AtomicGround>(ground: &G, rules: Rules, bank: Bank) -> Desk {
+async fn open<G: AtomicGround>(ground: &G, rules: GrpcRules, bank: Bank) -> Desk {
     let executor = ground.executor().await;
-    let layer = GrpcLayer::atomic(executor, Tenant::fixed("acme"), Scope::global());
+    let layer = GrpcLayer::atomic(executor, Tenant::fixed("acme"), PrincipalFrom::global());
     Desk::with(layer.unary(CHARGE, rules.required()), bank).await
 }
 
 async fn rows_and_answer_are_committed_once<G: AtomicGround>(ground: G) {
-    let desk = open(&ground, Rules::new(), writing::<G>(Visit::paid)).await;
+    let desk = open(&ground, GrpcRules::new(), writing::<G>(Visit::paid)).await;
     for replayed in [false, true, true] {
         let answer = desk.charge(keyed("k", 100)).await.expect("paid");
         assert_eq!(told(&answer), (1, replayed));
@@ -63,7 +63,7 @@ async fn what_a_failed_call_wrote_is_rolled_back<G: AtomicGround>(ground: G) {
         2 => Err(Status::invalid_argument("refused")),
         _ => visit.paid(),
     });
-    let desk = open(&ground, Rules::new(), bank).await;
+    let desk = open(&ground, GrpcRules::new(), bank).await;
     for code in [Code::Unavailable, Code::InvalidArgument] {
         assert_eq!(desk.charge(keyed("k", 100)).await.expect_err("not paid").code(), code);
         assert!(ground.rows().await.is_empty());
@@ -74,7 +74,7 @@ async fn what_a_failed_call_wrote_is_rolled_back<G: AtomicGround>(ground: G) {
 
 async fn a_kept_refusal_is_replayed_and_its_rows_are_not_there<G: AtomicGround>(ground: G) {
     let bank = writing::<G>(|_| Err(Status::failed_precondition("no funds")));
-    let desk = open(&ground, Rules::new().codes(Codes::terminal()), bank).await;
+    let desk = open(&ground, GrpcRules::new().codes(Codes::terminal()), bank).await;
     for replayed in [false, true] {
         let status = desk.charge(keyed("k", 100)).await.expect_err("no funds");
         assert_eq!((status.message(), is_replayed(status.metadata())), ("no funds", replayed));
@@ -88,7 +88,7 @@ async fn an_answer_too_large_to_keep_commits_nothing<G: AtomicGround>(ground: G)
         let blob = Bytes::from(vec![b'x'; 10_000]);
         Ok(Response::new(Receipt { blob, ..visit.receipt() }))
     });
-    let desk = open(&ground, Rules::new().max_response(1_000), bank).await;
+    let desk = open(&ground, GrpcRules::new().max_response(1_000), bank).await;
     let answer = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(answer), refusal(Code::ResourceExhausted, "RESULT_TOO_LARGE"));
     assert!(ground.rows().await.is_empty());
@@ -108,7 +108,7 @@ async fn a_caller_who_leaves_does_not_undo_it<G: AtomicGround>(ground: G) {
         }
     });
     let wait = semel_core::Wait::UpTo(Duration::from_secs(60));
-    let desk = open(&ground, Rules::new().wait(wait), bank).await;
+    let desk = open(&ground, GrpcRules::new().wait(wait), bank).await;
     let mut teller = desk.teller().await;
     {
         let mut leaving = std::pin::pin!(teller.charge(keyed("k", 100)));

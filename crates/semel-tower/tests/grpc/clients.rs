@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel_tower::grpc::{CallKey, KeyInterceptor, Retry, Rules, with_key};
+use semel_tower::grpc::{CallKey, GrpcRules, KeyInterceptor, Retry, with_key};
 use tonic::client::Grpc;
 use tonic::metadata::AsciiMetadataKey;
 use tonic::service::interceptor::InterceptedService;
@@ -32,7 +32,7 @@ impl Intercepted {
 }
 
 async fn the_interceptor_gives_every_call_a_key<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, Rules::new().required(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new().required(), Bank::new(paid)).await;
     let mut client = Intercepted::to(&desk, KeyInterceptor::new()).await;
     for run in 1..=2 {
         // Two calls are two calls, however alike.
@@ -44,7 +44,7 @@ async fn the_interceptor_gives_every_call_a_key<G: Ground>(ground: G) {
 }
 
 async fn the_interceptor_sends_the_key_that_a_call_has<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let genesis = KeyInterceptor::new().metadata(AsciiMetadataKey::from_static("x-idem-key"));
     let key = CallKey::new("order 7, charge").expect("a key");
     let mut replayed = Vec::new();
@@ -77,7 +77,7 @@ async fn front<G: Ground>(ground: &G, provider: &Desk, fail_first: bool) -> Desk
         }
         Ok(Response::new(receipt.into_inner()))
     });
-    Desk::open(ground, Rules::new(), bank).await
+    Desk::open(ground, GrpcRules::new(), bank).await
 }
 
 async fn a_provider_sees_one_call_across_failed_attempts<G: Ground>(ground: G) {
@@ -91,7 +91,8 @@ async fn a_provider_sees_one_call_across_failed_attempts<G: Ground>(ground: G) {
         }
     });
     // A ledger of its own.
-    let provider = Desk::open(&crate::ground::Memory::open().await, Rules::new(), provider).await;
+    let provider =
+        Desk::open(&crate::ground::Memory::open().await, GrpcRules::new(), provider).await;
     let front = front(&ground, &provider, true).await;
     let first = front.charge(keyed("k", 100)).await.expect_err("broke afterwards");
     assert_eq!(first.code(), Code::Unavailable);
@@ -107,7 +108,7 @@ async fn a_provider_sees_one_call_across_failed_attempts<G: Ground>(ground: G) {
 
 async fn retries_come_when_the_server_says_and_get_the_first_answer<G: Ground>(ground: G) {
     let gate = Gate::new();
-    let rules = Rules::new().retry_after(Duration::from_millis(20));
+    let rules = GrpcRules::new().retry_after(Duration::from_millis(20));
     let desk = Desk::open(&ground, rules, gate.bank()).await;
     let teller = desk.teller().await;
     let key = CallKey::fresh();
@@ -147,7 +148,7 @@ async fn retries_come_when_the_server_says_and_get_the_first_answer<G: Ground>(g
 }
 
 async fn retries_end_at_an_answer_that_no_repeat_changes<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let teller = desk.teller().await;
     let key = CallKey::new("k").expect("a key");
     desk.charge(keyed("k", 100)).await.expect("paid");

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use semel_tower::grpc::{self, Codes, Rules, SettleAs};
+use semel_tower::grpc::{self, Codes, GrpcRules, SettleAs};
 use tonic::{Code, Response, Status};
 
 use crate::bank::{Bank, Receipt, Visit};
@@ -20,7 +20,8 @@ async fn first_refused(visit: Visit) -> crate::bank::Answer {
 
 /// What becomes of a first answer with `code`, as a caller can see it.
 async fn fate<G: Ground>(ground: &G, codes: &Codes, code: i32) -> SettleAs {
-    let desk = || Desk::open(ground, Rules::new().codes(codes.clone()), Bank::new(first_refused));
+    let desk =
+        || Desk::open(ground, GrpcRules::new().codes(codes.clone()), Bank::new(first_refused));
     let key = |what: &str| format!("{codes:?}-{code}-{what}");
     let (repeated, corrected) = (desk().await, desk().await);
     let first = repeated.charge(keyed(&key("repeated"), code.into())).await;
@@ -75,7 +76,7 @@ async fn an_error_is_not_kept_and_the_repeat_keeps_its_operation<G: Ground>(grou
             _ => visit.paid(),
         }
     });
-    let desk = Desk::open(&ground, Rules::new(), bank).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
     let mut operations = Vec::new();
     for _ in 0..2 {
         let status = desk.charge(keyed("k", 100)).await.expect_err("unavailable");
@@ -100,7 +101,7 @@ async fn a_strategy_of_ones_own_decides_by_the_message<G: Ground>(ground: G) {
         let blob = Bytes::from_static(if visit.n < 3 { b"pending" } else { b"final" });
         Ok(Response::new(Receipt { blob, ..visit.receipt() }))
     });
-    let desk = Desk::open(&ground, Rules::new().codes(codes), bank).await;
+    let desk = Desk::open(&ground, GrpcRules::new().codes(codes), bank).await;
     let mut seen = Vec::new();
     for _ in 0..5 {
         seen.push(told(&desk.charge(keyed("k", 100)).await.expect("answered")));
@@ -115,7 +116,7 @@ async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Ground>(ground: 
         response.extensions_mut().insert(fates[visit.n as usize - 1]);
         Ok(response)
     });
-    let desk = Desk::open(&ground, Rules::new(), bank).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
     let mut seen = Vec::new();
     // What was released may be asked for anew; what failed may not.
     for cents in [100, 200, 200, 200] {
@@ -136,11 +137,11 @@ async fn a_refusal_that_may_follow_an_effect_keeps_its_operation<G: Ground>(grou
                 let status = Status::new(code, visit.claim().operation_id().to_string());
                 Err(if early { grpc::released(status) } else { status })
             });
-            let desk = Desk::open(&ground, Rules::new(), bank).await;
+            let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
             let key = format!("{code:?}-{early}");
             let refused = desk.charge(keyed(&key, 100)).await.expect_err("refused");
             assert_eq!(refused.code(), code);
-            assert!(refused.metadata().get("semel-fate").is_none(), "said to the layer alone");
+            assert!(refused.metadata().get("semel-released").is_none(), "said to the layer alone");
             let paid = desk.charge(keyed(&key, 100)).await.expect("paid");
             let same = paid.get_ref().operation == refused.message();
             assert_eq!(same, !early, "{code:?}, nothing done: {early}");

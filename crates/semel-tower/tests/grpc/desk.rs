@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use prost::Message as _;
 use semel_core::{Executor, Key, Kind, Principal, Store};
-use semel_tower::grpc::{GrpcLayer, Rules};
-use semel_tower::{Road, Scope, Tenant};
+use semel_tower::grpc::{GrpcLayer, GrpcRules};
+use semel_tower::{Mode, PrincipalFrom, Tenant};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::client::Grpc;
@@ -23,8 +23,8 @@ use crate::departures::Departures;
 use crate::ground::{self, Client, Ground, Protocol};
 
 /// The layer of a bank for one tenant whose callers share their keys.
-pub(crate) fn layer<S: Store>(executor: Executor<S>, rules: Rules) -> GrpcLayer<S> {
-    GrpcLayer::new(executor, Tenant::fixed("acme"), Scope::global())
+pub(crate) fn layer<S: Store>(executor: Executor<S>, rules: GrpcRules) -> GrpcLayer<S> {
+    GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global())
         .unary(CHARGE, rules.clone())
         .unary(REFUND, rules)
 }
@@ -46,12 +46,12 @@ pub(crate) struct Desk {
 
 impl Desk {
     /// The bank behind a layer with these rules, on this ground.
-    pub(crate) async fn open<G: Ground>(ground: &G, rules: Rules, bank: Bank) -> Self {
+    pub(crate) async fn open<G: Ground>(ground: &G, rules: GrpcRules, bank: Bank) -> Self {
         Self::with(layer(ground.executor().await, rules), bank).await
     }
 
     /// The bank behind this layer.
-    pub(crate) async fn with<S: Store, R: Road<S>>(layer: GrpcLayer<S, R>, bank: Bank) -> Self {
+    pub(crate) async fn with<S: Store, R: Mode<S>>(layer: GrpcLayer<S, R>, bank: Bank) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let runs = bank.runs.clone();

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use semel_core::store::{Draft, Opened};
 use semel_core::{
-    AttemptId, Command, Executor, Fingerprint, Finish, OnCrash, OnFailure, OperationId, Outcome,
+    AttemptId, Command, Executor, Fingerprint, OnCrash, OnFailure, OperationId, Outcome,
     Recorded, Store,
 };
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
-use semel_tower::grpc::Rules;
+use semel_tower::grpc::GrpcRules;
 use tonic::{Code, Status};
 
 use crate::bank::{Bank, Gate, Visit, paid};
@@ -21,7 +21,7 @@ async fn a_handler_that_panics_fails_and_the_repeat_runs<G: Ground>(ground: G) {
         assert_ne!(visit.n, 1, "the first run breaks");
         visit.paid()
     });
-    let desk = Desk::open(&ground, Rules::new(), bank).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
     let first = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(first), refusal(Code::Internal, "WORK_FAILED"));
     assert_eq!(told(&desk.charge(keyed("k", 100)).await.expect("paid")), (2, false));
@@ -32,7 +32,7 @@ async fn a_handler_that_panics_under_hold_is_not_run_again<G: Ground>(ground: G)
         assert_ne!(visit.n, 1, "the first run breaks, after its effect");
         visit.paid()
     });
-    let rules = Rules::new().command(|command| command.on_crash(OnCrash::Hold));
+    let rules = GrpcRules::new().command(|command| command.on_crash(OnCrash::Hold));
     let desk = Desk::open(&ground, rules, bank).await;
     let first = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(first), refusal(Code::Internal, "WORK_FAILED"));
@@ -51,12 +51,12 @@ async fn a_handler_that_takes_too_long_is_stopped_and_the_repeat_runs<G: Ground>
         visit.paid()
     });
     let limit = Duration::from_millis(50);
-    let rules = Rules::new().command(move |command| command.work_timeout(limit));
+    let rules = GrpcRules::new().command(move |command| command.work_timeout(limit));
     let desk = Desk::open(&ground, rules, bank).await;
     let first = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(first), refusal(Code::DeadlineExceeded, "WORK_TIMEOUT"));
     // Without the limit, which a busy machine may reach.
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let again = desk.charge(keyed("k", 100)).await.expect("paid");
     assert_eq!(told(&again), (1, false));
 }
@@ -64,7 +64,7 @@ async fn a_handler_that_takes_too_long_is_stopped_and_the_repeat_runs<G: Ground>
 async fn a_store_that_is_down_is_told_before_anything_runs<G: Ground>(ground: G) {
     let store = FaultyStore::new(ground.store().await);
     let faults = store.faults().clone();
-    let desk = Desk::with(layer(Executor::new(store), Rules::new()), Bank::new(paid)).await;
+    let desk = Desk::with(layer(Executor::new(store), GrpcRules::new()), Bank::new(paid)).await;
     faults.always(Verb::Open, Fault::Refuse);
     for _ in 0..3 {
         let status = desk.charge(keyed("k", 100)).await.expect_err("the store is down");
@@ -81,7 +81,7 @@ async fn a_store_that_is_down_is_told_before_anything_runs<G: Ground>(ground: G)
 async fn a_store_that_is_down_is_passed_by_where_a_rule_says_so<G: Ground>(ground: G) {
     let store = FaultyStore::new(ground.store().await);
     store.faults().always(Verb::Open, Fault::Refuse);
-    let layer = layer(Executor::new(store), Rules::new().fail_open());
+    let layer = layer(Executor::new(store), GrpcRules::new().fail_open());
     let desk = Desk::with(layer, Bank::new(paid)).await;
     let answer = desk.charge(keyed("k", 100)).await.expect("paid without a claim");
     assert_eq!((told(&answer), &*answer.get_ref().operation), ((1, false), ""));
@@ -92,19 +92,19 @@ async fn a_claim_or_an_answer_whose_reply_was_lost_is_found_again<G: Ground>(gro
         let store = FaultyStore::new(ground.store().await);
         let faults = store.faults().clone();
         faults.next(verb, Fault::LoseReply);
-        let desk = Desk::with(layer(Executor::new(store), Rules::new()), Bank::new(paid)).await;
+        let desk = Desk::with(layer(Executor::new(store), GrpcRules::new()), Bank::new(paid)).await;
         let key = format!("{verb:?}");
         assert_eq!(told(&desk.charge(keyed(&key, 100)).await.expect("paid")), (1, false));
         assert_eq!(faults.happened(verb), 1);
         // In a process that has not seen it.
-        let there = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+        let there = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
         assert_eq!(told(&there.charge(keyed(&key, 100)).await.expect("paid before")), (1, true));
     }
 }
 
 async fn a_failure_that_is_kept_stays<G: Ground>(ground: G) {
     let bank = Bank::new(|_| async { Err(Status::internal("broken")) });
-    let rules = Rules::new().command(|command| command.on_failure(OnFailure::Keep));
+    let rules = GrpcRules::new().command(|command| command.on_failure(OnFailure::Keep));
     let desk = Desk::open(&ground, rules, bank).await;
     assert_eq!(desk.charge(keyed("k", 100)).await.expect_err("broken").message(), "broken");
     let again = desk.charge(keyed("k", 100)).await;
@@ -114,7 +114,7 @@ async fn a_failure_that_is_kept_stays<G: Ground>(ground: G) {
 
 async fn a_call_whose_attempts_are_used_up_is_given_up<G: Ground>(ground: G) {
     let bank = Bank::new(|_| async { Err(Status::unavailable("broken")) });
-    let rules = Rules::new().command(|command| command.max_attempts(2));
+    let rules = GrpcRules::new().command(|command| command.max_attempts(2));
     let desk = Desk::open(&ground, rules, bank).await;
     for _ in 0..2 {
         assert_eq!(desk.charge(keyed("k", 100)).await.expect_err("broken").message(), "broken");
@@ -145,7 +145,7 @@ async fn abandon<S: Store>(store: &S, id: &str, on_crash: OnCrash) -> OperationI
 
 async fn a_call_whose_process_died_is_taken_over_under_its_operation<G: Ground>(ground: G) {
     let operation = abandon(&ground.store().await, "k", OnCrash::Rerun).await;
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let running = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(running), refusal(Code::Aborted, "IN_PROGRESS"));
     ground.advance(Duration::from_secs(31)).await;
@@ -156,7 +156,7 @@ async fn a_call_whose_process_died_is_taken_over_under_its_operation<G: Ground>(
 async fn a_call_that_may_have_happened_is_held<G: Ground>(ground: G) {
     abandon(&ground.store().await, "k", OnCrash::Hold).await;
     ground.advance(Duration::from_secs(31)).await;
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     for _ in 0..2 {
         let answer = desk.charge(keyed("k", 100)).await;
         assert_eq!(refused(answer), refusal(Code::FailedPrecondition, "UNCERTAIN"));
@@ -171,10 +171,10 @@ async fn a_stored_answer_that_cannot_be_read_is_not_made_again<G: Ground>(ground
         ("cut", Outcome::new("application/vnd.semel.grpc.v1", &b"\x01\x00"[..])),
         ("http", Outcome::new("application/vnd.semel.http.v1", &b"\x01\x00\xc8"[..])),
     ];
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     for (id, outcome) in stored {
-        let written = executor.serve(Command::new(charge_key(id)), |_| async move {
-            Finish::Complete { answer: (), outcome: Recorded::Whole(outcome) }
+        let written = executor.serve(Command::new(charge_key(id)), |context| async move {
+            context.complete((), Recorded::Whole(outcome))
         });
         let _ = written.await.expect("written");
         let answer = desk.charge(keyed(id, 100)).await;
@@ -187,7 +187,7 @@ async fn a_stored_answer_that_cannot_be_read_is_not_made_again<G: Ground>(ground
 async fn a_service_that_shuts_down_says_so<G: Ground>(ground: G) {
     let gate = Gate::new();
     let executor = ground.executor().await;
-    let desk = Desk::with(layer(executor.clone(), Rules::new()), gate.bank()).await;
+    let desk = Desk::with(layer(executor.clone(), GrpcRules::new()), gate.bank()).await;
     let stopping = async {
         gate.reached().await;
         let closing = executor.shutdown(Duration::from_secs(60));

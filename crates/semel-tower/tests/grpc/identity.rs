@@ -2,8 +2,8 @@
 
 use http::HeaderName;
 use semel_core::Store;
-use semel_tower::grpc::{GrpcLayer, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::grpc::{GrpcLayer, GrpcRules};
+use semel_tower::{PrincipalFrom, Tenant};
 use tonic::metadata::AsciiMetadataKey;
 use tonic::{Code, Request};
 
@@ -11,10 +11,10 @@ use crate::bank::{Bank, CHARGE, Charge, paid};
 use crate::desk::{Desk, keyed, refusal, refused, told, unkeyed};
 use crate::ground::Ground;
 
-fn by_metadata<S: Store>(executor: semel_core::Executor<S>, rules: Rules) -> GrpcLayer<S> {
+fn by_metadata<S: Store>(executor: semel_core::Executor<S>, rules: GrpcRules) -> GrpcLayer<S> {
     let tenant = Tenant::header(HeaderName::from_static("x-tenant"));
-    let scope = Scope::header(http::header::AUTHORIZATION);
-    GrpcLayer::new(executor, tenant, scope).unary(CHARGE, rules)
+    let principal = PrincipalFrom::header(http::header::AUTHORIZATION);
+    GrpcLayer::fenced(executor, tenant, principal).unary(CHARGE, rules)
 }
 
 fn with(mut request: Request<Charge>, pairs: &[(&'static str, &'static str)]) -> Request<Charge> {
@@ -27,7 +27,7 @@ fn with(mut request: Request<Charge>, pairs: &[(&'static str, &'static str)]) ->
 
 async fn tenants_and_callers_never_meet_under_one_key<G: Ground>(ground: G) {
     let desk =
-        Desk::with(by_metadata(ground.executor().await, Rules::new()), Bank::new(paid)).await;
+        Desk::with(by_metadata(ground.executor().await, GrpcRules::new()), Bank::new(paid)).await;
     let mut runs = 0;
     for tenant in ["acme", "Acme", "globex"] {
         for caller in ["Bearer ann", "Bearer bob"] {
@@ -45,7 +45,7 @@ async fn tenants_and_callers_never_meet_under_one_key<G: Ground>(ground: G) {
 
 async fn who_cannot_be_told_is_refused_and_nothing_runs<G: Ground>(ground: G) {
     let desk =
-        Desk::with(by_metadata(ground.executor().await, Rules::new()), Bank::new(paid)).await;
+        Desk::with(by_metadata(ground.executor().await, GrpcRules::new()), Bank::new(paid)).await;
     let (acme, ann) = (("x-tenant", "acme"), ("authorization", "Bearer ann"));
     let refusals: [(&[_], _); 5] = [
         (&[], "TENANT_UNKNOWN"),
@@ -64,18 +64,18 @@ async fn who_cannot_be_told_is_refused_and_nothing_runs<G: Ground>(ground: G) {
 }
 
 async fn a_tenant_that_cannot_be_one_is_refused<G: Ground>(ground: G) {
-    let layer = GrpcLayer::new(
+    let layer = GrpcLayer::fenced(
         ground.executor().await,
         Tenant::by(|_| Some("t".repeat(65))),
-        Scope::global(),
+        PrincipalFrom::global(),
     );
-    let desk = Desk::with(layer.unary(CHARGE, Rules::new()), Bank::new(paid)).await;
+    let desk = Desk::with(layer.unary(CHARGE, GrpcRules::new()), Bank::new(paid)).await;
     let answer = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(answer), refusal(Code::Unauthenticated, "TENANT_UNKNOWN"));
 }
 
 async fn a_replay_check_is_asked_for_repeats_only<G: Ground>(ground: G) {
-    let rules = Rules::new().replay_check(|call| {
+    let rules = GrpcRules::new().replay_check(|call| {
         let allowed = call.headers.contains_key("x-allowed");
         async move { allowed }
     });

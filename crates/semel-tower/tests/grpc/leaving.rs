@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use semel_core::Wait;
-use semel_tower::grpc::Rules;
+use semel_tower::grpc::GrpcRules;
 use tokio::sync::Semaphore;
 use tonic::Code;
 
@@ -15,8 +15,8 @@ use crate::bank::{Bank, Gate, Visit};
 use crate::desk::{Desk, is_replayed, keyed, told, wired};
 use crate::ground::Ground;
 
-fn patient() -> Rules {
-    Rules::new().wait(Wait::UpTo(Duration::from_secs(60)))
+fn patient() -> GrpcRules {
+    GrpcRules::new().wait(Wait::UpTo(Duration::from_secs(60)))
 }
 
 async fn a_deadline_that_passes_ends_the_caller_and_not_the_work<G: Ground>(ground: G) {

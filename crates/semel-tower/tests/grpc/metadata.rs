@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::HeaderName;
-use semel_tower::grpc::{Codes, Rules};
+use semel_tower::grpc::{Codes, GrpcRules};
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::{BinaryMetadataValue, MetadataMap};
 use tonic::{Code, Response, Status};
@@ -14,9 +14,9 @@ use crate::ground::{Ground, Protocol, Server};
 /// Not text, and not a message either.
 const DETAILS: &[u8] = b"\x00\xff\xfe details \x80";
 
-fn kept() -> Rules {
+fn kept() -> GrpcRules {
     let names = ["receipt-bin", "x-ours"].map(HeaderName::from_static);
-    Rules::new().codes(Codes::terminal()).kept_metadata(names)
+    GrpcRules::new().codes(Codes::terminal()).kept_metadata(names)
 }
 
 fn metadata(n: u32) -> MetadataMap {
@@ -117,7 +117,7 @@ async fn trailing_metadata_is_kept_after_a_message<G: Ground>(ground: G) {
 }
 
 async fn a_compressed_message_is_taken_and_repeated<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let mut teller = desk.teller().await;
     teller.0 = teller.0.send_compressed(CompressionEncoding::Gzip);
     for replayed in [false, true] {
@@ -131,7 +131,7 @@ async fn an_answer_is_readable_for_a_repeat_that_accepts_less<G: Ground>(ground:
         let blob = Bytes::from(vec![7; 10_000]);
         Ok(Response::new(Receipt { blob, ..visit.receipt() }))
     });
-    let desk = Desk::open(&ground, Rules::new(), bank).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
     let mut gzip = desk.teller().await;
     gzip.0 = gzip.0.accept_compressed(CompressionEncoding::Gzip);
     let first = gzip.charge(keyed("k", 100)).await.expect("paid");

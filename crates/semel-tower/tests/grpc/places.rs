@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use semel_tower::grpc::Rules;
+use semel_tower::grpc::GrpcRules;
 use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -21,13 +21,13 @@ async fn the_handler_sees_its_claim<G: Ground>(ground: G) {
         assert_eq!(claim.downstream_key("step").expect("durable").len(), 32);
         visit.paid()
     });
-    let desk = Desk::open(&ground, Rules::new(), bank).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
     let answer = desk.charge(keyed("k", 100)).await.expect("paid");
     assert_eq!(answer.get_ref().operation.len(), 26);
 }
 
 async fn around_one_service_of_a_server<G: Ground>(ground: G) {
-    let layer = layer(ground.executor().await, Rules::new());
+    let layer = layer(ground.executor().await, GrpcRules::new());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     let router = Server::builder().add_service(layer.layer(Bank::new(paid)));
@@ -42,7 +42,7 @@ async fn around_one_service_of_a_server<G: Ground>(ground: G) {
 }
 
 async fn in_an_axum_router<G: Ground>(ground: G) {
-    let layer = layer(ground.executor().await, Rules::new());
+    let layer = layer(ground.executor().await, GrpcRules::new());
     let router = Routes::new(Bank::new(paid)).into_axum_router().layer(layer);
     let server = ground::Server::speaking(Protocol::H2, router).await;
     let mut teller = Teller(tonic::client::Grpc::new(channel(server.address()).await));
@@ -53,7 +53,7 @@ async fn in_an_axum_router<G: Ground>(ground: G) {
 }
 
 async fn twice_by_mistake<G: Ground>(ground: G) {
-    let rules = Rules::new().wait(semel_core::Wait::UpTo(std::time::Duration::from_secs(60)));
+    let rules = GrpcRules::new().wait(semel_core::Wait::UpTo(std::time::Duration::from_secs(60)));
     let layer = layer(ground.executor().await, rules);
     let service = layer.layer(layer.layer(Bank::new(paid)));
     let server = ground::Server::speaking(Protocol::H2, service).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use semel_core::{OnFailure, Wait};
-use semel_tower::grpc::Rules;
+use semel_tower::grpc::GrpcRules;
 use tonic::{Code, Status};
 
 use crate::bank::{Bank, CHARGE, Gate, REFUND, paid};
@@ -12,7 +12,7 @@ use crate::desk::{Desk, is_replayed, keyed, pushback, refusal, refused, told, un
 use crate::ground::Ground;
 
 async fn a_call_runs_once_and_its_repeats_get_its_answer<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let mut teller = desk.teller().await;
     let first = teller.charge(keyed("k", 100)).await.expect("paid");
     assert_eq!(told(&first), (1, false));
@@ -26,7 +26,7 @@ async fn a_call_runs_once_and_its_repeats_get_its_answer<G: Ground>(ground: G) {
 }
 
 async fn the_mark_is_in_the_trailers_and_all_else_is_the_same_bytes<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let first = desk.send(wired("k", 100)).await;
     let mut again = desk.send(wired("k", 100)).await;
     assert_eq!((again.status, &again.body), (first.status, &first.body));
@@ -38,7 +38,7 @@ async fn the_mark_is_in_the_trailers_and_all_else_is_the_same_bytes<G: Ground>(g
 }
 
 async fn a_call_without_a_key_runs_every_time<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     for run in 1..=3 {
         let answer = desk.charge(unkeyed(100)).await.expect("paid");
         assert_eq!(told(&answer), (run, false));
@@ -47,16 +47,16 @@ async fn a_call_without_a_key_runs_every_time<G: Ground>(ground: G) {
 }
 
 async fn a_repeat_at_another_process_gets_the_first_answer<G: Ground>(ground: G) {
-    let here = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let here = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let first = here.charge(keyed("k", 100)).await.expect("paid");
-    let there = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let there = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let again = there.charge(keyed("k", 100)).await.expect("paid before");
     assert_eq!((again.get_ref(), told(&again)), (first.get_ref(), (1, true)));
     assert_eq!(there.runs.count(), 0);
 }
 
 async fn an_answer_is_forgotten_when_its_time_is_over<G: Ground>(ground: G) {
-    let rules = Rules::new().keep(Duration::from_secs(60));
+    let rules = GrpcRules::new().keep(Duration::from_secs(60));
     let desk = Desk::open(&ground, rules.clone(), Bank::new(paid)).await;
     let first = desk.charge(keyed("k", 100)).await.expect("paid");
     ground.advance(Duration::from_secs(61)).await;
@@ -69,7 +69,7 @@ async fn an_answer_is_forgotten_when_its_time_is_over<G: Ground>(ground: G) {
 
 async fn sixty_four_at_once_run_once<G: Ground>(ground: G) {
     let gate = Gate::new();
-    let rules = Rules::new().wait(Wait::UpTo(Duration::from_secs(60)));
+    let rules = GrpcRules::new().wait(Wait::UpTo(Duration::from_secs(60)));
     let desk = Desk::open(&ground, rules, gate.bank()).await;
     let calls = (0..64).map(|_| async {
         let mut teller = desk.teller().await;
@@ -89,7 +89,7 @@ async fn sixty_four_at_once_run_once<G: Ground>(ground: G) {
 
 async fn a_repeat_of_a_running_call_is_told_when_to_come_again<G: Ground>(ground: G) {
     let gate = Gate::new();
-    let rules = Rules::new().retry_after(Duration::from_millis(250));
+    let rules = GrpcRules::new().retry_after(Duration::from_millis(250));
     let desk = Desk::open(&ground, rules, gate.bank()).await;
     let mut teller = desk.teller().await;
     let first = {
@@ -110,7 +110,7 @@ async fn a_repeat_of_a_running_call_is_told_when_to_come_again<G: Ground>(ground
 }
 
 async fn a_refusal_has_trailers_only<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     desk.charge(keyed("k", 100)).await.expect("paid");
     let answer = desk.send(wired("k", 900)).await;
     assert_eq!((answer.status.as_u16(), answer.body.len()), (200, 0));
@@ -121,7 +121,7 @@ async fn a_refusal_has_trailers_only<G: Ground>(ground: G) {
 
 async fn a_repeat_that_waits_gets_the_answer_when_it_is_there<G: Ground>(ground: G) {
     let gate = Gate::new();
-    let rules = Rules::new().wait(Wait::UpTo(Duration::from_secs(60)));
+    let rules = GrpcRules::new().wait(Wait::UpTo(Duration::from_secs(60)));
     let here = Desk::open(&ground, rules.clone(), gate.bank()).await;
     let there = Desk::open(&ground, rules, gate.bank()).await;
     let waiting = async {
@@ -139,8 +139,9 @@ async fn a_repeat_that_waits_gets_the_answer_when_it_is_there<G: Ground>(ground:
 async fn a_repeat_whose_wait_is_over_is_told_how_it_wanted<G: Ground>(ground: G) {
     let gate = Gate::new();
     let short = Duration::from_millis(20);
-    let up_to = Desk::open(&ground, Rules::new().wait(Wait::UpTo(short)), gate.bank()).await;
-    let deadline = Desk::open(&ground, Rules::new().wait(Wait::Deadline(short)), gate.bank()).await;
+    let up_to = Desk::open(&ground, GrpcRules::new().wait(Wait::UpTo(short)), gate.bank()).await;
+    let deadline =
+        Desk::open(&ground, GrpcRules::new().wait(Wait::Deadline(short)), gate.bank()).await;
     let waiting = async {
         gate.reached().await;
         let answers = (up_to.charge(keyed("k", 100)).await, deadline.charge(keyed("k", 100)).await);
@@ -166,7 +167,7 @@ async fn a_waiter_whose_holder_fails_runs_it_itself<G: Ground>(ground: G) {
             }
         }
     });
-    let rules = Rules::new().wait(Wait::UpTo(Duration::from_secs(60)));
+    let rules = GrpcRules::new().wait(Wait::UpTo(Duration::from_secs(60)));
     let desk = Desk::open(&ground, rules, bank).await;
     let waiting = async {
         gate.reached().await;
@@ -187,7 +188,7 @@ async fn a_failed_call_that_is_not_due_is_told_when_it_is<G: Ground>(ground: G) 
     let bank = Bank::new(|visit| async move {
         if visit.n == 1 { Err(Status::internal("broken")) } else { visit.paid() }
     });
-    let rules = Rules::new().command(|command| {
+    let rules = GrpcRules::new().command(|command| {
         let base = Duration::from_secs(60);
         command.on_failure(OnFailure::Backoff { base, cap: base })
     });
@@ -202,7 +203,7 @@ async fn a_failed_call_that_is_not_due_is_told_when_it_is<G: Ground>(ground: G) 
 }
 
 async fn each_method_has_keys_of_its_own<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let mut teller = desk.teller().await;
     for (run, path) in [(1, CHARGE), (2, REFUND)] {
         for replayed in [false, true] {

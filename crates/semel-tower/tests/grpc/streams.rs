@@ -7,8 +7,8 @@ use prost::Message as _;
 use prost_types::{
     FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto,
 };
-use semel_tower::grpc::{GrpcLayer, InvalidDescriptorSet, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::grpc::{GrpcLayer, GrpcRules, InvalidDescriptorSet};
+use semel_tower::{PrincipalFrom, Tenant};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, Request};
@@ -50,8 +50,8 @@ fn descriptors() -> Vec<u8> {
 
 async fn described<G: Ground>(ground: &G) -> Desk {
     let executor = ground.executor().await;
-    let layer = GrpcLayer::new(executor, Tenant::fixed("acme"), Scope::global())
-        .unary(REFUND, Rules::new().required())
+    let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global())
+        .unary(REFUND, GrpcRules::new().required())
         .descriptor_set(&descriptors())
         .expect("the bank's");
     Desk::with(layer, Bank::new(paid)).await
@@ -81,8 +81,8 @@ async fn a_descriptor_set_makes_its_unary_methods_idempotent<G: Ground>(ground: 
 
 async fn a_stream_registered_as_unary_is_found_out_by_the_set<G: Ground>(ground: G) {
     let executor = ground.executor().await;
-    let layer = GrpcLayer::new(executor, Tenant::fixed("acme"), Scope::global());
-    let found = layer.unary(TALK, Rules::new()).descriptor_set(&descriptors());
+    let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
+    let found = layer.unary(TALK, GrpcRules::new()).descriptor_set(&descriptors());
     let streaming = InvalidDescriptorSet::Streaming { method: TALK.to_owned() };
     assert_eq!(found.expect_err("it streams"), streaming);
 }
@@ -138,8 +138,8 @@ async fn a_stream_both_ways_passes_message_by_message<G: Ground>(ground: G) {
 
 async fn a_method_that_nobody_named_passes_untouched<G: Ground>(ground: G) {
     let executor = ground.executor().await;
-    let layer = GrpcLayer::new(executor, Tenant::fixed("acme"), Scope::global());
-    let desk = Desk::with(layer.unary(CHARGE, Rules::new()), Bank::new(paid)).await;
+    let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
+    let desk = Desk::with(layer.unary(CHARGE, GrpcRules::new()), Bank::new(paid)).await;
     for run in 1..=2 {
         let answer = desk.teller().await.call(REFUND, keyed("k", 100)).await.expect("paid");
         assert_eq!(told(&answer), (run, false));
@@ -147,7 +147,7 @@ async fn a_method_that_nobody_named_passes_untouched<G: Ground>(ground: G) {
 }
 
 async fn a_unary_call_has_exactly_one_message<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, Rules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
     let one = framed(unkeyed(100).get_ref());
     let refusals = [
         (Vec::new(), "12"),
@@ -168,8 +168,8 @@ async fn a_unary_call_has_exactly_one_message<G: Ground>(ground: G) {
 
 async fn a_client_stream_registered_as_unary_is_refused<G: Ground>(ground: G) {
     let executor = ground.executor().await;
-    let layer = GrpcLayer::new(executor, Tenant::fixed("acme"), Scope::global());
-    let desk = Desk::with(layer.unary(LOAD, Rules::new()), Bank::new(paid)).await;
+    let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
+    let desk = Desk::with(layer.unary(LOAD, GrpcRules::new()), Bank::new(paid)).await;
     let mut grpc = desk.teller().await.0;
     grpc.ready().await.expect("connected");
     let charges =

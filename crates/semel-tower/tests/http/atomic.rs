@@ -12,15 +12,15 @@ use semel_core::executor::Unit;
 use semel_core::store::TransactionalStore;
 use semel_core::{Executor, OnFailure};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
-use semel_tower::axum::{Claim, Tx};
+use semel_tower::axum::{OperationContext, Tx};
 use semel_tower::http::{IdempotencyLayer, Preset, Rules};
-use semel_tower::{Atomic, Scope, Tenant, Transaction};
+use semel_tower::{Atomic, PrincipalFrom, Tenant, Transaction};
 
 use crate::ground::{AtomicGround, Server, on_every_database, post, request};
 use crate::stage::Runs;
 
 fn layer<S: TransactionalStore>(executor: Executor<S>) -> IdempotencyLayer<S, Atomic> {
-    IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), Scope::global())
+    IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), PrincipalFrom::global())
 }
 
 /// Serves a handler that writes its body as a row and then answers with `status`.
@@ -234,9 +234,10 @@ async fn a_request_without_a_key_is_refused<G: AtomicGround>(ground: G) {
 }
 
 async fn a_handler_knows_its_claim<G: AtomicGround>(ground: G) {
-    let telling = on_post(|Claim(claim): Claim| async move {
-        format!("{} {}", claim.attempt(), claim.downstream_key("charge").is_ok())
-    });
+    let telling =
+        on_post(|OperationContext(claim): OperationContext, _: Tx<G::Store>| async move {
+            format!("{} {}", claim.attempt(), claim.downstream_key("charge").is_ok())
+        });
     for (rules, expected) in [
         (Rules::new(), "1 false"),
         (Rules::new().command(semel_core::Command::claim_first), "1 true"),

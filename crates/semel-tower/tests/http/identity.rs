@@ -3,7 +3,7 @@
 use http::{HeaderName, Method, Request};
 use semel_core::{Command, Key, Outcome, Principal};
 use semel_tower::http::{IdempotencyLayer, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 
 use crate::ground::{Ground, Sent, Server, in_memory, keyed, on_every_store, post, request};
 use crate::stage::{Runs, created, executor, router, serve};
@@ -14,7 +14,8 @@ const USER: HeaderName = HeaderName::from_static("x-user");
 /// A service with tenants and users.
 async fn shared<G: Ground>(ground: &G, rules: Rules) -> (Server, Runs) {
     let executor = executor(ground).await;
-    let layer = IdempotencyLayer::new(executor, Tenant::header(TENANT), Scope::header(USER));
+    let layer =
+        IdempotencyLayer::fenced(executor, Tenant::header(TENANT), PrincipalFrom::header(USER));
     let runs = Runs::default();
     (Server::start(ground, router(&runs, created).layer(layer.rules(rules))).await, runs)
 }
@@ -142,10 +143,11 @@ async fn callers_share_keys_only_where_that_was_said<G: Ground>(ground: G) {
 async fn an_identity_is_what_an_outer_layer_found_out<G: Ground>(ground: G) {
     #[derive(Clone)]
     struct User(String);
-    let scope =
-        Scope::by(|parts| parts.extensions.get::<User>().map(|user| Principal::of(&user.0)));
+    let principal = PrincipalFrom::by(|parts| {
+        parts.extensions.get::<User>().map(|user| Principal::of(&user.0))
+    });
     let executor = executor(&ground).await;
-    let layer = IdempotencyLayer::new(executor, Tenant::fixed("acme"), scope);
+    let layer = IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), principal);
     // Two tokens of one user.
     let signed_in = axum::middleware::map_request(async |mut request: axum::extract::Request| {
         let token = request.headers().get("authorization").and_then(|token| token.to_str().ok());

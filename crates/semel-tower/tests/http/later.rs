@@ -9,7 +9,7 @@ use http::{HeaderName, Request};
 use semel_core::{Executor, OperationId, Store as _};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_tower::http::{IdempotencyLayer, OPERATIONS, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 
 use crate::ground::{Answer, Ground, Sent, Server, get, in_memory, on_every_store, post};
 use crate::stage::{Gate, Runs, created, executor, layer, order_key, router, serve};
@@ -89,7 +89,8 @@ async fn an_operation_is_known_to_its_own_caller_only<G: Ground>(ground: G) {
     let (tenant, user) =
         (HeaderName::from_static("x-tenant-id"), HeaderName::from_static("x-user"));
     let executor = executor(&ground).await;
-    let layer = IdempotencyLayer::new(executor, Tenant::header(tenant), Scope::header(user));
+    let layer =
+        IdempotencyLayer::fenced(executor, Tenant::header(tenant), PrincipalFrom::header(user));
     let (gate, runs) = (Gate::new(), Runs::default());
     let server = Server::start(&ground, router(&runs, gate.handler()).layer(layer)).await;
     let by = |tenant: &str, user: &str, mut request: Request<Sent>| {

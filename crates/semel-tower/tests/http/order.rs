@@ -4,7 +4,7 @@ use http::{HeaderName, Method, Request};
 use semel_core::{Executor, Principal};
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_tower::http::{IdempotencyLayer, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 
 use crate::ground::{Ground, Sent, Server, in_memory, request};
 use crate::stage::{Runs, created, router};
@@ -31,9 +31,10 @@ async fn what_is_wrong_first_is_told_first<G: Ground>(ground: G) {
         }
     };
     let who = named("x-user");
-    let scope = Scope::by(move |parts| who(parts).map(Principal::of));
-    let layer = IdempotencyLayer::new(Executor::new(store), Tenant::by(named("x-tenant")), scope)
-        .rules(Rules::new().required().max_request(8));
+    let principal = PrincipalFrom::by(move |parts| who(parts).map(Principal::of));
+    let layer =
+        IdempotencyLayer::fenced(Executor::new(store), Tenant::by(named("x-tenant")), principal)
+            .rules(Rules::new().required().max_request(8));
     let runs = Runs::default();
     let server = Server::start(&ground, router(&runs, created).layer(layer)).await;
 

@@ -15,7 +15,7 @@ use semel_redis::RedisStore;
 use semel_servers::{self as servers, Options};
 use semel_sql::postgres::PgStore;
 use semel_testkit::faulty::{Fault, Faults, FaultyStore, Verb};
-use semel_tower::axum::Claim;
+use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 
 use crate::ground::{Ground, Memory, Protocol, Server, in_memory, on_every_store, post, run};
@@ -138,7 +138,7 @@ async fn a_handler_that_needs_its_claim_does_not_run_unprotected<G: Ground>(grou
     let store = FaultyStore::new(ground.any_store().await);
     store.faults().next(Verb::Open, Fault::Refuse);
     let layer = layer(Executor::new(store)).rules(Rules::new().fail_open());
-    let handler = axum::routing::any(async |_: Claim| "done");
+    let handler = axum::routing::any(async |_: OperationContext| "done");
     let server = Server::start(&ground, Router::new().route("/orders", handler).layer(layer)).await;
     let answer = server.send(post("/orders", "k", "{}")).await;
     assert_eq!(

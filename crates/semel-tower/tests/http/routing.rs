@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::routing::any;
 use http::{HeaderValue, Method};
-use semel_tower::axum::Claim;
+use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 use tower::Layer as _;
 
@@ -120,11 +120,11 @@ async fn paths_of_any_length_are_told_apart<G: Ground>(ground: G) {
 
 async fn a_handler_is_given_its_claim<G: Ground>(ground: G) {
     let layer = layer(executor(&ground).await);
-    let told = async |Claim(claim): Claim| {
+    let told = async |OperationContext(claim): OperationContext| {
         let key = claim.key();
         format!("{} {} {} {}", key.tenant(), key.scope(), key.id(), claim.attempt())
     };
-    let perhaps = async |claim: Option<Claim>| claim.is_some().to_string();
+    let perhaps = async |claim: Option<OperationContext>| claim.is_some().to_string();
     let router =
         Router::new().route("/orders/{id}", any(told)).route("/perhaps", any(perhaps)).layer(layer);
     let server = Server::start(&ground, router).await;

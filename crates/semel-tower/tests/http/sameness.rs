@@ -8,7 +8,7 @@ use flate2::GzBuilder;
 use http::{HeaderName, Method, Request};
 use semel_core::Pointer;
 use semel_tower::http::{IdempotencyLayer, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 
 use crate::ground::{Ground, Sent, Server, body, chunked, in_memory, on_every_store};
 use crate::stage::{Runs, created, executor, router, serve};
@@ -244,7 +244,7 @@ async fn what_a_body_is_wrapped_in_makes_no_difference<G: Ground>(ground: G) {
 
 async fn a_path_below_one_template_makes_a_difference<G: Ground>(ground: G) {
     let executor = executor(&ground).await;
-    let layer = IdempotencyLayer::new(executor, Tenant::fixed("acme"), Scope::global())
+    let layer = IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global())
         .operation(|request| (request.method == Method::POST).then(|| "PAY".to_owned()));
     let runs = Runs::default();
     let server = Server::start(&ground, router(&runs, created).layer(layer)).await;

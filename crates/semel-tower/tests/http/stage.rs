@@ -19,7 +19,7 @@ use semel_core::{
     Principal, Store,
 };
 use semel_tower::http::{IdempotencyLayer, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 use tokio::sync::Semaphore;
 
 use crate::ground::{Ground, Server};
@@ -148,7 +148,7 @@ pub(crate) async fn forgetful_executor(ground: &impl Ground) -> Executor<AnyStor
 
 /// The layer of a service for one tenant whose callers share their keys.
 pub(crate) fn layer<S: Store>(executor: Executor<S>) -> IdempotencyLayer<S> {
-    IdempotencyLayer::new(executor, Tenant::fixed("acme"), Scope::global())
+    IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global())
 }
 
 /// Serves one handler at `/orders`, and everywhere else, by these rules.

@@ -6,7 +6,7 @@ use semel_core::Executor;
 use semel_core::store::memory::MemoryStore;
 use semel_ids::resource::User;
 use semel_tower::http::IdempotencyLayer;
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 
 use crate::stage::{OrderId, Shop, new_id, send};
 
@@ -84,7 +84,7 @@ async fn under_a_key_an_id_that_is_not_there_yet_can_be_asked_for_again() {
     let shop = Shop::open();
     let executor = Executor::new(MemoryStore::new());
     let tenant = Tenant::header(http::HeaderName::from_static("x-tenant"));
-    let layer = IdempotencyLayer::new(executor, tenant, Scope::global());
+    let layer = IdempotencyLayer::fenced(executor, tenant, PrincipalFrom::global());
     let app = shop.app.clone().layer(layer);
     let id: OrderId = new_id();
     let ask = async || {

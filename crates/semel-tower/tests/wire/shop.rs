@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use semel_core::{Context, Executor, Store, Wait};
 use semel_tower::http::{IdempotencyLayer, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 use tokio::sync::watch;
 
 use crate::ground::{Answer, Client, Ground, Memory, Protocol, Server, post};
@@ -106,9 +106,9 @@ impl Shop {
 
     /// With an executor. Callers are told apart by `X-User`.
     pub(crate) async fn with<S: Store>(executor: Executor<S>) -> Self {
-        let scope = Scope::header(HeaderName::from_static("x-user"));
+        let principal = PrincipalFrom::header(HeaderName::from_static("x-user"));
         let patient = Rules::new().wait(Wait::UpTo(LONG));
-        let layer = IdempotencyLayer::new(executor, Tenant::fixed("acme"), scope)
+        let layer = IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), principal)
             .route("POST /waiting", patient.clone())
             .route("POST /patient", patient.clone())
             .route("POST /small", Rules::new().max_request(16))

@@ -8,7 +8,7 @@ use semel_core::executor::LocalReplay;
 use semel_core::store::memory::MemoryStore;
 use semel_core::{Clock, Executor, Store, Sweeping};
 use semel_tower::http::IdempotencyLayer;
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 use std::time::Duration;
 
 use super::super::Trouble;
@@ -86,7 +86,8 @@ fn protected<S: Store>(shop: &Shop, remembering: Remembering, store: S) -> Resul
         .local_replay(remembering.settings())
         .sweeping(Sweeping::OFF)
         .build()?;
-    let layer = IdempotencyLayer::new(executor.clone(), Tenant::fixed("acme"), Scope::global());
+    let layer =
+        IdempotencyLayer::fenced(executor.clone(), Tenant::fixed("acme"), PrincipalFrom::global());
     let asked = move || Some(executor.store().opened());
     Ok(shop.counting(shop.routes().layer(layer), asked))
 }

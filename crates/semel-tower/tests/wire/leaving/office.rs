@@ -12,9 +12,9 @@ use axum::response::Response;
 use axum::routing::post;
 use semel_core::{Context, Executor, Store, Wait};
 use semel_testkit::effects::{Answer, Effect, EffectLedger, History, Told};
-use semel_tower::axum::{Claim, Tx};
+use semel_tower::axum::{OperationContext, Tx};
 use semel_tower::http::{IdempotencyLayer, Rules};
-use semel_tower::{Scope, Tenant};
+use semel_tower::{PrincipalFrom, Tenant};
 
 use super::desk::{Desk, Moment, Stage};
 use crate::ground::AtomicGround;
@@ -87,8 +87,10 @@ impl Office {
 
     /// Behind a layer whose effects are elsewhere.
     pub(super) fn fenced<S: Store>(office: &Arc<Self>, executor: Executor<S>) -> Router {
-        let layer = IdempotencyLayer::new(executor, Tenant::fixed("acme"), Scope::global());
-        let handler = async |State(office): State<Arc<Self>>, Claim(claim): Claim| {
+        let layer =
+            IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
+        let handler = async |State(office): State<Arc<Self>>,
+                             OperationContext(claim): OperationContext| {
             let (attempt, fence) = (claim.attempt(), claim.fence().0);
             let key = claim.key().id().to_owned();
             let ledger = &office.ledger;
@@ -111,13 +113,15 @@ impl Office {
         office: &Arc<Self>,
         executor: Executor<G::Store>,
     ) -> Router {
-        let layer = IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), Scope::global());
-        let handler =
-            async |State(office): State<Arc<Self>>, Claim(claim): Claim, tx: Tx<G::Store>| {
-                let Tx(mut unit) = tx;
-                let key = claim.key().id().to_owned();
-                office.work(&claim, async || G::insert(unit.conn(), &key).await).await
-            };
+        let layer =
+            IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), PrincipalFrom::global());
+        let handler = async |State(office): State<Arc<Self>>,
+                             OperationContext(claim): OperationContext,
+                             tx: Tx<G::Store>| {
+            let Tx(mut unit) = tx;
+            let key = claim.key().id().to_owned();
+            office.work(&claim, async || G::insert(unit.conn(), &key).await).await
+        };
         let routes = Router::new().route("/orders", post(handler));
         let layered = routes.layer(layer.rules(Self::rules().required()));
         layered

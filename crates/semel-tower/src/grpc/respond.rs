@@ -1,109 +1,100 @@
-//! An answer on its way: into the ledger, and out of it.
+//! Responses: what a handler's means for its claim, and the one that a store kept.
 
 use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Body as HttpBody;
-use semel_core::{Finish, Outcome, Receipt, Recorded};
+use semel_core::{Context, Finished, Outcome, Recorded};
 use tonic::{Code, Status};
 
-use super::codes::{Answered, FATE};
+use super::codes::{HandlerResponse, RELEASED};
 use super::frame::PREFIX;
-use super::rules::Rules;
-use crate::body::{Body, Collected, collect};
-use crate::http::REPLAYED;
+use super::rules::GrpcRules;
+use crate::body::{Body, Collected, Whole, collect};
+use crate::headers::REPLAYED;
 use crate::settle_as::SettleAs;
 use crate::stored_response::{self, Damaged, StoredResponse};
 
-/// What a handler's response means for the claim that it was made under.
+/// Settles the claim by the handler's response.
 ///
 /// Its status comes last, so it is read to its end.
 pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
+    context: &Context,
     response: Response<B>,
-    rules: &Rules,
-) -> Finish<Response<Body<B>>> {
+    rules: &GrpcRules,
+) -> Finished<Response<Body<B>>> {
     let (mut parts, body) = response.into_parts();
     match collect(body, rules.max_response.saturating_add(PREFIX)).await {
         Collected::Whole { data, mut trailers } => {
             let none = HeaderMap::new();
-            let weighed = weigh(&parts, trailers.as_deref().unwrap_or(&none), &data, rules);
+            let finished = of_whole(context, &parts, trailers.as_deref().unwrap_or(&none), &data, rules);
             // For this layer only.
-            parts.headers.remove(FATE);
+            parts.headers.remove(RELEASED);
             if let Some(trailers) = &mut trailers {
-                trailers.remove(FATE);
+                trailers.remove(RELEASED);
             }
-            let answer = Response::from_parts(parts, Body::with_trailers(data, trailers));
-            weighed.settle(answer)
+            finished.map(|()| Response::from_parts(parts, Body::with_trailers(data, trailers)))
         }
         Collected::TooLong { bytes, body } | Collected::Broken { bytes, body } => {
-            let weighed = weigh_part(&parts, bytes, rules);
-            parts.headers.remove(FATE);
-            weighed.settle(Response::from_parts(parts, body))
+            let finished = of_part(context, &parts, bytes, rules);
+            parts.headers.remove(RELEASED);
+            finished.map(|()| Response::from_parts(parts, body))
         }
     }
 }
 
-/// What becomes of a claim, before the answer that goes with it is put together.
-enum Weighed {
-    Done(Recorded),
-    Refused(Recorded),
-    Released,
-    Failed(Code),
-    Doubted(Code),
-}
-
-impl Weighed {
-    fn settle<A>(self, answer: A) -> Finish<A> {
-        match self {
-            Self::Done(outcome) => Finish::Complete { answer, outcome },
-            Self::Refused(outcome) => Finish::Refuse { answer, outcome },
-            Self::Released => Finish::Release { answer },
-            Self::Failed(code) => Finish::Fail { answer, error: said(code) },
-            Self::Doubted(code) => Finish::Doubt { answer, error: said(code) },
-        }
-    }
-}
-
-/// What operators read.
-fn said(code: Code) -> String {
+/// Returns what operators read about a response that is not stored.
+fn reason(code: Code) -> String {
     format!("the handler answered {code:?}: {}", code.description())
 }
 
-fn weigh(parts: &Parts, trailers: &HeaderMap, data: &Bytes, rules: &Rules) -> Weighed {
+fn of_whole(
+    context: &Context,
+    parts: &Parts,
+    trailers: &HeaderMap,
+    data: &Bytes,
+    rules: &GrpcRules,
+) -> Finished<()> {
     let bytes = data.len() as u64;
     let (early, late) = (code_in(&parts.headers), code_in(trailers));
     let said = parts.extensions.get::<SettleAs>().copied();
     let Some(code) = early.or(late).or_else(|| code_of(parts.status)) else {
-        let fate = if bytes == 0 { SettleAs::Fail } else { SettleAs::Keep };
-        return omitted(said.unwrap_or(fate), None, bytes);
+        let by_length = if bytes == 0 { SettleAs::Fail } else { SettleAs::Keep };
+        return omitted(context, said.unwrap_or(by_length), None, bytes);
     };
-    let answered = Answered { code, headers: &parts.headers, trailers, data };
-    match said.unwrap_or_else(|| rules.codes.fate(&answered)) {
+    let answered = HandlerResponse { code, headers: &parts.headers, trailers, data };
+    match said.unwrap_or_else(|| rules.options.codes.settle_as(&answered)) {
         // Not an answer of gRPC's, so none that could be given again.
-        SettleAs::Keep if early.or(late).is_none() => Weighed::Refused(Recorded::Omitted { bytes }),
+        SettleAs::Keep if early.or(late).is_none() => {
+            context.refuse((), Recorded::Omitted { bytes })
+        }
         SettleAs::Keep => {
             let blocks = [&parts.headers, trailers];
             let stored =
                 stored_response::encode(parts.status, blocks, data, |name| rules.keeps(name));
             let outcome = Recorded::Whole(Outcome::new(StoredResponse::GRPC, stored));
-            if code == Code::Ok { Weighed::Done(outcome) } else { Weighed::Refused(outcome) }
+            if code == Code::Ok {
+                context.complete((), outcome)
+            } else {
+                context.refuse((), outcome)
+            }
         }
         // tonic says this where a handler's answer is larger than it may send: it has been given.
         SettleAs::Release | SettleAs::Fail if early.is_none() && late == Some(Code::OutOfRange) => {
-            Weighed::Done(Recorded::Omitted { bytes })
+            context.complete((), Recorded::Omitted { bytes })
         }
-        SettleAs::Release => Weighed::Released,
-        SettleAs::Fail => Weighed::Failed(code),
-        SettleAs::Doubt => Weighed::Doubted(code),
+        SettleAs::Release => context.release(()),
+        SettleAs::Fail => context.fail((), &reason(code)),
+        SettleAs::Doubt => context.doubt((), &reason(code)),
     }
 }
 
-/// What an answer means whose end nobody has, because it broke off or is too long to keep.
-fn weigh_part(parts: &Parts, bytes: u64, rules: &Rules) -> Weighed {
+/// Decides by the beginning of a response, which broke off or is too long to store.
+fn of_part(context: &Context, parts: &Parts, bytes: u64, rules: &GrpcRules) -> Finished<()> {
     let early = code_in(&parts.headers);
     let code = early.or_else(|| code_of(parts.status));
     let said = parts.extensions.get::<SettleAs>().copied();
-    let fate = said.unwrap_or_else(|| match code {
+    let settle_as = said.unwrap_or_else(|| match code {
         // A head alone says nothing: a proxy may have sent it before the handler ran.
         None if bytes == 0 => SettleAs::Doubt,
         // What came of it is an answer's message: the handler did what it does, and must not do it
@@ -113,22 +104,23 @@ fn weigh_part(parts: &Parts, bytes: u64, rules: &Rules) -> Weighed {
         // The page of something that does not speak gRPC, of which the end says no more.
         Some(code) => {
             let none = HeaderMap::new();
-            let page = Answered { code, headers: &parts.headers, trailers: &none, data: b"" };
-            rules.codes.fate(&page)
+            let page =
+                HandlerResponse { code, headers: &parts.headers, trailers: &none, data: b"" };
+            rules.options.codes.settle_as(&page)
         }
     });
-    omitted(fate, code, bytes)
+    omitted(context, settle_as, code, bytes)
 }
 
-/// What becomes of a claim whose answer cannot be kept. Without a code it is taken for a success.
-fn omitted(fate: SettleAs, code: Option<Code>, bytes: u64) -> Weighed {
+/// Settles a claim whose response cannot be stored. Without a code it counts as a success.
+fn omitted(context: &Context, settle_as: SettleAs, code: Option<Code>, bytes: u64) -> Finished<()> {
     let outcome = Recorded::Omitted { bytes };
-    match (fate, code) {
-        (SettleAs::Keep, None | Some(Code::Ok)) => Weighed::Done(outcome),
-        (SettleAs::Keep, Some(_)) => Weighed::Refused(outcome),
-        (SettleAs::Release, _) => Weighed::Released,
-        (SettleAs::Fail, code) => Weighed::Failed(code.unwrap_or(Code::Unknown)),
-        (SettleAs::Doubt, code) => Weighed::Doubted(code.unwrap_or(Code::Unknown)),
+    match (settle_as, code) {
+        (SettleAs::Keep, None | Some(Code::Ok)) => context.complete((), outcome),
+        (SettleAs::Keep, Some(_)) => context.refuse((), outcome),
+        (SettleAs::Release, _) => context.release(()),
+        (SettleAs::Fail, code) => context.fail((), &reason(code.unwrap_or(Code::Unknown))),
+        (SettleAs::Doubt, code) => context.doubt((), &reason(code.unwrap_or(Code::Unknown))),
     }
 }
 
@@ -150,14 +142,11 @@ fn code_of(status: StatusCode) -> Option<Code> {
     }
 }
 
-/// The answer that the ledger kept.
+/// Writes the stored response.
 ///
-/// Its mark is in the trailers: initial metadata commits a client to an answer, and ends its
+/// Its mark is in the trailers: initial metadata commits a client to a response, and ends its
 /// retries.
-pub(super) fn replay<B: HttpBody<Data = Bytes>>(
-    outcome: &Outcome,
-    receipt: Receipt,
-) -> Result<Response<Body<B>>, Damaged> {
+pub(super) fn replay(outcome: &Outcome) -> Result<Response<Whole>, Damaged> {
     if outcome.content_type() != StoredResponse::GRPC {
         return Err(Damaged::Invalid("content type"));
     }
@@ -167,16 +156,15 @@ pub(super) fn replay<B: HttpBody<Data = Bytes>>(
     let body = if headers.contains_key(Status::GRPC_STATUS) {
         // It had trailers only, which are its headers.
         headers.insert(REPLAYED, mark);
-        Body::whole(body)
+        Whole::from(body)
     } else if trailers.contains_key(Status::GRPC_STATUS) {
         trailers.insert(REPLAYED, mark);
-        Body::with_trailers(body, Some(Box::new(trailers)))
+        Whole { data: body, trailers: Some(Box::new(trailers)) }
     } else {
         return Err(Damaged::Invalid("status"));
     };
     let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers;
-    response.extensions_mut().insert(receipt);
     Ok(response)
 }

@@ -1,51 +1,41 @@
-//! An answer on its way: into the ledger, and out of it.
+//! Responses: what a handler's means for its claim, and the one that a store kept.
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body::Body as HttpBody;
-use semel_core::{Finish, Outcome, Receipt, Recorded};
+use semel_core::{Context, Finished, Outcome, Recorded};
 
 use super::cors;
 use super::rules::Rules;
-use crate::body::{Body, Collected, collect};
+use crate::body::{Body, Collected, Whole, collect};
+use crate::headers::REPLAYED;
 use crate::problem::Slug;
 use crate::settle_as::SettleAs;
 use crate::stored_response::{self, Damaged, StoredResponse};
 
-/// Marks an answer that was made by an earlier request.
-pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-
-/// What a handler's response means for the claim that it was made under.
+/// Settles the claim by the handler's response.
 ///
-/// Only an answer that is kept is read: everything else passes on as it comes.
+/// Only a response that is stored is read: every other is passed on as it comes.
 pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
+    context: &Context,
     response: Response<B>,
-    fate: impl FnOnce(&http::response::Parts) -> SettleAs,
     rules: &Rules,
-) -> Finish<Response<Body<B>>> {
+    detached: bool,
+) -> Finished<Response<Body<B>>> {
     let (parts, body) = response.into_parts();
-    match fate(&parts) {
-        SettleAs::Release => {
-            let answer = Response::from_parts(parts, Body::through(body));
-            return Finish::Release { answer };
+    let finished = match rules.options.preset.settle(&parts, detached) {
+        SettleAs::Release => Some(context.release(())),
+        SettleAs::Fail => Some(context.fail((), &reason(&parts))),
+        SettleAs::Doubt => Some(context.doubt((), &reason(&parts))),
+        // Such a response has no end to wait for.
+        SettleAs::Keep if parts.status.is_informational() || is_event_stream(&parts.headers) => {
+            Some(context.complete((), Recorded::Omitted { bytes: 0 }))
         }
-        SettleAs::Fail => {
-            let error = said(&parts);
-            let answer = Response::from_parts(parts, Body::through(body));
-            return Finish::Fail { answer, error };
-        }
-        SettleAs::Doubt => {
-            let error = said(&parts);
-            let answer = Response::from_parts(parts, Body::through(body));
-            return Finish::Doubt { answer, error };
-        }
-        SettleAs::Keep => {}
-    }
-    if parts.status.is_informational() || is_event_stream(&parts.headers) {
-        // It has no end that could be waited for.
-        let answer = Response::from_parts(parts, Body::through(body));
-        return Finish::Complete { answer, outcome: Recorded::Omitted { bytes: 0 } };
+        SettleAs::Keep => None,
+    };
+    if let Some(finished) = finished {
+        return finished.map(|()| Response::from_parts(parts, Body::through(body)));
     }
     let (body, outcome) = match collect(body, rules.max_response).await {
         Collected::Whole { data, trailers } => {
@@ -55,49 +45,44 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
             let outcome = Recorded::Whole(Outcome::new(StoredResponse::HTTP, stored));
             (Body::with_trailers(data, trailers), outcome)
         }
-        // The handler did what it does before it answered. Whatever becomes of the answer's body,
-        // it must not do it again.
+        // The handler did its work before it responded. Whatever becomes of the body, the work must
+        // not be done again.
         Collected::TooLong { bytes, body } | Collected::Broken { bytes, body } => {
             (body, Recorded::Omitted { bytes })
         }
     };
-    // What a handler wrote before it refused is not wanted, even where the refusal is kept.
+    // What a handler wrote before it refused is rolled back, even where the refusal is stored.
     let refused = parts.status.is_client_error() || parts.status.is_server_error();
-    let answer = Response::from_parts(parts, body);
-    match refused {
-        true => Finish::Refuse { answer, outcome },
-        false => Finish::Complete { answer, outcome },
-    }
+    let response = Response::from_parts(parts, body);
+    if refused { context.refuse(response, outcome) } else { context.complete(response, outcome) }
 }
 
-/// What operators read of an answer that did not go well.
-fn said(answer: &http::response::Parts) -> String {
+/// Returns what operators read about a response that is not stored.
+fn reason(answer: &http::response::Parts) -> String {
     match answer.extensions.get::<Slug>() {
         Some(slug) => format!("the handler answered {}: {}", answer.status, slug.as_str()),
         None => format!("the handler answered {}", answer.status),
     }
 }
 
-/// The answer that the ledger kept, as a page of `origin` gets it.
-pub(super) fn replay<B: HttpBody<Data = Bytes>>(
+/// Writes the stored response, as a page of `origin` gets it.
+pub(super) fn replay(
     outcome: &Outcome,
-    receipt: Receipt,
     origin: Option<&HeaderValue>,
-) -> Result<Response<Body<B>>, Damaged> {
+) -> Result<Response<Whole>, Damaged> {
     if outcome.content_type() != StoredResponse::HTTP {
         return Err(Damaged::Invalid("content type"));
     }
     let StoredResponse { status, headers, body, .. } = StoredResponse::decode(outcome.body())?;
-    let mut response = Response::new(Body::whole(body));
+    let mut response = Response::new(Whole::from(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     cors::fit(response.headers_mut(), origin);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    response.extensions_mut().insert(receipt);
     Ok(response)
 }
 
-/// Whether `Connection` makes this header one of its connection, whatever it is called.
+/// Returns whether `Connection` names this header, which makes it hop-by-hop.
 fn is_nominated(name: &HeaderName, headers: &HeaderMap) -> bool {
     let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
     let mut options = lines.flat_map(|line| line.split(','));

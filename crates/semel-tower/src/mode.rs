@@ -1,32 +1,40 @@
-//! The two roads through the executor: fenced, or atomic with the handler's own database. And the
-//! way around it, where a rule allows that.
+//! How a layer runs its handlers: fenced, or atomic with the handler's own database.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
-use http::{Extensions, Request, Response};
-use http_body::Body as HttpBody;
-use metrics::counter;
+use http::Extensions;
 use semel_core::executor::Unit;
-use semel_core::store::{ErrorKind, TransactionalStore};
-use semel_core::{Command, Context, Error, Executor, Finish, Served, Store};
-use tower_service::Service;
-use tracing::Instrument as _;
+use semel_core::store::TransactionalStore;
+use semel_core::{Command, Context, Error, Executor, Finished, Served, Store};
 
-use crate::body::Body;
+/// Adds what the handler needs to the extensions of its request. Returns the transaction that the
+/// handler has to take, if it has one.
+pub(crate) type AddExtensions<'a> = &'a mut dyn FnMut(&mut Extensions) -> Option<Offered>;
 
-/// Puts what a request carries for its handler into its extensions.
-pub(crate) type Carry<'a> = &'a mut dyn FnMut(&mut Extensions);
+/// A transaction that is offered to a handler.
+pub(crate) type Offered = Arc<dyn Taken + Send + Sync>;
+
+/// Whether a handler took its transaction.
+pub trait Taken {
+    /// Returns whether the handler took its transaction.
+    fn is_taken(&self) -> bool;
+}
+
+impl<T> Taken for Mutex<Option<T>> {
+    fn is_taken(&self) -> bool {
+        self.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+}
 
 /// How a layer runs its handlers. [`Fenced`] or [`Atomic`]; nothing else implements it.
-pub trait Road<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
-    /// Whether a handler can do without its claim while the store is away.
+pub trait Mode<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
+    /// Whether a handler can run without a claim while the store is unavailable.
     #[doc(hidden)]
     const CAN_FAIL_OPEN: bool;
 
-    /// Runs `work` once. It is told what its request carries for the handler.
+    /// Runs `work` once. It gets a function that adds what the handler needs to its request.
     #[doc(hidden)]
     fn serve<A, F, Fut>(
         executor: &Executor<S>,
@@ -35,8 +43,8 @@ pub trait Road<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Served<A>, Error>> + Send
     where
         A: Send + 'static,
-        F: FnOnce(Context, Carry<'_>) -> Fut + Send + 'static,
-        Fut: Future<Output = Finish<A>> + Send + 'static;
+        F: FnOnce(Context, AddExtensions<'_>) -> Fut + Send + 'static,
+        Fut: Future<Output = Finished<A>> + Send + 'static;
 }
 
 mod sealed {
@@ -54,7 +62,7 @@ pub struct Fenced;
 #[derive(Clone, Copy, Debug)]
 pub struct Atomic;
 
-impl<S: Store> Road<S> for Fenced {
+impl<S: Store> Mode<S> for Fenced {
     const CAN_FAIL_OPEN: bool = true;
 
     fn serve<A, F, Fut>(
@@ -64,8 +72,8 @@ impl<S: Store> Road<S> for Fenced {
     ) -> impl Future<Output = Result<Served<A>, Error>> + Send
     where
         A: Send + 'static,
-        F: FnOnce(Context, Carry<'_>) -> Fut + Send + 'static,
-        Fut: Future<Output = Finish<A>> + Send + 'static,
+        F: FnOnce(Context, AddExtensions<'_>) -> Fut + Send + 'static,
+        Fut: Future<Output = Finished<A>> + Send + 'static,
     {
         // On the heap: it passes through several futures, and each would keep room for all of it.
         let work = Box::new(work);
@@ -73,12 +81,13 @@ impl<S: Store> Road<S> for Fenced {
             let carried = context.clone();
             work(context, &mut |extensions| {
                 extensions.insert(carried.clone());
+                None
             })
         })
     }
 }
 
-impl<S: TransactionalStore> Road<S> for Atomic {
+impl<S: TransactionalStore> Mode<S> for Atomic {
     const CAN_FAIL_OPEN: bool = false;
 
     async fn serve<A, F, Fut>(
@@ -88,8 +97,8 @@ impl<S: TransactionalStore> Road<S> for Atomic {
     ) -> Result<Served<A>, Error>
     where
         A: Send + 'static,
-        F: FnOnce(Context, Carry<'_>) -> Fut + Send + 'static,
-        Fut: Future<Output = Finish<A>> + Send + 'static,
+        F: FnOnce(Context, AddExtensions<'_>) -> Fut + Send + 'static,
+        Fut: Future<Output = Finished<A>> + Send + 'static,
     {
         let work = Box::new(work);
         executor
@@ -100,6 +109,7 @@ impl<S: TransactionalStore> Road<S> for Atomic {
                 let working = work(context, &mut |extensions| {
                     extensions.insert(carried.clone());
                     extensions.insert(transaction.clone());
+                    Some(transaction.0.clone())
                 });
                 async move {
                     let settlement = working.await;
@@ -134,48 +144,4 @@ impl<S: TransactionalStore> fmt::Debug for Transaction<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Transaction")
     }
-}
-
-/// In the extensions of a request that runs without its claim, because its route says so and the
-/// store is away.
-#[derive(Clone, Copy, Debug)]
-pub struct Unprotected;
-
-/// The handler without a claim, where a route asks for it: in a task of its own all the same, since
-/// its caller may leave.
-pub(crate) async fn unprotected<I, B, C>(
-    mut inner: I,
-    mut request: Request<Body<B>>,
-) -> Result<Response<Body<C>>, I::Error>
-where
-    I: Service<Request<Body<B>>, Response = Response<C>> + Send + 'static,
-    I::Future: Send + 'static,
-    I::Error: Send + 'static,
-    B: HttpBody<Data = Bytes> + Send + 'static,
-    B::Error: Send,
-    C: HttpBody<Data = Bytes> + Send + 'static,
-{
-    counter!("semel_fail_open_total").increment(1);
-    request.extensions_mut().insert(Unprotected);
-    let running = async move {
-        std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
-        inner.call(request).await
-    };
-    // Still this request's in the logs.
-    match tokio::spawn(running.in_current_span()).await {
-        Ok(answer) => answer.map(|response| response.map(Body::through)),
-        Err(ended) => match ended.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is going down, and everybody on it: there is nobody to answer.
-            Err(_) => std::future::pending().await,
-        },
-    }
-}
-
-/// Whether a failure says that nothing is known to have run, so that a route may do without the
-/// store. A record that cannot be read may be a success.
-pub(crate) fn nothing_ran(error: &Error) -> bool {
-    let away = [ErrorKind::Unavailable, ErrorKind::Ambiguous];
-    matches!(error, Error::Capacity)
-        || matches!(error, Error::Store(error) if away.contains(&error.kind()))
 }

@@ -1,4 +1,4 @@
-//! A problem as gRPC tells it: a status, in an answer that has trailers only.
+//! A problem as a gRPC response: a status, in trailers only.
 //!
 //! The code is for retry policies, the message for people, the details for programs
 //! (`google.rpc.ErrorInfo`, `google.rpc.RetryInfo`).
@@ -9,11 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, Response};
-use http_body::Body as HttpBody;
 use prost::Message as _;
 use tonic::{Code, Status};
 
-use crate::body::Body;
 use crate::problem::{Problem, Slug};
 
 /// Tells a client's retry policy when to come again (gRFC A6).
@@ -22,24 +20,21 @@ pub(super) const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-push
 const DOMAIN: &str = "semel";
 
 impl Problem {
-    /// The answer. In one with trailers only the headers are the trailers.
-    pub(super) fn refusal<B: HttpBody<Data = Bytes>>(self, code: Code) -> Response<Body<B>> {
-        self.told(code).map(|()| Body::whole(Bytes::new()))
+    /// Sets the code, where it is not that of the kind of problem.
+    pub(super) fn code(mut self, code: Code) -> Self {
+        self.code = Some(code);
+        self
     }
 
-    /// As gRPC tells it.
+    /// Returns the gRPC response: trailers only, which are its headers.
     pub fn refused(self) -> Response<Bytes> {
-        let code = code(self.slug);
-        self.told(code).map(|()| Bytes::new())
-    }
-
-    fn told(self, code: Code) -> Response<()> {
+        let code = self.code.unwrap_or_else(|| code(self.slug));
         let message = match says_it_all(self.slug) {
             true => self.detail.to_string(),
             false => format!("{}: {}", self.slug.title(), self.detail),
         };
         let details = self.details(code, &message);
-        let mut response = Response::new(());
+        let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         Status::with_details(code, message, details)
@@ -78,7 +73,7 @@ fn says_it_all(slug: Slug) -> bool {
 }
 
 /// The code of a kind of problem.
-pub(super) fn code(slug: Slug) -> Code {
+fn code(slug: Slug) -> Code {
     match slug {
         Slug::KeyMissing | Slug::KeyInvalid | Slug::PublicIdInvalid => Code::InvalidArgument,
         Slug::InProgress | Slug::BackingOff | Slug::ClaimLost => Code::Aborted,
@@ -141,8 +136,6 @@ fn any(name: &str, message: &impl prost::Message) -> prost_types::Any {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::Empty;
-
     use super::*;
 
     #[test]
@@ -157,8 +150,8 @@ mod tests {
     #[test]
     fn programs_find_the_reason_and_the_delay_in_the_details() {
         let problem = Problem::new(Slug::InProgress, "wait").retry_after(Duration::from_secs(2));
-        let response: Response<Body<Empty<Bytes>>> = problem.refusal(Code::Aborted);
-        assert!(response.body().is_end_stream());
+        let response = problem.refused();
+        assert!(response.body().is_empty());
         assert_eq!(response.headers()[PUSHBACK], "2000");
         let status = Status::from_header_map(response.headers()).expect("a status");
         assert_eq!(status.message(), "The request is still running: wait");

@@ -1,0 +1,55 @@
+//! Requests that run without their claim, where their rules allow it and the store is unavailable.
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body as HttpBody;
+use metrics::counter;
+use semel_core::Error;
+use semel_core::store::ErrorKind;
+use tower_service::Service;
+use tracing::Instrument as _;
+
+use crate::body::Body;
+
+/// Marks a request, in its extensions, that runs without a claim: its rules
+/// [fail open](crate::RouteRules::fail_open) and the store is unavailable.
+#[derive(Clone, Copy, Debug)]
+pub struct Unprotected;
+
+/// Runs the handler without a claim, in a task of its own: its caller may leave.
+pub(crate) async fn unprotected<I, B, C>(
+    mut inner: I,
+    mut request: Request<Body<B>>,
+) -> Result<Response<Body<C>>, I::Error>
+where
+    I: Service<Request<Body<B>>, Response = Response<C>> + Send + 'static,
+    I::Future: Send + 'static,
+    I::Error: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+    C: HttpBody<Data = Bytes> + Send + 'static,
+{
+    counter!("semel_fail_open_total").increment(1);
+    request.extensions_mut().insert(Unprotected);
+    let running = async move {
+        std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
+        inner.call(request).await
+    };
+    // Still this request's in the logs.
+    match tokio::spawn(running.in_current_span()).await {
+        Ok(answer) => answer.map(|response| response.map(Body::through)),
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is shutting down, and the caller's task with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+/// Returns whether nothing is known to have run, so that a request may run without the store. A
+/// record that cannot be read may be a success.
+pub(crate) fn nothing_ran(error: &Error) -> bool {
+    let away = [ErrorKind::Unavailable, ErrorKind::Ambiguous];
+    matches!(error, Error::Capacity)
+        || matches!(error, Error::Store(error) if away.contains(&error.kind()))
+}

@@ -1,0 +1,357 @@
+//! One request, top to bottom: rules, key, caller, body, fingerprint, [`Command`], executor,
+//! response.
+//!
+//! Nothing is decided here: the executor decides what runs, and what differs between HTTP and gRPC
+//! is in [`Protocol`].
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::EXPECT;
+use http::request::Parts;
+use http::{Request, Response, Version};
+use http_body::Body as HttpBody;
+use semel_core::{Command, Context, Error, Fingerprint, Finished, Key, Served, Store};
+use tower_service::Service;
+use tracing::Instrument as _;
+
+use crate::body::{Body, Collected, Whole, dismiss, leave, receive};
+use crate::caller::{identify, scope_of};
+use crate::fail_open::{nothing_ran, unprotected};
+use crate::key::key_in;
+use crate::layer::LayerConfig;
+use crate::mode::{AddExtensions, Mode, Offered};
+use crate::problem::{Problem, Slug};
+use crate::protocol::{Protocol, Route};
+use crate::respond_async::{self, Detached};
+use crate::rules::{ReplayCheck, RouteRules};
+
+const TRANSACTION_UNUSED: &str = "the handler is behind an atomic layer and did not take its \
+                                  transaction (the extractor `Tx`); nothing was committed";
+
+/// The way of one request through a layer.
+pub(crate) struct RequestFlow<P: Protocol, S: Store, M> {
+    config: Arc<LayerConfig<P, S>>,
+    mode: PhantomData<M>,
+}
+
+/// A request under a key, and what rules it.
+pub(crate) struct KeyedRequest<P: Protocol> {
+    pub(crate) key: Key,
+    pub(crate) route: Route<P>,
+}
+
+/// Why a handler's attempt has no response of its own.
+enum NoResponse<E> {
+    /// The handler's service failed.
+    Failed(E),
+    /// The handler completed without its transaction: nothing would commit with its response.
+    TransactionUnused,
+}
+
+/// What is still needed of a request once its handler has the rest.
+struct Retained<P: Protocol, I> {
+    rules: Arc<RouteRules<P>>,
+    reply_to: P::ReplyTo,
+    /// The whole request, where it may run without the store.
+    spare: Option<Box<(I, Box<Parts>, Whole)>>,
+    checked: Option<(ReplayCheck, Box<Parts>)>,
+}
+
+impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
+    pub(crate) fn new(config: Arc<LayerConfig<P, S>>) -> Self {
+        Self { config, mode: PhantomData }
+    }
+
+    pub(crate) async fn run<I, B, C>(
+        self,
+        mut inner: I,
+        parts: Box<Parts>,
+        body: B,
+    ) -> Result<Response<Body<C>>, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<C>> + Clone + Send + 'static,
+        I::Future: Send + 'static,
+        I::Error: fmt::Display + Send + 'static,
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Send,
+        C: HttpBody<Data = Bytes> + Send + 'static,
+        C::Error: Send,
+    {
+        if P::is_status_request(&parts) {
+            let close = dismiss(body, parts.version).await;
+            return Ok(match Box::pin(P::status(&self.config, &parts)).await {
+                Ok(response) => response.map(Body::from),
+                Err(problem) => self.refuse(problem.close(close), &P::reply_to(&parts)),
+            });
+        }
+        let request = match self.keyed(&parts) {
+            Ok(Some(request)) => request,
+            Ok(None) => {
+                let passing = inner.call(Request::from_parts(*parts, Body::through(body))).await;
+                return passing.map(|response| response.map(Body::through));
+            }
+            Err(problem) => {
+                // Reading would make a caller that sent `Expect: 100-continue` send its body.
+                let close = match expects_continue(&parts) && !body.is_end_stream() {
+                    true => parts.version < Version::HTTP_2,
+                    false => dismiss(body, parts.version).await,
+                };
+                return Ok(self.refuse(problem.close(close), &P::reply_to(&parts)));
+            }
+        };
+        let rules = &request.route.rules;
+        let body = match read(body, &parts, rules).await {
+            Ok(body) => body,
+            Err(problem) => return Ok(self.refuse(problem, &P::reply_to(&parts))),
+        };
+        let fingerprint = match P::fingerprint(&parts, &body.data, rules) {
+            Ok(fingerprint) => fingerprint,
+            Err(problem) => return Ok(self.refuse(problem, &P::reply_to(&parts))),
+        };
+        let key = request.key.clone();
+        let mut response = self.execute(inner, parts, body, fingerprint, request).await;
+        if let Ok(response) = &mut response {
+            // For logs outside of the layer.
+            response.extensions_mut().insert(key);
+        }
+        response
+    }
+
+    /// Returns the request's key and rules; `None` if the request passes through.
+    fn keyed(&self, parts: &Parts) -> Result<Option<KeyedRequest<P>>, Problem> {
+        let config = &self.config;
+        let Some(route) = P::route(config, parts)? else { return Ok(None) };
+        let id = match key_in(&parts.headers, &config.key_headers) {
+            Ok(Some(id)) => id,
+            Ok(None) if route.rules.required => {
+                let name =
+                    config.key_headers.first().map_or(P::KEY_HEADERS[0], |name| name.as_str());
+                let detail = format!(
+                    "send a value that is unique to this request in the {} {name}",
+                    P::HEADER
+                );
+                return Err(Problem::new(Slug::KeyMissing, detail));
+            }
+            Ok(None) => return Ok(None),
+            Err(invalid) => return Err(Problem::new(Slug::KeyInvalid, invalid.to_string())),
+        };
+        let (tenant, principal) = identify(&config.tenant, &config.principal, parts)?;
+        let key = Key::new(P::KIND, &tenant, &scope_of(&route.operation), principal, &id)
+            .map_err(|invalid| Problem::new(Slug::TenantUnknown, invalid.to_string()))?;
+        let outer = parts.extensions.get::<Context>();
+        if outer.is_some_and(|outer| *outer.key() == key) {
+            // A layer around this one has claimed the key: this request is its work.
+            return Ok(None);
+        }
+        Ok(Some(KeyedRequest { key, route }))
+    }
+
+    /// Runs the handler at most once under the request's key.
+    async fn execute<I, B, C>(
+        &self,
+        mut inner: I,
+        parts: Box<Parts>,
+        body: Whole,
+        fingerprint: Fingerprint,
+        request: KeyedRequest<P>,
+    ) -> Result<Response<Body<C>>, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<C>> + Clone + Send + 'static,
+        I::Future: Send + 'static,
+        I::Error: fmt::Display + Send + 'static,
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Send,
+        C: HttpBody<Data = Bytes> + Send + 'static,
+        C::Error: Send,
+    {
+        let rules = &request.route.rules;
+        let command = rules.apply(Command::new(request.key.clone()).fingerprint(fingerprint));
+        let wish = P::respond_async(&parts, rules);
+        let command = match &wish {
+            // The caller asks for the operation while it runs and after it failed. A claim that
+            // only shows with the commit would be unknown until then, and known by another id.
+            Some(wish) => command.claim_first().wait(wish.wait_for_rival()),
+            None => command,
+        };
+        let fails_open = rules.fail_open && M::CAN_FAIL_OPEN;
+        let retained = Retained {
+            rules: Arc::clone(rules),
+            reply_to: P::reply_to(&parts),
+            spare: fails_open.then(|| Box::new((inner.clone(), parts.clone(), body.clone()))),
+            checked: rules.replay_check.as_ref().map(|check| (check.clone(), parts.clone())),
+        };
+        let (start, started) = wish.as_ref().map(|_| respond_async::start()).unzip();
+        let kept = Arc::clone(rules);
+        // The attempt may go on in a task of its own, but it is still this request's in the logs.
+        let span = tracing::Span::current();
+        let work = move |context: Context, extend: AddExtensions<'_>| {
+            let mut request = Request::from_parts(*parts, Body::from(body));
+            P::prepare(request.headers_mut());
+            let offered = extend(request.extensions_mut());
+            let detached = start.map(|start| start.notify(context.operation_id()));
+            // Boxed, because it moves several times before it is first polled.
+            let responding = Box::pin(span.in_scope(|| inner.call(request)));
+            attempt::<P, _, _>(responding, kept, offered, detached).instrument(span)
+        };
+        let serving = M::serve(&self.config.executor, command, work);
+        let served = match wish.zip(started) {
+            None => serving.await,
+            // Boxed, because it is rare and larger than all the rest.
+            Some((wish, started)) => {
+                let executor = &self.config.executor;
+                let detaching = wish.serve(executor, &request, started, serving);
+                match Box::pin(detaching).await {
+                    Ok(accepted) => return Ok(accepted.map(Body::whole)),
+                    Err(served) => served,
+                }
+            }
+        };
+        self.respond(served, retained).await
+    }
+
+    /// Turns what the executor says into a response.
+    async fn respond<I, B, C>(
+        &self,
+        served: Result<Served<Result<Response<Body<C>>, NoResponse<I::Error>>>, Error>,
+        retained: Retained<P, I>,
+    ) -> Result<Response<Body<C>>, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<C>> + Send + 'static,
+        I::Future: Send + 'static,
+        I::Error: Send + 'static,
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Send,
+        C: HttpBody<Data = Bytes> + Send + 'static,
+    {
+        let Retained { rules, reply_to, spare, checked } = retained;
+        if let Err(Error::Store(error)) = &served {
+            let (operation, kind) = (error.operation(), error.kind().name());
+            tracing::error!(operation, kind, %error, "the store failed under a request with a key");
+        }
+        let problem = match served {
+            Ok(Served::Executed { answer: Ok(mut response), receipt }) => {
+                if let Some(receipt) = receipt {
+                    response.extensions_mut().insert(receipt);
+                }
+                return Ok(response);
+            }
+            Ok(Served::Executed { answer: Err(NoResponse::Failed(error)), .. }) => {
+                return Err(error);
+            }
+            Ok(Served::Executed { answer: Err(NoResponse::TransactionUnused), .. }) => {
+                Problem::new(Slug::Misconfigured, TRANSACTION_UNUSED)
+            }
+            Ok(Served::Replayed { outcome, receipt }) => {
+                let allowed = match checked {
+                    Some((check, parts)) => check(&parts).await,
+                    None => true,
+                };
+                match P::replay(&outcome, &reply_to) {
+                    Ok(mut response) if allowed => {
+                        response.extensions_mut().insert(receipt);
+                        return Ok(response.map(Body::from));
+                    }
+                    Ok(_) => Problem::new(Slug::ReplayRefused, "the replay check said no"),
+                    Err(damaged) => Problem::new(Slug::ResultUnavailable, damaged.to_string()),
+                }
+            }
+            Ok(Served::InProgress { operation_id, .. }) => {
+                Problem::new(Slug::InProgress, "retry with the same key for its response")
+                    .retry_after(rules.retry_after)
+                    .operation(operation_id)
+            }
+            Err(error) => match spare.filter(|_| nothing_ran(&error)) {
+                Some(spare) => {
+                    let (inner, parts, body) = *spare;
+                    return unprotected(inner, Request::from_parts(*parts, body.into())).await;
+                }
+                None => P::problem(error, &rules),
+            },
+        };
+        Ok(self.refuse(problem, &reply_to))
+    }
+
+    fn refuse<C: HttpBody<Data = Bytes>>(
+        &self,
+        problem: Problem,
+        to: &P::ReplyTo,
+    ) -> Response<Body<C>> {
+        P::refuse(problem, &self.config.settings, to).map(Body::whole)
+    }
+}
+
+/// Returns whether the caller waits for `100 Continue` before it sends its body.
+fn expects_continue(request: &Parts) -> bool {
+    request.headers.contains_key(EXPECT)
+}
+
+/// Reads the body of a request with a key, within the limits of its rules.
+async fn read<P: Protocol, B>(
+    body: B,
+    parts: &Parts,
+    rules: &RouteRules<P>,
+) -> Result<Whole, Problem>
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+{
+    let max = rules.max_request;
+    let problem = match receive(body, max.saturating_add(P::FRAMING), rules.body_timeout).await {
+        Some(Collected::Whole { data, trailers }) => return Ok(Whole { data, trailers }),
+        Some(Collected::TooLong { body, .. }) => {
+            if parts.version >= Version::HTTP_2 {
+                // A stream that is reset may take the response with it.
+                let _ = dismiss(body, parts.version).await;
+            } else if !(expects_continue(parts) && body.is_untouched()) {
+                leave(Box::pin(body), parts.version);
+            }
+            let detail = format!("a request with a key may have {max} bytes here");
+            Problem::new(Slug::BodyTooLarge, detail)
+        }
+        Some(Collected::Broken { .. }) => {
+            let detail = "the request ended before its body was complete; nothing ran";
+            Problem::new(Slug::BodyIncomplete, detail)
+        }
+        None => {
+            let detail = "the body did not arrive in time; nothing ran";
+            Problem::new(Slug::BodyTimeout, detail)
+        }
+    };
+    Err(problem.close(parts.version < Version::HTTP_2))
+}
+
+/// Waits for the handler, and settles its claim by the response.
+async fn attempt<P, E, C>(
+    context: Context,
+    responding: impl Future<Output = Result<Response<C>, E>>,
+    rules: Arc<RouteRules<P>>,
+    offered: Option<Offered>,
+    detached: Option<Detached>,
+) -> Finished<Result<Response<Body<C>>, NoResponse<E>>>
+where
+    P: Protocol,
+    E: fmt::Display,
+    C: HttpBody<Data = Bytes> + Send,
+    C::Error: Send,
+{
+    let response = match responding.await {
+        Ok(response) => response,
+        // It ended without a response; what it did until then is done.
+        Err(error) => {
+            let text = error.to_string();
+            return context.doubt(Err(NoResponse::Failed(error)), &text);
+        }
+    };
+    let detached = detached.is_some_and(|detached| detached.decide());
+    let finished = P::settle(&context, response, &rules, detached).await;
+    let unused = offered.is_some_and(|transaction| !transaction.is_taken());
+    if unused && finished.commits() {
+        tracing::error!("{TRANSACTION_UNUSED}");
+        return context.fail(Err(NoResponse::TransactionUnused), TRANSACTION_UNUSED);
+    }
+    finished.map(Ok)
+}

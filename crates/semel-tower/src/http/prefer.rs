@@ -1,0 +1,76 @@
+//! `Prefer: respond-async` (RFC 7240): 202, and the URL at which to ask for the outcome.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, LOCATION, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use semel_core::OperationId;
+
+use super::operations::OPERATIONS;
+use super::problem::seconds;
+use crate::respond_async::RespondAsync;
+
+/// How long a caller may ask to wait before it is answered.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+
+/// Returns the preference `respond-async`, if the headers have it.
+pub(super) fn respond_async(headers: &HeaderMap) -> Option<RespondAsync> {
+    let mut found = None;
+    let mut wait = None;
+    for line in headers.get_all(PREFER) {
+        for preference in line.to_str().unwrap_or_default().split(',') {
+            let (name, value) = match preference.split(';').next()?.split_once('=') {
+                Some((name, value)) => (name.trim(), value.trim().trim_matches('"')),
+                None => (preference.split(';').next()?.trim(), ""),
+            };
+            if name.eq_ignore_ascii_case("respond-async") {
+                found = Some(());
+            } else if name.eq_ignore_ascii_case("wait") && wait.is_none() {
+                wait = value.parse().ok().map(Duration::from_secs);
+            }
+        }
+    }
+    let wait = wait.unwrap_or_default().min(MAX_WAIT);
+    found.map(|()| RespondAsync { wait, accepted })
+}
+
+/// Writes the response that says where and when to ask for the outcome.
+pub(super) fn accepted(id: OperationId, retry_after: Duration) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    let headers = response.headers_mut();
+    let location = HeaderValue::try_from(format!("{OPERATIONS}{id}"));
+    headers.insert(LOCATION, location.expect("a path and an id are visible ASCII"));
+    headers.insert(RETRY_AFTER, seconds(retry_after));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(APPLIED, HeaderValue::from_static("respond-async"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefers(lines: &[&str]) -> Option<u64> {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(PREFER, line.parse().expect("a value"));
+        }
+        respond_async(&headers).map(|preference| preference.wait.as_secs())
+    }
+
+    #[test]
+    fn a_preference_is_found_wherever_it_stands() {
+        assert_eq!(prefers(&[]), None);
+        assert_eq!(prefers(&["return=minimal, wait=5"]), None);
+        assert_eq!(prefers(&["respond-async"]), Some(0));
+        assert_eq!(prefers(&["return=minimal", "Respond-Async; x=1, wait=5"]), Some(5));
+        assert_eq!(prefers(&["respond-async, wait=\"7\""]), Some(7));
+        assert_eq!(prefers(&["respond-async, wait=abc"]), Some(0));
+        assert_eq!(prefers(&["respond-async, wait=99999999"]), Some(60));
+    }
+}

@@ -1,0 +1,124 @@
+//! HTTP, as the request flow needs it.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, ORIGIN, UPGRADE};
+use http::request::Parts;
+use http::{HeaderValue, Method, Response};
+use http_body::Body as HttpBody;
+use semel_core::{Error, Fingerprint, Kind, Outcome, Store};
+
+use super::layer::{HttpSettings, target};
+use super::rules::{HttpOptions, Rules};
+use super::{fingerprint, operations, prefer, respond};
+use crate::body::{Body, Whole};
+use crate::layer::LayerConfig;
+use crate::problem::Problem;
+use crate::protocol::{Protocol, Route, sealed};
+use crate::respond_async::RespondAsync;
+use crate::stored_response::Damaged;
+
+/// Marks layers, services and rules for HTTP.
+#[derive(Clone, Copy, Debug)]
+pub struct Http;
+
+/// What is needed of a request to write its response.
+#[derive(Debug)]
+pub struct ReplyTo {
+    path: String,
+    origin: Option<HeaderValue>,
+}
+
+impl sealed::Sealed for Http {}
+
+impl Protocol for Http {
+    const KIND: Kind = Kind::Http;
+    const KEY_HEADERS: [&'static str; 2] = ["idempotency-key", "x-idempotency-key"];
+    const HEADER: &'static str = "header";
+    const FRAMING: usize = 0;
+
+    type Settings = HttpSettings;
+    type Options = HttpOptions;
+    type ReplyTo = ReplyTo;
+
+    fn reindex(settings: &mut HttpSettings, rules: &Arc<Rules>) {
+        settings.reindex(rules);
+    }
+
+    fn applies<S: Store>(config: &LayerConfig<Self, S>, request: &Parts) -> bool {
+        let keyed = || config.key_headers.iter().any(|name| request.headers.contains_key(name));
+        operations::is_status(request) || config.settings.applies(&request.method, keyed)
+    }
+
+    fn route<S: Store>(
+        config: &LayerConfig<Self, S>,
+        request: &Parts,
+    ) -> Result<Option<Route<Self>>, Problem> {
+        let operation = config.settings.operation_of(request);
+        let rules = config.settings.route_of(&operation).unwrap_or(&config.rules);
+        // A route that requires a key cannot be had without one by asking for a stream.
+        let takes_part = rules.options.methods.contains(&request.method)
+            && (rules.required || !is_foreign(request));
+        Ok(takes_part.then(|| Route { rules: Arc::clone(rules), operation }))
+    }
+
+    fn fingerprint(request: &Parts, body: &Bytes, rules: &Rules) -> Result<Fingerprint, Problem> {
+        Ok(fingerprint::of(request, body, rules))
+    }
+
+    fn reply_to(request: &Parts) -> ReplyTo {
+        let path = target(request).path().to_owned();
+        ReplyTo { path, origin: request.headers.get(ORIGIN).cloned() }
+    }
+
+    fn settle<B: HttpBody<Data = Bytes, Error: Send> + Send>(
+        context: &Context,
+        response: Response<B>,
+        rules: &Rules,
+        detached: bool,
+    ) -> impl Future<Output = Finished<Response<Body<B>>>> + Send {
+        respond::settle(context, response, rules, detached)
+    }
+
+    fn replay(outcome: &Outcome, to: &ReplyTo) -> Result<Response<Whole>, Damaged> {
+        respond::replay(outcome, to.origin.as_ref())
+    }
+
+    fn problem(error: Error, rules: &Rules) -> Problem {
+        Problem::of(error, rules.retry_after).mismatch(rules.options.mismatch)
+    }
+
+    fn refuse(problem: Problem, settings: &HttpSettings, to: &ReplyTo) -> Response<Bytes> {
+        problem.error_object(settings.error_object).written(&settings.problem_types, &to.path)
+    }
+
+    fn respond_async(request: &Parts, rules: &Rules) -> Option<RespondAsync> {
+        rules.options.respond_async.then(|| prefer::respond_async(&request.headers)).flatten()
+    }
+
+    fn is_status_request(request: &Parts) -> bool {
+        operations::is_status(request)
+    }
+
+    fn status<S: Store>(
+        config: &LayerConfig<Self, S>,
+        request: &Parts,
+    ) -> impl Future<Output = Result<Response<Whole>, Problem>> + Send {
+        operations::status(config, request)
+    }
+}
+
+/// Returns whether a request has no response that could be stored (a WebSocket, a tunnel), or has its
+/// status in trailers (gRPC, which has a layer of its own). Other upgrades are offers that a server
+/// may ignore. A request for an event stream is claimed like any other: its response is not stored,
+/// but its effect happens once.
+fn is_foreign(request: &Parts) -> bool {
+    let said = |name| request.headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
+    // Lines of one name are one list.
+    let only = request.headers.get_all(UPGRADE).iter().count() == 1;
+    request.method == Method::CONNECT
+        || only && said(UPGRADE).trim_ascii().eq_ignore_ascii_case(b"websocket")
+        || said(CONTENT_TYPE).starts_with(b"application/grpc")
+}

@@ -1,0 +1,82 @@
+//! Records that lead from an operation's id to its key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::{
+    Command, Error, Executor, Key, Kind, OnCrash, OnFailure, OperationId, Outcome,
+    Principal, Recorded, Store, Wait,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::caller::scope_of;
+use crate::flow::KeyedRequest;
+use crate::protocol::Protocol;
+
+/// The scope of pointers: no operation of a service has this name.
+const SCOPE: &str = "semel:operations";
+const CONTENT_TYPE: &str = "application/vnd.semel.pointer.v1";
+/// How much longer a pointer is kept than its outcome: operations take time.
+const MARGIN: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long to wait for another caller that writes the same pointer.
+const RIVAL: Duration = Duration::from_secs(5);
+
+/// What a pointer stores.
+#[derive(Serialize, Deserialize)]
+struct Pointer {
+    operation: String,
+    id: String,
+}
+
+/// The operation and the key that a pointer leads to.
+pub(crate) struct Target {
+    pub(crate) operation: String,
+    pub(crate) key: Key,
+}
+
+/// Writes the pointer from `id` to the key of `request`.
+pub(crate) async fn write<P: Protocol, S: Store>(
+    executor: &Executor<S>,
+    request: &KeyedRequest<P>,
+    id: OperationId,
+) -> Result<(), Error> {
+    let KeyedRequest { key, route } = request;
+    let Some(pointer) = pointer_key(P::KIND, key.tenant(), *key.asked_by(), id) else {
+        return Err(Error::Closed);
+    };
+    let keep = route.rules.keep.unwrap_or(executor.policy().keep).saturating_add(MARGIN);
+    let leads_to = Pointer { operation: route.operation.clone(), id: key.id().to_owned() };
+    let body = serde_json::to_vec(&leads_to).expect("a struct of texts has a JSON form");
+    let outcome = Outcome::new(CONTENT_TYPE, body);
+    // Another caller may be writing the same pointer: it must exist before anyone is sent to it.
+    let command = Command::new(pointer)
+        .keep(keep)
+        .wait(Wait::Deadline(RIVAL))
+        .on_crash(OnCrash::Rerun)
+        .on_failure(OnFailure::Retry);
+    let written = executor.serve(command, |context| async move {
+        context.complete((), Recorded::Whole(outcome))
+    });
+    written.await.map(|_| ())
+}
+
+/// Reads the pointer of `id`; `None` if this caller has no such operation.
+pub(crate) async fn read<S: Store>(
+    executor: &Executor<S>,
+    kind: Kind,
+    (tenant, principal): (Arc<str>, Principal),
+    id: OperationId,
+) -> Result<Option<Target>, Error> {
+    let Some(pointer) = pointer_key(kind, &tenant, principal, id) else { return Ok(None) };
+    let Some(found) = executor.peek(&pointer).await? else { return Ok(None) };
+    let Some(Recorded::Whole(outcome)) = found.record.outcome else { return Ok(None) };
+    let Ok(Pointer { operation, id }) = serde_json::from_slice(outcome.body()) else {
+        return Ok(None);
+    };
+    let key = Key::new(kind, &tenant, &scope_of(&operation), principal, &id).ok();
+    Ok(key.map(|key| Target { operation, key }))
+}
+
+fn pointer_key(kind: Kind, tenant: &str, principal: Principal, id: OperationId) -> Option<Key> {
+    Key::new(kind, tenant, SCOPE, principal, &id.to_string()).ok()
+}
