@@ -195,7 +195,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
             let detached = start.map(|start| start.notify(context.operation_id()));
             // Boxed, because it moves several times before it is first polled.
             let responding = Box::pin(span.in_scope(|| inner.call(request)));
-            attempt::<P, _, _>(responding, kept, offered, detached).instrument(span)
+            attempt::<P, _, _>(context, responding, kept, offered, detached).instrument(span)
         };
         let serving = M::serve(&self.config.executor, command, work);
         let served = match wish.zip(started) {

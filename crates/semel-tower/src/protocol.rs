@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Response};
 use http_body::Body as HttpBody;
-use semel_core::{Error, Fingerprint, Kind, Outcome, Recorded, Store};
+use semel_core::{Context, Error, Fingerprint, Finished, Kind, Outcome, Store};
 
 use crate::body::{Body, Whole};
 use crate::layer::LayerConfig;

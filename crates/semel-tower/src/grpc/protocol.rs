@@ -8,7 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Response};
 use http_body::Body as HttpBody;
-use semel_core::{Error, Fingerprint, Kind, Outcome, Store};
+use semel_core::{Context, Error, Fingerprint, Finished, Kind, Outcome, Store};
 use tonic::Code;
 
 use super::frame::{self, Misframed, PREFIX};

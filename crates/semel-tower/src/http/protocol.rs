@@ -8,7 +8,7 @@ use http::header::{CONTENT_TYPE, ORIGIN, UPGRADE};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response};
 use http_body::Body as HttpBody;
-use semel_core::{Error, Fingerprint, Kind, Outcome, Store};
+use semel_core::{Context, Error, Fingerprint, Finished, Kind, Outcome, Store};
 
 use super::layer::{HttpSettings, target};
 use super::rules::{HttpOptions, Rules};
