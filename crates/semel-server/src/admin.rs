@@ -36,8 +36,8 @@ const ASKED: Duration = Duration::from_secs(2);
 const RARE: [&str; 7] = [
     "semel_lease_lost_total",
     "semel_renew_failures_total",
-    "semel_unrecorded_total",
-    "semel_fail_open_total",
+    "semel_unrecorded_outcomes_total",
+    "semel_fail_open_requests_total",
     "semel_sweep_deleted_total",
     "semel_sweep_refused_total",
     "semel_idresolve_mismatch_total",

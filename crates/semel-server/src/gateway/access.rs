@@ -124,7 +124,8 @@ impl Drop for AccessLine {
         let route = told.route.as_ref().map(|route| route.pattern.as_str());
         let label = route.unwrap_or(NO_ROUTE).to_owned();
         count(method, &label, told.status.as_str());
-        histogram!("semel_gateway_seconds", "route" => label).record(took.as_secs_f64());
+        histogram!("semel_gateway_request_duration_seconds", "route" => label)
+            .record(took.as_secs_f64());
         let path = route.unwrap_or(self.uri.path());
         let operation = told.receipt.map(|receipt| tracing::field::display(receipt.operation_id));
         tracing::info!(

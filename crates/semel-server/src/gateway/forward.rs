@@ -313,7 +313,7 @@ fn ends_with<B>(request: &Request<B>, claimed: bool) -> Option<CancellationToken
 
 /// Counts what became of a request for the upstream.
 pub(super) fn count(result: &'static str) {
-    counter!("semel_gateway_upstream_total", "result" => result).increment(1);
+    counter!("semel_gateway_upstream_requests_total", "result" => result).increment(1);
 }
 
 /// An upstream's answer as its caller gets it.

@@ -192,7 +192,7 @@ impl Rules {
     }
 
     /// Runs calls unprotected while the store cannot be reached or is full, and counts them in
-    /// `semel_fail_open_total`. Default: they are refused and nothing runs. An Atomic layer has no
+    /// `semel_fail_open_requests_total`. Default: they are refused and nothing runs. An Atomic layer has no
     /// transaction then, and refuses them anyhow.
     pub fn fail_open(mut self) -> Self {
         self.fail_open = true;

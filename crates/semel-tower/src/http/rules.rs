@@ -210,7 +210,7 @@ impl Rules {
     }
 
     /// Runs requests unprotected while the store cannot be reached or is full, and counts them in
-    /// `semel_fail_open_total`. Default: they are refused with 503 and nothing runs.
+    /// `semel_fail_open_requests_total`. Default: they are refused with 503 and nothing runs.
     pub fn fail_open(mut self) -> Self {
         self.fail_open = true;
         self
