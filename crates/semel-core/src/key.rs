@@ -3,15 +3,15 @@
 //! [`Key::new`] is the only door, so a `Key` in hand is always valid and nobody checks again. All
 //! five parts are identity; stores index only the [`Digest`], which no collation can merge.
 
-mod mixing;
-
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-pub(crate) use mixing::Mixing;
+/// Hash state of maps whose keys are digests. Every map has a seed of its own, so that keys chosen to
+/// collide in one map do not collide in another.
+pub(crate) use foldhash::fast::RandomState as Mixing;
 
 /// Longest tenant, in bytes.
 pub const MAX_TENANT: usize = 64;

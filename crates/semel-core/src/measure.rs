@@ -15,11 +15,11 @@ pub(crate) fn executed(kind: Kind, outcome: &'static str) {
 }
 
 pub(crate) fn begin_took(span: Duration) {
-    histogram!("semel_begin_seconds").record(span.as_secs_f64());
+    histogram!("semel_claim_duration_seconds").record(span.as_secs_f64());
 }
 
 pub(crate) fn waited(span: Duration) {
-    histogram!("semel_wait_seconds").record(span.as_secs_f64());
+    histogram!("semel_wait_duration_seconds").record(span.as_secs_f64());
 }
 
 pub(crate) fn lease_lost() {
@@ -31,7 +31,7 @@ pub(crate) fn renew_failed() {
 }
 
 pub(crate) fn unrecorded() {
-    counter!("semel_unrecorded_total").increment(1);
+    counter!("semel_unrecorded_outcomes_total").increment(1);
 }
 
 pub(crate) fn store_failed(error: &store::Error) {
@@ -45,7 +45,7 @@ pub(crate) fn records(state: State, count: u64) {
 }
 
 pub(crate) fn oldest_running(age: Option<Duration>) {
-    gauge!("semel_oldest_running_seconds").set(age.unwrap_or_default().as_secs_f64());
+    gauge!("semel_oldest_running_age_seconds").set(age.unwrap_or_default().as_secs_f64());
 }
 
 pub(crate) fn swept(removed: u32) {
@@ -61,7 +61,7 @@ pub(crate) fn outbox(backlog: &Backlog) {
     let Backlog { waiting, dead, oldest } = backlog;
     gauge!("semel_outbox_pending").set(*waiting as f64);
     gauge!("semel_outbox_dead").set(*dead as f64);
-    gauge!("semel_outbox_oldest_seconds").set(oldest.unwrap_or_default().as_secs_f64());
+    gauge!("semel_outbox_oldest_age_seconds").set(oldest.unwrap_or_default().as_secs_f64());
 }
 
 pub(crate) fn outbox_published(result: &'static str) {
@@ -69,7 +69,7 @@ pub(crate) fn outbox_published(result: &'static str) {
 }
 
 pub(crate) fn outbox_waited(span: Duration) {
-    histogram!("semel_outbox_wait_seconds").record(span.as_secs_f64());
+    histogram!("semel_outbox_publish_delay_seconds").record(span.as_secs_f64());
 }
 
 /// What a group has not handled.
@@ -83,5 +83,6 @@ pub(crate) fn inbox_waiting(group: &str, waiting: &Waiting) {
 
 /// `group` is the consumer: the group, or `group/handler`.
 pub(crate) fn inbox(group: &str, result: &'static str) {
-    counter!("semel_inbox_total", "group" => group.to_owned(), "result" => result).increment(1);
+    counter!("semel_inbox_deliveries_total", "group" => group.to_owned(), "result" => result)
+        .increment(1);
 }

@@ -173,7 +173,11 @@ async fn what_became_of_each_row_is_counted() {
     let number = |result: &str| counted().get(result).copied();
     assert_eq!((number("published"), number("failed")), (Some(2.0), Some(1.0)));
     assert_eq!((number("dead"), number("untried")), (Some(1.0), Some(1.0)));
-    assert_eq!(book.get("semel_outbox_wait_seconds"), Some(5.0), "how old each was when claimed");
+    assert_eq!(
+        book.get("semel_outbox_publish_delay_seconds"),
+        Some(5.0),
+        "how old each was when claimed"
+    );
     // A relay that takes longer than its lease finds its row in other hands.
     let (outbox, clock) = self::outbox();
     append(&outbox, &["slow"]).await;
@@ -210,12 +214,12 @@ async fn an_outage_shows_in_the_gauges_of_the_backlog_and_its_end_too() {
     let relaying = relay.start();
     book.shows("semel_outbox_dead", 1.0).await;
     assert_eq!(book.get("semel_outbox_pending"), Some(3.0));
-    assert_eq!(book.get("semel_outbox_oldest_seconds"), Some(90.0));
+    assert_eq!(book.get("semel_outbox_oldest_age_seconds"), Some(90.0));
     clock.advance(Duration::from_secs(10));
-    book.shows("semel_outbox_oldest_seconds", 100.0).await;
+    book.shows("semel_outbox_oldest_age_seconds", 100.0).await;
     *broker.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
     book.shows("semel_outbox_pending", 0.0).await;
-    assert_eq!(book.get("semel_outbox_oldest_seconds"), Some(0.0));
+    assert_eq!(book.get("semel_outbox_oldest_age_seconds"), Some(0.0));
     assert_eq!(book.get("semel_outbox_dead"), Some(1.0), "until somebody deals with it");
     let verb = semel_core::outbox::Verb::Discard { reason: "a test".to_owned() };
     let applied = outbox.apply(&Selection::default(), &verb, None, 10).await;
@@ -245,7 +249,7 @@ fn by_type(inbox: &Inbox<Store>) -> Group<Store> {
 }
 
 fn of_group(book: &Book, group: &str) -> BTreeMap<String, f64> {
-    results(book, &format!("semel_inbox_total{{group={group:?},result="))
+    results(book, &format!("semel_inbox_deliveries_total{{group={group:?},result="))
 }
 
 fn counts(numbers: &[(&str, f64)]) -> BTreeMap<String, f64> {
@@ -427,11 +431,11 @@ async fn what_is_held_and_what_waits_shows_in_the_ledgers_gauges() {
         (Some(1.0), Some(1.0), Some(1.0))
     );
     assert_eq!((number("uncertain"), number("discarded")), (Some(0.0), Some(0.0)));
-    assert!(book.get("semel_oldest_running_seconds").is_some_and(|age| age > 0.0));
+    assert!(book.get("semel_oldest_running_age_seconds").is_some_and(|age| age > 0.0));
     drop(held);
     executor.sample_held();
     assert_eq!(number("running"), Some(0.0));
-    assert_eq!(book.get("semel_oldest_running_seconds"), Some(0.0));
+    assert_eq!(book.get("semel_oldest_running_age_seconds"), Some(0.0));
 }
 
 #[tokio::test]

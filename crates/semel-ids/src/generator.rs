@@ -145,7 +145,7 @@ impl Generator {
         if now >= last {
             return Ok(now);
         }
-        metrics::counter!("semel_ids_rollback_total").increment(1);
+        metrics::counter!("semel_ids_clock_rollbacks_total").increment(1);
         match self.on_rollback {
             OnRollback::UseLast => Ok(last),
             OnRollback::Wait(_) | OnRollback::Fail => Err(Duration::from_millis(last - now)),

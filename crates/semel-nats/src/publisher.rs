@@ -26,7 +26,7 @@ use crate::wire;
 /// Publishes to a JetStream stream. Cheap to clone.
 ///
 /// `Ok` means that the server has confirmed the event for the stream, or has recognised it as one
-/// that is there (counted in `semel_nats_duplicate_total`). One that it recognises although a purge took
+/// that is there (counted in `semel_nats_duplicates_total`). One that it recognises although a purge took
 /// it away is sent anew.
 ///
 /// What is [`Refused`](PublishError::Refused), and so buried: an event larger than the server or the
@@ -211,7 +211,7 @@ fn read(answer: &Message, subject: &str) -> Result<Option<u64>, PublishError> {
     match serde_json::from_slice::<Response<PublishAck>>(&answer.payload) {
         Ok(Response::Ok(PublishAck { duplicate, sequence, .. })) => {
             if duplicate {
-                metrics::counter!("semel_nats_duplicate_total").increment(1);
+                metrics::counter!("semel_nats_duplicates_total").increment(1);
             }
             Ok(duplicate.then_some(sequence))
         }

@@ -17,9 +17,9 @@ use semel_core::store::Inspect;
 use semel_core::{Executor, Key};
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::Failure;
-use crate::place::StoreKind;
+use crate::exit::ExitError;
 use crate::serve::Listener;
+use crate::store::StoreKind;
 
 /// Upper bounds of the histograms, in seconds: from a call inside the process to a slow upstream.
 const BUCKETS: [f64; 14] =
@@ -36,8 +36,8 @@ const ASKED: Duration = Duration::from_secs(2);
 const RARE: [&str; 7] = [
     "semel_lease_lost_total",
     "semel_renew_failures_total",
-    "semel_unrecorded_total",
-    "semel_fail_open_total",
+    "semel_unrecorded_outcomes_total",
+    "semel_fail_open_requests_total",
     "semel_sweep_deleted_total",
     "semel_sweep_refused_total",
     "semel_idresolve_mismatch_total",
@@ -57,7 +57,7 @@ pub(crate) struct Admin {
 impl Admin {
     /// Listens on `address`, the value of `--admin-listen`, and starts counting in this process;
     /// `None` if it is `off`. Called once, before anything is counted.
-    pub(crate) async fn bind(address: &str) -> Result<Option<Self>, Failure> {
+    pub(crate) async fn bind(address: &str) -> Result<Option<Self>, ExitError> {
         if address == "off" {
             return Ok(None);
         }
@@ -128,11 +128,11 @@ impl<S: Inspect> Readiness<S> {
 }
 
 /// Starts counting in this process.
-fn count() -> Result<PrometheusHandle, Failure> {
+fn count() -> Result<PrometheusHandle, ExitError> {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
-        .map_err(Failure::failed)?;
-    let handle = builder.install_recorder().map_err(Failure::failed)?;
+        .map_err(ExitError::failed)?;
+    let handle = builder.install_recorder().map_err(ExitError::failed)?;
     help::describe();
     for name in RARE {
         metrics::counter!(name).absolute(0);

@@ -14,8 +14,8 @@ use semel_nats::async_nats::jetstream::{self, ErrorCode, context::GetStreamError
 use semel_nats::{Topology, TopologyError};
 use semel_redis::stream::Streams;
 
-use crate::failure::{Failure, chain};
-use crate::place::{StoreUrl, redacted};
+use crate::exit::{ExitError, chain};
+use crate::store::{StoreUrl, redacted};
 
 /// The address of a broker. Shows itself without its password.
 #[derive(Clone, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl fmt::Debug for BrokerUrl {
 /// A broker, and what our things are called there: the stream and its subjects on NATS, the exchange
 /// and what its queues begin with on RabbitMQ, what the keys begin with on Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broker {
+pub struct BrokerHandle {
     url: BrokerUrl,
     name: String,
 }
@@ -126,7 +126,7 @@ const MAX_NAME: usize = 40;
 /// event that is sent again is there to be recognised by the inbox.
 const WINDOW: Duration = Duration::from_millis(100);
 
-impl Broker {
+impl BrokerHandle {
     /// The broker at `url`, where our things are called `name`: 1 to 40 of `A-Za-z0-9_-`, which every
     /// broker takes.
     ///
@@ -152,7 +152,7 @@ impl Broker {
     ///
     /// # Errors
     /// It cannot be reached.
-    pub async fn check(&self) -> Result<Vec<Finding>, Failure> {
+    pub async fn check(&self) -> Result<Vec<Finding>, ExitError> {
         match self.url.kind {
             BrokerKind::Bus => Ok(Vec::new()),
             BrokerKind::Nats => {
@@ -177,7 +177,7 @@ impl Broker {
     ///
     /// # Errors
     /// It cannot be reached, or what is there is not what is needed.
-    pub(crate) async fn link(&self) -> Result<Link, Failure> {
+    pub(crate) async fn link(&self) -> Result<Link, ExitError> {
         match self.url.kind {
             BrokerKind::Bus => Ok(Link::Bus),
             BrokerKind::Nats => {
@@ -188,7 +188,7 @@ impl Broker {
                         Ok(Link::Nats(client, topology))
                     }
                     Err(error @ TopologyError::Unavailable(_)) => Err(self.away(error)),
-                    Err(error) => Err(Failure::failed(format_args!("{}: {error}", self.url))),
+                    Err(error) => Err(ExitError::failed(format_args!("{}: {error}", self.url))),
                 }
             }
             BrokerKind::Amqp => {
@@ -215,17 +215,17 @@ impl Broker {
         }
     }
 
-    async fn nats(&self) -> Result<Client, Failure> {
+    async fn nats(&self) -> Result<Client, ExitError> {
         semel_nats::connect(&self.url.text).await.map_err(|error| self.away(error))
     }
 
-    async fn streams(&self) -> Result<Streams, Failure> {
+    async fn streams(&self) -> Result<Streams, ExitError> {
         let connected = Streams::builder().prefix(&self.name).connect(&self.url.text).await;
         connected
-            .map_err(|error| Failure::from(error).during(format_args!("the broker {}", self.url)))
+            .map_err(|error| ExitError::from(error).during(format_args!("the broker {}", self.url)))
     }
 
-    async fn check_stream(&self, client: &Client) -> Result<Vec<Finding>, Failure> {
+    async fn check_stream(&self, client: &Client) -> Result<Vec<Finding>, ExitError> {
         let found = jetstream::new(client.clone()).get_stream(&self.name).await;
         let unavailable = |why: String| Finding {
             severity: Severity::Error,
@@ -269,7 +269,7 @@ impl Broker {
     ///
     /// # Errors
     /// It did not answer, or was never asked.
-    fn amqp_finding(&self, error: SetupError) -> Result<Finding, Failure> {
+    fn amqp_finding(&self, error: SetupError) -> Result<Finding, ExitError> {
         let (code, fix) = match &error {
             SetupError::Differs { .. } => (
                 "amqp-exchange",
@@ -287,20 +287,20 @@ impl Broker {
     }
 
     /// Why RabbitMQ cannot be used: only one that does not answer is out of reach.
-    pub(crate) fn unset(&self, error: SetupError) -> Failure {
+    pub(crate) fn unset(&self, error: SetupError) -> ExitError {
         match error {
             SetupError::Unavailable { .. } => self.away(error),
-            SetupError::Setting { .. } => Failure::usage(format_args!("{}: {error}", self.url)),
+            SetupError::Setting { .. } => ExitError::usage(format_args!("{}: {error}", self.url)),
             SetupError::Differs { .. } | SetupError::Denied { .. } => {
-                Failure::failed(format_args!("{}: {error}", self.url))
+                ExitError::failed(format_args!("{}: {error}", self.url))
             }
         }
     }
 
     /// It cannot be reached, said with its address.
-    pub(crate) fn away(&self, error: impl std::error::Error + 'static) -> Failure {
+    pub(crate) fn away(&self, error: impl std::error::Error + 'static) -> ExitError {
         let url = &self.url;
-        Failure::unreachable(format_args!("cannot reach the broker {url}: {}", chain(&error)))
+        ExitError::unreachable(format_args!("cannot reach the broker {url}: {}", chain(&error)))
     }
 }
 
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_name_is_one_that_every_broker_takes() {
-        let named = |name: &str| Broker::new("bus".parse().unwrap(), name);
+        let named = |name: &str| BrokerHandle::new("bus".parse().unwrap(), name);
         assert!(named("semel-demo_2").is_ok() && named(&"a".repeat(40)).is_ok());
         for wrong in ["", "a b", "a.b", "a*", "{a}", "ä", &"a".repeat(41)] {
             assert!(named(wrong).is_err(), "{wrong}");

@@ -10,11 +10,11 @@ use clap::error::{ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use crate::command::{completions, doctor, ids, inbox, map, migrate, outbox, records, sweep};
-use crate::failure::{Code, Failure};
+use crate::exit::{Code, ExitError};
 use crate::logs::{self, Format};
-use crate::place::redacted;
-use crate::settings::Settings;
+use crate::settings::ServerSettings;
 use crate::signals::until_interrupted;
+use crate::store::redacted;
 use crate::{demo, gateway};
 
 /// Runs what is asked for once, through retries, duplicates and crashes.
@@ -41,8 +41,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Gateway(Box<gateway::Arguments>),
-    Demo(demo::Arguments),
+    Gateway(Box<gateway::GatewayArguments>),
+    Demo(demo::DemoArguments),
     Migrate(migrate::Arguments),
     Doctor(doctor::Arguments),
     Records(records::Arguments),
@@ -75,7 +75,7 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> i32 {
     if asked || bare {
         let _ = error.print();
     } else {
-        let failure = Failure::usage(said(error, &wanted(arguments)));
+        let failure = ExitError::usage(said(error, &wanted(arguments)));
         let _ = writeln!(std::io::stderr(), "semel: {failure}");
     }
     if asked { 0 } else { Code::Usage as i32 }
@@ -118,8 +118,8 @@ pub(crate) fn described() -> clap::Command {
 }
 
 impl Cli {
-    pub(crate) async fn run(self) -> Result<(), Failure> {
-        let settings = || Settings::read(self.config.as_deref());
+    pub(crate) async fn run(self) -> Result<(), ExitError> {
+        let settings = || ServerSettings::read(self.config.as_deref());
         match self.command {
             Command::Gateway(arguments) => {
                 let _logs = logs::start(self.log)?;
@@ -173,7 +173,7 @@ mod tests {
         ] {
             let arguments: Vec<OsString> = words.iter().map(OsString::from).collect();
             let error = Cli::try_parse_from(&arguments).unwrap_err();
-            let shown = Failure::usage(said(&error, &wanted(&arguments))).to_string();
+            let shown = ExitError::usage(said(&error, &wanted(&arguments))).to_string();
             assert!(shown.contains(named), "{shown}");
             assert!(!shown.contains("pw") && !shown.contains("Usage"), "{shown}");
         }

@@ -23,13 +23,13 @@ use std::time::Duration;
 use clap::Args;
 use semel_core::EventId;
 
-use crate::failure::Failure;
-use crate::place::{Opening, Place, StoreKind, StoreUrl};
-use crate::settings::Settings;
+use crate::exit::ExitError;
+use crate::settings::ServerSettings;
+use crate::store::{OpenMode, StoreHandle, StoreKind, StoreUrl};
 
 /// Where a command looks, and how it answers.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct At {
+pub(crate) struct StoreArgs {
     /// The store: sqlite:PATH, postgres://…, mysql://…, redis://…
     /// [default: ledger.store of the settings, else sqlite:semel.db]
     #[arg(long, global = true, value_name = "URL", help_heading = "Where and how")]
@@ -39,40 +39,42 @@ pub(crate) struct At {
     pub(crate) json: bool,
 }
 
-impl At {
+impl StoreArgs {
     /// The store that is meant.
-    pub(crate) fn url(&self, settings: &Settings) -> StoreUrl {
+    pub(crate) fn url(&self, settings: &ServerSettings) -> StoreUrl {
         let named = self.store.clone().or_else(|| settings.ledger.store.clone());
         named.unwrap_or_else(StoreUrl::usual)
     }
 
     /// Whether somebody has said which store is meant.
-    pub(crate) fn named(&self, settings: &Settings) -> bool {
+    pub(crate) fn named(&self, settings: &ServerSettings) -> bool {
         self.store.is_some() || settings.ledger.store.is_some()
     }
 
     /// The store that is meant, as it is: nothing is made.
-    pub(crate) async fn open(&self, settings: &Settings) -> Result<Place, Failure> {
+    pub(crate) async fn open(&self, settings: &ServerSettings) -> Result<StoreHandle, ExitError> {
         let url = self.url(settings);
         if url.kind() == StoreKind::Memory {
-            return Err(Failure::usage(
+            return Err(ExitError::usage(
                 "memory: lives inside one process, and this is another; name a store that lasts \
                  with --store",
             ));
         }
-        Place::open(&url, Opening::Look, &settings.ledger.prefix).await
+        StoreHandle::open(&url, OpenMode::Look, &settings.ledger.prefix).await
     }
 }
 
 /// Whether what cannot be undone is to be done to everything there is: nobody means that by leaving
 /// the filters out.
-pub(crate) fn unfiltered(verb: &str, flags: &str) -> Failure {
-    Failure::usage(format_args!("--all alone would {verb} everything there is; say which: {flags}"))
+pub(crate) fn unfiltered(verb: &str, flags: &str) -> ExitError {
+    ExitError::usage(format_args!(
+        "--all alone would {verb} everything there is; say which: {flags}"
+    ))
 }
 
 /// A store that keeps no events and no ids.
-pub(crate) fn no_database(what: &str) -> Failure {
-    Failure::usage(format_args!(
+pub(crate) fn no_database(what: &str) -> ExitError {
+    ExitError::usage(format_args!(
         "this store has no {what}; it is in a database: sqlite:PATH, postgres://… or mysql://…"
     ))
 }
@@ -83,7 +85,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The events that a verb is for: these, or all that its filters let through.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Many<W: Args> {
+pub(crate) struct EventArgs<W: Args> {
     /// These events
     #[arg(value_name = "ID", value_parser = words::event, required_unless_present = "all")]
     ids: Vec<EventId>,
@@ -99,7 +101,7 @@ pub(crate) struct Many<W: Args> {
     guard: Guard,
 }
 
-impl<W: Args> Many<W> {
+impl<W: Args> EventArgs<W> {
     /// The events that are named, each once.
     fn named(&self) -> Vec<EventId> {
         let mut ids = self.ids.clone();
@@ -115,7 +117,7 @@ impl<W: Args> Many<W> {
         filters: &[(&str, Option<&str>)],
         actor: &audit::Actor,
         reason: Option<&str>,
-    ) -> Result<audit::Trail, Failure> {
+    ) -> Result<audit::AuditEntry, ExitError> {
         let set =
             filters.iter().filter_map(|(name, text)| Some(((*name).to_owned(), (*text)?.into())));
         let mut filter: serde_json::Map<String, serde_json::Value> = set.collect();
@@ -124,7 +126,7 @@ impl<W: Args> Many<W> {
             filter.insert("ids".to_owned(), ids.into());
         }
         let about = serde_json::json!({ "filter": filter });
-        audit::Trail::begin(verb, actor, reason, about, self.dry_run)
+        audit::AuditEntry::begin(verb, actor, reason, about, self.dry_run)
     }
 }
 
@@ -151,7 +153,7 @@ impl Guard {
         count: u64,
         exact: bool,
         usual: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ExitError> {
         let most = self.max.unwrap_or(usual);
         if self.yes || (exact && count <= most) {
             return Ok(());
@@ -161,7 +163,7 @@ impl Guard {
             Some(max) => format!("--max {max} forbids that"),
             None => "that needs --yes, or --max N".to_owned(),
         };
-        Err(Failure::usage(format_args!(
+        Err(ExitError::usage(format_args!(
             "--all would {verb} {count}{more}; {limit}. Nothing was changed: --dry-run counts, filters \
              narrow it down"
         )))

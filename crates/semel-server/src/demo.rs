@@ -8,10 +8,10 @@ mod arrivals;
 mod calls;
 mod chaos;
 mod events;
+mod fault;
 mod grpc;
 mod http;
 mod machinery;
-mod mischief;
 mod orders;
 pub mod proto;
 mod screen;
@@ -35,16 +35,16 @@ use self::events::Events;
 use self::screen::Addresses;
 use self::tables::{Reading, Tables};
 use crate::admin::Admin;
-use crate::broker::{Broker, BrokerUrl};
-use crate::failure::Failure;
-use crate::place::{Opening, Place, StoreKind, StoreUrl, on_database};
+use crate::broker::{BrokerHandle, BrokerUrl};
+use crate::exit::ExitError;
 use crate::serve::Listener;
-use crate::settings::{Settings, duration};
+use crate::settings::{ServerSettings, duration};
 use crate::signals;
+use crate::store::{OpenMode, StoreHandle, StoreKind, StoreUrl, on_database};
 
 /// Try it all: an orders service with its events, on an embedded database
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct DemoArguments {
     /// Where orders, records and events are kept: sqlite:PATH, postgres://… or mysql://…; never what
     /// SEMEL_STORE or a settings file names, since that is a service's own
     /// [default: sqlite:semel-demo.db]
@@ -83,7 +83,7 @@ pub struct Arguments {
 
 /// What the doors share.
 #[derive(Debug)]
-struct Desk<S: Tables> {
+struct OrderService<S: Tables> {
     executor: Executor<S>,
     resolver: Resolver,
     reading: Reading<S>,
@@ -91,7 +91,7 @@ struct Desk<S: Tables> {
     chaos: Option<Arc<str>>,
 }
 
-impl<S: Tables> Clone for Desk<S> {
+impl<S: Tables> Clone for OrderService<S> {
     fn clone(&self) -> Self {
         Self {
             executor: self.executor.clone(),
@@ -102,13 +102,16 @@ impl<S: Tables> Clone for Desk<S> {
     }
 }
 
-impl<S: Tables> FromRef<Desk<S>> for Ids {
-    fn from_ref(desk: &Desk<S>) -> Self {
-        Ids::new(desk.resolver.clone(), http::tenant())
+impl<S: Tables> FromRef<OrderService<S>> for Ids {
+    fn from_ref(service: &OrderService<S>) -> Self {
+        Ids::new(service.resolver.clone(), http::tenant())
     }
 }
 
-pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+pub(crate) async fn run(
+    arguments: DemoArguments,
+    settings: ServerSettings,
+) -> Result<(), ExitError> {
     let store = store(&arguments)?;
     if arguments.store.is_none() && settings.ledger.store.is_some() {
         tracing::warn!(
@@ -116,40 +119,41 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
              to have them elsewhere"
         );
     }
-    let named = |error| Failure::usage(format_args!("--broker: {error}"));
+    let named = |error| ExitError::usage(format_args!("--broker: {error}"));
     let url: BrokerUrl = arguments.broker.parse().map_err(named)?;
     if let Some(name) = &arguments.name {
         broker(&url, name)?;
     }
     let chaos = Chaos::of(arguments.chaos, arguments.chaos_for.as_deref())?;
-    let doors = Doors::bind(&arguments).await?;
+    let listeners = Listeners::bind(&arguments).await?;
     let stop = signals::stop()?;
-    let place = Place::open(&store, Opening::Serve, &settings.ledger.prefix).await?;
+    let handle = StoreHandle::open(&store, OpenMode::Serve, &settings.ledger.prefix).await?;
     let carrier = (url, arguments.name.clone());
     let drain = arguments.drain;
-    let demo = Demo { settings, store, carrier, chaos, doors, stop, drain };
-    let ended = on_database!(place.clone(), store => demo.serve(store).await, Err(no_database(&demo.store)));
-    place.close().await;
+    let demo = Demo { settings, store, carrier, chaos, listeners, stop, drain };
+    let ended = on_database!(handle.clone(), store => demo.serve(store).await, Err(no_database(&demo.store)));
+    handle.close().await;
     ended
 }
 
-fn broker(url: &BrokerUrl, name: &str) -> Result<Broker, Failure> {
-    Broker::new(url.clone(), name).map_err(|error| Failure::usage(format_args!("--name: {error}")))
+fn broker(url: &BrokerUrl, name: &str) -> Result<BrokerHandle, ExitError> {
+    BrokerHandle::new(url.clone(), name)
+        .map_err(|error| ExitError::usage(format_args!("--name: {error}")))
 }
 
 /// The store that was chosen, if it is a database. Only a flag chooses it: what the settings name is
 /// some service's ledger, and no place for orders that nobody has placed.
-fn store(arguments: &Arguments) -> Result<StoreUrl, Failure> {
+fn store(arguments: &DemoArguments) -> Result<StoreUrl, ExitError> {
     let text = arguments.store.as_deref().unwrap_or("sqlite:semel-demo.db");
     let store: StoreUrl =
-        text.parse().map_err(|error| Failure::usage(format_args!("--store: {error}")))?;
+        text.parse().map_err(|error| ExitError::usage(format_args!("--store: {error}")))?;
     match store.kind() {
         StoreKind::Memory | StoreKind::Redis => Err(no_database(&store)),
         StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql => Ok(store),
     }
 }
 
-fn no_database(store: &StoreUrl) -> Failure {
+fn no_database(store: &StoreUrl) -> ExitError {
     let instead = match store.kind() {
         StoreKind::Redis => {
             "; Redis can carry its events (--broker redis://…), and be the ledger of \
@@ -157,21 +161,21 @@ fn no_database(store: &StoreUrl) -> Failure {
         }
         StoreKind::Memory | StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql => "",
     };
-    Failure::usage(format_args!(
+    ExitError::usage(format_args!(
         "--store {store}: the demo keeps its orders in the ledger's database, so that both are one \
          commit; use sqlite:PATH, postgres://… or mysql://…{instead}"
     ))
 }
 
 /// The listeners, before anything is served.
-struct Doors {
+struct Listeners {
     orders: Listener,
     grpc: Listener,
     admin: Option<Admin>,
 }
 
-impl Doors {
-    async fn bind(arguments: &Arguments) -> Result<Self, Failure> {
+impl Listeners {
+    async fn bind(arguments: &DemoArguments) -> Result<Self, ExitError> {
         Ok(Self {
             orders: Listener::bind("--listen", &arguments.listen).await?,
             grpc: Listener::bind("--grpc-listen", &arguments.grpc_listen).await?,
@@ -191,12 +195,12 @@ impl Doors {
 
 /// Everything but the database, whose kind is not known here.
 struct Demo {
-    settings: Settings,
+    settings: ServerSettings,
     store: StoreUrl,
     /// The broker's address, and what is ours there, if that was said.
     carrier: (BrokerUrl, Option<String>),
     chaos: Option<Chaos>,
-    doors: Doors,
+    listeners: Listeners,
     stop: CancellationToken,
     /// How long calls under way may take after `stop`.
     drain: Duration,
@@ -204,31 +208,31 @@ struct Demo {
 
 impl Demo {
     /// Serves until it is asked to stop, or the load has ended.
-    async fn serve<S: Tables>(self, store: S) -> Result<(), Failure> {
-        let Self { settings, store: url, carrier, chaos, doors, stop, drain } = self;
-        let mischief = chaos.as_ref().map(Chaos::tenant);
-        let desk = open::<S>(store, &url, &settings, mischief.clone()).await?;
+    async fn serve<S: Tables>(self, store: S) -> Result<(), ExitError> {
+        let Self { settings, store: url, carrier, chaos, listeners, stop, drain } = self;
+        let fault = chaos.as_ref().map(Chaos::tenant);
+        let service = open::<S>(store, &url, &settings, fault.clone()).await?;
         let named = match carrier.1 {
             Some(name) => Ok(name),
-            None => S::name(&desk.reading).await,
+            None => S::name(&service.reading).await,
         };
         let broker = broker(&carrier.0, &named.map_err(|error| unmade(&url, &error))?)?;
-        let events = Events::start(&desk.executor, &broker, &settings, mischief).await?;
-        let addresses = doors.addresses();
-        let Doors { orders, grpc, admin } = doors;
+        let events = Events::start(&service.executor, &broker, &settings, fault).await?;
+        let addresses = listeners.addresses();
+        let Listeners { orders, grpc, admin } = listeners;
         let calls = Calls::default();
-        let service = calls.count(http::router(desk.clone()));
-        let orders = tokio::spawn(orders.serve(service, stop.clone(), drain));
-        let service = calls.count(grpc::service(desk.clone()));
-        let grpc = tokio::spawn(grpc.serve(service, stop.clone(), drain));
+        let http = calls.count(self::http::router(service.clone()));
+        let orders = tokio::spawn(orders.serve(http, stop.clone(), drain));
+        let rpc = calls.count(grpc::service(service.clone()));
+        let grpc = tokio::spawn(grpc.serve(rpc, stop.clone(), drain));
         let closed = CancellationToken::new();
         let admin = admin.map(|admin| {
-            admin.start(desk.executor.clone(), url.kind(), stop.clone(), closed.clone())
+            admin.start(service.executor.clone(), url.kind(), stop.clone(), closed.clone())
         });
         say(&screen::first(&addresses, &url, &broker));
 
         let ended = match chaos {
-            Some(chaos) => chaos.run(&addresses.orders, &desk, events.arrivals(), &stop).await,
+            Some(chaos) => chaos.run(&addresses.orders, &service, events.arrivals(), &stop).await,
             None => {
                 stop.cancelled().await;
                 Ok(())
@@ -239,8 +243,8 @@ impl Demo {
         let cut = calls.under_way();
         events.stop().await;
         // Whoever has had its time gets no more of it.
-        desk.executor.shutdown(if cut == 0 { drain } else { Duration::ZERO }).await;
-        desk.reading.close().await;
+        service.executor.shutdown(if cut == 0 { drain } else { Duration::ZERO }).await;
+        service.reading.close().await;
         closed.cancel();
         if let Some(admin) = admin {
             let _ = admin.await;
@@ -249,10 +253,10 @@ impl Demo {
         ended?;
         match cut {
             0 => Ok(()),
-            1 => Err(Failure::failed(format_args!(
+            1 => Err(ExitError::failed(format_args!(
                 "1 call did not finish within {drain:?}, and was cut"
             ))),
-            cut => Err(Failure::failed(format_args!(
+            cut => Err(ExitError::failed(format_args!(
                 "{cut} calls did not finish within {drain:?}, and were cut"
             ))),
         }
@@ -263,13 +267,13 @@ impl Demo {
 async fn open<S: Tables>(
     store: S,
     url: &StoreUrl,
-    settings: &Settings,
+    settings: &ServerSettings,
     chaos: Option<Arc<str>>,
-) -> Result<Desk<S>, Failure> {
+) -> Result<OrderService<S>, ExitError> {
     let refused = |error: sqlx::Error| unmade(url, &error);
     let reading = S::reading(url).map_err(refused)?;
     if let Some(table) = tables::taken::<S>(&reading).await.map_err(refused)? {
-        return Err(Failure::usage(format_args!(
+        return Err(ExitError::usage(format_args!(
             "--store {url}: its table `{table}` is not the demo's, and is left as it is; give --store a \
              database that has none of that name"
         )));
@@ -277,11 +281,11 @@ async fn open<S: Tables>(
     S::set_up(&reading).await.map_err(refused)?;
     let executor = settings.ledger.executor(store.clone())?;
     let resolver = machinery::resolver(store, &settings.idresolve)?;
-    Ok(Desk { executor, resolver, reading, chaos })
+    Ok(OrderService { executor, resolver, reading, chaos })
 }
 
-fn unmade(url: &StoreUrl, error: &sqlx::Error) -> Failure {
-    Failure::failed(format_args!("cannot make the demo's tables in {url}: {error}"))
+fn unmade(url: &StoreUrl, error: &sqlx::Error) -> ExitError {
+    ExitError::failed(format_args!("cannot make the demo's tables in {url}: {error}"))
 }
 
 /// To whoever looks at stdout, if anybody still does.

@@ -4,19 +4,19 @@
 
 mod access;
 mod body;
+mod budget;
 mod certificate;
 mod client;
-mod entrance;
+mod concurrency;
 mod forward;
 mod headers;
 pub mod identity;
-mod own;
+mod local;
 mod pattern;
-mod places;
 mod reload;
-mod room;
 mod routes;
 mod sent;
+mod service;
 pub mod settings;
 mod token;
 mod trace;
@@ -36,21 +36,21 @@ use tokio_util::sync::CancellationToken;
 use self::access::Access;
 use self::certificate::Certificate;
 pub(crate) use self::client::reach;
-use self::entrance::Entrance;
 use self::forward::Forward;
-use self::identity::Who;
+use self::identity::PrincipalSource;
 use self::reload::Reload;
+use self::service::GatewayService;
 use self::upstream::Upstream;
-use crate::failure::Failure;
-use crate::place::capacity::CapacityWatch;
-use crate::place::{Opening, Place, StoreUrl};
+use crate::exit::ExitError;
 use crate::serve::{Limits, Listener};
-use crate::settings::{Settings, duration};
+use crate::settings::{ServerSettings, duration};
+use crate::store::capacity::CapacityWatch;
+use crate::store::{OpenMode, StoreHandle, StoreUrl};
 use crate::{admin, serve, signals};
 
 /// Put idempotent writes in front of any HTTP service
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct GatewayArguments {
     /// The service behind the gateway
     #[arg(long, value_name = "URL")]
     upstream: Option<Upstream>,
@@ -64,7 +64,7 @@ pub struct Arguments {
     /// What tells callers apart: header:NAME, cookie:NAME, jwt-claim:NAME or global
     /// [default: header:authorization]
     #[arg(long, value_name = "WHO")]
-    principal: Option<Who>,
+    principal: Option<PrincipalSource>,
     /// Keys to verify tokens with, a JSON Web Key Set
     #[arg(long, value_name = "FILE")]
     jwks: Option<PathBuf>,
@@ -103,9 +103,9 @@ pub struct Arguments {
     unprotected: bool,
 }
 
-impl Arguments {
+impl GatewayArguments {
     /// Flags count for more than what was read.
-    fn over(&self, mut settings: Settings) -> Settings {
+    fn over(&self, mut settings: ServerSettings) -> ServerSettings {
         fn lay<T: Clone>(over: &Option<T>, under: &mut T) {
             if let Some(value) = over {
                 under.clone_from(value);
@@ -137,14 +137,14 @@ impl Arguments {
 }
 
 pub(crate) async fn run(
-    arguments: Arguments,
-    settings: Settings,
+    arguments: GatewayArguments,
+    settings: ServerSettings,
     file: Option<PathBuf>,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     let settings = arguments.over(settings);
     let gateway = &settings.gateway;
     let Some(upstream) = gateway.upstream.clone() else {
-        return Err(Failure::usage("a gateway needs a service behind it: give --upstream URL"));
+        return Err(ExitError::usage("a gateway needs a service behind it: give --upstream URL"));
     };
     admits(gateway)?;
     let certificate = Certificate::read(gateway)?;
@@ -165,18 +165,18 @@ pub(crate) async fn run(
         return Ok(());
     }
     let store = settings.ledger.store.clone().unwrap_or_else(StoreUrl::usual);
-    let place = Place::open(&store, Opening::Serve, &settings.ledger.prefix).await?;
-    let ledger = AnyStore::new(CapacityWatch::new(place.ledger()));
+    let handle = StoreHandle::open(&store, OpenMode::Serve, &settings.ledger.prefix).await?;
+    let ledger = AnyStore::new(CapacityWatch::new(handle.ledger()));
     let executor = settings.ledger.executor(ledger)?;
     let forward = Forward::new(gateway, upstream.clone())?;
-    let entrance = Entrance::new(gateway, &settings.route, executor.clone(), forward)?;
+    let service = GatewayService::new(gateway, &settings.route, executor.clone(), forward)?;
     let closed = CancellationToken::new();
     let admin_url = admin.as_ref().map(admin::Admin::url);
     let admin = admin
         .map(|admin| admin.start(executor.clone(), store.kind(), stop.clone(), closed.clone()));
     let reload = Reload { arguments, started: settings.clone(), file, certificate };
     match asked {
-        Some(asked) => drop(tokio::spawn(reload.whenever(asked, entrance.clone()))),
+        Some(asked) => drop(tokio::spawn(reload.whenever(asked, service.clone()))),
         None => tracing::warn!(
             "started with SIGHUP ignored (nohup), which stays so: routes are read again by a restart only"
         ),
@@ -190,20 +190,20 @@ pub(crate) async fn run(
     let lines: Vec<_> = [("gateway", &*shown)].into_iter().chain(admin_line).collect();
     serve::say(&lines);
 
-    let service = Access { service: entrance, trusted: gateway.trust_forwarded };
+    let service = Access { service, trusted: gateway.trust_forwarded };
     let serving = listener.serve(service, stop.clone(), gateway.drain);
     let (in_time, since) = finish(serving, &stop, &executor).await;
     // Handlers go on without their callers; they have what is left of the grace.
     let left = gateway.drain.saturating_sub(since.elapsed());
     let shutdown = executor.shutdown(left).await;
-    place.close().await;
+    handle.close().await;
     closed.cancel();
     if let Some(admin) = admin {
         let _ = admin.await;
     }
     match in_time && shutdown.graceful {
         true => Ok(()),
-        false => Err(Failure::failed(format_args!(
+        false => Err(ExitError::failed(format_args!(
             "calls were still under way after {:?} and were cut; --drain gives them more time",
             gateway.drain
         ))),
@@ -211,16 +211,16 @@ pub(crate) async fn run(
 }
 
 /// Whether any request could keep the limits.
-fn admits(gateway: &settings::Gateway) -> Result<(), Failure> {
+fn admits(gateway: &settings::GatewaySettings) -> Result<(), ExitError> {
     match gateway.lets_nothing_through() {
-        Some(name) => Err(Failure::usage(format_args!("{name} must be greater than 0"))),
+        Some(name) => Err(ExitError::usage(format_args!("{name} must be greater than 0"))),
         None => Ok(()),
     }
 }
 
 /// Builds what [`run`] would start, from the same settings, routes and files, and starts nothing: for
 /// `semel doctor`. Where the settings name no upstream, the flag `--upstream` may.
-pub(crate) fn rehearse(settings: &Settings) -> Result<(), Failure> {
+pub(crate) fn rehearse(settings: &ServerSettings) -> Result<(), ExitError> {
     let gateway = &settings.gateway;
     let anywhere = || "http://127.0.0.1".parse().expect("an upstream");
     let upstream = gateway.upstream.clone().unwrap_or_else(anywhere);
@@ -228,7 +228,7 @@ pub(crate) fn rehearse(settings: &Settings) -> Result<(), Failure> {
     Certificate::read(gateway)?;
     let executor = settings.ledger.executor(AnyStore::new(MemoryStore::new()))?;
     let forward = Forward::new(gateway, upstream)?;
-    Entrance::new(gateway, &settings.route, executor, forward).map(drop)
+    GatewayService::new(gateway, &settings.route, executor, forward).map(drop)
 }
 
 /// What `serving` came to, and when it was asked to stop.

@@ -9,18 +9,18 @@ pub mod broker;
 mod cli;
 mod command;
 pub mod demo;
-mod failure;
+mod exit;
 pub mod gateway;
 mod logs;
-pub mod place;
 mod serve;
 pub mod settings;
 mod signals;
+pub mod store;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
-pub use failure::{Code, Failure};
+pub use exit::{Code, ExitError};
 
 /// Runs the program with this process's arguments and environment.
 pub fn main() -> ExitCode {
@@ -30,7 +30,9 @@ pub fn main() -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return end(&Failure::failed(format_args!("cannot start threads: {error}"))),
+        Err(error) => {
+            return end(&ExitError::failed(format_args!("cannot start threads: {error}")));
+        }
     };
     let outcome = runtime.block_on(arguments.run());
     // Work that hangs must not keep the process.
@@ -41,7 +43,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn end(failure: &Failure) -> ExitCode {
+fn end(failure: &ExitError) -> ExitCode {
     // Nobody may be there to read it; the code says it too.
     let _ = writeln!(std::io::stderr(), "semel: {failure}");
     failure.code().into()

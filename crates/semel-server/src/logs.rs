@@ -11,7 +11,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry, fmt};
 
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// The variables that say where traces go.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
@@ -36,11 +36,11 @@ pub(crate) struct Logs {
 type Traces = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// Starts logging in this process.
-pub(crate) fn start(format: Format) -> Result<Logs, Failure> {
+pub(crate) fn start(format: Format) -> Result<Logs, ExitError> {
     let filter = match std::env::var("RUST_LOG") {
         Ok(text) => text
             .parse::<EnvFilter>()
-            .map_err(|error| Failure::usage(format_args!("RUST_LOG={text}: {error}")))?,
+            .map_err(|error| ExitError::usage(format_args!("RUST_LOG={text}: {error}")))?,
         Err(_) => EnvFilter::new("info"),
     };
     // A file or a collector wants no colours.
@@ -52,7 +52,7 @@ pub(crate) fn start(format: Format) -> Result<Logs, Failure> {
     };
     let (traces, logs) = traces()?;
     let registry = tracing_subscriber::registry().with(traces).with(lines.with_filter(filter));
-    registry.try_init().map_err(Failure::failed)?;
+    registry.try_init().map_err(ExitError::failed)?;
     if cfg!(not(feature = "otlp")) && ENDPOINTS.iter().any(|name| std::env::var_os(name).is_some())
     {
         tracing::warn!(
@@ -63,12 +63,12 @@ pub(crate) fn start(format: Format) -> Result<Logs, Failure> {
 }
 
 #[cfg(not(feature = "otlp"))]
-fn traces() -> Result<(Option<Traces>, Logs), Failure> {
+fn traces() -> Result<(Option<Traces>, Logs), ExitError> {
     Ok((None, Logs {}))
 }
 
 #[cfg(feature = "otlp")]
-fn traces() -> Result<(Option<Traces>, Logs), Failure> {
+fn traces() -> Result<(Option<Traces>, Logs), ExitError> {
     use opentelemetry::trace::TracerProvider as _;
     use opentelemetry_sdk::Resource;
     use opentelemetry_sdk::propagation::TraceContextPropagator;
@@ -80,7 +80,7 @@ fn traces() -> Result<(Option<Traces>, Logs), Failure> {
     let exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_tonic()
         .build()
-        .map_err(|error| Failure::usage(format_args!("OTEL_EXPORTER_OTLP_ENDPOINT: {error}")))?;
+        .map_err(|error| ExitError::usage(format_args!("OTEL_EXPORTER_OTLP_ENDPOINT: {error}")))?;
     let provider = SdkTracerProvider::builder()
         .with_resource(Resource::builder().with_service_name("semel").build())
         .with_batch_exporter(exporter)

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use self::opening::Opening;
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// Requests of one HTTP/2 connection at once; a caller that has more waits with them or connects again.
 const STREAMS: u32 = 128;
@@ -79,20 +79,20 @@ impl Default for Limits {
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    pub(crate) seat: Seat,
+    pub(crate) permit: ConnectionPermit,
 }
 
 /// A connection's place among those of its listener. It is taken as long as anybody has a clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat(Arc<Taken>);
+pub(crate) struct ConnectionPermit(Arc<PermitState>);
 
 #[derive(Debug)]
-struct Taken {
-    _place: OwnedSemaphorePermit,
+struct PermitState {
+    _permit: OwnedSemaphorePermit,
     cut: CancellationToken,
 }
 
-impl Seat {
+impl ConnectionPermit {
     /// Returns when whatever still has the place must leave it.
     pub(crate) async fn cut(&self) {
         self.0.cut.cancelled().await;
@@ -115,13 +115,13 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Listens on `address`, which the flag `flag` gave.
-    pub(crate) async fn bind(flag: &str, address: &str) -> Result<Self, Failure> {
+    pub(crate) async fn bind(flag: &str, address: &str) -> Result<Self, ExitError> {
         let cannot = |error: std::io::Error| match error.kind() == std::io::ErrorKind::InvalidInput
         {
-            true => Failure::usage(format_args!(
+            true => ExitError::usage(format_args!(
                 "{flag} {address}: {error}; write it as 127.0.0.1:7080"
             )),
-            false => Failure::failed(format_args!("{flag}: cannot listen on {address}: {error}")),
+            false => ExitError::failed(format_args!("{flag}: cannot listen on {address}: {error}")),
         };
         let socket = TcpListener::bind(address).await.map_err(cannot)?;
         let address = socket.local_addr().map_err(cannot)?;
@@ -162,18 +162,18 @@ impl Listener {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let all = self.limits.connections;
-        let (places, calls) = (Arc::new(Semaphore::new(all as usize)), GracefulShutdown::new());
+        let (permits, calls) = (Arc::new(Semaphore::new(all as usize)), GracefulShutdown::new());
         let cut = CancellationToken::new();
         loop {
             let accepting = async {
-                let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
-                self.socket.accept().await.map(|accepted| (accepted, place))
+                let permit = Arc::clone(&permits).acquire_owned().await.expect("never closed");
+                self.socket.accept().await.map(|accepted| (accepted, permit))
             };
             let accepted = tokio::select! {
                 accepted = accepting => accepted,
                 () = stop.cancelled() => break,
             };
-            let ((stream, peer), place) = match accepted {
+            let ((stream, peer), permit) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -185,9 +185,10 @@ impl Listener {
             let (silent, again) = KEEPALIVE;
             let keepalive = TcpKeepalive::new().with_time(silent).with_interval(again);
             let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-            let seat = Seat(Arc::new(Taken { _place: place, cut: cut.clone() }));
+            let permit =
+                ConnectionPermit(Arc::new(PermitState { _permit: permit, cut: cut.clone() }));
             let caller = Caller {
-                peer: Peer { address: peer, seat },
+                peer: Peer { address: peer, permit },
                 patience: self.limits.head,
                 watcher: calls.watcher(),
             };
@@ -205,7 +206,7 @@ impl Listener {
         let mut over = timeout_at(end, &mut calls).await.is_ok();
         // Once all calls are over, whatever still has a place is an upgraded connection or, rarely, an
         // attempt whose caller has left.
-        if timeout_at(end, places.acquire_many(all)).await.is_err() {
+        if timeout_at(end, permits.acquire_many(all)).await.is_err() {
             cut.cancel();
             let noticed = Instant::now() + CUT;
             if !over {
@@ -217,7 +218,7 @@ impl Listener {
                     "places were still taken after {grace:?}; upgraded connections are closed, \
                      streams of events end"
                 );
-                let _ = timeout_at(noticed, places.acquire_many(all)).await;
+                let _ = timeout_at(noticed, permits.acquire_many(all)).await;
             }
         }
         over

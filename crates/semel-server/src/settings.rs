@@ -1,6 +1,6 @@
 //! What `semel.toml` and `SEMEL_*` variables may say.
 //!
-//! A setting is known by its path: `lock_ttl` under `[ledger]` is `SEMEL_LEDGER__LOCK_TTL` in the
+//! A setting is known by its path: `lease` under `[ledger]` is `SEMEL_LEDGER__LEASE` in the
 //! environment. The environment counts for more than the file, flags for more than both. A name that
 //! nobody knows is refused: a misspelt limit must not become the default. So is a value that cannot be
 //! meant, such as a lease of nothing.
@@ -23,28 +23,28 @@ use semel_core::policy::{OnFailure, Wait};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-pub use self::idresolve::IdResolve;
-pub use self::inbox::Inbox;
-pub use self::ledger::{Ledger, Patience};
-pub use self::relay::Relay;
-use crate::failure::Failure;
+pub use self::idresolve::IdResolveSettings;
+pub use self::inbox::InboxSettings;
+pub use self::ledger::{LedgerSettings, WaitTimeout};
+pub use self::relay::RelaySettings;
+use crate::exit::ExitError;
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Where records are kept, and for how long.
-    pub ledger: Ledger,
+    pub ledger: LedgerSettings,
     /// What the gateway is.
-    pub gateway: crate::gateway::settings::Gateway,
+    pub gateway: crate::gateway::settings::GatewaySettings,
     /// What the gateway does on some routes.
-    pub route: Vec<crate::gateway::settings::Route>,
+    pub route: Vec<crate::gateway::settings::RouteSettings>,
     /// How events leave the outbox.
-    pub relay: Relay,
+    pub relay: RelaySettings,
     /// How events are handled.
-    pub inbox: Inbox,
+    pub inbox: InboxSettings,
     /// How public ids are resolved.
-    pub idresolve: IdResolve,
+    pub idresolve: IdResolveSettings,
 }
 
 /// How long a repeat waits. Zero does not wait.
@@ -67,18 +67,18 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     duration::parse(text)
 }
 
-impl Settings {
+impl ServerSettings {
     /// Reads the file, if there is one, and this process's environment.
     ///
     /// # Errors
     /// The file cannot be read, or something in it or in the environment is unknown or wrong.
-    pub fn read(file: Option<&Path>) -> Result<Self, Failure> {
+    pub fn read(file: Option<&Path>) -> Result<Self, ExitError> {
         let mut table = match file {
             None => Table::new(),
             Some(path) => {
                 let shown = path.display();
                 let text = std::fs::read_to_string(path).map_err(|error| {
-                    Failure::usage(format_args!("cannot read the settings {shown}: {error}"))
+                    ExitError::usage(format_args!("cannot read the settings {shown}: {error}"))
                 })?;
                 Self::written(&text).map_err(|failure| failure.during(shown))?
             }
@@ -89,7 +89,7 @@ impl Settings {
         Ok(settings)
     }
 
-    fn written(text: &str) -> Result<Table, Failure> {
+    fn written(text: &str) -> Result<Table, ExitError> {
         let table = text.parse::<Table>().map_err(|error| garbled(text, &error))?;
         let known = names::ours(table)?;
         // Told here, a mistake is the file's; later it could be the environment's.
@@ -97,9 +97,9 @@ impl Settings {
         Ok(known)
     }
 
-    fn meant(table: Table) -> Result<Self, Failure> {
+    fn meant(table: Table) -> Result<Self, ExitError> {
         let meant: Result<Self, toml::de::Error> = Value::Table(table).try_into();
-        let settings = meant.map_err(Failure::usage)?;
+        let settings = meant.map_err(ExitError::usage)?;
         sane::each(&settings)?;
         Ok(settings)
     }
@@ -107,10 +107,10 @@ impl Settings {
 
 /// What is wrong with a text that is no TOML, and where. The parser's own words quote the line, which
 /// may hold a password.
-fn garbled(text: &str, error: &toml::de::Error) -> Failure {
+fn garbled(text: &str, error: &toml::de::Error) -> ExitError {
     let at = error.span().map_or(0, |span| span.start.min(text.len()));
     let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
-    Failure::usage(format_args!("line {line}: {}", error.message()))
+    ExitError::usage(format_args!("line {line}: {}", error.message()))
 }
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn an_empty_file_says_nothing() {
-        let settings = Settings::meant(Settings::written("").unwrap()).unwrap();
+        let settings = ServerSettings::meant(ServerSettings::written("").unwrap()).unwrap();
         assert_eq!(settings.ledger.policy(), Policy::default());
         assert!(settings.ledger.store.is_none());
     }
@@ -135,16 +135,16 @@ mod tests {
     fn the_seeds_names_and_durations_are_known() {
         let text = "[ledger]\nlockTtl = \"PT1M\"\ndefault_ttl = \"2h\"\n\
                     [idresolve.cache]\nl1MaxSize = 7\n[inbox]\nmaxRetry = 3";
-        let settings = Settings::meant(Settings::written(text).unwrap()).unwrap();
-        assert_eq!(settings.ledger.lock_ttl, Some(Duration::from_secs(60)));
-        assert_eq!(settings.ledger.default_ttl, Some(Duration::from_secs(7200)));
+        let settings = ServerSettings::meant(ServerSettings::written(text).unwrap()).unwrap();
+        assert_eq!(settings.ledger.lease, Some(Duration::from_secs(60)));
+        assert_eq!(settings.ledger.keep, Some(Duration::from_secs(7200)));
         assert_eq!(settings.idresolve.resolver.cache.l1_max_size, 7);
         assert_eq!(settings.inbox.policy().max_attempts, Some(3));
     }
 
     #[test]
     fn the_originals_sections_and_spellings_are_known_or_named() {
-        let read = |text: &str| Settings::written(text).and_then(Settings::meant);
+        let read = |text: &str| ServerSettings::written(text).and_then(ServerSettings::meant);
         let bluecone = "[bluecone.idresolve]\nbatchMaxIn = 7\n\
                         [bluecone.idresolve.cache]\nl1-ttl = \"PT1M\"\nl2Enabled = false";
         let settings = read(bluecone).unwrap();
@@ -180,19 +180,19 @@ mod tests {
     #[test]
     fn the_example_file_says_what_is_so_anyway() {
         let text = include_str!("../../../semel.example.toml");
-        let example = Settings::meant(Settings::written(text).unwrap()).unwrap();
-        let Settings { ledger, mut gateway, relay, inbox, idresolve, .. } = example;
+        let example = ServerSettings::meant(ServerSettings::written(text).unwrap()).unwrap();
+        let ServerSettings { ledger, mut gateway, relay, inbox, idresolve, .. } = example;
         let store = ledger.store.as_ref().map(ToString::to_string);
-        assert_eq!(store, Some(crate::place::StoreUrl::usual().to_string()));
-        assert_eq!(ledger.prefix, Ledger::default().prefix);
+        assert_eq!(store, Some(crate::store::StoreUrl::usual().to_string()));
+        assert_eq!(ledger.prefix, LedgerSettings::default().prefix);
         assert_eq!(ledger.policy(), Policy::default());
         assert_eq!(ledger.polling(), Polling::default());
         assert_eq!(inbox.policy(), semel_core::inbox::Inbox::<MemoryStore>::default_policy());
-        assert_eq!(inbox.wait_max, Inbox::default().wait_max);
+        assert_eq!(inbox.wait_max, InboxSettings::default().wait_max);
         assert_eq!(idresolve.resolver, semel_ids::Settings::default());
         // The only one without a default.
         assert!(gateway.upstream.take().is_some());
-        assert_eq!(gateway, crate::gateway::settings::Gateway::default());
+        assert_eq!(gateway, crate::gateway::settings::GatewaySettings::default());
         // A relay shows its settings and nothing else.
         let builder =
             || semel_core::outbox::Relay::builder(MemoryOutbox::new(), Bus::<MemoryStore>::new());
@@ -204,13 +204,13 @@ mod tests {
     #[test]
     fn every_setting_of_the_example_is_one_that_is_read() {
         // Said otherwise, each of them makes a difference: none of them is a word without meaning.
-        let text = "[ledger]\ndefault_ttl = \"1h\"\nlock_ttl = \"1s\"\nwait_timeout = \"2s\"\n\
+        let text = "[ledger]\nkeep = \"1h\"\nlease = \"1s\"\nwait = \"2s\"\n\
                     wait_interval = \"3ms\"\nwait_max_interval = \"4ms\"\n\
-                    [inbox]\nlock_ttl = \"5s\"\nwait_if_in_progress = true\nwait_max = \"6s\"\n\
-                    max_retry = 7\nbase_backoff = \"8s\"\nmax_backoff = \"9s\"\n\
+                    [inbox]\nlease = \"5s\"\nwait_if_in_progress = true\nwait_max = \"6s\"\n\
+                    max_attempts = 7\nbase_backoff = \"8s\"\nmax_backoff = \"9s\"\n\
                     [relay]\nbatch = 10\nlease = \"11s\"\nbase_backoff = \"12s\"\n\
-                    max_backoff = \"13s\"\nmax_retry = 14\nkeep = \"15s\"";
-        let settings = Settings::meant(Settings::written(text).unwrap()).unwrap();
+                    max_backoff = \"13s\"\nmax_attempts = 14\nkeep = \"15s\"";
+        let settings = ServerSettings::meant(ServerSettings::written(text).unwrap()).unwrap();
         let (seconds, millis) = (Duration::from_secs, Duration::from_millis);
         let policy = settings.ledger.policy();
         assert_eq!((policy.keep, policy.lease), (seconds(3600), seconds(1)));
@@ -236,11 +236,12 @@ mod tests {
             ("[ledger]\nlock_ttl = \"-3s\"", "-3s"),
             ("[ledger]\nlock_ttl = 30", "30s"),
             ("[ledger]\nlock_ttl = \"30s\"\nlockTtl = \"40s\"", "lockTtl"),
+            ("[ledger]\nlease = \"30s\"\nlockTtl = \"40s\"", "`lock_ttl` and `lease`"),
             ("[ledger]\nstore = \"mongodb://x\"", "mongodb"),
             ("[ledger", "line 1"),
             ("\n\n[ledger]\nlock_ttl = = 3", "line 4"),
         ] {
-            let failure = Settings::written(text).unwrap_err().to_string();
+            let failure = ServerSettings::written(text).unwrap_err().to_string();
             assert!(failure.contains(named), "{text}: {failure}");
         }
     }

@@ -3,10 +3,10 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// Cancelled by SIGTERM or SIGINT. A second one ends the process at once, unfinished calls and all.
-pub(crate) fn stop() -> Result<CancellationToken, Failure> {
+pub(crate) fn stop() -> Result<CancellationToken, ExitError> {
     let (mut terminate, mut interrupt) =
         (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     let stop = CancellationToken::new();
@@ -30,8 +30,8 @@ pub(crate) fn stop() -> Result<CancellationToken, Failure> {
 /// Runs what an operator asked for until it ends or a signal (SIGINT, SIGTERM, SIGHUP) breaks it off. What
 /// is broken off is dropped, so that its [trail](crate::command::audit) still writes its last line.
 pub(crate) async fn until_interrupted(
-    work: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+    work: impl Future<Output = Result<(), ExitError>>,
+) -> Result<(), ExitError> {
     let (mut terminate, mut interrupt, mut hangup) =
         (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, hangup()?);
     let hung_up = async {
@@ -49,7 +49,7 @@ pub(crate) async fn until_interrupted(
     };
     tokio::select! {
         done = work => done,
-        name = signalled => Err(Failure::failed(format_args!(
+        name = signalled => Err(ExitError::failed(format_args!(
             "interrupted by {name}; what was under way may have been done"
         ))),
     }
@@ -57,7 +57,7 @@ pub(crate) async fn until_interrupted(
 
 /// SIGHUP, as often as it comes. `None` if this process was started with it ignored, as `nohup` does: a
 /// handler would undo that, and the end of a terminal would break a command off or reload a service.
-pub(crate) fn hangup() -> Result<Option<Signal>, Failure> {
+pub(crate) fn hangup() -> Result<Option<Signal>, ExitError> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if ignores(&status, SignalKind::hangup()) {
         return Ok(None);
@@ -73,8 +73,9 @@ fn ignores(status: &str, kind: SignalKind) -> bool {
     mask & (1 << (kind.as_raw_value() - 1)) != 0
 }
 
-fn listen(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::failed(format_args!("cannot listen to signals: {error}")))
+fn listen(kind: SignalKind) -> Result<Signal, ExitError> {
+    signal(kind)
+        .map_err(|error| ExitError::failed(format_args!("cannot listen to signals: {error}")))
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ where
     B::Error: Send,
     C: HttpBody<Data = Bytes> + Send + 'static,
 {
-    counter!("semel_fail_open_total").increment(1);
+    counter!("semel_fail_open_requests_total").increment(1);
     request.extensions_mut().insert(Unprotected);
     let running = async move {
         std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;

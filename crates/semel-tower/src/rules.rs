@@ -117,7 +117,7 @@ impl<P: Protocol> RouteRules<P> {
     }
 
     /// Runs requests without a claim while the store is unavailable or full, and counts them in
-    /// `semel_fail_open_total`. Default: they are refused with 503 or `UNAVAILABLE`, and nothing
+    /// `semel_fail_open_requests_total`. Default: they are refused with 503 or `UNAVAILABLE`, and nothing
     /// runs. Has no effect on an atomic layer, whose handlers need the store's transaction.
     pub fn fail_open(mut self) -> Self {
         self.fail_open = true;

@@ -9,7 +9,7 @@ use crate::store::{Filter, Inspect, Result, Store};
 
 impl<S: Store> Executor<S> {
     /// Sets the gauges of what this process holds: `semel_records{state="running"}` and
-    /// `semel_oldest_running_seconds`. Asks nobody.
+    /// `semel_oldest_running_age_seconds`. Asks nobody.
     pub fn sample_held(&self) {
         let (claims, oldest) = self.0.heartbeat.held();
         measure::records(State::Running, claims as u64);

@@ -105,7 +105,7 @@ fn answers_are_counted_by_their_reasons() {
             ("invalid", 2),
             ("disabled", 1),
         ] {
-            let name = format!("semel_idresolve_total result={result}");
+            let name = format!("semel_idresolve_lookups_total result={result}");
             assert_eq!(book.get(&name), count, "{result}");
         }
     });

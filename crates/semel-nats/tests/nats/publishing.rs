@@ -39,7 +39,7 @@ impl Recorder for Duplicates {
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
         match key.name() {
-            "semel_nats_duplicate_total" => Counter::from_arc(Arc::new(Adding(self.0.clone()))),
+            "semel_nats_duplicates_total" => Counter::from_arc(Arc::new(Adding(self.0.clone()))),
             _ => Counter::noop(),
         }
     }

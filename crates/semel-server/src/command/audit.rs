@@ -18,7 +18,7 @@ use semel_core::{Clock, OperationId};
 use serde_json::{Map, Value, json};
 
 use super::{shown, words};
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// Who changes something.
 #[derive(Clone, Debug, Default, Args)]
@@ -30,7 +30,7 @@ pub(crate) struct Actor {
 
 /// Who changes something, and why.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct By {
+pub(crate) struct AuditArgs {
     #[command(flatten)]
     pub(crate) actor: Actor,
     /// Why. Written with who, when and what, as lines of JSON to stderr, to be kept as an audit
@@ -71,16 +71,16 @@ fn named(uid: u32) -> Option<String> {
     Some(found.unwrap_or_else(|| format!("uid {uid}")))
 }
 
-/// What is under way. Dropped before its [end](Trail::end), it says that it was not finished.
+/// What is under way. Dropped before its [end](AuditEntry::end), it says that it was not finished.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Trail {
+pub(crate) struct AuditEntry {
     /// What all lines of it have in common; nothing where nothing is changed.
     common: Option<Map<String, Value>>,
     count: u64,
 }
 
-impl Trail {
+impl AuditEntry {
     /// Writes that `verb` begins, about what: a record, a filter. A dry run leaves no trace.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Trail {
         reason: Option<&str>,
         about: Value,
         dry_run: bool,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ExitError> {
         if dry_run {
             return Ok(Self { common: None, count: 0 });
         }
@@ -120,7 +120,7 @@ impl Trail {
     }
 }
 
-impl Drop for Trail {
+impl Drop for AuditEntry {
     fn drop(&mut self) {
         if let Some(common) = self.common.take() {
             let _ = write(&common, "unfinished", Some(self.count));
@@ -129,8 +129,8 @@ impl Drop for Trail {
 }
 
 /// Says that nothing was changed, also where it can be read: stderr takes nothing.
-fn unwritten(error: &io::Error) -> Failure {
-    let failure = Failure::failed(format_args!(
+fn unwritten(error: &io::Error) -> ExitError {
+    let failure = ExitError::failed(format_args!(
         "nothing was changed: the audit line cannot be written to stderr: {error}; redirect it to a \
          file that can be written"
     ));

@@ -4,7 +4,7 @@ use clap::Args;
 use clap_complete::Shell;
 
 use super::shown;
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// Print a shell's completions
 #[derive(Clone, Debug, Args)]
@@ -13,7 +13,7 @@ pub(crate) struct Arguments {
     shell: Shell,
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: Arguments) -> Result<(), ExitError> {
     // Into memory first: the generator itself takes no refusal from a pipe.
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut crate::cli::described(), "semel", &mut script);

@@ -17,10 +17,10 @@ use semel_ids::shared::SharedCache as _;
 use serde_json::{Value, json};
 
 use super::unread::Unread;
-use super::{At, PATIENCE, migrate, shown};
-use crate::failure::Failure;
-use crate::place::{Opening, Place, StoreKind, on_database, redacted};
-use crate::settings::{IdResolve, Settings};
+use super::{PATIENCE, StoreArgs, migrate, shown};
+use crate::exit::ExitError;
+use crate::settings::{IdResolveSettings, ServerSettings};
+use crate::store::{OpenMode, StoreHandle, StoreKind, on_database, redacted};
 
 /// Records in one look for those that cannot be read, and looks at most.
 const LOOK: u32 = 1_000;
@@ -32,7 +32,7 @@ const LONG: std::time::Duration = std::time::Duration::from_secs(300);
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    at: At,
+    at: StoreArgs,
     /// A broker to check, too: nats://…, amqp://…, redis://…
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
@@ -127,7 +127,7 @@ pub(crate) fn finding(finding: &Finding) -> Value {
     Check::of("store", finding.clone()).json()
 }
 
-pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Result<(), ExitError> {
     let Arguments { at, broker, broker_name, strict } = arguments;
     let (mut checks, mut away) = (Vec::new(), None);
     match store(&at, &settings).await {
@@ -167,7 +167,7 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     match (away, bad) {
         (Some(failure), _) => Err(failure),
         (None, 0) => Ok(()),
-        (None, bad) => Err(Failure::findings(format_args!(
+        (None, bad) => Err(ExitError::findings(format_args!(
             "{} of {} came out badly; the fixes are beside them",
             bad,
             shown::counted(checks.len() as u64, "check")
@@ -177,11 +177,11 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
 
 const REACHABLE: &str = "see that it runs, and that address, user and password are right";
 
-fn unreached(about: &'static str, code: &'static str, failure: &Failure, fix: &str) -> Check {
+fn unreached(about: &'static str, code: &'static str, failure: &ExitError, fix: &str) -> Check {
     Check::error(about, code, failure.to_string(), fix)
 }
 
-fn print(checks: &[Check]) -> Result<(), Failure> {
+fn print(checks: &[Check]) -> Result<(), ExitError> {
     for Check { about, level, found, fix, .. } in checks {
         shown::line(format!("{:<8} {about}: {}", level.name(), shown::clean(found)))?;
         if !fix.is_empty() {
@@ -191,7 +191,7 @@ fn print(checks: &[Check]) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn store(at: &At, settings: &Settings) -> Result<Vec<Check>, Failure> {
+async fn store(at: &StoreArgs, settings: &ServerSettings) -> Result<Vec<Check>, ExitError> {
     let url = at.url(settings);
     let mut checks = Vec::new();
     if url.kind() == StoreKind::Sqlite {
@@ -202,8 +202,8 @@ async fn store(at: &At, settings: &Settings) -> Result<Vec<Check>, Failure> {
             return Ok(checks);
         }
     }
-    let place = Place::open(&url, Opening::Look, &settings.ledger.prefix).await?;
-    let ledger = place.ledger();
+    let handle = StoreHandle::open(&url, OpenMode::Look, &settings.ledger.prefix).await?;
+    let ledger = handle.ledger();
     checks.push(Check::good("store", "store-reached", format!("{url} answers")));
     let found = ledger.check().await?;
     checks.push(promise(url.kind(), ledger.guarantee(), &found));
@@ -216,13 +216,13 @@ async fn store(at: &At, settings: &Settings) -> Result<Vec<Check>, Failure> {
         checks.push(writing::ledger(&ledger).await);
         checks.extend(waiting(&ledger).await?);
         let outbox = on_database!(
-            &place,
+            &handle,
             store => Some((writing::outbox(store).await, backlog(store.backlog().await?))),
             None
         );
         checks.extend(outbox.into_iter().flat_map(|(written, flows)| [written, flows]));
     }
-    place.close().await;
+    handle.close().await;
     Ok(checks)
 }
 
@@ -269,7 +269,7 @@ fn promise(kind: StoreKind, guarantee: Guarantee, found: &[Finding]) -> Check {
 }
 
 /// Records that nobody will come back to by himself.
-async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
+async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, ExitError> {
     let (mut checks, mut unread) = (Vec::new(), Unread::default());
     for (state, code, what) in [
         (State::Uncertain, "records-uncertain", "uncertain: they may or may not have happened"),
@@ -298,7 +298,7 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, Failure> {
 }
 
 /// Looks for records that cannot be read, which a count may pass over.
-async fn look(ledger: &AnyStore, filter: &Filter, unread: &mut Unread) -> Result<(), Failure> {
+async fn look(ledger: &AnyStore, filter: &Filter, unread: &mut Unread) -> Result<(), ExitError> {
     let mut after = None;
     for _ in 0..LOOKS {
         let page = ledger.survey(filter, after.as_ref(), LOOK).await?;
@@ -335,14 +335,14 @@ fn backlog(backlog: Backlog) -> Check {
 }
 
 /// Whether the cache that resolvers share answers. Without it they ask the map.
-async fn cache(settings: &Settings) -> Option<Check> {
+async fn cache(settings: &ServerSettings) -> Option<Check> {
     let url = settings.idresolve.shared()?;
     let cache = settings.idresolve.cache(Some(PATIENCE))?;
     let asked = async { cache?.get(&["semel:doctor"]).await };
     Some(match asked.await {
         Ok(_) => Check::good("cache", "l2-reached", format!("{} answers", redacted(url))),
         Err(error) => {
-            let why = Failure::from(error);
+            let why = ExitError::from(error);
             let found =
                 format!("{} does not answer, so every node asks the map: {why}", redacted(url));
             let fix = "see that it runs, or set l2_enabled = false";
@@ -352,9 +352,9 @@ async fn cache(settings: &Settings) -> Option<Check> {
 }
 
 /// What the settings leave out, or may regret.
-fn advice(at: &At, settings: &Settings) -> Vec<Check> {
+fn advice(at: &StoreArgs, settings: &ServerSettings) -> Vec<Check> {
     let mut checks = Vec::new();
-    let IdResolve { resolver, l2_url, .. } = &settings.idresolve;
+    let IdResolveSettings { resolver, l2_url, .. } = &settings.idresolve;
     if !at.named(settings) {
         let found = "no store is named, so it is the file semel.db in this directory";
         let fix = "name one: --store, SEMEL_STORE, or store under [ledger]";

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use ulid::Ulid;
 
 use super::{shown, words};
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// Most ids that one call makes.
 const MOST: u32 = 1_000_000;
@@ -96,14 +96,14 @@ fn ulid(text: &str) -> Result<Ulid, String> {
     })
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: Arguments) -> Result<(), ExitError> {
     let Arguments { payload, checksum, json, verb } = arguments;
     let codec = payload.codec(checksum);
     match verb {
         Verb::New { prefix, count } => {
             let generator = Generator::new();
             let ids = (0..count)
-                .map(|_| generator.generate().map_err(Failure::failed))
+                .map(|_| generator.generate().map_err(ExitError::failed))
                 .collect::<Result<Vec<_>, _>>()?;
             list(ids.iter().map(|id| codec.encode(prefix, *id).to_string()).collect(), json)
         }
@@ -114,17 +114,17 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-fn list(ids: Vec<String>, json: bool) -> Result<(), Failure> {
+fn list(ids: Vec<String>, json: bool) -> Result<(), ExitError> {
     match json {
         true => shown::json(&json!({ "ids": ids })),
         false => shown::line(ids.join("\n")),
     }
 }
 
-fn decode(text: &str, codec: &Codec, json: bool) -> Result<(), Failure> {
+fn decode(text: &str, codec: &Codec, json: bool) -> Result<(), ExitError> {
     let (prefix, id) = codec.decode(text).map_err(|_| {
         let shown: String = text.chars().take(60).collect();
-        Failure::usage(format_args!("`{shown}` is no such id: {}", why::not(text, codec)))
+        ExitError::usage(format_args!("`{shown}` is no such id: {}", why::not(text, codec)))
     })?;
     let millis = i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX);
     let timestamp = jiff::Timestamp::from_millisecond(millis).ok().map(|at| format!("{at:.3}"));

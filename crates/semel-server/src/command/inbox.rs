@@ -12,13 +12,13 @@ use semel_core::{
 };
 use serde_json::json;
 
-use super::audit::{Actor, By};
+use super::audit::{Actor, AuditArgs};
 use super::records::entry;
 use super::unread::{self, Unread};
 use super::watch::Watch;
-use super::{At, Guard, shown, unfiltered, words};
-use crate::failure::Failure;
-use crate::settings::Settings;
+use super::{Guard, StoreArgs, shown, unfiltered, words};
+use crate::exit::ExitError;
+use crate::settings::ServerSettings;
 
 /// Records that one look takes.
 const LOOK: u32 = 500;
@@ -30,7 +30,7 @@ const STATES: [State; 3] = [State::Failed, State::Dead, State::Uncertain];
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    at: At,
+    at: StoreArgs,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -40,13 +40,13 @@ enum Verb {
     /// List events that failed, were given up, or may have been handled
     Failed {
         #[command(flatten)]
-        which: Which,
+        which: InboxFilter,
         /// Events at most
         #[arg(long, default_value_t = 50, value_name = "N",
             value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
         /// Go on where the list before ended
-        #[arg(long, value_name = "CURSOR", value_parser = place)]
+        #[arg(long, value_name = "CURSOR", value_parser = handle)]
         after: Option<(State, Cursor)>,
     },
     /// Send failed and dead events round again: due now, attempts counted from zero. Uncertain ones,
@@ -54,15 +54,15 @@ enum Verb {
     /// with --state discarded
     Redrive {
         #[command(flatten)]
-        many: Many,
+        many: InboxArgs,
         #[command(flatten)]
-        by: By,
+        by: AuditArgs,
     },
     /// Settle events for good: nobody handles them, nobody is told to look at them, and they stay until
     /// `records purge`
     Discard {
         #[command(flatten)]
-        many: Many,
+        many: InboxArgs,
         #[command(flatten)]
         actor: Actor,
         /// Why; kept with each of them
@@ -72,7 +72,7 @@ enum Verb {
 }
 
 #[derive(Clone, Debug, Args)]
-struct Which {
+struct InboxFilter {
     /// Only of this consumer group, with all its handlers
     #[arg(long)]
     group: Option<String>,
@@ -84,7 +84,7 @@ struct Which {
     state: Option<State>,
 }
 
-type Many = super::Many<Which>;
+type InboxArgs = super::EventArgs<InboxFilter>;
 
 fn waiting(text: &str) -> Result<State, String> {
     words::state(text)
@@ -94,7 +94,7 @@ fn waiting(text: &str) -> Result<State, String> {
 }
 
 /// `dead:00ff`: a list goes through one state after the other.
-fn place(text: &str) -> Result<(State, Cursor), String> {
+fn handle(text: &str) -> Result<(State, Cursor), String> {
     let wrong = || "it is no cursor; copy the one that was shown".to_owned();
     let (state, cursor) = text.split_once(':').ok_or_else(wrong)?;
     let cursor = match cursor {
@@ -104,7 +104,7 @@ fn place(text: &str) -> Result<(State, Cursor), String> {
     Ok((waiting(state).map_err(|_| wrong())?, cursor))
 }
 
-impl Which {
+impl InboxFilter {
     /// Whether everything matches.
     fn is_open(&self) -> bool {
         self.group.is_none() && self.tenant.is_none() && self.state.is_none()
@@ -127,10 +127,10 @@ impl Which {
     }
 }
 
-pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Result<(), ExitError> {
     let Arguments { at, verb } = arguments;
-    let place = at.open(&settings).await?;
-    let ledger = place.ledger();
+    let handle = at.open(&settings).await?;
+    let ledger = handle.ledger();
     let done = match verb {
         Verb::Failed { which, limit, after } => {
             failed(&ledger, &which, after, limit, at.json).await
@@ -140,21 +140,21 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
             Err(unfiltered("discard", "--group, --tenant or --state"))
         }
         Verb::Discard { many, actor, reason } => {
-            let by = By { actor, reason: Some(reason.clone()) };
+            let by = AuditArgs { actor, reason: Some(reason.clone()) };
             apply(&ledger, &many, Some(&reason), &by, at.json).await
         }
     };
-    place.close().await;
+    handle.close().await;
     done
 }
 
 async fn failed(
     ledger: &AnyStore,
-    which: &Which,
+    which: &InboxFilter,
     after: Option<(State, Cursor)>,
     limit: u32,
     json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     let (mut entries, mut unreadable, mut next) = (Vec::new(), Vec::new(), None);
     // A store that cannot tell in which state an unreadable record is shows it in each.
     let mut met = HashSet::new();
@@ -235,11 +235,11 @@ struct Tally {
 /// Redrives what is meant, or discards it for a reason.
 async fn apply(
     ledger: &AnyStore,
-    many: &Many,
+    many: &InboxArgs,
     reason: Option<&str>,
-    by: &By,
+    by: &AuditArgs,
     json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     let (name, done) = match reason {
         Some(_) => ("discard", "discarded"),
         None => ("redrive", "redriven"),
@@ -251,7 +251,7 @@ async fn apply(
         }
         many.guard.allows(name, count, true, Guard::USUAL)?;
     }
-    let Which { group, tenant, state } = &many.which;
+    let InboxFilter { group, tenant, state } = &many.which;
     let filters = [
         ("group", group.as_deref()),
         ("tenant", tenant.as_deref()),
@@ -296,7 +296,7 @@ async fn apply(
                 "no group has failed at event {id}; `semel inbox failed` lists what there is"
             );
             unread.none(Some(&words))?;
-            Err(Failure::usage(words))
+            Err(ExitError::usage(words))
         }
     }
 }
@@ -306,11 +306,11 @@ async fn apply(
 /// goes on behind it.
 async fn walk(
     ledger: &AnyStore,
-    many: &Many,
+    many: &InboxArgs,
     reason: Option<&str>,
     tally: &mut Tally,
     mut told: impl FnMut(u64),
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     let ids: Vec<Option<EventId>> = match many.all {
         true => vec![None],
         false => many.named().into_iter().map(Some).collect(),
@@ -349,7 +349,7 @@ async fn walk(
 
 /// The states that are gone through, in this order. What may have been handled is not handled again
 /// unless a flag says so, and what was discarded is left as it was decided unless its event is named.
-fn states(many: &Many, reason: Option<&str>) -> Vec<State> {
+fn states(many: &InboxArgs, reason: Option<&str>) -> Vec<State> {
     match (many.which.state, reason, many.all) {
         (Some(state), ..) => vec![state],
         (None, None, true) => vec![State::Failed, State::Dead],
@@ -375,7 +375,7 @@ fn is_done(Listed { record, .. }: &Listed, reason: Option<&str>) -> bool {
 
 /// Changes a record that was listed. What was listed as failed and has crashed since may have been
 /// handled, and what was listed as dead may have been discarded: it is left alone.
-async fn one(ledger: &AnyStore, listed: &Listed, reason: Option<&str>) -> Result<bool, Failure> {
+async fn one(ledger: &AnyStore, listed: &Listed, reason: Option<&str>) -> Result<bool, ExitError> {
     let Listed { key, record, .. } = listed;
     let operated = match (reason, record.state) {
         (Some(reason), _) => ledger.discard(key, reason).await?,

@@ -2,8 +2,8 @@
 //!
 //! The table is read and never written. Everything may be stopped and run again.
 
+mod caches;
 mod report;
-mod told;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
-use super::audit::{By, Trail};
+use super::audit::{AuditArgs, AuditEntry};
 use super::ids::Payload;
 use super::watch::Watch;
-use super::{At, no_database, words};
-use crate::failure::Failure;
-use crate::place::{Place, StoreUrl};
-use crate::settings::Settings;
+use super::{StoreArgs, no_database, words};
+use crate::exit::ExitError;
+use crate::settings::ServerSettings;
+use crate::store::{StoreHandle, StoreUrl};
 
 /// Connections that read the table, and how long one may take to come.
 const READERS: u32 = 2;
@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    at: At,
+    at: StoreArgs,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -58,7 +58,7 @@ enum Verb {
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        by: By,
+        by: AuditArgs,
     },
     /// Compare every row with its mapping, and every mapping with its row
     Verify {
@@ -82,7 +82,7 @@ enum Verb {
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        by: By,
+        by: AuditArgs,
     },
 }
 
@@ -143,16 +143,16 @@ impl Table {
         }
     }
 
-    fn resource(&self) -> Result<ResourceType, Failure> {
+    fn resource(&self) -> Result<ResourceType, ExitError> {
         let known = Registry::shipped().named(&self.kind).map(|kind| kind.prefix().to_string());
         let Some(prefix) = self.prefix.clone().or(known) else {
-            return Err(Failure::usage(format_args!(
+            return Err(ExitError::usage(format_args!(
                 "`{}` is no type that this program knows; give it a --prefix",
                 self.kind
             )));
         };
         ResourceType::parse(&self.kind, &prefix).map_err(|invalid| {
-            Failure::usage(format_args!("--type {} --prefix {prefix}: {invalid}", self.kind))
+            ExitError::usage(format_args!("--type {} --prefix {prefix}: {invalid}", self.kind))
         })
     }
 
@@ -171,49 +171,49 @@ impl Verb {
     }
 }
 
-pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Result<(), ExitError> {
     let Arguments { at, verb } = arguments;
     let kind = verb.table().resource()?;
     let url = at.url(&settings);
-    let place = at.open(&settings).await?;
+    let handle = at.open(&settings).await?;
     let job = Job { verb: &verb, kind, settings: &settings, json: at.json };
-    let done = on(&place, &url, &job).await;
-    place.close().await;
+    let done = on(&handle, &url, &job).await;
+    handle.close().await;
     done
 }
 
 /// Opens the table on connections of its own, beside the store.
-async fn on(place: &Place, url: &StoreUrl, job: &Job<'_>) -> Result<(), Failure> {
+async fn on(handle: &StoreHandle, url: &StoreUrl, job: &Job<'_>) -> Result<(), ExitError> {
     let layout = job.verb.table().layout();
-    let unopened = |error: sqlx::Error| Failure::unreachable(crate::failure::chain(&error));
-    match place {
-        Place::Sqlite(store) => {
+    let unopened = |error: sqlx::Error| ExitError::unreachable(crate::exit::chain(&error));
+    match handle {
+        StoreHandle::Sqlite(store) => {
             let file = SqliteConnectOptions::new().filename(url.path().unwrap_or("".as_ref()));
             let pool = SqlitePoolOptions::new().max_connections(READERS).acquire_timeout(PATIENCE);
             let pool = pool.connect_with(file.read_only(true)).await.map_err(unopened)?;
             let table = SqliteTable::open(pool, layout).await.map_err(unusable)?;
             job.run(store, &table).await
         }
-        Place::Postgres(store) => {
+        StoreHandle::Postgres(store) => {
             let pool = PgPoolOptions::new().max_connections(READERS).acquire_timeout(PATIENCE);
             let pool = pool.connect(url.secret()).await.map_err(unopened)?;
             let table = PgTable::open(pool, layout).await.map_err(unusable)?;
             job.run(store, &table).await
         }
-        Place::MySql(store) => {
+        StoreHandle::MySql(store) => {
             let pool = MySqlPoolOptions::new().max_connections(READERS).acquire_timeout(PATIENCE);
             let pool = pool.connect(url.secret()).await.map_err(unopened)?;
             let table = MySqlTable::open(pool, layout).await.map_err(unusable)?;
             job.run(store, &table).await
         }
-        Place::Redis(_) | Place::Memory(_) => Err(no_database("map of public ids")),
+        StoreHandle::Redis(_) | StoreHandle::Memory(_) => Err(no_database("map of public ids")),
     }
 }
 
 /// A table or column that is not there is a flag that is wrong.
-fn unusable(error: Error) -> Failure {
+fn unusable(error: Error) -> ExitError {
     if error.kind() == ErrorKind::Misconfigured {
-        return Failure::usage(crate::failure::chain(&error));
+        return ExitError::usage(crate::exit::chain(&error));
     }
     error.into()
 }
@@ -222,12 +222,12 @@ fn unusable(error: Error) -> Failure {
 struct Job<'a> {
     verb: &'a Verb,
     kind: ResourceType,
-    settings: &'a Settings,
+    settings: &'a ServerSettings,
     json: bool,
 }
 
 impl Job<'_> {
-    async fn run<M: IdMap, T: BusinessTable>(&self, map: &M, table: &T) -> Result<(), Failure> {
+    async fn run<M: IdMap, T: BusinessTable>(&self, map: &M, table: &T) -> Result<(), ExitError> {
         let Table { batch, rate, samples, .. } = self.verb.table();
         let codec = self.verb.table().codec();
         let moving =
@@ -258,9 +258,9 @@ impl Job<'_> {
         }
     }
 
-    fn trail(&self, verb: &str, by: &By, dry_run: bool) -> Result<Trail, Failure> {
+    fn trail(&self, verb: &str, by: &AuditArgs, dry_run: bool) -> Result<AuditEntry, ExitError> {
         let about = json!({ "table": self.verb.table().table, "type": self.kind.name() });
-        Trail::begin(verb, &by.actor, by.reason.as_deref(), about, dry_run)
+        AuditEntry::begin(verb, &by.actor, by.reason.as_deref(), about, dry_run)
     }
 
     async fn backfill<M: IdMap, T: BusinessTable>(
@@ -268,8 +268,8 @@ impl Job<'_> {
         moving: &MapMigration<'_, M, T>,
         checkpoint: Option<&PathBuf>,
         dry: bool,
-        mut trail: Trail,
-    ) -> Result<(), Failure> {
+        mut trail: AuditEntry,
+    ) -> Result<(), ExitError> {
         let mut watch = Watch::new("backfill", None);
         let told = |progress: &Progress<'_, Backfilled>| {
             trail.counted(progress.report.written);
@@ -280,7 +280,7 @@ impl Job<'_> {
             Some(path) => {
                 let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
                 if directory.is_some_and(|directory| !directory.is_dir()) || path.is_dir() {
-                    return Err(Failure::usage(format_args!(
+                    return Err(ExitError::usage(format_args!(
                         "a checkpoint cannot be kept at {}: its directory is not there, or it is one",
                         path.display()
                     )));
@@ -292,7 +292,7 @@ impl Job<'_> {
         let filled = filled.map_err(|error| match error.operation() {
             // A file that is another's, or none of ours.
             "resume the backfill" | "load the checkpoint" => {
-                Failure::usage(crate::failure::chain(&error))
+                ExitError::usage(crate::exit::chain(&error))
             }
             _ => error.into(),
         })?;
@@ -304,9 +304,9 @@ impl Job<'_> {
         &self,
         moving: &MapMigration<'_, M, T>,
         dry: bool,
-        mut trail: Trail,
-    ) -> Result<(), Failure> {
-        let caches = Arc::new(told::Caches::of(self.settings)?);
+        mut trail: AuditEntry,
+    ) -> Result<(), ExitError> {
+        let caches = Arc::new(caches::Caches::of(self.settings)?);
         let mut watch = Watch::new("repair", None);
         let repaired = moving
             .repair(

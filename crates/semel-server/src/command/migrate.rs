@@ -10,19 +10,19 @@ use semel_sql::mysql::MySqlStore;
 use semel_sql::{postgres, sqlite};
 use serde_json::json;
 
-use super::audit::{By, Trail};
-use super::{At, shown};
+use super::audit::{AuditArgs, AuditEntry};
+use super::{StoreArgs, shown};
 use crate::command::doctor::finding;
-use crate::failure::Failure;
-use crate::place::schema::{self, Brought};
-use crate::place::{Opening, Place, StoreKind, StoreUrl};
-use crate::settings::Settings;
+use crate::exit::ExitError;
+use crate::settings::ServerSettings;
+use crate::store::schema::{self, SchemaState};
+use crate::store::{OpenMode, StoreHandle, StoreKind, StoreUrl};
 
 /// Print, apply or verify the schema of a store
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    at: At,
+    at: StoreArgs,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -41,7 +41,7 @@ enum Verb {
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        by: By,
+        by: AuditArgs,
     },
     /// Compare the schema with what this version needs
     Verify {
@@ -65,7 +65,7 @@ fn kind(text: &str) -> Result<StoreKind, String> {
     }
 }
 
-pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Result<(), ExitError> {
     let Arguments { at, verb } = arguments;
     let url = at.url(&settings);
     if let Verb::Print { kind } = verb {
@@ -82,7 +82,7 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     }
 }
 
-fn print(kind: StoreKind, json: bool) -> Result<(), Failure> {
+fn print(kind: StoreKind, json: bool) -> Result<(), ExitError> {
     let script = match kind {
         StoreKind::Sqlite => sqlite::print(),
         StoreKind::Postgres => postgres::print(),
@@ -96,7 +96,7 @@ fn print(kind: StoreKind, json: bool) -> Result<(), Failure> {
 }
 
 /// What has no schema.
-fn nothing(kind: StoreKind, json: bool) -> Result<(), Failure> {
+fn nothing(kind: StoreKind, json: bool) -> Result<(), ExitError> {
     match json {
         true => shown::json(&json!({ "kind": kind.name(), "applied": [], "findings": [] })),
         false => shown::line(format!("{} has no schema: there is nothing to migrate", kind.name())),
@@ -115,21 +115,23 @@ fn known(kind: StoreKind) -> Vec<(i32, &'static str)> {
 }
 
 /// What the schema lacks, in words. Works on a database that has none of it yet.
-pub(crate) async fn lacks(url: &StoreUrl) -> Result<Vec<Finding>, Failure> {
-    let cannot = |failure: Failure| failure.during(format_args!("cannot verify {url}"));
+pub(crate) async fn lacks(url: &StoreUrl) -> Result<Vec<Finding>, ExitError> {
+    let cannot = |failure: ExitError| failure.during(format_args!("cannot verify {url}"));
     let found = match url.kind() {
         StoreKind::Sqlite => {
             let path = url.path().unwrap_or(Path::new(""));
             if !path.exists() {
-                return Err(cannot(Failure::unreachable("there is no such file")));
+                return Err(cannot(ExitError::unreachable("there is no such file")));
             }
             return schema::of_file(path).await.map_err(cannot);
         }
         StoreKind::Postgres | StoreKind::MySql => {
-            match Place::open(url, Opening::Look, "").await? {
-                Place::Postgres(store) => store.verify().await,
-                Place::MySql(store) => store.verify().await,
-                Place::Sqlite(_) | Place::Redis(_) | Place::Memory(_) => Ok(Vec::new()),
+            match StoreHandle::open(url, OpenMode::Look, "").await? {
+                StoreHandle::Postgres(store) => store.verify().await,
+                StoreHandle::MySql(store) => store.verify().await,
+                StoreHandle::Sqlite(_) | StoreHandle::Redis(_) | StoreHandle::Memory(_) => {
+                    Ok(Vec::new())
+                }
             }
         }
         StoreKind::Redis | StoreKind::Memory => Ok(Vec::new()),
@@ -147,7 +149,7 @@ fn missing(kind: StoreKind, findings: &[Finding]) -> Vec<(i32, &'static str)> {
     all
 }
 
-async fn foresee(url: &StoreUrl, json: bool) -> Result<(), Failure> {
+async fn foresee(url: &StoreUrl, json: bool) -> Result<(), ExitError> {
     let absent = url.path().is_some_and(|path| !path.exists());
     if absent {
         return told(url, &known(url.kind()), &[], true, json);
@@ -160,11 +162,11 @@ async fn foresee(url: &StoreUrl, json: bool) -> Result<(), Failure> {
     told(url, &missing, &findings, true, json)
 }
 
-async fn apply(url: &StoreUrl, by: &By, json: bool) -> Result<(), Failure> {
+async fn apply(url: &StoreUrl, by: &AuditArgs, json: bool) -> Result<(), ExitError> {
     let about = json!({ "store": url.to_string() });
-    let trail = Trail::begin("migrate apply", &by.actor, by.reason.as_deref(), about, false)?;
+    let trail = AuditEntry::begin("migrate apply", &by.actor, by.reason.as_deref(), about, false)?;
     let brought = schema::bring_up_at(url).await;
-    let Brought { applied, findings } =
+    let SchemaState { applied, findings } =
         brought.map_err(|failure| failure.during(format_args!("cannot migrate {url}")))?;
     trail.end(applied.len() as u64);
     let mut all = known(url.kind());
@@ -179,7 +181,7 @@ fn told(
     findings: &[Finding],
     dry: bool,
     json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     let count = findings.iter().filter(|f| f.severity == Severity::Error).count();
     if json {
         let applied: Vec<_> = migrations
@@ -200,7 +202,7 @@ fn told(
     }
     match count {
         0 => Ok(()),
-        count => Err(Failure::findings(format_args!(
+        count => Err(ExitError::findings(format_args!(
             "{} about the schema of {url} that no migration mends; the fixes are beside them",
             shown::counted(count as u64, "finding")
         ))),
@@ -208,7 +210,7 @@ fn told(
 }
 
 /// One line for each finding, and one for its fix.
-fn listed(findings: &[Finding]) -> Result<(), Failure> {
+fn listed(findings: &[Finding]) -> Result<(), ExitError> {
     for Finding { severity, found, fix, .. } in findings {
         let word = if *severity == Severity::Error { "error" } else { "warning" };
         shown::line(format!("{word}: {found}\n  fix: {fix}"))?;
@@ -216,7 +218,7 @@ fn listed(findings: &[Finding]) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn verify(url: &StoreUrl, strict: bool, json: bool) -> Result<(), Failure> {
+async fn verify(url: &StoreUrl, strict: bool, json: bool) -> Result<(), ExitError> {
     let findings = lacks(url).await?;
     let bad = |f: &&Finding| strict || f.severity == Severity::Error;
     let count = findings.iter().filter(bad).count();
@@ -234,7 +236,7 @@ async fn verify(url: &StoreUrl, strict: bool, json: bool) -> Result<(), Failure>
     };
     match count {
         0 => Ok(()),
-        count => Err(Failure::findings(format_args!(
+        count => Err(ExitError::findings(format_args!(
             "{} about the schema of {url}; {help}",
             shown::counted(count as u64, "finding")
         ))),

@@ -10,12 +10,12 @@ use semel_core::outbox::{Backlog, Outbox, Row, Selection, Status, Verb};
 use semel_core::store::Result as StoreResult;
 use serde_json::{Value, json};
 
-use super::audit::{Actor, By, Trail};
+use super::audit::{Actor, AuditArgs, AuditEntry};
 use super::watch::Watch;
-use super::{At, Guard, no_database, shown, unfiltered, words};
-use crate::failure::Failure;
-use crate::place::on_database;
-use crate::settings::Settings;
+use super::{Guard, StoreArgs, no_database, shown, unfiltered, words};
+use crate::exit::ExitError;
+use crate::settings::ServerSettings;
+use crate::store::on_database;
 
 /// Rows that one step of a verb changes.
 const STEP: u32 = 500;
@@ -26,7 +26,7 @@ const IDS: usize = 500;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    at: At,
+    at: StoreArgs,
     #[command(subcommand)]
     verb: Command,
 }
@@ -38,7 +38,7 @@ enum Command {
     /// List events by their number
     List {
         #[command(flatten)]
-        which: Which,
+        which: OutboxFilter,
         /// Rows at most
         #[arg(long, default_value_t = 50, value_name = "N",
             value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -51,15 +51,15 @@ enum Command {
     /// by their ids, or with --status discarded
     Redrive {
         #[command(flatten)]
-        many: Many,
+        many: OutboxArgs,
         #[command(flatten)]
-        by: By,
+        by: AuditArgs,
     },
     /// Settle pending, failed and dead events for good: nobody publishes them, nobody is told to look
     /// at them, and they go as published ones do
     Discard {
         #[command(flatten)]
-        many: Many,
+        many: OutboxArgs,
         #[command(flatten)]
         actor: Actor,
         /// Why; kept with each of them
@@ -70,14 +70,14 @@ enum Command {
     /// --type or --tenant, and --yes or --max
     Republish {
         #[command(flatten)]
-        many: Many,
+        many: OutboxArgs,
         #[command(flatten)]
-        by: By,
+        by: AuditArgs,
     },
 }
 
 #[derive(Clone, Debug, Args)]
-struct Which {
+struct OutboxFilter {
     /// Only of this tenant
     #[arg(long)]
     tenant: Option<String>,
@@ -89,9 +89,9 @@ struct Which {
     status: Option<Status>,
 }
 
-type Many = super::Many<Which>;
+type OutboxArgs = super::EventArgs<OutboxFilter>;
 
-impl Which {
+impl OutboxFilter {
     /// Whether everything matches.
     fn is_open(&self) -> bool {
         let Self { tenant, kind, status } = self;
@@ -99,10 +99,10 @@ impl Which {
     }
 }
 
-impl Many {
+impl OutboxArgs {
     /// What is meant, in parts that one statement can name.
     fn selections(&self) -> Vec<Selection> {
-        let Which { tenant, kind, status } = self.which.clone();
+        let OutboxFilter { tenant, kind, status } = self.which.clone();
         let all = Selection { ids: Vec::new(), tenant, kind, status };
         if self.all {
             return vec![all];
@@ -111,16 +111,16 @@ impl Many {
     }
 }
 
-pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Result<(), ExitError> {
     let Arguments { at, verb } = arguments;
-    let place = at.open(&settings).await?;
+    let handle = at.open(&settings).await?;
     let done =
-        on_database!(&place, store => act(store, verb, at.json).await, Err(no_database("outbox")));
-    place.close().await;
+        on_database!(&handle, store => act(store, verb, at.json).await, Err(no_database("outbox")));
+    handle.close().await;
     done
 }
 
-async fn act<O: Outbox>(outbox: &O, verb: Command, json: bool) -> Result<(), Failure> {
+async fn act<O: Outbox>(outbox: &O, verb: Command, json: bool) -> Result<(), ExitError> {
     match verb {
         Command::Status => status(outbox, json).await,
         Command::List { which, limit, after } => list(outbox, which, after, limit, json).await,
@@ -129,7 +129,7 @@ async fn act<O: Outbox>(outbox: &O, verb: Command, json: bool) -> Result<(), Fai
             Err(unfiltered("discard", "--type, --tenant or --status"))
         }
         Command::Discard { many, actor, reason } => {
-            let by = By { actor, reason: Some(reason.clone()) };
+            let by = AuditArgs { actor, reason: Some(reason.clone()) };
             apply(outbox, &many, Verb::Discard { reason }, &by, json).await
         }
         Command::Republish { many, .. }
@@ -144,7 +144,7 @@ async fn act<O: Outbox>(outbox: &O, verb: Command, json: bool) -> Result<(), Fai
     }
 }
 
-async fn status<O: Outbox>(outbox: &O, json: bool) -> Result<(), Failure> {
+async fn status<O: Outbox>(outbox: &O, json: bool) -> Result<(), ExitError> {
     let Backlog { waiting, dead, oldest } = outbox.backlog().await?;
     let of = |status| Selection { status: Some(status), ..Selection::default() };
     let failed = outbox.count(&of(Status::Failed), &Verb::Redrive).await?;
@@ -184,12 +184,12 @@ async fn status<O: Outbox>(outbox: &O, json: bool) -> Result<(), Failure> {
 
 async fn list<O: Outbox>(
     outbox: &O,
-    which: Which,
+    which: OutboxFilter,
     after: Option<u64>,
     limit: u32,
     json: bool,
-) -> Result<(), Failure> {
-    let Which { tenant, kind, status } = which;
+) -> Result<(), ExitError> {
+    let OutboxFilter { tenant, kind, status } = which;
     let selection = Selection { ids: Vec::new(), tenant, kind, status };
     let mut rows = outbox.list(&selection, after, limit + 1).await?;
     let more = rows.len() > limit as usize;
@@ -271,11 +271,11 @@ pub(crate) fn row(row: &Row) -> Value {
 /// afterwards.
 async fn apply<O: Outbox>(
     outbox: &O,
-    many: &Many,
+    many: &OutboxArgs,
     verb: Verb,
-    by: &By,
+    by: &AuditArgs,
     json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     // Every consumer gets what is republished again: that is never meant by leaving a number out.
     let (name, done, usual) = match &verb {
         Verb::Redrive => ("redrive", "redriven", Guard::USUAL),
@@ -283,7 +283,7 @@ async fn apply<O: Outbox>(
         Verb::Republish => ("republish", "made pending again", 0),
     };
     if let Some(status) = many.which.status.filter(|status| !verb.applies(*status)) {
-        return Err(Failure::usage(format_args!(
+        return Err(ExitError::usage(format_args!(
             "{name} does not apply to {} events",
             status.name()
         )));
@@ -316,7 +316,7 @@ async fn apply<O: Outbox>(
             });
             if let Err(error) = stepped.await {
                 let told = shown::counted(changed, "event");
-                return Err(Failure::from(error).during(format_args!("{told} {done}, then")));
+                return Err(ExitError::from(error).during(format_args!("{told} {done}, then")));
             }
         }
     }
@@ -333,7 +333,7 @@ async fn apply<O: Outbox>(
     }
     // Whoever names events wants each of them done.
     match many.named().len() as u64 {
-        named if named > changed => Err(Failure::failed(format_args!(
+        named if named > changed => Err(ExitError::failed(format_args!(
             "{name} applied to {changed} of the {named} named events; the others are not there, or \
              not in a status that it applies to: see `semel outbox list`"
         ))),
@@ -341,8 +341,8 @@ async fn apply<O: Outbox>(
     }
 }
 
-fn trail(many: &Many, name: &str, by: &By) -> Result<Trail, Failure> {
-    let Which { tenant, kind, status } = &many.which;
+fn trail(many: &OutboxArgs, name: &str, by: &AuditArgs) -> Result<AuditEntry, ExitError> {
+    let OutboxFilter { tenant, kind, status } = &many.which;
     let filters = [
         ("tenant", tenant.as_deref()),
         ("type", kind.as_deref()),

@@ -17,21 +17,21 @@ use semel_core::store::{Cursor, Filter, Listed, Store as _};
 use semel_core::{AnyStore, Kind, Operated, Resolution};
 use serde_json::json;
 
-use self::decide::{How, What, decide, refused};
-use self::find::{Key, Which};
-use self::purge::{Many, purge};
+use self::decide::{DecisionArgs, ResolutionArgs, decide, refused};
+use self::find::{Key, RecordFilter};
+use self::purge::{PurgeArgs, purge};
 use super::unread;
 use super::watch::Watch;
-use super::{At, shown, words};
-use crate::failure::Failure;
-use crate::place::Place;
-use crate::settings::Settings;
+use super::{StoreArgs, shown, words};
+use crate::exit::ExitError;
+use crate::settings::ServerSettings;
+use crate::store::StoreHandle;
 
 /// List, show and decide the ledger's records
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    at: At,
+    at: StoreArgs,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -41,7 +41,7 @@ enum Verb {
     /// List records
     List {
         #[command(flatten)]
-        which: Which,
+        which: RecordFilter,
         /// Only with this id
         #[arg(long)]
         id: Option<String>,
@@ -69,7 +69,7 @@ enum Verb {
         #[command(flatten)]
         key: Key,
         #[command(flatten)]
-        how: How,
+        how: DecisionArgs,
     },
     /// Decide what became of an operation
     #[command(group = ArgGroup::new("what").required(true).args(["succeeded", "failed", "rerun"]))]
@@ -77,33 +77,33 @@ enum Verb {
         #[command(flatten)]
         key: Key,
         #[command(flatten)]
-        what: What,
+        what: ResolutionArgs,
         #[command(flatten)]
-        how: How,
+        how: DecisionArgs,
     },
     /// Remove a record, or with --all every one that the filters let through: their keys are new again
     Purge {
         #[command(flatten)]
-        many: Many,
+        many: PurgeArgs,
     },
 }
 
-pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Result<(), ExitError> {
     let Arguments { at, verb } = arguments;
-    let place = at.open(&settings).await?;
-    let done = act(&place, verb, at.json).await;
-    place.close().await;
+    let handle = at.open(&settings).await?;
+    let done = act(&handle, verb, at.json).await;
+    handle.close().await;
     done
 }
 
-async fn act(place: &Place, verb: Verb, json: bool) -> Result<(), Failure> {
-    let ledger = &place.ledger();
+async fn act(handle: &StoreHandle, verb: Verb, json: bool) -> Result<(), ExitError> {
+    let ledger = &handle.ledger();
     match verb {
         Verb::List { which, id, limit, after } => {
             let filter = Filter { id, ..which.filter() };
             list(ledger, &which, &filter, after, limit, json).await
         }
-        Verb::Show { key, group, body: false } => timeline::show(place, &key, &group, json).await,
+        Verb::Show { key, group, body: false } => timeline::show(handle, &key, &group, json).await,
         Verb::Show { key, body: true, .. } => body(ledger, &key.one(ledger, json).await?).await,
         Verb::Release { key, how } => {
             let listed = key.one(ledger, json).await?;
@@ -122,12 +122,12 @@ async fn act(place: &Place, verb: Verb, json: bool) -> Result<(), Failure> {
 
 async fn list(
     ledger: &AnyStore,
-    which: &Which,
+    which: &RecordFilter,
     filter: &Filter,
     mut after: Option<Cursor>,
     limit: u32,
     json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     let mut watch = Watch::new("looking", None);
     let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
     loop {
@@ -153,13 +153,13 @@ async fn list(
     unread::listed(unreadable, next.filter(|_| !json))
 }
 
-async fn body(ledger: &AnyStore, listed: &Listed) -> Result<(), Failure> {
+async fn body(ledger: &AnyStore, listed: &Listed) -> Result<(), ExitError> {
     let Some(found) = ledger.peek(&listed.key).await? else {
         return Err(refused(Operated::Missing));
     };
     match answer::stored(&found.record) {
         Some(body) => shown::bytes(&body),
-        None => Err(Failure::failed(format_args!(
+        None => Err(ExitError::failed(format_args!(
             "the record is {} and has no answer that could be printed",
             found.record.state.name()
         ))),

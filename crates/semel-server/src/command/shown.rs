@@ -10,28 +10,28 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, TableStyle, Width
 use semel_core::Timestamp;
 use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// Prints text as it is, and a line end.
-pub(crate) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
+pub(crate) fn line(text: impl AsRef<str>) -> Result<(), ExitError> {
     let mut text = text.as_ref().to_owned();
     text.push('\n');
     bytes(text.as_bytes())
 }
 
 /// Prints bytes as they are.
-pub(crate) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+pub(crate) fn bytes(bytes: &[u8]) -> Result<(), ExitError> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(|error| {
-            Failure::failed(format_args!("cannot write to standard output: {error}"))
+            ExitError::failed(format_args!("cannot write to standard output: {error}"))
         }),
     }
 }
 
 /// Prints one document.
-pub(crate) fn json(value: &Value) -> Result<(), Failure> {
+pub(crate) fn json(value: &Value) -> Result<(), ExitError> {
     line(document(value))
 }
 
@@ -63,7 +63,7 @@ impl Grid {
         self.0.add_row(cells.map(|cell| clean(&cell)));
     }
 
-    pub(crate) fn print(mut self) -> Result<(), Failure> {
+    pub(crate) fn print(mut self) -> Result<(), ExitError> {
         for column in self.0.column_iter_mut() {
             column.set_padding((0, 2));
         }

@@ -6,12 +6,12 @@ use semel_core::store::{Filter, Inspect as _, Store as _};
 use semel_core::{OnCrash, Record, State, Timestamp};
 use serde_json::json;
 
-use super::audit::{By, Trail};
+use super::audit::{AuditArgs, AuditEntry};
 use super::unread::Unread;
 use super::watch::Watch;
-use super::{At, shown};
-use crate::failure::Failure;
-use crate::settings::Settings;
+use super::{StoreArgs, shown};
+use crate::exit::ExitError;
+use crate::settings::ServerSettings;
 
 /// Records in one step.
 const STEP: u32 = 1_000;
@@ -20,7 +20,7 @@ const STEP: u32 = 1_000;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    at: At,
+    at: StoreArgs,
     /// Records to work off at most [default: all there are]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
@@ -28,23 +28,23 @@ pub(crate) struct Arguments {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    by: By,
+    by: AuditArgs,
 }
 
-pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Result<(), ExitError> {
     let Arguments { at, limit, dry_run, by } = arguments;
-    let place = at.open(&settings).await?;
+    let handle = at.open(&settings).await?;
     let about = json!({ "limit": limit });
-    let mut trail = Trail::begin("sweep", &by.actor, by.reason.as_deref(), about, dry_run)?;
+    let mut trail = AuditEntry::begin("sweep", &by.actor, by.reason.as_deref(), about, dry_run)?;
     let limit = limit.unwrap_or(u64::MAX);
-    let ledger = place.ledger();
+    let ledger = handle.ledger();
     let mut unread = Unread::default();
     let mut tally = Tally::default();
     let swept = match dry_run {
         true => foresee(&ledger, limit, &mut tally, &mut unread).await,
         false => sweep(&ledger, limit, &mut tally, &mut trail).await,
     };
-    place.close().await;
+    handle.close().await;
     let Tally { removed, suspended } = tally;
     swept.map_err(|failure| match dry_run || tally.total() == 0 {
         true => failure,
@@ -93,15 +93,15 @@ async fn sweep(
     ledger: &semel_core::AnyStore,
     limit: u64,
     tally: &mut Tally,
-    trail: &mut Trail,
-) -> Result<(), Failure> {
+    trail: &mut AuditEntry,
+) -> Result<(), ExitError> {
     let mut watch = Watch::new("sweep", None);
     loop {
         let left = limit - tally.total();
         let step = u32::try_from(left).unwrap_or(STEP).min(STEP);
         let swept = ledger.sweep(step).await?;
         if swept.clock_suspect {
-            return Err(Failure::failed(SUSPECT));
+            return Err(ExitError::failed(SUSPECT));
         }
         tally.removed += u64::from(swept.removed);
         tally.suspended += u64::from(swept.suspended);
@@ -119,7 +119,7 @@ async fn foresee(
     limit: u64,
     tally: &mut Tally,
     unread: &mut Unread,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     let (mut watch, now) = (Watch::new("looking", None), Clock::system().now());
     let (mut seen, mut after) = (0, None);
     loop {

@@ -9,7 +9,7 @@ use semel_core::store::Unreadable;
 use serde_json::{Value, json};
 
 use super::{shown, words};
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// As many as are told apart.
 const MOST: usize = 10_000;
@@ -40,11 +40,11 @@ impl Unread {
     }
 
     /// All were read; else the command ends with findings, and `more` besides.
-    pub(crate) fn none(&self, more: Option<&str>) -> Result<(), Failure> {
+    pub(crate) fn none(&self, more: Option<&str>) -> Result<(), ExitError> {
         match (self.count(), more) {
             (0, _) => Ok(()),
-            (_, None) => Err(Failure::findings(self)),
-            (_, Some(more)) => Err(Failure::findings(format_args!("{self}; {more}"))),
+            (_, None) => Err(ExitError::findings(self)),
+            (_, Some(more)) => Err(ExitError::findings(format_args!("{self}; {more}"))),
         }
     }
 }
@@ -68,7 +68,7 @@ pub(crate) fn digest(unreadable: &Unreadable) -> String {
 }
 
 /// The end of a list: where it goes on, and whether all that was listed could be read.
-pub(crate) fn listed(some: Vec<Unreadable>, next: Option<String>) -> Result<(), Failure> {
+pub(crate) fn listed(some: Vec<Unreadable>, next: Option<String>) -> Result<(), ExitError> {
     let more = next.map(|next| format!("there are more: --after {next}"));
     let mut unread = Unread::default();
     unread.add(some);

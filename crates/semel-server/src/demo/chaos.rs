@@ -6,7 +6,7 @@
 mod board;
 mod caller;
 mod load;
-mod told;
+mod responses;
 mod watch;
 
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::load::Load;
-use self::told::Told;
+use self::responses::ResponseLog;
 use self::watch::Watch;
-use super::Desk;
+use super::OrderService;
 use super::arrivals::Arrivals;
 use super::tables::Tables;
-use crate::failure::Failure;
+use crate::exit::ExitError;
 use crate::settings::duration;
 
 /// A load that was asked for.
@@ -36,8 +36,8 @@ pub(super) struct Chaos {
 
 impl Chaos {
     /// What `--chaos` and `--chaos-for` ask for.
-    pub(super) fn of(wanted: bool, lasts: Option<&str>) -> Result<Option<Self>, Failure> {
-        let wrong = |why| Failure::usage(format_args!("--chaos-for: {why}"));
+    pub(super) fn of(wanted: bool, lasts: Option<&str>) -> Result<Option<Self>, ExitError> {
+        let wrong = |why| ExitError::usage(format_args!("--chaos-for: {why}"));
         let lasts = lasts.map(duration::parse).transpose().map_err(wrong)?;
         if lasts.is_some_and(|lasts| lasts.is_zero()) {
             return Err(wrong("a load of no length shows nothing".to_owned()));
@@ -45,7 +45,7 @@ impl Chaos {
         if !wanted && lasts.is_none() {
             return Ok(None);
         }
-        let tenant = format!("chaos-{}", Generator::new().generate().map_err(Failure::failed)?);
+        let tenant = format!("chaos-{}", Generator::new().generate().map_err(ExitError::failed)?);
         Ok(Some(Self { lasts, tenant: tenant.into() }))
     }
 
@@ -58,15 +58,16 @@ impl Chaos {
     pub(super) async fn run<S: Tables>(
         self,
         url: &str,
-        desk: &Desk<S>,
+        service: &OrderService<S>,
         arrivals: Option<Arc<Arrivals>>,
         stop: &CancellationToken,
-    ) -> Result<(), Failure> {
-        let told = if self.lasts.is_some() { Told::kept() } else { Told::forgotten() };
+    ) -> Result<(), ExitError> {
+        let told =
+            if self.lasts.is_some() { ResponseLog::kept() } else { ResponseLog::forgotten() };
         let load = Arc::new(Load::new(url, &self.tenant, told)?);
         let over = stop.child_token();
         let working = load.start(&over, stop);
-        let mut watch = Watch::new(desk, &self.tenant, &load, arrivals);
+        let mut watch = Watch::new(service, &self.tenant, &load, arrivals);
         let began = Instant::now();
         let ends = self.lasts.map(|lasts| began + lasts);
         while !stop.is_cancelled() && ends.is_none_or(|ends| Instant::now() < ends) {

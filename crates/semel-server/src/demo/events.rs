@@ -20,14 +20,14 @@ use semel_redis::stream::Streams;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::arrivals::Arrivals;
+use super::fault;
 use super::machinery;
-use super::mischief;
 use super::orders::{Order, PLACED};
 use super::tables::Tables;
 use super::tally::GROUPS;
-use crate::broker::{Broker, Link};
-use crate::failure::Failure;
-use crate::settings::Settings;
+use crate::broker::{BrokerHandle, Link};
+use crate::exit::ExitError;
+use crate::settings::ServerSettings;
 
 /// How long a broker waits for a sign of life before it gives a message to somebody else: what a
 /// killed process had in hands comes again after that.
@@ -52,10 +52,10 @@ impl Events {
     /// Connects, consumes and relays. What an earlier process left is carried on.
     pub(super) async fn start<S: Tables>(
         executor: &Executor<S>,
-        broker: &Broker,
-        settings: &Settings,
+        broker: &BrokerHandle,
+        settings: &ServerSettings,
         chaos: Option<Arc<str>>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ExitError> {
         let inbox = machinery::inbox(executor, &settings.inbox)?;
         let arrivals = Arrivals::of(chaos.clone());
         let groups = GROUPS.map(|name| group(&inbox, name, chaos.clone()));
@@ -69,7 +69,7 @@ impl Events {
             Link::Bus => {
                 let bus = Bus::new();
                 for group in groups {
-                    bus.register(group).map_err(Failure::failed)?;
+                    bus.register(group).map_err(ExitError::failed)?;
                 }
                 machinery::relay(store, bus, &settings.relay)?.start()
             }
@@ -77,10 +77,10 @@ impl Events {
                 for group in groups {
                     let name = group.name().to_owned();
                     let source = NatsSource::builder(client.clone(), topology.clone(), &name);
-                    let source = source.ack_wait(PATIENCE).build().map_err(Failure::failed)?;
-                    consuming.push(consume(group, arrivals.at(source)).map_err(Failure::failed)?);
+                    let source = source.ack_wait(PATIENCE).build().map_err(ExitError::failed)?;
+                    consuming.push(consume(group, arrivals.at(source)).map_err(ExitError::failed)?);
                 }
-                let publisher = NatsPublisher::new(client, topology).map_err(Failure::failed)?;
+                let publisher = NatsPublisher::new(client, topology).map_err(ExitError::failed)?;
                 machinery::relay(store, publisher, &settings.relay)?.start()
             }
             Link::Amqp { url, exchange } => {
@@ -89,7 +89,7 @@ impl Events {
                     let source =
                         AmqpSource::builder(url.as_str(), group.name()).exchange(&exchange);
                     let source = source.connect().await.map_err(unset)?;
-                    consuming.push(consume(group, arrivals.at(source)).map_err(Failure::failed)?);
+                    consuming.push(consume(group, arrivals.at(source)).map_err(ExitError::failed)?);
                 }
                 let publisher = AmqpPublisher::builder(url.as_str()).exchange(&exchange);
                 let publisher = publisher.connect().await.map_err(unset)?;
@@ -98,7 +98,7 @@ impl Events {
             Link::Redis(streams) => {
                 for group in groups {
                     let source = streams.source(group.name()).patience(PATIENCE).open().await?;
-                    consuming.push(consume(group, arrivals.at(source)).map_err(Failure::failed)?);
+                    consuming.push(consume(group, arrivals.at(source)).map_err(ExitError::failed)?);
                 }
                 let relay = machinery::relay(store, streams.publisher(), &settings.relay)?;
                 let trim = tokio::spawn(trim(streams, relay.keep()));
@@ -131,7 +131,7 @@ fn group<S: Tables>(inbox: &Inbox<S>, name: &'static str, chaos: Option<Arc<str>
             let order: Order = event.parse().map_err(Unhandled::hopeless)?;
             let id = order.order_id;
             S::insert_effect(unit.conn(), event.tenant(), name, id).await?;
-            if stumbles && mischief::stumbles(id, name, unit.context().attempt()) {
+            if stumbles && fault::stumbles(id, name, unit.context().attempt()) {
                 return Err(Unhandled::retry("chaos: the consumer was made to fail"));
             }
             Ok(())

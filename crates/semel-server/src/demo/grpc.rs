@@ -5,9 +5,9 @@ use semel_tower::{Atomic, PrincipalFrom, Transaction};
 use tonic::{Request, Response, Status};
 use tower::Layer as _;
 
-use super::Desk;
+use super::OrderService;
+use super::fault::InjectedFault;
 use super::http::tenant;
-use super::mischief::Mischief;
 use super::orders::{self, NewOrder, Refused};
 use super::proto::orders_server::{Orders, OrdersServer};
 use super::proto::{CreateOrderRequest, Order};
@@ -17,16 +17,16 @@ const CREATE: &str = "/semel.demo.v1.Orders/CreateOrder";
 
 /// The service, its only method behind idempotency.
 pub(super) fn service<S: Tables>(
-    desk: Desk<S>,
+    service: OrderService<S>,
 ) -> GrpcService<OrdersServer<Counter<S>>, S, Atomic> {
-    GrpcLayer::atomic(desk.executor.clone(), tenant(), PrincipalFrom::global())
+    GrpcLayer::atomic(service.executor.clone(), tenant(), PrincipalFrom::global())
         .unary(CREATE, GrpcRules::new().required())
-        .layer(OrdersServer::new(Counter(desk)))
+        .layer(OrdersServer::new(Counter(service)))
 }
 
 /// Takes orders.
 #[derive(Debug)]
-pub(super) struct Counter<S: Tables>(Desk<S>);
+pub(super) struct Counter<S: Tables>(OrderService<S>);
 
 #[tonic::async_trait]
 impl<S: Tables> Orders for Counter<S> {
@@ -40,7 +40,7 @@ impl<S: Tables> Orders for Counter<S> {
         let unit = unit.ok_or_else(|| Status::internal("the call has no transaction"))?;
         let CreateOrderRequest { sku, quantity, amount_cents } = request.into_inner();
         let wanted = NewOrder { sku, quantity, amount_cents }.check()?;
-        let order = orders::place(&self.0, unit, wanted, Mischief::None).await?;
+        let order = orders::place(&self.0, unit, wanted, InjectedFault::None).await?;
         Ok(Response::new(Order {
             order_id: order.order_id.to_string(),
             sku: order.sku,

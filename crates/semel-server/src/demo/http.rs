@@ -16,8 +16,8 @@ use semel_tower::http::IdempotencyLayer;
 use semel_tower::{PrincipalFrom, Tenant};
 use serde::Serialize;
 
-use super::Desk;
-use super::mischief::Mischief;
+use super::OrderService;
+use super::fault::InjectedFault;
 use super::orders::{self, NewOrder, Order, OrderId, Refused};
 use super::tables::Tables;
 
@@ -31,53 +31,52 @@ pub(super) fn tenant() -> Tenant {
 
 /// The routes, `POST /orders` behind idempotency: what its handler writes commits with its claim and
 /// its answer.
-pub(super) fn router<S: Tables>(desk: Desk<S>) -> Router {
+pub(super) fn router<S: Tables>(service: OrderService<S>) -> Router {
     // Nobody logs in here, so a tenant's keys are all its callers'.
-    let idempotent =
-        IdempotencyLayer::atomic(desk.executor.clone(), tenant(), PrincipalFrom::global());
+    let idempotent = IdempotencyLayer::atomic(service.executor.clone(), tenant(), PrincipalFrom::global());
     Router::new()
         .route("/orders", get(list::<S>).post(place::<S>))
         .route("/orders/{order_id}", get(show::<S>))
         .layer(idempotent)
         .route("/effects", get(effects::<S>))
-        .with_state(desk)
+        .with_state(service)
 }
 
 async fn place<S: Tables>(
-    State(desk): State<Desk<S>>,
-    mischief: Mischief,
+    State(service): State<OrderService<S>>,
+    fault: InjectedFault,
     Tx(unit): Tx<S>,
     body: Bytes,
 ) -> Result<Response, Refused> {
-    let order = orders::place(&desk, unit, NewOrder::parse(&body)?, mischief).await?;
+    let order = orders::place(&service, unit, NewOrder::parse(&body)?, fault).await?;
     let location = [(LOCATION, format!("/orders/{}", order.order_id))];
     Ok((StatusCode::CREATED, location, Json(order)).into_response())
 }
 
 async fn show<S: Tables>(
-    State(desk): State<Desk<S>>,
-    tenant: Whose,
+    State(service): State<OrderService<S>>,
+    tenant: RequestTenant,
     Resolved { id, .. }: Resolved<resource::Order>,
 ) -> Result<Json<Order>, Response> {
-    let found = read(&desk, &tenant, &[id]).await?.remove(&id);
+    let found = read(&service, &tenant, &[id]).await?.remove(&id);
     found.map(Json).ok_or_else(|| gone("order_id"))
 }
 
 async fn list<S: Tables>(
-    State(desk): State<Desk<S>>,
-    tenant: Whose,
-    ResolvedMany(wanted): ResolvedMany<resource::Order, Wanted>,
+    State(service): State<OrderService<S>>,
+    tenant: RequestTenant,
+    ResolvedMany(wanted): ResolvedMany<resource::Order, IdsParameter>,
 ) -> Result<Json<Orders>, Response> {
     let ids: Vec<OrderId> = wanted.iter().map(|order| order.id).collect();
-    let found = read(&desk, &tenant, &ids).await?;
+    let found = read(&service, &tenant, &ids).await?;
     let orders: Option<_> = ids.iter().map(|id| found.get(id).cloned()).collect();
-    orders.map(|orders| Json(Orders { orders })).ok_or_else(|| gone(Wanted::NAME))
+    orders.map(|orders| Json(Orders { orders })).ok_or_else(|| gone(IdsParameter::NAME))
 }
 
 /// `?ids=ord_…,ord_…`.
-enum Wanted {}
+enum IdsParameter {}
 
-impl Parameter for Wanted {
+impl Parameter for IdsParameter {
     const NAME: &'static str = "ids";
 }
 
@@ -87,9 +86,9 @@ struct Orders {
 }
 
 /// The tenant of a request that has no claim.
-struct Whose(String);
+struct RequestTenant(String);
 
-impl<T: Sync> axum::extract::FromRequestParts<T> for Whose {
+impl<T: Sync> axum::extract::FromRequestParts<T> for RequestTenant {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(
@@ -103,11 +102,11 @@ impl<T: Sync> axum::extract::FromRequestParts<T> for Whose {
 }
 
 async fn read<S: Tables>(
-    desk: &Desk<S>,
-    Whose(tenant): &Whose,
+    service: &OrderService<S>,
+    RequestTenant(tenant): &RequestTenant,
     ids: &[OrderId],
 ) -> Result<HashMap<OrderId, Order>, Response> {
-    let found = S::orders(&desk.reading, tenant, ids).await.map_err(unread)?;
+    let found = S::orders(&service.reading, tenant, ids).await.map_err(unread)?;
     Ok(found.into_iter().map(|order| (order.order_id, order)).collect())
 }
 
@@ -116,10 +115,12 @@ fn gone(parameter: &'static str) -> Response {
     NotResolved::NotFound { parameter, text: None }.into_response()
 }
 
-async fn effects<S: Tables>(State(desk): State<Desk<S>>) -> Result<Json<Counts>, Response> {
+async fn effects<S: Tables>(
+    State(service): State<OrderService<S>>,
+) -> Result<Json<Counts>, Response> {
     // First, so that what it says is no longer waiting is counted.
-    let backlog = desk.executor.store().backlog().await.map_err(unread)?;
-    let tally = <S as Tables>::tally(&desk.reading, None).await.map_err(unread)?;
+    let backlog = service.executor.store().backlog().await.map_err(unread)?;
+    let tally = <S as Tables>::tally(&service.reading, None).await.map_err(unread)?;
     let [inventory, notify, billing] = tally.effects.map(|effects| effects.rows);
     let effects = ByGroup { inventory, notify, billing };
     Ok(Json(Counts { orders: tally.orders, effects, outbox_pending: backlog.waiting }))

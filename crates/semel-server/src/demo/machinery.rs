@@ -8,8 +8,8 @@ use semel_core::outbox::{Outbox, Publisher, Relay};
 use semel_core::store::Store;
 use semel_ids::{IdMap, Resolver};
 
-use crate::failure::Failure;
-use crate::settings::{self, IdResolve};
+use crate::exit::ExitError;
+use crate::settings::{self, IdResolveSettings};
 
 /// How long claims of events live here, at the relay and at their handlers, where nobody has set it:
 /// whoever kills the demo and starts it again wants to see the rest arrive.
@@ -20,32 +20,35 @@ const CLEAN_EVERY: Duration = Duration::from_secs(15);
 
 pub(super) fn inbox<S: Store>(
     executor: &Executor<S>,
-    settings: &settings::Inbox,
-) -> Result<Inbox<S>, Failure> {
+    settings: &settings::InboxSettings,
+) -> Result<Inbox<S>, ExitError> {
     let mut settings = settings.clone();
-    settings.lock_ttl.get_or_insert(HANDLER_LEASE);
+    settings.lease.get_or_insert(HANDLER_LEASE);
     let policy = settings.policy();
-    policy.check().map_err(|error| Failure::usage(format_args!("[inbox]: {error}")))?;
+    policy.check().map_err(|error| ExitError::usage(format_args!("[inbox]: {error}")))?;
     Ok(Inbox::new(executor.clone()).policy(policy))
 }
 
 pub(super) fn relay<O: Outbox, P: Publisher>(
     outbox: O,
     publisher: P,
-    settings: &settings::Relay,
-) -> Result<Relay<O, P>, Failure> {
+    settings: &settings::RelaySettings,
+) -> Result<Relay<O, P>, ExitError> {
     let mut settings = settings.clone();
     settings.lease.get_or_insert(RELAY_LEASE);
     let builder = settings.over(Relay::builder(outbox, publisher)).clean_every(CLEAN_EVERY);
-    builder.build().map_err(|error| Failure::usage(format_args!("[relay]: {error}")))
+    builder.build().map_err(|error| ExitError::usage(format_args!("[relay]: {error}")))
 }
 
-pub(super) fn resolver(map: impl IdMap, settings: &IdResolve) -> Result<Resolver, Failure> {
+pub(super) fn resolver(
+    map: impl IdMap,
+    settings: &IdResolveSettings,
+) -> Result<Resolver, ExitError> {
     let builder = Resolver::builder(map).settings(settings.resolver.clone());
     Ok(match settings.cache(None) {
         Some(shared) => {
-            let shared =
-                shared.map_err(|error| Failure::from(error).during("[idresolve.cache] l2_url"))?;
+            let shared = shared
+                .map_err(|error| ExitError::from(error).during("[idresolve.cache] l2_url"))?;
             builder.shared(shared).build()
         }
         None => builder.build(),
@@ -62,9 +65,9 @@ mod tests {
 
     #[test]
     fn a_lease_that_was_set_is_the_lease_though_it_is_the_usual_one() {
-        let usual = settings::Inbox::default().policy().lease;
+        let usual = settings::InboxSettings::default().policy().lease;
         let leased = |lease| {
-            let relay = settings::Relay { lease, ..settings::Relay::default() };
+            let relay = settings::RelaySettings { lease, ..settings::RelaySettings::default() };
             format!(
                 "{:?}",
                 super::relay(MemoryOutbox::new(), Bus::<MemoryStore>::new(), &relay).unwrap()

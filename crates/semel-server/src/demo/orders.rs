@@ -11,8 +11,8 @@ use semel_ids::create::{CreateError, CreateExt as _};
 use semel_ids::{TypedId, resource};
 use serde::{Deserialize, Serialize};
 
-use super::Desk;
-use super::mischief::Mischief;
+use super::OrderService;
+use super::fault::InjectedFault;
 use super::tables::Tables;
 
 /// What an order is called in front of others: `ord_…`.
@@ -93,12 +93,12 @@ impl Order {
 /// Places an order in the transaction of its request: the row, the mapping of its id and its event
 /// commit with the claim and the answer, or not at all.
 pub(super) async fn place<S: Tables>(
-    desk: &Desk<S>,
+    service: &OrderService<S>,
     unit: Unit<S>,
     wanted: NewOrder,
-    mischief: Mischief,
+    fault: InjectedFault,
 ) -> Result<Order, Refused> {
-    let creation = desk.executor.create_in::<resource::Order>(unit).resolver(&desk.resolver);
+    let creation = service.executor.create_in::<resource::Order>(unit).resolver(&service.resolver);
     let made = creation
         .run(|mut making| async move {
             let tenant = making.context().key().tenant().to_owned();
@@ -106,7 +106,7 @@ pub(super) async fn place<S: Tables>(
             let order = Order { order_id: making.id(), sku, quantity, amount_cents };
             S::insert_order(making.conn(), &tenant, &order).await.map_err(failed)?;
             making.append([order.placed(&tenant).map_err(failed)?]).await.map_err(failed)?;
-            mischief.strike().await?;
+            fault.strike().await?;
             Ok(order)
         })
         .await;

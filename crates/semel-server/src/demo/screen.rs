@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::broker::{Broker, BrokerKind};
-use crate::place::StoreUrl;
+use crate::broker::{BrokerHandle, BrokerKind};
+use crate::store::StoreUrl;
 
 /// Where the demo listens.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Addresses {
 }
 
 /// Everything before `ready`: the listeners first, each on a line that scripts read.
-pub(super) fn first(addresses: &Addresses, store: &StoreUrl, broker: &Broker) -> String {
+pub(super) fn first(addresses: &Addresses, store: &StoreUrl, broker: &BrokerHandle) -> String {
     let Addresses { orders, grpc, admin } = addresses;
     let mut text = format!("orders: {orders}\ngrpc: {grpc}\n");
     if let Some(admin) = admin {

@@ -19,7 +19,7 @@ use sqlx::{Database, Executor as _, Pool, QueryBuilder};
 
 use super::orders::{Order, OrderId};
 use super::tally::{Counted, Tally};
-use crate::place::StoreUrl;
+use crate::store::StoreUrl;
 
 /// Connections for what changes nothing. Writing is the ledger's: whoever wrote on another connection
 /// would wait for its own transaction to end.

@@ -52,7 +52,7 @@ where
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let mut line = Line::begun(&request, self.trusted);
+        let mut line = AccessLine::begun(&request, self.trusted);
         let span = trace::span(&request);
         let answering = span.in_scope(|| self.service.call(request));
         let answered = async move {
@@ -67,16 +67,16 @@ where
 }
 
 /// What is known of a request. Written when it is dropped: also of a caller who left.
-struct Line {
+struct AccessLine {
     method: Method,
     uri: Uri,
     peer: Option<IpAddr>,
     since: Instant,
-    answer: Option<Told>,
+    answer: Option<AccessResponse>,
 }
 
 /// What is known of its answer.
-struct Told {
+struct AccessResponse {
     status: StatusCode,
     replayed: bool,
     route: Option<Arc<Matched>>,
@@ -85,7 +85,7 @@ struct Told {
     problem: Option<Slug>,
 }
 
-impl Line {
+impl AccessLine {
     fn begun(request: &Request<Incoming>, trusted: bool) -> Self {
         let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
         Self {
@@ -99,7 +99,7 @@ impl Line {
 
     fn answered<B>(&mut self, response: &Response<B>) {
         let found = response.extensions();
-        self.answer = Some(Told {
+        self.answer = Some(AccessResponse {
             status: response.status(),
             replayed: response.headers().contains_key(REPLAYED),
             route: found.get::<Arc<Matched>>().cloned(),
@@ -110,7 +110,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for AccessLine {
     fn drop(&mut self) {
         let (method, peer) = (&self.method, self.peer.map(tracing::field::display));
         let took = self.since.elapsed();
@@ -124,7 +124,8 @@ impl Drop for Line {
         let route = told.route.as_ref().map(|route| route.pattern.as_str());
         let label = route.unwrap_or(NO_ROUTE).to_owned();
         count(method, &label, told.status.as_str());
-        histogram!("semel_gateway_seconds", "route" => label).record(took.as_secs_f64());
+        histogram!("semel_gateway_request_duration_seconds", "route" => label)
+            .record(took.as_secs_f64());
         let path = route.unwrap_or(self.uri.path());
         let operation = told.receipt.map(|receipt| tracing::field::display(receipt.operation_id));
         tracing::info!(

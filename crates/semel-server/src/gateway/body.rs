@@ -12,19 +12,19 @@ use semel_tower::Body;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::headers::Owned;
-use super::places::Upload;
+use super::concurrency::UploadPermit;
+use super::headers::ReservedHeaders;
 
 /// Why a body broke off.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How a request's body gets on: an upload takes as long as it takes.
 #[derive(Clone, Debug)]
-pub(super) struct Progress(Arc<Mutex<Upcoming>>);
+pub(super) struct UploadProgress(Arc<Mutex<BodyState>>);
 
 /// What is known of a body that is still to come.
 #[derive(Clone, Copy, Debug)]
-struct Upcoming {
+struct BodyState {
     /// When something was last heard of it.
     last: Instant,
     /// Whether the upstream would take more of it than its caller has sent.
@@ -32,9 +32,9 @@ struct Upcoming {
     broken: bool,
 }
 
-impl Progress {
+impl UploadProgress {
     pub(super) fn new() -> Self {
-        let upcoming = Upcoming { last: Instant::now(), awaited: false, broken: false };
+        let upcoming = BodyState { last: Instant::now(), awaited: false, broken: false };
         Self(Arc::new(Mutex::new(upcoming)))
     }
 
@@ -47,7 +47,7 @@ impl Progress {
         }
     }
 
-    fn now(&self) -> Upcoming {
+    fn now(&self) -> BodyState {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,27 +75,27 @@ impl Progress {
 
 /// A request's body on its way to the upstream.
 #[derive(Debug)]
-pub(super) struct Outgoing<B> {
+pub(super) struct RequestBody<B> {
     body: B,
-    owned: Arc<Owned>,
-    progress: Option<Progress>,
+    owned: Arc<ReservedHeaders>,
+    progress: Option<UploadProgress>,
     /// What it takes of what there is, for as long as it is not over.
-    _upload: Option<Upload>,
+    _upload: Option<UploadPermit>,
 }
 
-impl<B> Outgoing<B> {
+impl<B> RequestBody<B> {
     /// A body whose trailers say nothing under a name of ours.
     pub(super) fn new(
         body: B,
-        owned: Arc<Owned>,
-        progress: Option<Progress>,
-        upload: Option<Upload>,
+        owned: Arc<ReservedHeaders>,
+        progress: Option<UploadProgress>,
+        upload: Option<UploadPermit>,
     ) -> Self {
         Self { body, owned, progress, _upload: upload }
     }
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Outgoing<B> {
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for RequestBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -126,26 +126,26 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Outgoing<B> {
 
 /// An answer's body: the upstream's, as far as it was read, or a few words of ours.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ResponseBody {
     body: Body<Incoming>,
     /// What ends an answer that has no end of its own (a stream of events): its connection must.
     cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
-impl Answer {
+impl ResponseBody {
     /// One that is over when `cut` says so, if anything does.
     pub(super) fn new(body: Body<Incoming>, cut: Option<CancellationToken>) -> Self {
         Self { body, cut: cut.map(|token| Box::pin(token.cancelled_owned())) }
     }
 }
 
-impl From<Bytes> for Answer {
+impl From<Bytes> for ResponseBody {
     fn from(words: Bytes) -> Self {
         Self::new(Body::whole(words), None)
     }
 }
 
-impl HttpBody for Answer {
+impl HttpBody for ResponseBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -179,14 +179,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_upload_that_goes_on_is_not_late_and_a_silent_one_is() {
-        let progress = Progress::new();
+        let progress = UploadProgress::new();
         let frames = futures_util::stream::unfold(0, |n| async move {
             tokio::time::sleep(Duration::from_secs(20)).await;
             (n < 3).then(|| (Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"x"))), n + 1))
         });
         let body = StreamBody::new(Box::pin(frames));
-        let owned = Arc::new(Owned::new([]));
-        let body = Outgoing::new(body, owned, Some(progress.clone()), None);
+        let owned = Arc::new(ReservedHeaders::new([]));
+        let body = RequestBody::new(body, owned, Some(progress.clone()), None);
         let limit = Duration::from_secs(30);
         tokio::select! {
             () = progress.none_for(limit) => panic!("it goes on"),

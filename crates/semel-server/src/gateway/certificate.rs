@@ -11,8 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::settings::Gateway;
-use crate::failure::Failure;
+use super::settings::GatewaySettings;
+use crate::exit::ExitError;
 
 /// A certificate and its key, in two files.
 #[derive(Debug)]
@@ -24,19 +24,19 @@ pub(super) struct Certificate {
 
 impl Certificate {
     /// The one that the settings name, if they do.
-    pub(super) fn read(settings: &Gateway) -> Result<Option<Arc<Self>>, Failure> {
+    pub(super) fn read(settings: &GatewaySettings) -> Result<Option<Arc<Self>>, ExitError> {
         let (chain, key) = match (&settings.tls_cert, &settings.tls_key) {
             (None, None) => return Ok(None),
             (Some(chain), Some(key)) => (chain.clone(), key.clone()),
-            (Some(_), None) => return Err(Failure::usage("--tls-cert needs its --tls-key")),
-            (None, Some(_)) => return Err(Failure::usage("--tls-key needs its --tls-cert")),
+            (Some(_), None) => return Err(ExitError::usage("--tls-cert needs its --tls-key")),
+            (None, Some(_)) => return Err(ExitError::usage("--tls-key needs its --tls-cert")),
         };
         let current = ArcSwap::from_pointee(load(&chain, &key)?);
         Ok(Some(Arc::new(Self { chain, key, current })))
     }
 
     /// Reads the files again. Connections that are there keep what they have.
-    pub(super) fn reload(&self) -> Result<(), Failure> {
+    pub(super) fn reload(&self) -> Result<(), ExitError> {
         self.current.store(Arc::new(load(&self.chain, &self.key)?));
         Ok(())
     }
@@ -56,9 +56,9 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-fn load(chain: &Path, key: &Path) -> Result<CertifiedKey, Failure> {
+fn load(chain: &Path, key: &Path) -> Result<CertifiedKey, ExitError> {
     let wrong = |flag: &str, path: &Path, error: &dyn std::fmt::Display| {
-        Failure::usage(format_args!("{flag} {}: {error}", path.display()))
+        ExitError::usage(format_args!("{flag} {}: {error}", path.display()))
     };
     let certificates = CertificateDer::pem_file_iter(chain)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

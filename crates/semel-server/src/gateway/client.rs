@@ -18,9 +18,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tower::Service as _;
 
-use super::settings::Gateway;
+use super::settings::GatewaySettings;
 use super::upstream::Upstream;
-use crate::failure::Failure;
+use crate::exit::ExitError;
 use crate::serve::KEEPALIVE;
 
 /// How long a connection may be idle and be used again. Shorter than any server that we know waits
@@ -49,7 +49,7 @@ where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    pub(super) fn new(settings: &Gateway, upstream: &Upstream) -> Result<Self, Failure> {
+    pub(super) fn new(settings: &GatewaySettings, upstream: &Upstream) -> Result<Self, ExitError> {
         let tls = tls(settings, upstream)?;
         let connecting = CONNECTING.min(settings.upstream_timeout);
         let any = pool(tls.clone(), connecting, settings.upstream_http2);
@@ -62,9 +62,12 @@ where
 ///
 /// # Errors
 /// Why no connection could be made: its name, its port, or its certificate.
-pub(crate) async fn reach(settings: &Gateway, upstream: &Upstream) -> Result<(), Failure> {
+pub(crate) async fn reach(
+    settings: &GatewaySettings,
+    upstream: &Upstream,
+) -> Result<(), ExitError> {
     let unreached = |why: &dyn std::fmt::Display| {
-        Failure::unreachable(format_args!("no connection to the upstream {upstream}: {why}"))
+        ExitError::unreachable(format_args!("no connection to the upstream {upstream}: {why}"))
     };
     let tls = tls(settings, upstream)?;
     let limit = CONNECTING.min(settings.upstream_timeout);
@@ -73,12 +76,12 @@ pub(crate) async fn reach(settings: &Gateway, upstream: &Upstream) -> Result<(),
     let uri = upstream.join(&root).ok_or_else(|| unreached(&"it has no path"))?;
     match tokio::time::timeout(limit, connector.call(uri)).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(unreached(&crate::failure::chain(&*error))),
+        Ok(Err(error)) => Err(unreached(&crate::exit::chain(&*error))),
         Err(_) => Err(unreached(&format_args!("no answer within {limit:?}"))),
     }
 }
 
-fn tls(settings: &Gateway, upstream: &Upstream) -> Result<ClientConfig, Failure> {
+fn tls(settings: &GatewaySettings, upstream: &Upstream) -> Result<ClientConfig, ExitError> {
     let roots = match upstream.is_secure() {
         true => roots(settings.upstream_ca.as_deref())?,
         false => RootCertStore::empty(),
@@ -125,7 +128,7 @@ where
 }
 
 /// Whom the upstream's certificate is checked with.
-fn roots(file: Option<&Path>) -> Result<RootCertStore, Failure> {
+fn roots(file: Option<&Path>) -> Result<RootCertStore, ExitError> {
     let mut roots = RootCertStore::empty();
     let Some(path) = file else {
         let found = rustls_native_certs::load_native_certs();
@@ -134,14 +137,14 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, Failure> {
             let _ = roots.add(certificate);
         }
         return match roots.is_empty() {
-            true => Err(Failure::failed(
+            true => Err(ExitError::failed(
                 "this system has no certificates to check the upstream's with; give --upstream-ca",
             )),
             false => Ok(roots),
         };
     };
     let wrong = |error: &dyn std::fmt::Display| {
-        Failure::usage(format_args!("--upstream-ca {}: {error}", path.display()))
+        ExitError::usage(format_args!("--upstream-ca {}: {error}", path.display()))
     };
     let found = CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
     for certificate in found {

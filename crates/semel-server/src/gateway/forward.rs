@@ -23,19 +23,19 @@ use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-use super::body::{Answer, BoxError, Outgoing, Progress};
+use super::body::{BoxError, RequestBody, ResponseBody, UploadProgress};
+use super::budget::Reservation;
 use super::client::{Pools, is_unsent};
-use super::headers::{self, Arrival, Owned};
-use super::own::Passed;
-use super::places::{Place, Places};
-use super::room::Held;
+use super::concurrency::{CallPermit, ConcurrencyLimit};
+use super::headers::{self, Arrival, ReservedHeaders};
+use super::local::FromUpstream;
 use super::routes::Matched;
-use super::sent::Sent;
-use super::settings::Gateway;
+use super::sent::SentRequest;
+use super::settings::GatewaySettings;
 use super::trace;
 use super::upgrade::Upgrade;
 use super::upstream::Upstream;
-use crate::failure::{Failure, chain};
+use crate::exit::{ExitError, chain};
 use crate::serve::Peer;
 
 /// What the layer keeps of an answer where no route says otherwise.
@@ -53,14 +53,14 @@ pub(super) struct Forward<B>(Arc<Inner<B>>);
 #[derive(Debug)]
 struct Inner<B> {
     upstream: Upstream,
-    pools: Pools<Outgoing<B>>,
+    pools: Pools<RequestBody<B>>,
     timeout: Duration,
     secure: bool,
     trusted: bool,
     problems: String,
     error_object: bool,
-    owned: Arc<Owned>,
-    places: Places,
+    owned: Arc<ReservedHeaders>,
+    permits: ConcurrencyLimit,
     max_calls: u32,
     /// Whether HTTP/2 is spoken to it whatever it says.
     http2: bool,
@@ -77,7 +77,7 @@ where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    pub(super) fn new(settings: &Gateway, upstream: Upstream) -> Result<Self, Failure> {
+    pub(super) fn new(settings: &GatewaySettings, upstream: Upstream) -> Result<Self, ExitError> {
         Ok(Self(Arc::new(Inner {
             pools: Pools::new(settings, &upstream)?,
             upstream,
@@ -86,14 +86,14 @@ where
             trusted: settings.trust_forwarded,
             problems: settings.problem_types.clone(),
             error_object: settings.error_object,
-            owned: Arc::new(Owned::new(settings.believed())),
-            places: Places::new(settings.max_calls),
+            owned: Arc::new(ReservedHeaders::new(settings.believed())),
+            permits: ConcurrencyLimit::new(settings.max_calls),
             max_calls: settings.max_calls,
             http2: settings.upstream_http2,
         })))
     }
 
-    async fn send(self, mut request: Request<B>) -> Response<Answer> {
+    async fn send(self, mut request: Request<B>) -> Response<ResponseBody> {
         let inner = &*self.0;
         let Some(uri) = inner.upstream.join(request.uri()) else {
             return told(
@@ -101,14 +101,14 @@ where
                 "the request's target is no path of this service\n",
             );
         };
-        let sent = Sent::of(&request);
+        let sent = SentRequest::of(&request);
         let matched = request.extensions().get::<Arc<Matched>>();
         let limit = matched.and_then(|matched| matched.upstream_timeout).unwrap_or(inner.timeout);
         let bytes = matched.and_then(|matched| matched.max_response).unwrap_or(MAX_RESPONSE);
         let held = held(&mut request, sent.claimed);
         let call = sent.call(request.body());
-        let Some((place, upload)) = inner.places.take(call) else { return inner.too_many(&sent) };
-        let place = place.holding(held);
+        let Some((permit, upload)) = inner.permits.take(call) else { return inner.too_many(&sent) };
+        let permit = permit.holding(held);
         let cut = ends_with(&request, sent.claimed);
         let upgrade = Upgrade::asked(&mut request, sent.claimed);
         inner.readdress(&mut request, uri);
@@ -118,10 +118,10 @@ where
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
         }
-        let mut patience = Patience::of(&sent, limit, place);
+        let mut patience = ResponseDeadline::of(&sent, limit, permit);
         let progress = patience.progress();
         let owned = Arc::clone(&inner.owned);
-        let mut request = request.map(|body| Outgoing::new(body, owned, progress, upload));
+        let mut request = request.map(|body| RequestBody::new(body, owned, progress, upload));
         let connection = capture_connection(&mut request);
         let pool = if sent.grpc { &inner.pools.grpc } else { &inner.pools.any };
         let answered = pool.request(request);
@@ -140,8 +140,8 @@ where
         match answer {
             Ok(response) => {
                 let read = match patience {
-                    Patience::Whole { end, .. } => whole(response, bytes, end).await,
-                    Patience::Begun { .. } => Ok(response.map(Body::through)),
+                    ResponseDeadline::Whole { end, .. } => whole(response, bytes, end).await,
+                    ResponseDeadline::Begun { .. } => Ok(response.map(Body::through)),
                 };
                 match read {
                     Ok(response) => pass(response, &sent, upgrade, cut),
@@ -186,34 +186,39 @@ async fn whole(
 }
 
 /// How long an answer is waited for.
-enum Patience {
+enum ResponseDeadline {
     /// Until it is whole: the claim is settled by all of it.
-    Whole { end: Pin<Box<Sleep>>, _place: Place },
+    Whole { end: Pin<Box<Sleep>>, _permit: CallPermit },
     /// Until it begins, and not while the request still goes out. It may stream for as long as it likes:
     /// the upstream is only not to be silent before it answers, and the place is left then.
-    Begun { progress: Progress, limit: Duration, _place: Place },
+    Begun { progress: UploadProgress, limit: Duration, _permit: CallPermit },
 }
 
-impl Patience {
-    fn of(sent: &Sent, limit: Duration, place: Place) -> Self {
+impl ResponseDeadline {
+    fn of(sent: &SentRequest, limit: Duration, permit: CallPermit) -> Self {
         match sent.claimed {
-            true => Patience::Whole { end: Box::pin(tokio::time::sleep(limit)), _place: place },
-            false => Patience::Begun { progress: Progress::new(), limit, _place: place },
+            true => ResponseDeadline::Whole {
+                end: Box::pin(tokio::time::sleep(limit)),
+                _permit: permit,
+            },
+            false => {
+                ResponseDeadline::Begun { progress: UploadProgress::new(), limit, _permit: permit }
+            }
         }
     }
 
     /// Returns when the answer is overdue.
     async fn ends(&mut self) {
         match self {
-            Patience::Whole { end, .. } => end.as_mut().await,
-            Patience::Begun { progress, limit, .. } => progress.none_for(*limit).await,
+            ResponseDeadline::Whole { end, .. } => end.as_mut().await,
+            ResponseDeadline::Begun { progress, limit, .. } => progress.none_for(*limit).await,
         }
     }
 
-    fn progress(&self) -> Option<Progress> {
+    fn progress(&self) -> Option<UploadProgress> {
         match self {
-            Patience::Whole { .. } => None,
-            Patience::Begun { progress, .. } => Some(progress.clone()),
+            ResponseDeadline::Whole { .. } => None,
+            ResponseDeadline::Begun { progress, .. } => Some(progress.clone()),
         }
     }
 }
@@ -235,7 +240,7 @@ impl<B> Inner<B> {
     }
 
     /// What a caller is told whose request is one too many. Nothing was sent.
-    fn too_many(&self, sent: &Sent) -> Response<Answer> {
+    fn too_many(&self, sent: &SentRequest) -> Response<ResponseBody> {
         count("refused");
         let (upstream, max_calls, keyed) = (&self.upstream, self.max_calls, sent.claimed);
         tracing::warn!(%upstream, max_calls, keyed, "too many calls are under way; one was refused");
@@ -252,7 +257,7 @@ impl<B> Inner<B> {
     }
 
     /// What a caller is told whose request got no answer, and what becomes of its claim.
-    fn failed(&self, sent: &Sent, unsent: bool, why: &str) -> Response<Answer> {
+    fn failed(&self, sent: &SentRequest, unsent: bool, why: &str) -> Response<ResponseBody> {
         let (slug, fate, result) = match unsent {
             true => (Slug::UpstreamUnreachable, SettleAs::Release, "unreachable"),
             false => (Slug::UpstreamAmbiguous, SettleAs::Doubt, "ambiguous"),
@@ -270,7 +275,7 @@ impl<B> Inner<B> {
 
     /// What a caller is told who did not send all of its request, of which the upstream may have got
     /// some. Only a body without a key is handed on before it is whole.
-    fn unheard(&self, sent: &Sent, slug: Slug) -> Response<Answer> {
+    fn unheard(&self, sent: &SentRequest, slug: Slug) -> Response<ResponseBody> {
         count("incomplete");
         let detail = if slug == Slug::BodyTimeout {
             "the announced body did not come; the service got some of it"
@@ -285,14 +290,14 @@ impl<B> Inner<B> {
         response
     }
 
-    fn told(&self, sent: &Sent, problem: Problem) -> Response<Answer> {
+    fn told(&self, sent: &SentRequest, problem: Problem) -> Response<ResponseBody> {
         sent.told(problem.error_object(self.error_object), &self.problems)
     }
 }
 
 /// What the request's body takes of the room for bodies. One that was passed by the layer is not held.
-fn held<B>(request: &mut Request<B>, claimed: bool) -> Option<Arc<Held>> {
-    let held = request.extensions_mut().remove::<Arc<Held>>()?;
+fn held<B>(request: &mut Request<B>, claimed: bool) -> Option<Arc<Reservation>> {
+    let held = request.extensions_mut().remove::<Arc<Reservation>>()?;
     if claimed || request.extensions().get::<Unprotected>().is_some() {
         return Some(held);
     }
@@ -303,26 +308,26 @@ fn held<B>(request: &mut Request<B>, claimed: bool) -> Option<Arc<Held>> {
 /// What tells an answer without an end that its connection must end. One that is kept is not cut short.
 fn ends_with<B>(request: &Request<B>, claimed: bool) -> Option<CancellationToken> {
     let peer = request.extensions().get::<Peer>().filter(|_| !claimed)?;
-    Some(peer.seat.ending())
+    Some(peer.permit.ending())
 }
 
 /// Counts what became of a request for the upstream.
 pub(super) fn count(result: &'static str) {
-    counter!("semel_gateway_upstream_total", "result" => result).increment(1);
+    counter!("semel_gateway_upstream_requests_total", "result" => result).increment(1);
 }
 
 /// An upstream's answer as its caller gets it.
 fn pass(
     mut response: Response<Body<Incoming>>,
-    sent: &Sent,
+    sent: &SentRequest,
     upgrade: Option<Upgrade>,
     cut: Option<CancellationToken>,
-) -> Response<Answer> {
+) -> Response<ResponseBody> {
     count("answered");
     if sent.claimed && is_doubtful(response.status()) {
         response.extensions_mut().insert(SettleAs::Doubt);
     }
-    response.extensions_mut().insert(Passed);
+    response.extensions_mut().insert(FromUpstream);
     let cut = cut.filter(|_| is_endless(response.headers()));
     match (response.status(), upgrade) {
         (StatusCode::SWITCHING_PROTOCOLS, Some(upgrade)) => upgrade.join(&mut response),
@@ -337,7 +342,7 @@ fn pass(
         (_, _) => headers::strip(response.headers_mut()),
     }
     *response.version_mut() = Version::HTTP_11;
-    response.map(|body| Answer::new(body, cut))
+    response.map(|body| ResponseBody::new(body, cut))
 }
 
 /// Whether something between here and the service says that it got no answer, or has changed the
@@ -357,8 +362,8 @@ fn is_endless(headers: &HeaderMap) -> bool {
 }
 
 /// A few words that are nobody's answer.
-pub(super) fn told(status: StatusCode, words: &'static str) -> Response<Answer> {
-    let mut response = Response::new(Answer::from(Bytes::from_static(words.as_bytes())));
+pub(super) fn told(status: StatusCode, words: &'static str) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::from(Bytes::from_static(words.as_bytes())));
     *response.status_mut() = status;
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, text);
@@ -370,9 +375,9 @@ where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    type Response = Response<Answer>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))

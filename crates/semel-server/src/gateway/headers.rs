@@ -47,11 +47,11 @@ const FENCE: HeaderName = HeaderName::from_static("semel-fence");
 /// Names that the gateway sets or believes. Nothing reaches the upstream from a caller that reads like one
 /// of them and is not: many services make one word of `X-Tenant-Id`, `X_Tenant_Id` and `X.Tenant.Id`.
 #[derive(Clone, Debug)]
-pub(super) struct Owned {
+pub(super) struct ReservedHeaders {
     names: Vec<HeaderName>,
 }
 
-impl Owned {
+impl ReservedHeaders {
     /// Ours, and these that settings name.
     pub(super) fn new(named: impl IntoIterator<Item = HeaderName>) -> Self {
         let more = [OPERATION_ID, ATTEMPT, FENCE, FORWARDED_PROTO, FORWARDED_HOST];
@@ -141,7 +141,7 @@ pub(super) fn forward(
     target: &Uri,
     version: Version,
     from: Arrival,
-    owned: &Owned,
+    owned: &ReservedHeaders,
 ) {
     strip(headers);
     owned.strip_spellings(headers);
@@ -252,7 +252,7 @@ mod tests {
         let mut headers = map(lines);
         let peer = Some(IpAddr::from([10, 0, 0, 7]));
         let from = Arrival { peer, secure: true, trusted };
-        let owned = Owned::new([HeaderName::from_static("x-tenant-id")]);
+        let owned = ReservedHeaders::new([HeaderName::from_static("x-tenant-id")]);
         forward(&mut headers, &Uri::from_static("/a"), Version::HTTP_11, from, &owned);
         headers
     }
@@ -282,7 +282,7 @@ mod tests {
                 ["via", "x-forwarded-for", "x-forwarded-proto", "x-tenant-id", "x_own_name"];
             assert_eq!(names, expected);
         }
-        let owned = Owned::new([HeaderName::from_static("x-tenant-id")]);
+        let owned = ReservedHeaders::new([HeaderName::from_static("x-tenant-id")]);
         let mut trailers = map(&[
             ("semel-fence", "1"),
             ("x-tenant-id", "1"),

@@ -12,14 +12,14 @@ use http::{HeaderName, HeaderValue};
 use semel_core::Principal;
 use semel_tower::{PrincipalFrom, Tenant};
 
-use super::token::Issuer;
+use super::token::TokenVerifier;
 
 /// The tenant of requests that name none.
 const DEFAULT_TENANT: &str = "default";
 
 /// What tells callers apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum PrincipalSource {
     /// The value of a header.
     Header(HeaderName),
     /// The value of a cookie.
@@ -30,65 +30,69 @@ pub enum Who {
     Global,
 }
 
-impl Default for Who {
+impl Default for PrincipalSource {
     fn default() -> Self {
-        Who::Header(AUTHORIZATION)
+        PrincipalSource::Header(AUTHORIZATION)
     }
 }
 
-impl FromStr for Who {
+impl FromStr for PrincipalSource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || "write header:NAME, cookie:NAME, jwt-claim:NAME or global".to_owned();
         match text.split_once(':') {
-            None if text == "global" => Ok(Who::Global),
-            Some(("header", name)) => name.parse().map(Who::Header).map_err(|_| wrong()),
-            Some(("cookie", name)) if !name.is_empty() && !name.contains(['=', ';', ' ']) => {
-                Ok(Who::Cookie(name.to_owned()))
+            None if text == "global" => Ok(PrincipalSource::Global),
+            Some(("header", name)) => {
+                name.parse().map(PrincipalSource::Header).map_err(|_| wrong())
             }
-            Some(("jwt-claim", name)) if !name.is_empty() => Ok(Who::Claim(name.to_owned())),
+            Some(("cookie", name)) if !name.is_empty() && !name.contains(['=', ';', ' ']) => {
+                Ok(PrincipalSource::Cookie(name.to_owned()))
+            }
+            Some(("jwt-claim", name)) if !name.is_empty() => {
+                Ok(PrincipalSource::Claim(name.to_owned()))
+            }
             None | Some(_) => Err(wrong()),
         }
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for PrincipalSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Header(name) => write!(f, "header:{name}"),
-            Who::Cookie(name) => write!(f, "cookie:{name}"),
-            Who::Claim(name) => write!(f, "jwt-claim:{name}"),
-            Who::Global => f.write_str("global"),
+            PrincipalSource::Header(name) => write!(f, "header:{name}"),
+            PrincipalSource::Cookie(name) => write!(f, "cookie:{name}"),
+            PrincipalSource::Claim(name) => write!(f, "jwt-claim:{name}"),
+            PrincipalSource::Global => f.write_str("global"),
         }
     }
 }
 
-impl Who {
+impl PrincipalSource {
     /// What whoever chose this should know, in sentences.
     pub fn warnings(&self, verified: bool) -> Vec<String> {
         let mut warnings = Vec::new();
         match self {
-            Who::Header(name) if *name == AUTHORIZATION => warnings.push(
+            PrincipalSource::Header(name) if *name == AUTHORIZATION => warnings.push(
                 "callers are told apart by header:authorization: a principal must outlive a retry, \
                  and a caller whose bearer token was renewed in between is somebody else; tokens \
                  that rotate want --principal jwt-claim:sub"
                     .to_owned(),
             ),
-            Who::Claim(name) if !verified => warnings.push(format!(
+            PrincipalSource::Claim(name) if !verified => warnings.push(format!(
                 "the claim `{name}` is believed unverified: whoever can reach the gateway can claim \
                  to be anybody; give --jwks FILE unless something in front has checked the tokens"
             )),
-            Who::Global => warnings.push(
+            PrincipalSource::Global => warnings.push(
                 "callers are not told apart (--principal global): whoever knows a key of a tenant \
                  gets its answer"
                     .to_owned(),
             ),
-            Who::Cookie(name) => warnings.push(format!(
+            PrincipalSource::Cookie(name) => warnings.push(format!(
                 "callers are told apart by cookie:{name}: a principal must outlive a retry, and a \
                  session that was renewed in between is somebody else"
             )),
-            Who::Header(_) | Who::Claim(_) => {}
+            PrincipalSource::Header(_) | PrincipalSource::Claim(_) => {}
         }
         warnings
     }
@@ -96,24 +100,24 @@ impl Who {
     /// The header that it is read from.
     pub(super) fn header(&self) -> Option<HeaderName> {
         match self {
-            Who::Header(name) => Some(name.clone()),
-            Who::Cookie(_) => Some(COOKIE),
-            Who::Claim(_) => Some(AUTHORIZATION),
-            Who::Global => None,
+            PrincipalSource::Header(name) => Some(name.clone()),
+            PrincipalSource::Cookie(_) => Some(COOKIE),
+            PrincipalSource::Claim(_) => Some(AUTHORIZATION),
+            PrincipalSource::Global => None,
         }
     }
 
     /// Returns how a layer finds the caller of a request.
-    pub(super) fn principal_from(&self, issuer: Issuer) -> PrincipalFrom {
+    pub(super) fn principal_from(&self, tokens: TokenVerifier) -> PrincipalFrom {
         match self.clone() {
-            Who::Global => PrincipalFrom::global(),
-            Who::Header(name) => PrincipalFrom::header(name),
-            Who::Cookie(name) => {
+            PrincipalSource::Global => PrincipalFrom::global(),
+            PrincipalSource::Header(name) => PrincipalFrom::header(name),
+            PrincipalSource::Cookie(name) => {
                 PrincipalFrom::by(move |parts| cookie(parts, &name).map(Principal::of))
             }
-            Who::Claim(name) => PrincipalFrom::by(move |parts| {
+            PrincipalSource::Claim(name) => PrincipalFrom::by(move |parts| {
                 let token = bearer(parts)?;
-                issuer.claim(token, &name).map(|claim| Principal::of(claim.as_bytes()))
+                tokens.claim(token, &name).map(|claim| Principal::of(claim.as_bytes()))
             }),
         }
     }
@@ -184,12 +188,12 @@ mod tests {
     #[test]
     fn a_principal_is_read_as_it_is_written() {
         for text in ["header:x-user", "cookie:session", "jwt-claim:sub", "global"] {
-            assert_eq!(text.parse::<Who>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<PrincipalSource>().unwrap().to_string(), text);
         }
         for wrong in
             ["", "header:", "header", "cookie:", "cookie:a b", "jwt-claim:", "Global", "x:y"]
         {
-            assert!(wrong.parse::<Who>().is_err(), "{wrong}");
+            assert!(wrong.parse::<PrincipalSource>().is_err(), "{wrong}");
         }
     }
 
@@ -214,7 +218,9 @@ mod tests {
 
     #[test]
     fn what_a_principal_costs_is_said() {
-        let said = |text: &str, verified| text.parse::<Who>().unwrap().warnings(verified).len();
+        let said = |text: &str, verified| {
+            text.parse::<PrincipalSource>().unwrap().warnings(verified).len()
+        };
         assert_eq!(said("header:authorization", false), 1);
         assert_eq!(said("header:x-user", false), 0);
         assert_eq!((said("jwt-claim:sub", false), said("jwt-claim:sub", true)), (1, 0));

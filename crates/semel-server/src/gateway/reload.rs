@@ -5,29 +5,29 @@ use std::sync::Arc;
 
 use tokio::signal::unix::Signal;
 
-use super::Arguments;
+use super::GatewayArguments;
 use super::certificate::Certificate;
-use super::entrance::Entrance;
 use super::routes;
-use super::settings::{Gateway, Route};
-use crate::failure::Failure;
-use crate::settings::{Ledger, Settings};
+use super::service::GatewayService;
+use super::settings::{GatewaySettings, RouteSettings};
+use crate::exit::ExitError;
+use crate::settings::{LedgerSettings, ServerSettings};
 
 /// What is needed to read it all again.
 #[derive(Debug)]
 pub(super) struct Reload {
-    pub(super) arguments: Arguments,
-    pub(super) started: Settings,
+    pub(super) arguments: GatewayArguments,
+    pub(super) started: ServerSettings,
     pub(super) file: Option<PathBuf>,
     pub(super) certificate: Option<Arc<Certificate>>,
 }
 
 impl Reload {
     /// Reads routes, keys and the certificate again whenever SIGHUP asks for it.
-    pub(super) async fn whenever(self, mut asked: Signal, entrance: Entrance) {
+    pub(super) async fn whenever(self, mut asked: Signal, service: GatewayService) {
         let mut routes = self.started.route.clone();
         while asked.recv().await.is_some() {
-            match self.read(&entrance) {
+            match self.read(&service) {
                 Ok(settings) => {
                     tracing::info!(routes = settings.route.len(), "the routes were read again");
                     self.tell(&settings, &routes);
@@ -40,17 +40,17 @@ impl Reload {
         }
     }
 
-    fn read(&self, entrance: &Entrance) -> Result<Settings, Failure> {
-        let settings = self.arguments.over(Settings::read(self.file.as_deref())?);
+    fn read(&self, service: &GatewayService) -> Result<ServerSettings, ExitError> {
+        let settings = self.arguments.over(ServerSettings::read(self.file.as_deref())?);
         // What may be wrong comes first: both change, or neither.
-        let doors = entrance.prepare(&self.started.gateway, &settings.route)?;
+        let active = service.prepare(&self.started.gateway, &settings.route)?;
         self.certificate.as_ref().map_or(Ok(()), |certificate| certificate.reload())?;
-        entrance.change(doors);
+        service.change(active);
         Ok(settings)
     }
 
     /// Says what was read and had no effect, and what the change of patterns means.
-    fn tell(&self, now: &Settings, before: &[Route]) {
+    fn tell(&self, now: &ServerSettings, before: &[RouteSettings]) {
         let changed = gateway_changed(&self.started.gateway, &now.gateway);
         if !changed.is_empty() {
             tracing::warn!(?changed, "[gateway] has changed, which takes a restart");
@@ -75,9 +75,9 @@ impl Reload {
 }
 
 /// The operations of some routes that others do not have.
-fn missing(routes: &[Route], others: &[Route]) -> Vec<String> {
-    let names = |routes: &[Route]| -> Vec<String> {
-        let of = |route: &Route| {
+fn missing(routes: &[RouteSettings], others: &[RouteSettings]) -> Vec<String> {
+    let names = |routes: &[RouteSettings]| -> Vec<String> {
+        let of = |route: &RouteSettings| {
             route.methods.iter().map(|method| routes::operation(method, route)).collect::<Vec<_>>()
         };
         routes.iter().flat_map(of).collect()
@@ -97,9 +97,9 @@ macro_rules! differing {
     }};
 }
 
-fn gateway_changed(before: &Gateway, now: &Gateway) -> Vec<&'static str> {
+fn gateway_changed(before: &GatewaySettings, now: &GatewaySettings) -> Vec<&'static str> {
     differing!(
-        Gateway, before, now,
+        GatewaySettings, before, now,
         upstream listen admin_listen principal jwks jwt_issuer jwt_audience tenant_header key_headers
         upstream_timeout upstream_http2 upstream_ca tls_cert tls_key max_connections max_calls
         max_buffered header_timeout body_timeout trust_forwarded drain descriptor_set problem_types
@@ -107,9 +107,9 @@ fn gateway_changed(before: &Gateway, now: &Gateway) -> Vec<&'static str> {
     )
 }
 
-fn ledger_changed(before: &Ledger, now: &Ledger) -> Vec<&'static str> {
+fn ledger_changed(before: &LedgerSettings, now: &LedgerSettings) -> Vec<&'static str> {
     differing!(
-        Ledger, before, now,
-        store prefix default_ttl lock_ttl wait_timeout wait_interval wait_max_interval
+        LedgerSettings, before, now,
+        store prefix keep lease wait wait_interval wait_max_interval
     )
 }

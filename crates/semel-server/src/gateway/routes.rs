@@ -10,8 +10,8 @@ use semel_tower::grpc::{Codes, GrpcRules};
 use semel_tower::http::{Preset as Kept, Rules};
 
 use super::pattern;
-use super::settings::{Gateway, OnCrash, Preset, Route};
-use crate::failure::Failure;
+use super::settings::{GatewaySettings, OnCrashSetting, PresetName, RouteSettings};
+use crate::exit::ExitError;
 use crate::settings::waits;
 
 /// The route that a request met. In its extensions, and in those of its answer.
@@ -37,7 +37,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    pub(super) fn new(routes: &[Route]) -> Result<Self, Failure> {
+    pub(super) fn new(routes: &[RouteSettings]) -> Result<Self, ExitError> {
         let mut all = Self::default();
         for route in routes {
             check(route)?;
@@ -54,9 +54,9 @@ impl Routes {
                 let shown = matched.operation.clone();
                 let matched = Arc::new(matched);
                 let router = all.by_method.entry(method.clone()).or_default();
-                router
-                    .insert(&route.path, Arc::clone(&matched))
-                    .map_err(|error| Failure::usage(format_args!("the route {shown}: {error}")))?;
+                router.insert(&route.path, Arc::clone(&matched)).map_err(|error| {
+                    ExitError::usage(format_args!("the route {shown}: {error}"))
+                })?;
                 // Of two that differ in case only one is enough: either is met as it is written.
                 let router = all.folded.entry(method.clone()).or_default();
                 let _ = router.insert(matched.folded.clone(), matched);
@@ -94,14 +94,14 @@ impl Routes {
 }
 
 /// The name under which the layer knows a route.
-pub(super) fn operation(method: &Method, route: &Route) -> String {
+pub(super) fn operation(method: &Method, route: &RouteSettings) -> String {
     format!("{method} {}", route.path)
 }
 
 /// What the types cannot say.
-fn check(route: &Route) -> Result<(), Failure> {
+fn check(route: &RouteSettings) -> Result<(), ExitError> {
     let wrong = |why: &dyn std::fmt::Display| {
-        Err(Failure::usage(format_args!("the route {}: {why}", route.path)))
+        Err(ExitError::usage(format_args!("the route {}: {why}", route.path)))
     };
     if let Err(why) = pattern::check(&route.path) {
         return wrong(&why);
@@ -109,7 +109,7 @@ fn check(route: &Route) -> Result<(), Failure> {
     if route.grpc && (route.path.contains('{') || route.path.split('/').count() != 3) {
         return wrong(&"the path of a gRPC method is written out: /package.Service/Method");
     }
-    if route.doubt_5xx && route.on_crash != OnCrash::Hold {
+    if route.doubt_5xx && route.on_crash != OnCrashSetting::Hold {
         return wrong(
             &"doubt_5xx = true needs on_crash = \"hold\": under rerun a 5xx runs again anyway",
         );
@@ -164,12 +164,12 @@ macro_rules! said_for_both {
 }
 
 /// A route's rules for HTTP.
-pub(super) fn rules(route: &Route, settings: &Gateway) -> Rules {
+pub(super) fn rules(route: &RouteSettings, settings: &GatewaySettings) -> Rules {
     let kept = match route.preset {
-        Preset::SuccessOnly => Kept::success_only(),
-        Preset::Below500 => Kept::below_500(),
-        Preset::Terminal => Kept::terminal(),
-        Preset::StripeV1 => Kept::stripe_v1(),
+        PresetName::SuccessOnly => Kept::success_only(),
+        PresetName::Below500 => Kept::below_500(),
+        PresetName::Terminal => Kept::terminal(),
+        PresetName::StripeV1 => Kept::stripe_v1(),
     };
     let rules = Rules::new()
         .methods(route.methods.iter().cloned())
@@ -185,11 +185,11 @@ pub(super) fn rules(route: &Route, settings: &Gateway) -> Rules {
 }
 
 /// A route's rules for gRPC. What has no meaning there is left out.
-pub(super) fn grpc_rules(route: &Route, settings: &Gateway) -> GrpcRules {
+pub(super) fn grpc_rules(route: &RouteSettings, settings: &GatewaySettings) -> GrpcRules {
     let kept = match route.preset {
-        Preset::SuccessOnly => Codes::ok_only(),
-        Preset::Below500 | Preset::Terminal => Codes::terminal(),
-        Preset::StripeV1 => Codes::everything(),
+        PresetName::SuccessOnly => Codes::ok_only(),
+        PresetName::Below500 | PresetName::Terminal => Codes::terminal(),
+        PresetName::StripeV1 => Codes::everything(),
     };
     let rules = GrpcRules::new()
         .codes(if route.doubt_5xx { kept.doubt_errors() } else { kept })
@@ -199,7 +199,7 @@ pub(super) fn grpc_rules(route: &Route, settings: &Gateway) -> GrpcRules {
     said_for_both!(rules, route, settings)
 }
 
-fn command(route: &Route) -> impl Fn(Command) -> Command + Send + Sync + 'static {
+fn command(route: &RouteSettings) -> impl Fn(Command) -> Command + Send + Sync + 'static {
     let (lease, attempts, on_crash) = (route.lease, route.max_attempts, route.on_crash);
     move |command| {
         // The listener polls a request until it is answered or its caller has left.
@@ -211,8 +211,8 @@ fn command(route: &Route) -> impl Fn(Command) -> Command + Send + Sync + 'static
             command = command.max_attempts(attempts);
         }
         match on_crash {
-            OnCrash::Rerun => command.on_crash(semel_core::OnCrash::Rerun),
-            OnCrash::Hold => command.on_crash(semel_core::OnCrash::Hold),
+            OnCrashSetting::Rerun => command.on_crash(semel_core::OnCrash::Rerun),
+            OnCrashSetting::Hold => command.on_crash(semel_core::OnCrash::Hold),
         }
     }
 }
@@ -222,7 +222,8 @@ mod tests {
     use super::*;
 
     fn routes(texts: &[&str]) -> Result<Routes, String> {
-        let all: Vec<Route> = texts.iter().map(|text| toml::from_str(text).unwrap()).collect();
+        let all: Vec<RouteSettings> =
+            texts.iter().map(|text| toml::from_str(text).unwrap()).collect();
         Routes::new(&all).map_err(|failure| failure.to_string())
     }
 

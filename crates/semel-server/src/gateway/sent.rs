@@ -6,12 +6,12 @@ use http_body::Body as HttpBody;
 use semel_core::OperationId;
 use semel_tower::http::Problem;
 
-use super::body::Answer;
-use super::places::Call;
+use super::body::ResponseBody;
+use super::concurrency::Call;
 
 /// Of a request, what is needed when it is gone.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(super) struct SentRequest {
     path: String,
     pub(super) grpc: bool,
     pub(super) claimed: bool,
@@ -23,7 +23,7 @@ pub(super) struct Sent {
     pub(super) http1: bool,
 }
 
-impl Sent {
+impl SentRequest {
     pub(super) fn of<B>(request: &Request<B>) -> Self {
         let claim = request.extensions().get::<semel_core::Context>();
         Self {
@@ -66,12 +66,12 @@ impl Sent {
     }
 
     /// A problem as this caller reads it.
-    pub(super) fn told(&self, problem: Problem, types: &str) -> Response<Answer> {
+    pub(super) fn told(&self, problem: Problem, types: &str) -> Response<ResponseBody> {
         let response = match self.grpc {
             true => problem.refused(),
             false => problem.written(types, &self.path),
         };
-        response.map(Answer::from)
+        response.map(ResponseBody::from)
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     fn nobody_without_a_key_is_told_to_come_again_with_it() {
         for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
             let request = Request::builder().method(&method).body(()).unwrap();
-            let sent = Sent::of(&request);
+            let sent = SentRequest::of(&request);
             let repeatable = ![Method::POST, Method::PATCH].contains(&method);
             assert_eq!(sent.advice(false).0, repeatable, "{method}");
             assert!(sent.advice(true).0, "nothing was sent");

@@ -10,14 +10,14 @@ use semel_core::Pointer;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
-use super::identity::Who;
+use super::identity::PrincipalSource;
 use super::upstream::Upstream;
 use crate::settings::duration;
 
 /// `[gateway]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Gateway {
+pub struct GatewaySettings {
     /// The service behind it.
     #[serde(deserialize_with = "written")]
     pub upstream: Option<Upstream>,
@@ -27,7 +27,7 @@ pub struct Gateway {
     pub admin_listen: String,
     /// Who a caller is: keys belong to callers.
     #[serde(deserialize_with = "said")]
-    pub principal: Who,
+    pub principal: PrincipalSource,
     /// Keys that tokens are signed with. Without them claims are believed as they come.
     pub jwks: Option<PathBuf>,
     /// Who must have issued a token, as its `iss` has it. Anybody with a key of the set if nothing is said.
@@ -85,13 +85,13 @@ pub struct Gateway {
     pub public_path: String,
 }
 
-impl Default for Gateway {
+impl Default for GatewaySettings {
     fn default() -> Self {
         Self {
             upstream: None,
             listen: "127.0.0.1:7080".to_owned(),
             admin_listen: "127.0.0.1:7090".to_owned(),
-            principal: Who::default(),
+            principal: PrincipalSource::default(),
             jwks: None,
             jwt_issuer: None,
             jwt_audience: None,
@@ -122,7 +122,7 @@ impl Default for Gateway {
     }
 }
 
-impl Gateway {
+impl GatewaySettings {
     /// Headers whose values are believed to say whose a request is, and which.
     pub(super) fn believed(&self) -> Vec<HeaderName> {
         let keys = self.key_headers.iter().cloned();
@@ -147,7 +147,7 @@ impl Gateway {
 /// One `[[route]]`: what the gateway does with some requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Route {
+pub struct RouteSettings {
     /// Which paths: `/orders/{id}/refunds`, `/files/{*rest}`.
     pub path: String,
     /// Which methods. POST and PATCH if nothing is said.
@@ -159,13 +159,13 @@ pub struct Route {
     /// Whether a request without a key is refused.
     #[serde(default)]
     pub required: bool,
-    /// How long a repeat waits for the first answer. `[ledger] wait_timeout` if nothing is said.
+    /// How long a repeat waits for the first answer. `[ledger] wait` if nothing is said.
     #[serde(default, deserialize_with = "period")]
     pub wait: Option<Duration>,
-    /// How long answers are kept. `[ledger] default_ttl` if nothing is said.
+    /// How long answers are kept. `[ledger] keep` if nothing is said.
     #[serde(default, deserialize_with = "period")]
     pub keep: Option<Duration>,
-    /// How long a claim lives without renewal. `[ledger] lock_ttl` if nothing is said.
+    /// How long a claim lives without renewal. `[ledger] lease` if nothing is said.
     #[serde(default, deserialize_with = "period")]
     pub lease: Option<Duration>,
     /// How long the upstream may take. `[gateway] upstream_timeout` if nothing is said.
@@ -173,7 +173,7 @@ pub struct Route {
     pub upstream_timeout: Option<Duration>,
     /// Which answers are kept.
     #[serde(default)]
-    pub preset: Preset,
+    pub preset: PresetName,
     /// How long a request's body may take. `[gateway] body_timeout` if nothing is said.
     #[serde(default, deserialize_with = "period")]
     pub body_timeout: Option<Duration>,
@@ -204,7 +204,7 @@ pub struct Route {
     pub fail_open: bool,
     /// What becomes of an attempt that broke off.
     #[serde(default)]
-    pub on_crash: OnCrash,
+    pub on_crash: OnCrashSetting,
     /// Whether a 5xx of the upstream is treated as no answer: under `hold` the request is then not sent
     /// again before an operator has decided.
     #[serde(default)]
@@ -219,7 +219,7 @@ pub struct Route {
 /// Which answers are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Preset {
+pub enum PresetName {
     /// 2xx and 3xx; of gRPC, `OK`.
     #[default]
     SuccessOnly,
@@ -235,7 +235,7 @@ pub enum Preset {
 /// What becomes of an attempt that broke off: the gateway died, or the upstream did not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OnCrash {
+pub enum OnCrashSetting {
     /// The next request with the key runs it again.
     #[default]
     Rerun,
@@ -281,7 +281,7 @@ where
     E: serde::de::Error,
 {
     text.parse().map_err(|error: T::Err| {
-        E::custom(format_args!("`{}`: {error}", crate::place::redacted(text)))
+        E::custom(format_args!("`{}`: {error}", crate::store::redacted(text)))
     })
 }
 
@@ -330,7 +330,7 @@ fn origins<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> 
 
 fn public_path<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let text = String::deserialize(from)?;
-    match text.is_empty() || super::own::is_prefix(&text) {
+    match text.is_empty() || super::local::is_prefix(&text) {
         true => Ok(text),
         false => Err(D::Error::custom(format_args!(
             "`{text}` is no path before others; write it as /api"
@@ -382,7 +382,7 @@ fn refusal<'de, D: Deserializer<'de>>(from: D) -> Result<StatusCode, D::Error> {
 mod tests {
     use super::*;
 
-    fn route(text: &str) -> Result<Route, String> {
+    fn route(text: &str) -> Result<RouteSettings, String> {
         toml::from_str(text).map_err(|error| error.to_string())
     }
 
@@ -390,7 +390,10 @@ mod tests {
     fn a_route_needs_no_more_than_its_path() {
         let route = route("path = \"/orders\"").unwrap();
         assert_eq!(route.methods, [Method::POST, Method::PATCH]);
-        assert_eq!((route.preset, route.on_crash), (Preset::SuccessOnly, OnCrash::Rerun));
+        assert_eq!(
+            (route.preset, route.on_crash),
+            (PresetName::SuccessOnly, OnCrashSetting::Rerun)
+        );
         assert!(!route.required && !route.fail_open && route.respond_async && !route.doubt_5xx);
     }
 
@@ -403,10 +406,10 @@ mod tests {
              doubt_5xx = true",
         )
         .unwrap();
-        assert_eq!((route.methods, route.preset), (vec![Method::PUT], Preset::Below500));
+        assert_eq!((route.methods, route.preset), (vec![Method::PUT], PresetName::Below500));
         assert_eq!(route.keep, Some(Duration::from_secs(2 * 24 * 60 * 60)));
         assert_eq!(route.kept_headers, ["x-rate"]);
-        assert_eq!((route.mismatch_status.as_u16(), route.on_crash), (409, OnCrash::Hold));
+        assert_eq!((route.mismatch_status.as_u16(), route.on_crash), (409, OnCrashSetting::Hold));
         assert!(route.doubt_5xx);
     }
 

@@ -7,7 +7,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::headers;
-use crate::serve::{Peer, Seat};
+use crate::serve::{ConnectionPermit, Peer};
 
 /// A caller who asked for another protocol.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Upgrade {
     protocol: HeaderValue,
     caller: OnUpgrade,
     /// The caller's connection is still one of its listener's.
-    seat: Seat,
+    permit: ConnectionPermit,
 }
 
 impl Upgrade {
@@ -32,8 +32,8 @@ impl Upgrade {
         // Without its word in `Connection` it is somebody else's, and was not meant for us.
         let meant =
             headers::options(request.headers()).any(|word| word.eq_ignore_ascii_case("upgrade"));
-        let seat = request.extensions().get::<Peer>()?.seat.clone();
-        (fit && !h2c && meant).then_some(Self { protocol, caller, seat })
+        let permit = request.extensions().get::<Peer>()?.permit.clone();
+        (fit && !h2c && meant).then_some(Self { protocol, caller, permit })
     }
 
     /// Asks the upstream for it.
@@ -49,12 +49,12 @@ impl Upgrade {
         headers::strip(response.headers_mut());
         response.headers_mut().insert(UPGRADE, protocol);
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        let (caller, seat) = (self.caller, self.seat);
+        let (caller, permit) = (self.caller, self.permit);
         tokio::spawn(async move {
             // However it ends, both ends know.
             tokio::select! {
                 () = pass_on(caller, upstream) => {}
-                () = seat.cut() => {}
+                () = permit.cut() => {}
             }
         });
     }

@@ -1,8 +1,9 @@
-//! Settings from `SEMEL_*` variables: `SEMEL_LEDGER__LOCK_TTL=30s`.
+//! Settings from `SEMEL_*` variables: `SEMEL_LEDGER__LEASE=30s`.
 
 use toml::{Table, Value};
 
-use crate::failure::Failure;
+use super::names;
+use crate::exit::ExitError;
 
 const PREFIX: &str = "SEMEL_";
 /// What is read by others: the tests' servers, the switches of their sabotage, what is benchmarked.
@@ -31,13 +32,13 @@ fn is_of_a_service(name: &str, value: &str) -> bool {
 }
 
 /// The variables that may be settings. One that cannot be read is refused, like one that nobody knows.
-pub(super) fn variables() -> Result<Vec<(String, String)>, Failure> {
+pub(super) fn variables() -> Result<Vec<(String, String)>, ExitError> {
     let ours = |name: &str| name.starts_with(PREFIX);
     let named =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
     let read = |(name, value): (String, std::ffi::OsString)| match value.into_string() {
         Ok(value) => Ok((name, value)),
-        Err(_) => Err(Failure::usage(format_args!("the variable {name} is not UTF-8"))),
+        Err(_) => Err(ExitError::usage(format_args!("the variable {name} is not UTF-8"))),
     };
     named.filter(|(name, _)| ours(name)).map(read).collect()
 }
@@ -46,7 +47,7 @@ pub(super) fn variables() -> Result<Vec<(String, String)>, Failure> {
 pub(super) fn lay_over(
     table: &mut Table,
     variables: impl Iterator<Item = (String, String)>,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     for (name, value) in variables {
         if !name.starts_with(PREFIX) || OTHERS.iter().any(|other| name.starts_with(other)) {
             continue;
@@ -60,20 +61,20 @@ pub(super) fn lay_over(
             other => other[PREFIX.len()..].to_ascii_lowercase(),
         };
         let unknown = || {
-            Failure::usage(format_args!(
+            ExitError::usage(format_args!(
                 "the variable {name} is no setting; sections and names are joined by two \
-                 underscores, as in SEMEL_LEDGER__LOCK_TTL"
+                 underscores, as in SEMEL_LEDGER__LEASE"
             ))
         };
         let (sections, leaf) = path.rsplit_once("__").ok_or_else(unknown)?;
-        let mut place = &mut *table;
+        let mut innermost = &mut *table;
         for section in sections.split("__") {
-            let below = place.entry(section).or_insert_with(|| Value::Table(Table::new()));
-            place = below.as_table_mut().ok_or_else(unknown)?;
+            let below = innermost.entry(section).or_insert_with(|| Value::Table(Table::new()));
+            innermost = below.as_table_mut().ok_or_else(unknown)?;
         }
-        place.insert(leaf.to_owned(), meant(&value));
+        innermost.insert(names::canonical(sections, leaf).to_owned(), meant(&value));
         // Asked at once, so that the mistake is told under the variable's name.
-        super::Settings::meant(table.clone())
+        super::ServerSettings::meant(table.clone())
             .map_err(|failure| failure.during(format_args!("the variable {name}")))?;
     }
     Ok(())
@@ -100,9 +101,9 @@ mod tests {
 
     #[test]
     fn a_variable_counts_for_more_than_the_file() {
-        let file = "[ledger]\nlock_ttl = \"1s\"\nprefix = \"a:\"";
-        let table = laid(file, &[("SEMEL_LEDGER__LOCK_TTL", "2s"), ("HOME", "x")]).unwrap();
-        assert_eq!(table["ledger"]["lock_ttl"].as_str(), Some("2s"));
+        let file = "[ledger]\nlease = \"1s\"\nprefix = \"a:\"";
+        let table = laid(file, &[("SEMEL_LEDGER__LOCK_TTL", "2s"), ("HOME", "x")]).unwrap(); // an alias
+        assert_eq!(table["ledger"]["lease"].as_str(), Some("2s"));
         assert_eq!(table["ledger"]["prefix"].as_str(), Some("a:"));
         let table = laid("", &[("SEMEL_STORE", "memory:"), ("SEMEL_RELAY__BATCH", "7")]).unwrap();
         assert_eq!(table["ledger"]["store"].as_str(), Some("memory:"));

@@ -13,7 +13,7 @@ use toml::{Table, Value};
 
 /// `[idresolve]`.
 #[derive(Clone, Default)]
-pub struct IdResolve {
+pub struct IdResolveSettings {
     /// What the resolver itself can be told.
     pub resolver: semel_ids::ResolverSettings,
     /// `l2_url` under `cache`: the Redis that remembers for everybody.
@@ -23,7 +23,7 @@ pub struct IdResolve {
     pub l2_prefix: Option<String>,
 }
 
-impl IdResolve {
+impl IdResolveSettings {
     /// The cache between resolvers, if there is one and it is to be used.
     pub(crate) fn shared(&self) -> Option<&str> {
         self.l2_url.as_deref().filter(|_| self.resolver.cache.l2_enabled)
@@ -46,7 +46,7 @@ impl IdResolve {
     }
 }
 
-impl<'de> Deserialize<'de> for IdResolve {
+impl<'de> Deserialize<'de> for IdResolveSettings {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let mut table = Table::deserialize(from)?;
         let mut cache = table.get_mut("cache").and_then(Value::as_table_mut);
@@ -64,9 +64,9 @@ impl<'de> Deserialize<'de> for IdResolve {
 }
 
 /// Shows the URL without its password.
-impl fmt::Debug for IdResolve {
+impl fmt::Debug for IdResolveSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = self.l2_url.as_deref().map(crate::place::redacted);
+        let url = self.l2_url.as_deref().map(crate::store::redacted);
         f.debug_struct("IdResolve")
             .field("resolver", &self.resolver)
             .field("l2_url", &url)
@@ -79,7 +79,7 @@ impl fmt::Debug for IdResolve {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<IdResolve, String> {
+    fn read(text: &str) -> Result<IdResolveSettings, String> {
         text.parse::<Table>()
             .unwrap()
             .try_into()

@@ -11,17 +11,17 @@ use super::duration;
 /// `[inbox]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Inbox {
+pub struct InboxSettings {
     /// How long a handler's claim lives without renewal.
     #[serde(deserialize_with = "duration::optional")]
-    pub lock_ttl: Option<Duration>,
+    pub lease: Option<Duration>,
     /// Whether a second delivery waits for the first.
     pub wait_if_in_progress: bool,
     /// How long it waits at most.
     #[serde(with = "duration")]
     pub wait_max: Duration,
     /// Tries before an event is given up.
-    pub max_retry: Option<u32>,
+    pub max_attempts: Option<u32>,
     /// The pause before the second try; it doubles.
     #[serde(deserialize_with = "duration::optional")]
     pub base_backoff: Option<Duration>,
@@ -30,21 +30,21 @@ pub struct Inbox {
     pub max_backoff: Option<Duration>,
 }
 
-impl Default for Inbox {
+impl Default for InboxSettings {
     fn default() -> Self {
         Self {
-            lock_ttl: None,
+            lease: None,
             wait_if_in_progress: false,
             // Of whoever waits, which nobody does unless it is asked for: the library has no number.
             wait_max: Duration::from_secs(5),
-            max_retry: None,
+            max_attempts: None,
             base_backoff: None,
             max_backoff: None,
         }
     }
 }
 
-impl Inbox {
+impl InboxSettings {
     /// The pauses between tries.
     pub(crate) fn backoff(&self) -> OnFailure {
         super::pauses(self.base_backoff, self.max_backoff)
@@ -54,10 +54,10 @@ impl Inbox {
     pub(crate) fn policy(&self) -> Policy {
         let usual = semel_core::inbox::Inbox::<AnyStore>::default_policy();
         Policy {
-            lease: self.lock_ttl.unwrap_or(usual.lease),
+            lease: self.lease.unwrap_or(usual.lease),
             wait: if self.wait_if_in_progress { Wait::UpTo(self.wait_max) } else { usual.wait },
             on_failure: self.backoff(),
-            max_attempts: self.max_retry.or(usual.max_attempts),
+            max_attempts: self.max_attempts.or(usual.max_attempts),
             ..usual
         }
     }

@@ -9,13 +9,13 @@ use semel_core::store::Store;
 use serde::Deserialize;
 
 use super::{duration, waits};
-use crate::failure::Failure;
-use crate::place::StoreUrl;
+use crate::exit::ExitError;
+use crate::store::StoreUrl;
 
 /// `[ledger]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Ledger {
+pub struct LedgerSettings {
     /// The store's URL. `None` leaves the choice to the command.
     #[serde(deserialize_with = "address")]
     pub store: Option<StoreUrl>,
@@ -23,12 +23,12 @@ pub struct Ledger {
     pub prefix: String,
     /// How long answers are kept.
     #[serde(deserialize_with = "duration::optional")]
-    pub default_ttl: Option<Duration>,
+    pub keep: Option<Duration>,
     /// How long a claim lives without renewal.
     #[serde(deserialize_with = "duration::optional")]
-    pub lock_ttl: Option<Duration>,
+    pub lease: Option<Duration>,
     /// How long a repeat waits for the first answer. Zero does not wait.
-    pub wait_timeout: Option<Patience>,
+    pub wait: Option<WaitTimeout>,
     /// The first pause between two looks of a waiting repeat.
     #[serde(deserialize_with = "duration::optional")]
     pub wait_interval: Option<Duration>,
@@ -39,32 +39,32 @@ pub struct Ledger {
 
 /// How long a repeat waits for the first answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitTimeout {
     /// So long at most; zero does not wait.
     UpTo(Duration),
     /// `"caller"`: as long as its caller stays, and an hour at most.
     Caller,
 }
 
-impl Patience {
+impl WaitTimeout {
     /// The longest wait of a caller that stays: it holds a connection for all of it.
     const CALLER: Duration = Duration::from_secs(60 * 60);
 
     /// The longest that it is.
     pub fn limit(self) -> Duration {
         match self {
-            Patience::UpTo(limit) => limit,
-            Patience::Caller => Self::CALLER,
+            WaitTimeout::UpTo(limit) => limit,
+            WaitTimeout::Caller => Self::CALLER,
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Patience {
+impl<'de> Deserialize<'de> for WaitTimeout {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let written = toml::Value::deserialize(from)?;
         match written.as_str() {
-            Some("caller") => Ok(Patience::Caller),
-            _ => duration::deserialize(written).map(Patience::UpTo).map_err(|error| {
+            Some("caller") => Ok(WaitTimeout::Caller),
+            _ => duration::deserialize(written).map(WaitTimeout::UpTo).map_err(|error| {
                 let why = error.to_string();
                 serde::de::Error::custom(format_args!("{}; or \"caller\"", why.trim()))
             }),
@@ -72,28 +72,28 @@ impl<'de> Deserialize<'de> for Patience {
     }
 }
 
-impl Default for Ledger {
+impl Default for LedgerSettings {
     fn default() -> Self {
         Self {
             store: None,
             prefix: semel_redis::Builder::PREFIX.to_owned(),
-            default_ttl: None,
-            lock_ttl: None,
-            wait_timeout: None,
+            keep: None,
+            lease: None,
+            wait: None,
             wait_interval: None,
             wait_max_interval: None,
         }
     }
 }
 
-impl Ledger {
+impl LedgerSettings {
     /// How an operation runs of which nobody says more.
     pub(crate) fn policy(&self) -> Policy {
         let usual = Policy::default();
         Policy {
-            keep: self.default_ttl.unwrap_or(usual.keep),
-            lease: self.lock_ttl.unwrap_or(usual.lease),
-            wait: self.wait_timeout.map_or(usual.wait, |patience| waits(patience.limit())),
+            keep: self.keep.unwrap_or(usual.keep),
+            lease: self.lease.unwrap_or(usual.lease),
+            wait: self.wait.map_or(usual.wait, |wait| waits(wait.limit())),
             ..usual
         }
     }
@@ -108,9 +108,9 @@ impl Ledger {
     }
 
     /// Runs operations on `store` by what was set.
-    pub(crate) fn executor<S: Store>(&self, store: S) -> Result<Executor<S>, Failure> {
+    pub(crate) fn executor<S: Store>(&self, store: S) -> Result<Executor<S>, ExitError> {
         let built = Executor::builder(store).policy(self.policy()).polling(self.polling()).build();
-        built.map_err(|invalid| Failure::usage(format_args!("[ledger]: {invalid}")))
+        built.map_err(|invalid| ExitError::usage(format_args!("[ledger]: {invalid}")))
     }
 }
 

@@ -1,18 +1,34 @@
-//! The originals' names as ours: camelCase, kebab-case and Go's `DefaultTTL`; BlueCone's and Genesis's
-//! sections.
+//! Aliases of settings: camelCase, kebab-case and Go's `DefaultTTL`, and the names and sections that
+//! BlueCone and Genesis use.
 
 use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
-/// The same settings in our sections and under our names.
-pub(super) fn ours(table: Table) -> Result<Table, Failure> {
+/// Aliases, by section, and the name of the setting. One name per setting is documented.
+const ALIASES: [(&str, &str, &str); 6] = [
+    ("ledger", "default_ttl", "keep"),
+    ("ledger", "lock_ttl", "lease"),
+    ("ledger", "wait_timeout", "wait"),
+    ("inbox", "lock_ttl", "lease"),
+    ("inbox", "max_retry", "max_attempts"),
+    ("relay", "max_retry", "max_attempts"),
+];
+
+/// Returns the name of the setting that `name` is an alias of, or `name`.
+pub(super) fn canonical<'n>(section: &str, name: &'n str) -> &'n str {
+    let alias = |(of, alias, _): &&(&str, &str, &str)| *of == section && *alias == name;
+    ALIASES.iter().find(alias).map_or(name, |(_, _, canonical)| canonical)
+}
+
+/// Returns the same settings under canonical section and setting names.
+pub(super) fn ours(table: Table) -> Result<Table, ExitError> {
     let mut table = snake_case(table)?;
     if let Some(bluecone) = table.remove("bluecone") {
         let Value::Table(mut bluecone) = bluecone else {
-            return Err(Failure::usage("`bluecone` is a section, as in [bluecone.idresolve]"));
+            return Err(ExitError::usage("`bluecone` is a section, as in [bluecone.idresolve]"));
         };
         if let Some(resolving) = bluecone.remove("idresolve") {
             adopt(&mut table, "bluecone.idresolve", "idresolve", resolving)?;
@@ -22,7 +38,9 @@ pub(super) fn ours(table: Table) -> Result<Table, Failure> {
                 "outbox" => "it is [relay] here: batch for dispatch-batch-size, keep for retention",
                 _ => "docs/how-to/from-the-originals.md says what it is called here",
             };
-            return Err(Failure::usage(format_args!("[bluecone.{section}] is not read; {there}")));
+            return Err(ExitError::usage(format_args!(
+                "[bluecone.{section}] is not read; {there}"
+            )));
         }
     }
     if let Some(idem) = table.remove("idem") {
@@ -31,31 +49,40 @@ pub(super) fn ours(table: Table) -> Result<Table, Failure> {
     if let Some(Value::Table(ledger)) = table.get("ledger")
         && ledger.contains_key("driver")
     {
-        return Err(Failure::usage(
+        return Err(ExitError::usage(
             "`driver` is part of the store's address here: store = \"redis://host:6379\" or \
              store = \"memory:\"",
         ));
     }
+    for (section, alias, name) in ALIASES {
+        let Some(Value::Table(settings)) = table.get_mut(section) else { continue };
+        let Some(value) = settings.remove(alias) else { continue };
+        if settings.insert(name.to_owned(), value).is_some() {
+            return Err(ExitError::usage(format_args!(
+                "`{alias}` and `{name}` are one setting; give it once"
+            )));
+        }
+    }
     Ok(table)
 }
 
-/// Takes a section in under our name for it.
-fn adopt(table: &mut Table, theirs: &str, name: &str, section: Value) -> Result<(), Failure> {
+/// Moves a section to its canonical name.
+fn adopt(table: &mut Table, theirs: &str, name: &str, section: Value) -> Result<(), ExitError> {
     match table.insert(name.to_owned(), section) {
         None => Ok(()),
-        Some(_) => Err(Failure::usage(format_args!(
+        Some(_) => Err(ExitError::usage(format_args!(
             "`{theirs}` and `{name}` are one section; give it once"
         ))),
     }
 }
 
-/// The same settings under our names, at every depth.
-fn snake_case(table: Table) -> Result<Table, Failure> {
+/// Returns the same settings with names in snake_case, at every depth.
+fn snake_case(table: Table) -> Result<Table, ExitError> {
     let (mut renamed, mut written) = (Table::new(), BTreeMap::<String, String>::new());
     for (name, value) in table {
         let ours = snake(&name);
         if let Some(other) = written.insert(ours.clone(), name.clone()) {
-            return Err(Failure::usage(format_args!(
+            return Err(ExitError::usage(format_args!(
                 "`{other}` and `{name}` are one setting; give it once"
             )));
         }
@@ -64,7 +91,7 @@ fn snake_case(table: Table) -> Result<Table, Failure> {
     Ok(renamed)
 }
 
-fn below(mut value: Value) -> Result<Value, Failure> {
+fn below(mut value: Value) -> Result<Value, ExitError> {
     if let Value::Array(items) = value {
         return items.into_iter().map(below).collect::<Result<_, _>>().map(Value::Array);
     }
@@ -74,7 +101,7 @@ fn below(mut value: Value) -> Result<Value, Failure> {
     Ok(value)
 }
 
-/// `lockTtl`, `lock-ttl`, `LockTTL`: a word begins where upper case does, and an abbreviation is one.
+/// Converts `lockTtl`, `lock-ttl` and `LockTTL` to `lock_ttl`. An abbreviation is one word.
 fn snake(name: &str) -> String {
     let mut ours = String::with_capacity(name.len() + 4);
     let letters: Vec<char> = name.chars().collect();

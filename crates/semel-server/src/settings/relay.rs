@@ -11,7 +11,7 @@ use super::duration;
 /// `[relay]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Relay {
+pub struct RelaySettings {
     /// Events in one claim.
     pub batch: Option<u32>,
     /// How long a claim of events lives.
@@ -24,13 +24,13 @@ pub struct Relay {
     #[serde(deserialize_with = "duration::optional")]
     pub max_backoff: Option<Duration>,
     /// Tries before an event is given up.
-    pub max_retry: Option<u32>,
+    pub max_attempts: Option<u32>,
     /// How long published events are kept.
     #[serde(deserialize_with = "duration::optional")]
     pub keep: Option<Duration>,
 }
 
-impl Relay {
+impl RelaySettings {
     /// The pauses between tries.
     pub(crate) fn backoff(&self) -> OnFailure {
         super::pauses(self.base_backoff, self.max_backoff)
@@ -50,7 +50,7 @@ impl Relay {
         if let OnFailure::Backoff { base, cap } = self.backoff() {
             builder = builder.backoff(base, cap);
         }
-        if let Some(tries) = self.max_retry {
+        if let Some(tries) = self.max_attempts {
             builder = builder.max_attempts(tries);
         }
         if let Some(keep) = self.keep {

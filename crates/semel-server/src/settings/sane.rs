@@ -8,8 +8,10 @@ use std::time::Duration;
 use semel_core::policy::{OnFailure, Policy};
 use semel_ids::CacheSettings;
 
-use super::{IdResolve, Inbox, Ledger, Patience, Relay, Settings};
-use crate::failure::Failure;
+use super::{
+    IdResolveSettings, InboxSettings, LedgerSettings, RelaySettings, ServerSettings, WaitTimeout,
+};
+use crate::exit::ExitError;
 
 /// The shortest pause: a clock that ticks in milliseconds has none shorter.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -21,35 +23,35 @@ const BATCH: u32 = 10_000;
 const IDS: u64 = 1_000;
 
 /// Whether each value can be meant by itself.
-pub(super) fn each(settings: &Settings) -> Result<(), Failure> {
-    let Settings { ledger, relay, inbox, idresolve, .. } = settings;
-    let Ledger { prefix, default_ttl, lock_ttl, wait_timeout, .. } = ledger;
+pub(super) fn each(settings: &ServerSettings) -> Result<(), ExitError> {
+    let ServerSettings { ledger, relay, inbox, idresolve, .. } = settings;
+    let LedgerSettings { prefix, keep, lease, wait, .. } = ledger;
     if prefix.trim().is_empty() {
         return Err(refused("ledger.prefix", "is empty; a Redis ledger needs names of its own"));
     }
-    between("ledger.default_ttl", *default_ttl, Duration::from_secs(1))?;
-    between("ledger.lock_ttl", *lock_ttl, Policy::MIN_LEASE)?;
-    between("ledger.wait_timeout", wait_timeout.map(Patience::limit), Duration::ZERO)?;
+    between("ledger.keep", *keep, Duration::from_secs(1))?;
+    between("ledger.lease", *lease, Policy::MIN_LEASE)?;
+    between("ledger.wait", wait.map(WaitTimeout::limit), Duration::ZERO)?;
     between("ledger.wait_interval", ledger.wait_interval, PAUSE)?;
     between("ledger.wait_max_interval", ledger.wait_max_interval, PAUSE)?;
-    let Relay { batch, lease, base_backoff, max_backoff, max_retry, keep } = relay;
+    let RelaySettings { batch, lease, base_backoff, max_backoff, max_attempts, keep } = relay;
     count("relay.batch", *batch, u64::from(BATCH))?;
     between("relay.lease", *lease, Policy::MIN_LEASE)?;
     between("relay.base_backoff", *base_backoff, PAUSE)?;
     between("relay.max_backoff", *max_backoff, PAUSE)?;
     between("relay.keep", *keep, Duration::ZERO)?;
-    count("relay.max_retry", *max_retry, u64::MAX)?;
-    let Inbox { lock_ttl, wait_max, max_retry, base_backoff, max_backoff, .. } = inbox;
-    between("inbox.lock_ttl", *lock_ttl, Policy::MIN_LEASE)?;
+    count("relay.max_attempts", *max_attempts, u64::MAX)?;
+    let InboxSettings { lease, wait_max, max_attempts, base_backoff, max_backoff, .. } = inbox;
+    between("inbox.lease", *lease, Policy::MIN_LEASE)?;
     between("inbox.wait_max", Some(*wait_max), Duration::ZERO)?;
     between("inbox.base_backoff", *base_backoff, PAUSE)?;
     between("inbox.max_backoff", *max_backoff, PAUSE)?;
-    count("inbox.max_retry", *max_retry, u64::MAX)?;
+    count("inbox.max_attempts", *max_attempts, u64::MAX)?;
     resolving(idresolve)
 }
 
-fn resolving(idresolve: &IdResolve) -> Result<(), Failure> {
-    let IdResolve { resolver, l2_url, l2_prefix } = idresolve;
+fn resolving(idresolve: &IdResolveSettings) -> Result<(), ExitError> {
+    let IdResolveSettings { resolver, l2_url, l2_prefix } = idresolve;
     if resolver.fallback_to_biz_table {
         return Err(refused(
             "idresolve.fallback_to_biz_table",
@@ -71,16 +73,16 @@ fn resolving(idresolve: &IdResolve) -> Result<(), Failure> {
     between("idresolve.cache.l2_ttl", Some(*l2_ttl), PAUSE)?;
     count("idresolve.cache.l1_max_size", Some(*l1_max_size), u64::MAX)?;
     let Some(url) = l2_url else { return Ok(()) };
-    match url.parse::<crate::place::StoreUrl>() {
-        Ok(url) if url.kind() == crate::place::StoreKind::Redis => Ok(()),
+    match url.parse::<crate::store::StoreUrl>() {
+        Ok(url) if url.kind() == crate::store::StoreKind::Redis => Ok(()),
         Ok(_) => Err(refused("idresolve.cache.l2_url", "is no Redis URL, as in redis://host:6379")),
         Err(why) => Err(refused("idresolve.cache.l2_url", &format!("cannot be used: {why}"))),
     }
 }
 
 /// Whether the values go together. Asked once all of them are known: the variables come one by one.
-pub(super) fn together(settings: &Settings) -> Result<(), Failure> {
-    let Settings { ledger, relay, inbox, .. } = settings;
+pub(super) fn together(settings: &ServerSettings) -> Result<(), ExitError> {
+    let ServerSettings { ledger, relay, inbox, .. } = settings;
     let polling = ledger.polling();
     let waits = OnFailure::Backoff { base: polling.first, cap: polling.max };
     for (section, low, high, pauses) in [
@@ -91,7 +93,7 @@ pub(super) fn together(settings: &Settings) -> Result<(), Failure> {
         if let OnFailure::Backoff { base, cap } = pauses
             && base > cap
         {
-            return Err(Failure::usage(format_args!(
+            return Err(ExitError::usage(format_args!(
                 "{section}.{low} ({base:?}) is longer than {section}.{high} ({cap:?}); lower the \
                  one or raise the other"
             )));
@@ -100,7 +102,7 @@ pub(super) fn together(settings: &Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-fn between(name: &str, value: Option<Duration>, least: Duration) -> Result<(), Failure> {
+fn between(name: &str, value: Option<Duration>, least: Duration) -> Result<(), ExitError> {
     let Some(value) = value else { return Ok(()) };
     if value < least {
         return Err(refused(name, &format!("is {value:?}; it must be {least:?} or more")));
@@ -111,7 +113,7 @@ fn between(name: &str, value: Option<Duration>, least: Duration) -> Result<(), F
     Ok(())
 }
 
-fn count(name: &str, value: Option<impl Into<u64>>, most: u64) -> Result<(), Failure> {
+fn count(name: &str, value: Option<impl Into<u64>>, most: u64) -> Result<(), ExitError> {
     let Some(value) = value else { return Ok(()) };
     match value.into() {
         0 => Err(refused(name, "is 0; it must be 1 or more")),
@@ -122,8 +124,8 @@ fn count(name: &str, value: Option<impl Into<u64>>, most: u64) -> Result<(), Fai
     }
 }
 
-fn refused(name: &str, what: &str) -> Failure {
-    Failure::usage(format_args!("the setting {name} {what}"))
+fn refused(name: &str, what: &str) -> ExitError {
+    ExitError::usage(format_args!("the setting {name} {what}"))
 }
 
 #[cfg(test)]
@@ -132,23 +134,23 @@ mod tests {
 
     #[test]
     fn the_defaults_are_sane() {
-        let settings = Settings::default();
+        let settings = ServerSettings::default();
         assert_eq!((each(&settings), together(&settings)), (Ok(()), Ok(())));
     }
 
     #[test]
     fn nonsense_is_refused_by_name() {
         for (text, named) in [
-            ("[ledger]\nlock_ttl = \"0s\"", "ledger.lock_ttl"),
+            ("[ledger]\nlock_ttl = \"0s\"", "ledger.lease"),
             ("[ledger]\nlock_ttl = \"99ms\"", "100ms"),
-            ("[ledger]\ndefault_ttl = \"0s\"", "ledger.default_ttl"),
+            ("[ledger]\ndefault_ttl = \"0s\"", "ledger.keep"),
             ("[ledger]\nprefix = \"\"", "ledger.prefix"),
             ("[ledger]\nwait_interval = \"0s\"", "ledger.wait_interval"),
             ("[ledger]\ndefault_ttl = \"200000h\"", "ten years"),
             ("[relay]\nbatch = 0", "relay.batch"),
             ("[relay]\nbatch = 1000000", "10000"),
-            ("[relay]\nmax_retry = 0", "relay.max_retry"),
-            ("[inbox]\nlock_ttl = \"0s\"", "inbox.lock_ttl"),
+            ("[relay]\nmax_retry = 0", "relay.max_attempts"),
+            ("[inbox]\nlock_ttl = \"0s\"", "inbox.lease"),
             ("[idresolve]\nbatch_max_in = 0", "idresolve.batch_max_in"),
             ("[idresolve.cache]\nl1_max_size = 0", "idresolve.cache.l1_max_size"),
             ("[idresolve.cache]\nl2_url = \"http://x\"", "idresolve.cache.l2_url"),
@@ -156,15 +158,15 @@ mod tests {
             ("[idresolve.cache]\nl2_prefix = \"\"", "idresolve.cache.l2_prefix"),
             ("[idresolve]\nfallback_to_biz_table = true", "semel map backfill"),
         ] {
-            let failure = Settings::written(text).unwrap_err().to_string();
+            let failure = ServerSettings::written(text).unwrap_err().to_string();
             assert!(failure.contains(named), "{text}: {failure}");
         }
     }
 
     #[test]
     fn values_that_do_not_go_together_are_refused_once_all_are_known() {
-        let table = Settings::written("[relay]\nbase_backoff = \"1h\"").unwrap();
-        let settings = Settings::meant(table).unwrap();
+        let table = ServerSettings::written("[relay]\nbase_backoff = \"1h\"").unwrap();
+        let settings = ServerSettings::meant(table).unwrap();
         let failure = together(&settings).unwrap_err().to_string();
         assert!(failure.contains("relay.max_backoff"), "{failure}");
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use semel_server::place::{Opening, Place, StoreUrl};
+use semel_server::store::{OpenMode, StoreHandle, StoreUrl};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, SqliteConnection};
 
@@ -142,9 +142,9 @@ impl Ground {
     }
 
     /// The store, opened as a service opens it.
-    pub(crate) async fn place(&self) -> Place {
+    pub(crate) async fn place(&self) -> StoreHandle {
         let url: StoreUrl = self.url.parse().expect("a URL");
-        Place::open(&url, Opening::Serve, &self.prefix).await.expect("the store opens")
+        StoreHandle::open(&url, OpenMode::Serve, &self.prefix).await.expect("the store opens")
     }
 
     /// The program with these arguments and this store, still to be started.

@@ -2,7 +2,7 @@
 
 use semel_core::EventId;
 use semel_core::store::Inspect as _;
-use semel_server::place::Place;
+use semel_server::store::StoreHandle;
 
 use crate::ground::{Ground, audited, damage, on, sql};
 use crate::seeds::handled;
@@ -97,7 +97,10 @@ async fn a_discarded_event_is_left_alone_unless_it_is_named(ground: Ground) {
 on!(a_discarded_event_is_left_alone_unless_it_is_named: sqlite, postgres, mysql, redis);
 
 /// All that match: a page of Redis may be empty and not the last.
-async fn entries(place: &Place, filter: &semel_core::store::Filter) -> Vec<semel_core::Entry> {
+async fn entries(
+    place: &StoreHandle,
+    filter: &semel_core::store::Filter,
+) -> Vec<semel_core::Entry> {
     let (mut entries, mut after) = (Vec::new(), None);
     loop {
         let page = place.ledger().list(filter, after.as_ref(), 100).await.unwrap();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use semel_ids::shared::{CacheSlot, SharedCache as _};
 use semel_redis::RedisCache;
-use semel_server::place::Place;
+use semel_server::store::StoreHandle;
 
 use crate::ground::{Ground, on, server, sql};
 use crate::program::{Ended, run};
@@ -151,6 +151,6 @@ async fn what_is_not_there_is_code_2() {
     let said = map(&ground, "backfill", &nowhere).badly(2);
     assert!(said.contains("no/such/directory"), "{said}");
     let redis = Ground::redis().await;
-    assert!(matches!(redis.place().await, Place::Redis(_)));
+    assert!(matches!(redis.place().await, StoreHandle::Redis(_)));
     assert!(map(&redis, "verify", &[]).badly(2).contains("map of public ids"));
 }

@@ -1,6 +1,6 @@
 //! `semel migrate`.
 
-use semel_server::place::{Opening, Place};
+use semel_server::store::{OpenMode, StoreHandle};
 use serde_json::Value;
 
 use crate::ground::{Ground, Scratch, on, sql};
@@ -92,7 +92,8 @@ async fn no_service_starts_on_a_ledger_without_its_key(ground: Ground) {
         false => ("DROP PRIMARY KEY", "semel_record has no primary key"),
     };
     sql(&ground, &format!("ALTER TABLE semel_record {damage}")).await;
-    let refused = Place::open(&ground.url.parse().unwrap(), Opening::Serve, "").await.unwrap_err();
+    let refused =
+        StoreHandle::open(&ground.url.parse().unwrap(), OpenMode::Serve, "").await.unwrap_err();
     assert!(refused.to_string().contains(words), "{refused}");
     ground.run(&["migrate", "apply"]).badly(3);
 }

@@ -11,7 +11,7 @@ use semel_core::{
     AnyStore, AttemptId, Command, ErrorText, EventId, Executor, Fingerprint, Key, Lease, OnCrash,
     OnFailure, OperationId, Outcome, Policy, Recorded, Reference,
 };
-use semel_server::place::Place;
+use semel_server::store::StoreHandle;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -75,16 +75,16 @@ pub(crate) fn uncertain(error: &str) -> Settlement {
 macro_rules! each {
     ($place:expr, $store:ident => $work:expr) => {
         match $place {
-            Place::Sqlite($store) => $work,
-            Place::Postgres($store) => $work,
-            Place::MySql($store) => $work,
-            Place::Memory(_) | Place::Redis(_) => panic!("no database"),
+            StoreHandle::Sqlite($store) => $work,
+            StoreHandle::Postgres($store) => $work,
+            StoreHandle::MySql($store) => $work,
+            StoreHandle::Memory(_) | StoreHandle::Redis(_) => panic!("no database"),
         }
     };
 }
 
 /// Places orders `order-1`, `order-2`, …, each of which tells `order.placed`.
-pub(crate) async fn orders(place: &Place, count: usize) -> Vec<EventId> {
+pub(crate) async fn orders(place: &StoreHandle, count: usize) -> Vec<EventId> {
     each!(place, store => {
         let mut events = Vec::new();
         for at in 1..=count {
@@ -116,7 +116,7 @@ where
 }
 
 /// A relay has been at every event that is due.
-pub(crate) async fn relayed(place: &Place, disposition: Disposition) {
+pub(crate) async fn relayed(place: &StoreHandle, disposition: Disposition) {
     each!(place, store => {
         let leased = store.claim(Ask::new(100, HOUR)).await.expect("claimed");
         let marks: Vec<_> = leased.iter().map(|row| (row.ticket, disposition.clone())).collect();
@@ -126,7 +126,7 @@ pub(crate) async fn relayed(place: &Place, disposition: Disposition) {
 
 /// The group has been at the order's event, and it went so. What failed is due in an hour: no test
 /// takes that long.
-pub(crate) async fn handled(place: &Place, group: &str, id: EventId, well: bool) {
+pub(crate) async fn handled(place: &StoreHandle, group: &str, id: EventId, well: bool) {
     let event = Event::builder("acme", "order.placed", "/orders").id(id).build();
     let on_failure = OnFailure::Backoff { base: HOUR, cap: HOUR };
     let policy = Policy { on_failure, ..Inbox::<AnyStore>::default_policy() };

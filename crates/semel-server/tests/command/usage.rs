@@ -114,7 +114,7 @@ fn settings_that_cannot_be_read_or_meant_are_code_2() {
     for (text, named) in [
         ("[ledger", "line 1"),
         ("[ledger]\nlock_til = \"1s\"", "lock_til"),
-        ("[ledger]\nlock_ttl = \"0s\"", "ledger.lock_ttl"),
+        ("[ledger]\nlock_ttl = \"0s\"", "ledger.lease"),
         ("[relay]\nbase_backoff = \"1h\"\nmax_backoff = \"1s\"", "relay.max_backoff"),
     ] {
         scratch.file("semel.toml", text);

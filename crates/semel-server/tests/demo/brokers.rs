@@ -2,13 +2,13 @@
 
 use semel_nats::async_nats::jetstream::{self, stream};
 use semel_server::Code;
-use semel_server::broker::Broker;
+use semel_server::broker::BrokerHandle;
 use semel_servers::{Options, Redis};
 
 use crate::ground::{server, unique};
 
-fn broker(url: &str, name: &str) -> Broker {
-    Broker::new(url.parse().expect("a broker"), name).expect("a name")
+fn broker(url: &str, name: &str) -> BrokerHandle {
+    BrokerHandle::new(url.parse().expect("a broker"), name).expect("a name")
 }
 
 #[tokio::test]

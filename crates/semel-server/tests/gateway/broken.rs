@@ -186,7 +186,7 @@ async fn an_answer_that_breaks_off_in_its_body_is_in_doubt() {
 /// The number of calls that came to `result`.
 async fn counted(gateway: &Service, result: &str) -> Option<String> {
     let metrics = get(&format!("{}/metrics", gateway.url("admin"))).await;
-    let name = format!("semel_gateway_upstream_total{{result=\"{result}\"}} ");
+    let name = format!("semel_gateway_upstream_requests_total{{result=\"{result}\"}} ");
     metrics.text().lines().find_map(|line| line.strip_prefix(&name)).map(str::to_owned)
 }
 

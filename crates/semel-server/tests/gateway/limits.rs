@@ -123,7 +123,7 @@ async fn uploads_that_never_end_leave_room_for_requests_that_are_there() {
     // Two of them have a place, and the third is told that it has none.
     let caller = Caller::new(&gateway);
     let metrics = format!("{}/metrics", gateway.url("admin"));
-    let refused = "semel_gateway_upstream_total{result=\"refused\"} 1";
+    let refused = "semel_gateway_upstream_requests_total{result=\"refused\"} 1";
     let told = async {
         while !get(&metrics).await.text().contains(refused) {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -74,8 +74,8 @@ async fn metrics_count_requests_by_route_and_what_became_of_them() {
         "semel_executions_total{kind=\"http\",outcome=\"replayed\"} 2",
         "semel_gateway_requests_total{method=\"POST\",route=\"/orders/{id}\",status=\"201\"} 3",
         "semel_gateway_requests_total{method=\"GET\",route=\"none\",status=\"201\"} 1",
-        "semel_gateway_upstream_total{result=\"answered\"} 2",
-        "semel_gateway_seconds_count{route=\"/orders/{id}\"} 3",
+        "semel_gateway_upstream_requests_total{result=\"answered\"} 2",
+        "semel_gateway_request_duration_seconds_count{route=\"/orders/{id}\"} 3",
     ] {
         assert!(metrics.text().contains(line), "{line}: {}", metrics.text());
     }

@@ -39,7 +39,7 @@ async fn without_its_ledger_nothing_runs_but_where_a_route_would_rather_run_twic
     let open = caller.post("/log", "k", "{}").await;
     assert_eq!((open.status.as_u16(), shop.seen("/log").len()), (201, 1));
     let metrics = get(&format!("{}/metrics", gateway.url("admin"))).await;
-    assert!(metrics.text().contains("semel_fail_open_total 1"), "{}", metrics.text());
+    assert!(metrics.text().contains("semel_fail_open_requests_total 1"), "{}", metrics.text());
 
     proxy.heal();
     assert!(caller.post("/orders", "before", "{}").await.replayed());

@@ -148,7 +148,7 @@ async fn a_handler_that_needs_its_claim_does_not_run_unprotected<G: Ground>(grou
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "done");
 }
 
-/// Counts what is called `semel_fail_open_total`, and nothing else.
+/// Counts what is called `semel_fail_open_requests_total`, and nothing else.
 struct FailOpen(Arc<AtomicU64>);
 
 impl Recorder for FailOpen {
@@ -158,7 +158,7 @@ impl Recorder for FailOpen {
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
         match key.name() {
-            "semel_fail_open_total" => Counter::from_arc(Arc::clone(&self.0)),
+            "semel_fail_open_requests_total" => Counter::from_arc(Arc::clone(&self.0)),
             _ => Counter::noop(),
         }
     }

@@ -5,20 +5,20 @@
 use std::time::Duration;
 
 use super::Check;
-use crate::broker::Broker;
-use crate::failure::Failure;
+use crate::broker::BrokerHandle;
+use crate::exit::ExitError;
 
 /// How long a broker may take to answer.
 const PATIENCE: Duration = Duration::from_secs(6);
 
 /// Looks at the broker at `url`, and at what is called `name` there.
-pub(super) async fn check(url: &str, name: &str) -> Result<Vec<Check>, Failure> {
-    let wrong = |flag, why: String| Failure::usage(format_args!("{flag}: {why}"));
+pub(super) async fn check(url: &str, name: &str) -> Result<Vec<Check>, ExitError> {
+    let wrong = |flag, why: String| ExitError::usage(format_args!("{flag}: {why}"));
     let url = url.parse().map_err(|why| wrong("--broker", why))?;
-    let broker = Broker::new(url, name).map_err(|why| wrong("--broker-name", why))?;
+    let broker = BrokerHandle::new(url, name).map_err(|why| wrong("--broker-name", why))?;
     let silent = || {
         let url = broker.url();
-        Failure::unreachable(format_args!("the broker {url}: no answer within {PATIENCE:?}"))
+        ExitError::unreachable(format_args!("the broker {url}: no answer within {PATIENCE:?}"))
     };
     let looked = tokio::time::timeout(PATIENCE, broker.check()).await;
     let found = looked.unwrap_or_else(|_| Err(silent()))?;

@@ -4,16 +4,16 @@
 //! sent.
 
 use super::{Check, Level};
-use crate::gateway::identity::Who;
-use crate::gateway::settings::Gateway;
+use crate::gateway::identity::PrincipalSource;
+use crate::gateway::settings::GatewaySettings;
 use crate::gateway::{reach, rehearse};
-use crate::settings::Settings;
+use crate::settings::ServerSettings;
 
 /// Looks at the gateway that the settings describe. Where they say nothing of one, only what its default
 /// principal would mean.
-pub(super) async fn check(settings: &Settings) -> Vec<Check> {
+pub(super) async fn check(settings: &ServerSettings) -> Vec<Check> {
     let gateway = &settings.gateway;
-    let ours = *gateway != Gateway::default() || !settings.route.is_empty();
+    let ours = *gateway != GatewaySettings::default() || !settings.route.is_empty();
     let mut checks = principal(gateway, ours);
     if !ours {
         return checks;
@@ -49,7 +49,7 @@ async fn unlistenable(name: &str, address: &str) -> Option<Check> {
     Some(Check::error("gateway", "listen-invalid", found, fix))
 }
 
-async fn upstream(gateway: &Gateway) -> Check {
+async fn upstream(gateway: &GatewaySettings) -> Check {
     let Some(upstream) = &gateway.upstream else {
         let found = "the settings name no upstream";
         let fix = "set gateway.upstream, or start the gateway with --upstream URL";
@@ -70,18 +70,18 @@ async fn upstream(gateway: &Gateway) -> Check {
 /// What the gateway's callers are told apart by, and what that costs. What lets one caller pass for
 /// another is a warning where these settings are a gateway's. That a token or a session must outlive a
 /// retry is worth a note: an API key does, and no setting shows whether it is one.
-fn principal(gateway: &Gateway, ours: bool) -> Vec<Check> {
+fn principal(gateway: &GatewaySettings, ours: bool) -> Vec<Check> {
     let (level, fix) = match &gateway.principal {
-        Who::Header(_) | Who::Cookie(_) => (
+        PrincipalSource::Header(_) | PrincipalSource::Cookie(_) => (
             Level::Note,
             "nothing, if it stays the same over a retry, as an API key does; with tokens or sessions \
              that are renewed, principal = \"jwt-claim:sub\", and jwks = FILE unless something in \
              front has checked the tokens",
         ),
-        Who::Claim(_) => {
+        PrincipalSource::Claim(_) => {
             (Level::Warning, "set jwks = FILE, unless something in front has checked the tokens")
         }
-        Who::Global => {
+        PrincipalSource::Global => {
             (Level::Warning, "set principal to what tells callers apart, such as \"jwt-claim:sub\"")
         }
     };

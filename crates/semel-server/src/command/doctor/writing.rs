@@ -1,6 +1,6 @@
 //! Whether a store can be written to: by this user, on this disk, in this memory.
 //!
-//! A record of its own is written by the [probe](crate::place::probe), an event in a transaction that is
+//! A record of its own is written by the [probe](crate::store::probe), an event in a transaction that is
 //! rolled back.
 
 use semel_core::outbox::{Outbox, Selection, Verb};
@@ -8,8 +8,8 @@ use semel_core::store::{Error, ErrorKind, TransactionalStore};
 use semel_core::{AnyStore, Event, EventId};
 
 use super::Check;
-use crate::failure::Failure;
-use crate::place::probe;
+use crate::exit::ExitError;
+use crate::store::probe;
 
 /// Writes a record, changes it and removes it.
 pub(super) async fn ledger(ledger: &AnyStore) -> Check {
@@ -57,5 +57,5 @@ fn refused(about: &'static str, error: Error) -> Check {
              server is no read-only replica and that its disk is not full",
         )
     };
-    Check::error(about, code, Failure::from(error).to_string(), fix)
+    Check::error(about, code, ExitError::from(error).to_string(), fix)
 }

@@ -4,9 +4,9 @@ use semel_ids::migration::{Backfilled, Refusals, Repaired, Sample, SampledCount,
 use serde_json::{Value, json};
 
 use super::super::shown;
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
-pub(super) fn backfilled(report: &Backfilled, dry: bool, json: bool) -> Result<(), Failure> {
+pub(super) fn backfilled(report: &Backfilled, dry: bool, json: bool) -> Result<(), ExitError> {
     let Backfilled { seen, written, already, refused, resumed } = report;
     if json {
         shown::json(&json!({
@@ -18,14 +18,14 @@ pub(super) fn backfilled(report: &Backfilled, dry: bool, json: bool) -> Result<(
     }
     match report.complete() {
         true => Ok(()),
-        false => Err(Failure::findings(format_args!(
+        false => Err(ExitError::findings(format_args!(
             "{} cannot be put into the map; the reasons are above",
             shown::counted(refused.count(), "row")
         ))),
     }
 }
 
-pub(super) fn verified(report: &Verified, json: bool) -> Result<(), Failure> {
+pub(super) fn verified(report: &Verified, json: bool) -> Result<(), ExitError> {
     if json {
         let Verified { rows, mappings, matched, .. } = report;
         shown::json(&json!({
@@ -40,7 +40,7 @@ pub(super) fn verified(report: &Verified, json: bool) -> Result<(), Failure> {
     }
     match report.wrong() {
         0 => Ok(()),
-        wrong => Err(Failure::findings(format_args!(
+        wrong => Err(ExitError::findings(format_args!(
             "{} between map and table; `semel map repair` mends what can be mended",
             shown::counted(wrong, "difference")
         ))),
@@ -52,7 +52,7 @@ pub(super) fn repaired(
     dry: bool,
     untold: u64,
     json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     if json {
         let Repaired { rows, mappings, withheld, undone, .. } = report;
         shown::json(&json!({
@@ -79,8 +79,8 @@ pub(super) fn repaired(
             shown::aside(untold);
             Ok(())
         }
-        (false, None) => Err(Failure::findings(left)),
-        (false, Some(untold)) => Err(Failure::findings(format_args!("{left}; {untold}"))),
+        (false, None) => Err(ExitError::findings(left)),
+        (false, Some(untold)) => Err(ExitError::findings(format_args!("{left}; {untold}"))),
     }
 }
 

@@ -11,7 +11,7 @@ use semel_core::{Kind, Outcome, Record, Recorded, Resolution};
 use semel_tower::StoredResponse;
 
 use super::is_http;
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// Largest file that is read: more than any ledger takes from an operator.
 const LARGEST: u64 = 8 << 20;
@@ -23,10 +23,10 @@ pub(super) fn read(
     file: &Path,
     content_type: Option<&str>,
     status: Option<u16>,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome, ExitError> {
     let outcome = made(kind, contents(file)?, content_type, status)?;
     match outcome.size() {
-        size if size > Resolution::MAX_OUTCOME => Err(Failure::usage(format_args!(
+        size if size > Resolution::MAX_OUTCOME => Err(ExitError::usage(format_args!(
             "{} is too large to be an answer: {size} bytes as it is stored, of {} at most",
             file.display(),
             Resolution::MAX_OUTCOME
@@ -40,9 +40,9 @@ fn made(
     body: Vec<u8>,
     content_type: Option<&str>,
     status: Option<u16>,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome, ExitError> {
     if status.is_some() && !is_http(kind) {
-        return Err(Failure::usage(format_args!("a {} answer has no --status", kind.name())));
+        return Err(ExitError::usage(format_args!("a {} answer has no --status", kind.name())));
     }
     match kind {
         Kind::Http => http(body, content_type, status),
@@ -50,14 +50,14 @@ fn made(
         Kind::Command => command(body, content_type),
         // Who consumes keeps no result.
         Kind::Message | Kind::Event if body.is_empty() => Ok(Outcome::empty()),
-        Kind::Message | Kind::Event => Err(Failure::usage(format_args!(
+        Kind::Message | Kind::Event => Err(ExitError::usage(format_args!(
             "a {} has no answer; give an empty file, such as /dev/null",
             kind.name()
         ))),
     }
 }
 
-fn contents(file: &Path) -> Result<Vec<u8>, Failure> {
+fn contents(file: &Path) -> Result<Vec<u8>, ExitError> {
     let shown = file.display();
     let mut body = Vec::new();
     let read = match file == Path::new("-") {
@@ -67,9 +67,11 @@ fn contents(file: &Path) -> Result<Vec<u8>, Failure> {
         }
     };
     match read {
-        Err(error) => Err(Failure::usage(format_args!("cannot read the answer {shown}: {error}"))),
+        Err(error) => {
+            Err(ExitError::usage(format_args!("cannot read the answer {shown}: {error}")))
+        }
         Ok(_) if body.len() as u64 > LARGEST => {
-            Err(Failure::usage(format_args!("{shown} is too large to be an answer")))
+            Err(ExitError::usage(format_args!("{shown} is too large to be an answer")))
         }
         Ok(_) => Ok(body),
     }
@@ -80,9 +82,9 @@ fn http(
     body: Vec<u8>,
     content_type: Option<&str>,
     status: Option<u16>,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome, ExitError> {
     let content_type = content_type.map_or_else(|| guess(&body), str::to_owned);
-    let status = StatusCode::from_u16(status.unwrap_or(200)).map_err(Failure::usage)?;
+    let status = StatusCode::from_u16(status.unwrap_or(200)).map_err(ExitError::usage)?;
     let mut headers = HeaderMap::new();
     if !body.is_empty() {
         headers.insert(CONTENT_TYPE, header(&content_type)?);
@@ -93,8 +95,8 @@ fn http(
 }
 
 /// A message, as the gRPC layer stores and replays one: framed, and followed by its status.
-fn grpc(message: &[u8], content_type: Option<&str>) -> Result<Outcome, Failure> {
-    let length = u32::try_from(message.len()).map_err(Failure::usage)?;
+fn grpc(message: &[u8], content_type: Option<&str>) -> Result<Outcome, ExitError> {
+    let length = u32::try_from(message.len()).map_err(ExitError::usage)?;
     let body = [&[0][..], &length.to_be_bytes(), message].concat();
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, header(content_type.unwrap_or("application/grpc"))?);
@@ -105,12 +107,12 @@ fn grpc(message: &[u8], content_type: Option<&str>) -> Result<Outcome, Failure> 
 }
 
 /// A result, which is read as JSON unless somebody says otherwise.
-fn command(body: Vec<u8>, content_type: Option<&str>) -> Result<Outcome, Failure> {
+fn command(body: Vec<u8>, content_type: Option<&str>) -> Result<Outcome, ExitError> {
     match content_type {
         Some(content_type) => Ok(Outcome::new(content_type.to_owned(), body)),
         None => match serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
             Ok(_) => Ok(Outcome::new(Outcome::JSON, body)),
-            Err(error) => Err(Failure::usage(format_args!(
+            Err(error) => Err(ExitError::usage(format_args!(
                 "a command's answer is JSON, and this is none ({error}); say what it is with \
                  --content-type"
             ))),
@@ -118,9 +120,9 @@ fn command(body: Vec<u8>, content_type: Option<&str>) -> Result<Outcome, Failure
     }
 }
 
-fn header(text: &str) -> Result<HeaderValue, Failure> {
+fn header(text: &str) -> Result<HeaderValue, ExitError> {
     HeaderValue::from_str(text)
-        .map_err(|_| Failure::usage(format_args!("`{text}` cannot be a content type")))
+        .map_err(|_| ExitError::usage(format_args!("`{text}` cannot be a content type")))
 }
 
 fn guess(body: &[u8]) -> String {

@@ -11,16 +11,16 @@ use semel_core::store::{Listed, Store as _};
 use semel_core::{AnyStore, Holder, Operate as _, Operated, Resolution, State};
 use serde_json::json;
 
-use super::super::audit::{self, By, Trail};
+use super::super::audit::{self, AuditArgs, AuditEntry};
 use super::super::{shown, words};
 use super::{answer, entry};
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// How often a verb looks again at a record that was renewed under its hands.
 const TRIES: u32 = 5;
 
 #[derive(Clone, Debug, Args)]
-pub(super) struct How {
+pub(super) struct DecisionArgs {
     /// Decide over a holder whose lease runs: its answer is refused from then on, its work goes on
     #[arg(long)]
     force: bool,
@@ -28,11 +28,11 @@ pub(super) struct How {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    pub(super) by: By,
+    pub(super) by: AuditArgs,
 }
 
 #[derive(Clone, Debug, Args)]
-pub(super) struct What {
+pub(super) struct ResolutionArgs {
     /// It happened: repeats are answered with what is in FILE (- is standard input)
     #[arg(long, value_name = "FILE")]
     succeeded: Option<PathBuf>,
@@ -54,13 +54,13 @@ pub(super) struct What {
     keep: Option<Duration>,
 }
 
-impl What {
+impl ResolutionArgs {
     /// What the decision says, and the word for it once it is made.
     pub(super) fn resolution(
         &self,
         listed: &Listed,
         reason: Option<&str>,
-    ) -> Result<(&'static str, Resolution), Failure> {
+    ) -> Result<(&'static str, Resolution), ExitError> {
         let keep = self.keep.unwrap_or(listed.record.keep);
         if let Some(file) = &self.succeeded {
             let outcome =
@@ -78,15 +78,15 @@ impl What {
 pub(super) async fn decide(
     ledger: &AnyStore,
     listed: &Listed,
-    how: &How,
+    how: &DecisionArgs,
     (verb, done): (&str, &str),
     json: bool,
     resolution: Resolution,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     let (key, reason) = (&listed.key, how.by.reason.as_deref());
     let mut about = audit::seen(listed, how.force);
     about["decision"] = done.into();
-    let trail = Trail::begin(verb, &how.by.actor, reason, about, how.dry_run)?;
+    let trail = AuditEntry::begin(verb, &how.by.actor, reason, about, how.dry_run)?;
     let holder = if how.force { Holder::Overruled } else { Holder::Respected };
     let operated = match how.dry_run {
         true => foresee(ledger, key, holder).await?,
@@ -105,7 +105,7 @@ pub(super) async fn decide(
             shown::line(format!("{} {would}{done}{why}", entry::name(key)))
         }
         Operated::Refused { state: State::Running } => {
-            Err(Failure::failed(held(ledger, key).await?))
+            Err(ExitError::failed(held(ledger, key).await?))
         }
         other @ (Operated::Missing | Operated::Moved | Operated::Refused { .. }) => {
             Err(refused(other))
@@ -120,7 +120,7 @@ async fn decided(
     listed: &Listed,
     resolution: &Resolution,
     holder: Holder,
-) -> Result<Operated, Failure> {
+) -> Result<Operated, ExitError> {
     let (key, mut seen) = (&listed.key, listed.record.version());
     let mut operated = ledger.decide_seen(key, seen, resolution.clone(), holder).await?;
     for _ in 1..TRIES {
@@ -142,7 +142,7 @@ async fn foresee(
     ledger: &AnyStore,
     key: &semel_core::Key,
     holder: Holder,
-) -> Result<Operated, Failure> {
+) -> Result<Operated, ExitError> {
     let Some(found) = ledger.peek(key).await? else { return Ok(Operated::Missing) };
     let state = found.record.state;
     let held = found.record.held(found.now) && holder == Holder::Respected;
@@ -153,7 +153,7 @@ async fn foresee(
 }
 
 /// Who holds the record, and for how long still.
-async fn held(ledger: &AnyStore, key: &semel_core::Key) -> Result<String, Failure> {
+async fn held(ledger: &AnyStore, key: &semel_core::Key) -> Result<String, ExitError> {
     let holder = match ledger.peek(key).await? {
         Some(found) => {
             let left = found.record.lease_until.and_then(|until| until.remaining(found.now));
@@ -168,19 +168,19 @@ async fn held(ledger: &AnyStore, key: &semel_core::Key) -> Result<String, Failur
 }
 
 /// Why nothing was changed.
-pub(super) fn refused(operated: Operated) -> Failure {
+pub(super) fn refused(operated: Operated) -> ExitError {
     match operated {
-        Operated::Refused { state: State::Succeeded } => Failure::failed(
+        Operated::Refused { state: State::Succeeded } => ExitError::failed(
             "the operation succeeded, and an answer that was given is not changed; `records purge` \
              forgets it altogether",
         ),
-        Operated::Refused { state } => Failure::failed(format_args!(
+        Operated::Refused { state } => ExitError::failed(format_args!(
             "the record is {}, which this does not apply to",
             state.name()
         )),
-        Operated::Missing => Failure::failed("the record is gone meanwhile"),
+        Operated::Missing => ExitError::failed("the record is gone meanwhile"),
         Operated::Moved | Operated::Done => {
-            Failure::failed("the record moved meanwhile and was left alone; look at it again")
+            ExitError::failed("the record moved meanwhile and was left alone; look at it again")
         }
     }
 }
@@ -232,8 +232,8 @@ mod tests {
         page.entries.into_iter().next().unwrap()
     }
 
-    async fn release(ledger: &AnyStore, listed: &Listed, force: bool) -> Result<(), Failure> {
-        let how = How { force, dry_run: false, by: By::default() };
+    async fn release(ledger: &AnyStore, listed: &Listed, force: bool) -> Result<(), ExitError> {
+        let how = DecisionArgs { force, dry_run: false, by: AuditArgs::default() };
         let verb = ("records release", "released");
         decide(ledger, listed, &how, verb, true, Resolution::DidNotHappen).await
     }

@@ -5,7 +5,7 @@ use semel_core::{Key, OnCrash, Principal, Record, Recorded, State, Timestamp};
 use serde_json::{Value, json};
 
 use super::super::{shown, unread, words};
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// The principal's digest in hex; nothing for those who share a scope.
 pub(crate) fn principal(principal: &Principal) -> Option<String> {
@@ -80,7 +80,7 @@ pub(crate) fn table(
     entries: &[Listed],
     unreadable: &[Unreadable],
     now: Timestamp,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     let mut grid = shown::Grid::new([
         "DIGEST",
         "KIND",

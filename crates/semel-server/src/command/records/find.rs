@@ -12,7 +12,7 @@ use super::super::unread::Unread;
 use super::super::watch::Watch;
 use super::super::{shown, words};
 use super::entry;
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// Candidates that are shown at most.
 pub(super) const SHOWN: usize = 50;
@@ -21,7 +21,7 @@ const LOOK: u32 = 500;
 
 /// Which records.
 #[derive(Clone, Debug, Default, Args)]
-pub(super) struct Which {
+pub(super) struct RecordFilter {
     /// Only of this kind: command, http, grpc, message or event
     #[arg(long, value_parser = words::kind)]
     kind: Option<Kind>,
@@ -50,7 +50,7 @@ fn digits(text: &str) -> Result<String, String> {
     }
 }
 
-impl Which {
+impl RecordFilter {
     pub(super) fn filter(&self) -> Filter {
         Filter {
             kind: self.kind,
@@ -112,7 +112,7 @@ impl Which {
         filter: &Filter,
         after: Option<&Cursor>,
         room: u32,
-    ) -> Result<Page<Listed>, Failure> {
+    ) -> Result<Page<Listed>, ExitError> {
         let mut ask = self.principal.as_ref().map_or(room, |_| room.max(LOOK));
         loop {
             let page = ledger.survey(filter, after, ask).await?;
@@ -141,11 +141,11 @@ pub(super) struct Key {
     /// The record: its id, reference, digest (8 to 64 hex digits) or operation id
     key: String,
     #[command(flatten)]
-    which: Which,
+    which: RecordFilter,
 }
 
 impl Key {
-    pub(super) fn new(key: &str, which: Which) -> Self {
+    pub(super) fn new(key: &str, which: RecordFilter) -> Self {
         Self { key: key.to_owned(), which }
     }
 
@@ -159,7 +159,7 @@ impl Key {
     }
 
     /// The one record that is meant.
-    pub(super) async fn one(&self, ledger: &AnyStore, json: bool) -> Result<Listed, Failure> {
+    pub(super) async fn one(&self, ledger: &AnyStore, json: bool) -> Result<Listed, ExitError> {
         let Matches { mut found, unread } = self.all(ledger).await?;
         match found.len() {
             0 => Err(self.unknown(&unread)),
@@ -168,21 +168,21 @@ impl Key {
         }
     }
 
-    pub(super) fn unknown(&self, unread: &Unread) -> Failure {
+    pub(super) fn unknown(&self, unread: &Unread) -> ExitError {
         let words = format!(
             "no record has `{}` as its id, reference, digest or operation id{}",
             shown::clean(&self.key),
             if self.which.is_open() { "" } else { ", within what the flags leave" }
         );
         match unread.is_empty() {
-            true => Failure::usage(words),
+            true => ExitError::usage(words),
             // It may be one of those.
-            false => Failure::findings(format_args!("{words}; but {unread}")),
+            false => ExitError::findings(format_args!("{words}; but {unread}")),
         }
     }
 
     /// Shows the candidates, and asks for more.
-    pub(super) fn ambiguous(&self, found: &[Listed], json: bool) -> Failure {
+    pub(super) fn ambiguous(&self, found: &[Listed], json: bool) -> ExitError {
         let shown = match json {
             true => {
                 let candidates: Vec<_> = found.iter().map(entry::json).collect();
@@ -194,7 +194,7 @@ impl Key {
             return failure;
         }
         let many = if found.len() >= SHOWN { "or more " } else { "" };
-        Failure::usage(format_args!(
+        ExitError::usage(format_args!(
             "`{}` may be {} {many}records; choose with --tenant, --scope, --kind or --principal, or \
              name the digest",
             shown::clean(&self.key),
@@ -203,7 +203,7 @@ impl Key {
     }
 
     /// Every record that may be meant. The first reading of the text that finds one counts.
-    pub(super) async fn all(&self, ledger: &AnyStore) -> Result<Matches, Failure> {
+    pub(super) async fn all(&self, ledger: &AnyStore) -> Result<Matches, ExitError> {
         let (text, all) = (&self.key, self.which.filter());
         if self.which.principal.is_some()
             && let Some(key) = self.which.key(text)
@@ -222,8 +222,8 @@ impl Key {
         if let Some(digest) = words::unhex(text).filter(|digest| (4..=32).contains(&digest.len())) {
             let by_digest = Filter { digest: Some(digest.clone()), ..all.clone() };
             // A whole digest can hardly be anything else, and is found at once.
-            let place = if digest.len() == 32 { 0 } else { readings.len() };
-            readings.insert(place, by_digest);
+            let handle = if digest.len() == 32 { 0 } else { readings.len() };
+            readings.insert(handle, by_digest);
         }
         if let Ok(operation) = text.parse::<OperationId>() {
             readings.push(Filter { operation: Some(operation), ..all });
@@ -243,7 +243,7 @@ impl Key {
         ledger: &AnyStore,
         filter: &Filter,
         Matches { found, unread }: &mut Matches,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ExitError> {
         let (mut watch, mut pages, mut after) = (Watch::new("looking", None), 0, None);
         loop {
             let page = ledger.survey(filter, after.as_ref(), LOOK).await?;

@@ -8,13 +8,13 @@ use semel_core::store::{Inspect as _, Listed, Store as _};
 use semel_core::{AnyStore, Operate as _, Operated, State};
 use serde_json::{Value, json};
 
-use super::super::audit::{self, By, Trail};
+use super::super::audit::{self, AuditArgs, AuditEntry};
 use super::super::unread::Unread;
 use super::super::watch::Watch;
 use super::super::{Guard, shown, unfiltered};
 use super::decide::refused;
-use super::find::{Key, Which};
-use crate::failure::Failure;
+use super::find::{Key, RecordFilter};
+use crate::exit::ExitError;
 
 /// Records that one look takes.
 const LOOK: u32 = 500;
@@ -22,12 +22,12 @@ const LOOK: u32 = 500;
 const VERB: &str = "records purge";
 
 #[derive(Clone, Debug, Args)]
-pub(super) struct Many {
+pub(super) struct PurgeArgs {
     /// The record: its id, reference, digest or operation id
     #[arg(required_unless_present = "all")]
     key: Option<String>,
     #[command(flatten)]
-    which: Which,
+    which: RecordFilter,
     /// Every record that the filters let through, but for claims whose lease runs
     #[arg(long, conflicts_with = "key")]
     all: bool,
@@ -38,7 +38,7 @@ pub(super) struct Many {
     #[command(flatten)]
     guard: Guard,
     #[command(flatten)]
-    by: By,
+    by: AuditArgs,
 }
 
 /// What it came to.
@@ -50,7 +50,11 @@ struct Tally {
     unread: Unread,
 }
 
-pub(super) async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<(), Failure> {
+pub(super) async fn purge(
+    ledger: &AnyStore,
+    many: &PurgeArgs,
+    json: bool,
+) -> Result<(), ExitError> {
     let mut tally = Tally::default();
     if let Some(text) = &many.key {
         let listed = Key::new(text, many.which.clone()).one(ledger, json).await?;
@@ -77,14 +81,14 @@ pub(super) async fn purge(ledger: &AnyStore, many: &Many, json: bool) -> Result<
     told(&tally, many, json)
 }
 
-impl Many {
-    fn trail(&self, about: Value) -> Result<Trail, Failure> {
-        let By { actor, reason } = &self.by;
-        Trail::begin(VERB, actor, reason.as_deref(), about, self.dry_run)
+impl PurgeArgs {
+    fn trail(&self, about: Value) -> Result<AuditEntry, ExitError> {
+        let AuditArgs { actor, reason } = &self.by;
+        AuditEntry::begin(VERB, actor, reason.as_deref(), about, self.dry_run)
     }
 }
 
-async fn one(ledger: &AnyStore, listed: &Listed, many: &Many) -> Result<(), Failure> {
+async fn one(ledger: &AnyStore, listed: &Listed, many: &PurgeArgs) -> Result<(), ExitError> {
     let Listed { key, record, .. } = listed;
     let trail = many.trail(audit::seen(listed, false))?;
     let operated = match many.dry_run {
@@ -99,7 +103,7 @@ async fn one(ledger: &AnyStore, listed: &Listed, many: &Many) -> Result<(), Fail
     trail.end(u64::from(operated == Operated::Done));
     match operated {
         Operated::Done => Ok(()),
-        Operated::Refused { state: State::Running } => Err(Failure::failed(
+        Operated::Refused { state: State::Running } => Err(ExitError::failed(
             "the operation runs, and a claim that is held is not removed; wait, or decide it with \
              `records resolve --force` first",
         )),
@@ -111,10 +115,10 @@ async fn one(ledger: &AnyStore, listed: &Listed, many: &Many) -> Result<(), Fail
 
 async fn walk(
     ledger: &AnyStore,
-    many: &Many,
+    many: &PurgeArgs,
     tally: &mut Tally,
-    trail: &mut Trail,
-) -> Result<(), Failure> {
+    trail: &mut AuditEntry,
+) -> Result<(), ExitError> {
     let (mut watch, now, mut after) = (Watch::new("purge", None), Clock::system().now(), None);
     loop {
         let page = ledger.survey(&many.which.filter(), after.as_ref(), LOOK).await?;
@@ -136,7 +140,7 @@ async fn walk(
     }
 }
 
-fn told(tally: &Tally, many: &Many, json: bool) -> Result<(), Failure> {
+fn told(tally: &Tally, many: &PurgeArgs, json: bool) -> Result<(), ExitError> {
     let Tally { removed, left, unread } = tally;
     if json {
         shown::json(&json!({

@@ -13,8 +13,8 @@ use super::super::{outbox, shown, words};
 use super::find::{Key, Matches, SHOWN};
 use super::trace::{self, Found};
 use super::{answer, entry};
-use crate::failure::Failure;
-use crate::place::{Place, on_database};
+use crate::exit::ExitError;
+use crate::store::{StoreHandle, on_database};
 
 /// What is known of one operation.
 struct Timeline {
@@ -36,20 +36,20 @@ struct Event {
 }
 
 pub(super) async fn show(
-    place: &Place,
+    handle: &StoreHandle,
     key: &Key,
     groups: &[String],
     json: bool,
-) -> Result<(), Failure> {
-    let ledger = &place.ledger();
+) -> Result<(), ExitError> {
+    let ledger = &handle.ledger();
     let Matches { found, unread } = key.all(ledger).await?;
     let timeline = match found.as_slice() {
         [] => {
-            of_unhandled(place, ledger, key, groups).await?.ok_or_else(|| key.unknown(&unread))?
+            of_unhandled(handle, ledger, key, groups).await?.ok_or_else(|| key.unknown(&unread))?
         }
-        [one] if one.key.kind() != Kind::Event => of_command(place, ledger, one, groups).await?,
+        [one] if one.key.kind() != Kind::Event => of_command(handle, ledger, one, groups).await?,
         [first, rest @ ..] if rest.iter().all(|entry| same_event(first, entry)) => {
-            of_event(place, ledger, &found, groups, unread).await?
+            of_event(handle, ledger, &found, groups, unread).await?
         }
         several => return Err(key.ambiguous(several, json)),
     };
@@ -68,19 +68,19 @@ fn same_event(one: &Listed, other: &Listed) -> bool {
 }
 
 async fn of_command(
-    place: &Place,
+    handle: &StoreHandle,
     ledger: &AnyStore,
     command: &Listed,
     groups: &[String],
-) -> Result<Timeline, Failure> {
+) -> Result<Timeline, ExitError> {
     // Read whole, with the store's clock, by which ages are told.
     let Some(found) = ledger.peek(&command.key).await? else {
-        return Err(Failure::failed("the record is gone meanwhile"));
+        return Err(ExitError::failed("the record is gone meanwhile"));
     };
     let (now, mut unread) = (found.now, Unread::default());
     let command = Entry { key: command.key.clone(), record: found.record };
     let Found { items: rows, mut complete } = on_database!(
-        place,
+        handle,
         store => trace::events(store, &command.record, now).await?,
         Found { items: Vec::new(), complete: true }
     );
@@ -97,12 +97,12 @@ async fn of_command(
 
 /// An event that somebody has a record of. What was met and could not be read may be another's.
 async fn of_event(
-    place: &Place,
+    handle: &StoreHandle,
     ledger: &AnyStore,
     found: &[Listed],
     groups: &[String],
     mut unread: Unread,
-) -> Result<Timeline, Failure> {
+) -> Result<Timeline, ExitError> {
     let key = &found[0].key;
     let Found { items: consumers, complete } = match groups {
         [] => Found { items: found.to_vec(), complete: found.len() < SHOWN },
@@ -110,7 +110,7 @@ async fn of_event(
     };
     let row = match key.id().parse::<EventId>() {
         Ok(id) => on_database!(
-            place,
+            handle,
             store => trace::event(store, Some(key.tenant()), id).await?.into_iter().next(),
             None
         ),
@@ -122,14 +122,14 @@ async fn of_event(
 
 /// An event that nobody has handled yet.
 async fn of_unhandled(
-    place: &Place,
+    handle: &StoreHandle,
     ledger: &AnyStore,
     key: &Key,
     groups: &[String],
-) -> Result<Option<Timeline>, Failure> {
+) -> Result<Option<Timeline>, ExitError> {
     let Ok(id) = key.text().parse::<EventId>() else { return Ok(None) };
     let rows = on_database!(
-        place,
+        handle,
         store => trace::event(store, key.tenant(), id).await?,
         Vec::new()
     );

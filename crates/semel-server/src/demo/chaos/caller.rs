@@ -10,13 +10,13 @@ use hyper_util::rt::TokioExecutor;
 use semel_tower::http::{REPLAYED, Slug};
 use serde::Deserialize;
 
+use crate::demo::fault::{self, InjectedFault};
 use crate::demo::http::TENANT;
-use crate::demo::mischief::{self, Mischief};
 use crate::demo::orders::{Order, OrderId};
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const CHAOS: HeaderName = HeaderName::from_static(mischief::HEADER);
+const CHAOS: HeaderName = HeaderName::from_static(fault::HEADER);
 
 /// Somebody of a tenant who places orders.
 #[derive(Clone, Debug)]
@@ -74,24 +74,24 @@ impl Answer {
 }
 
 impl Caller {
-    pub(super) fn new(url: &str, tenant: &str) -> Result<Self, Failure> {
-        let url = format!("{url}/orders").parse().map_err(Failure::failed)?;
-        let tenant = tenant.parse().map_err(Failure::failed)?;
+    pub(super) fn new(url: &str, tenant: &str) -> Result<Self, ExitError> {
+        let url = format!("{url}/orders").parse().map_err(ExitError::failed)?;
+        let tenant = tenant.parse().map_err(ExitError::failed)?;
         let client = Client::builder(TokioExecutor::new()).build_http();
         Ok(Self { client, url, tenant })
     }
 
     /// Places an order under `key`. A future that is dropped hangs up.
-    pub(super) async fn place(&self, key: &str, mischief: Mischief) -> Answer {
-        self.ask(key, mischief).await.unwrap_or(Answer::Failed)
+    pub(super) async fn place(&self, key: &str, fault: InjectedFault) -> Answer {
+        self.ask(key, fault).await.unwrap_or(Answer::Failed)
     }
 
-    async fn ask(&self, key: &str, mischief: Mischief) -> Option<Answer> {
+    async fn ask(&self, key: &str, fault: InjectedFault) -> Option<Answer> {
         let order = format!(r#"{{"sku":"{key}","quantity":1,"amount_cents":1999}}"#);
         let request = Request::post(&self.url)
             .header(TENANT, &self.tenant)
             .header(KEY, key)
-            .header(CHAOS, mischief.as_str())
+            .header(CHAOS, fault.as_str())
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(order))
             .ok()?;

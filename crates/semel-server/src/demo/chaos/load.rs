@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::caller::{Answer, Caller, Placed};
-use super::told::Told;
-use crate::demo::mischief::Mischief;
-use crate::failure::Failure;
+use super::responses::ResponseLog;
+use crate::demo::fault::InjectedFault;
+use crate::exit::ExitError;
 
 /// Callers at once, each with its own keys.
 const CALLERS: usize = 12;
@@ -30,7 +30,7 @@ const HANGS_UP: u64 = 8;
 pub(super) struct Load {
     caller: Caller,
     counts: Counts,
-    told: Told,
+    told: ResponseLog,
 }
 
 /// What a caller does with one key before it asks until it is answered.
@@ -67,12 +67,12 @@ const PLANS: [Plan; 13] = [
 ];
 
 impl Load {
-    pub(super) fn new(url: &str, tenant: &str, told: Told) -> Result<Self, Failure> {
+    pub(super) fn new(url: &str, tenant: &str, told: ResponseLog) -> Result<Self, ExitError> {
         Ok(Self { caller: Caller::new(url, tenant)?, counts: Counts::default(), told })
     }
 
     /// What callers were told of their keys.
-    pub(super) fn told(&self) -> &Told {
+    pub(super) fn told(&self) -> &ResponseLog {
         &self.told
     }
 
@@ -111,21 +111,21 @@ impl Load {
         match plan {
             Plan::Once => {}
             Plan::AtOnce => {
-                let calls = (0..fastrand::u8(2..6)).map(|_| self.call(key, Mischief::None));
+                let calls = (0..fastrand::u8(2..6)).map(|_| self.call(key, InjectedFault::None));
                 answers.extend(join_all(calls).await);
             }
             Plan::HangUp => {
                 let patience = Duration::from_millis(fastrand::u64(..HANGS_UP));
-                let call = self.call(key, Mischief::None);
+                let call = self.call(key, InjectedFault::None);
                 match tokio::time::timeout(patience, call).await {
                     Ok(answer) => answers.push(answer),
                     Err(_) => add(&self.counts.hung_up, 1),
                 }
             }
-            Plan::Fail => answers.push(self.call(key, Mischief::Fail).await),
+            Plan::Fail => answers.push(self.call(key, InjectedFault::Fail).await),
             Plan::Slow => {
-                let calls = [Mischief::Slow, Mischief::None, Mischief::None];
-                answers.extend(join_all(calls.map(|mischief| self.call(key, mischief))).await);
+                let calls = [InjectedFault::Slow, InjectedFault::None, InjectedFault::None];
+                answers.extend(join_all(calls.map(|fault| self.call(key, fault))).await);
             }
         }
         let Some(answer) = self.until_answered(key).await else {
@@ -137,7 +137,7 @@ impl Load {
         }
         answers.push(Some(answer));
         // And once more, as a client would that lost the answer.
-        answers.push(self.call(key, Mischief::None).await);
+        answers.push(self.call(key, InjectedFault::None).await);
         let mut heard = answers.into_iter().flatten();
         let first = heard.next();
         let meant = first.as_ref().is_some_and(|first| first.id.is_some());
@@ -151,7 +151,7 @@ impl Load {
     async fn until_answered(&self, key: &str) -> Option<Placed> {
         let (mut pause, end) = (RETRY.0, Instant::now() + ANSWERED);
         while Instant::now() < end {
-            if let Some(answer) = self.call(key, Mischief::None).await {
+            if let Some(answer) = self.call(key, InjectedFault::None).await {
                 return Some(answer);
             }
             tokio::time::sleep(pause).await;
@@ -162,9 +162,9 @@ impl Load {
     }
 
     /// One call; gives the order, if that was the answer.
-    async fn call(&self, key: &str, mischief: Mischief) -> Option<Placed> {
+    async fn call(&self, key: &str, fault: InjectedFault) -> Option<Placed> {
         add(&self.counts.requests, 1);
-        let call = self.caller.place(key, mischief);
+        let call = self.caller.place(key, fault);
         // A call that hangs must not keep the load from ending.
         let Ok(answer) = tokio::time::timeout(CALL, call).await else {
             add(&self.counts.hung_up, 1);
@@ -275,7 +275,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_service_that_never_answers_ends_the_load_with_keys_that_have_no_answer() {
         let (url, _taking) = silent().await;
-        let load = Arc::new(Load::new(&url, "t", Told::kept()).unwrap());
+        let load = Arc::new(Load::new(&url, "t", ResponseLog::kept()).unwrap());
         let (over, stop) = (CancellationToken::new(), CancellationToken::new());
         let working = load.start(&over, &stop);
         tokio::time::sleep(CALL / 2).await;

@@ -9,13 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, View};
 use super::load::Load;
-use super::told::Differences;
-use crate::demo::Desk;
+use super::responses::Differences;
+use crate::demo::OrderService;
 use crate::demo::arrivals::Arrivals;
 use crate::demo::events::QUIET;
 use crate::demo::tables::Tables;
 use crate::demo::tally::Tally;
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// Between two looks of a table that is redrawn in place, and between two plain lines.
 const REDRAWN: Duration = Duration::from_millis(250);
@@ -32,7 +32,7 @@ const AWAY: Duration = Duration::from_secs(30);
 
 /// Who looks, and what was seen last.
 pub(super) struct Watch<'d, S: Tables> {
-    desk: &'d Desk<S>,
+    service: &'d OrderService<S>,
     tenant: &'d str,
     load: &'d Load,
     /// Messages of the load's events, where a broker brings them.
@@ -50,13 +50,13 @@ pub(super) struct Watch<'d, S: Tables> {
 
 impl<'d, S: Tables> Watch<'d, S> {
     pub(super) fn new(
-        desk: &'d Desk<S>,
+        service: &'d OrderService<S>,
         tenant: &'d str,
         load: &'d Load,
         arrivals: Option<Arc<Arrivals>>,
     ) -> Self {
         Self {
-            desk,
+            service,
             tenant,
             load,
             quiet: arrivals.as_ref().map_or(Duration::ZERO, |_| QUIET),
@@ -87,7 +87,7 @@ impl<'d, S: Tables> Watch<'d, S> {
             status: Some(Status::Published),
             ..Selection::default()
         };
-        let store = self.desk.executor.store();
+        let store = self.service.executor.store();
         match store.apply(&published, &Verb::Republish, self.resent, RESENT).await {
             Ok(applied) => {
                 self.load.counts().resent(applied.changed);
@@ -98,11 +98,11 @@ impl<'d, S: Tables> Watch<'d, S> {
         }
     }
 
-    pub(super) async fn look(&mut self) -> Result<(), Failure> {
+    pub(super) async fn look(&mut self) -> Result<(), ExitError> {
         let began = Instant::now();
-        let backlog = self.desk.executor.store().backlog().await;
+        let backlog = self.service.executor.store().backlog().await;
         self.pending = backlog.map_err(uncounted)?.waiting;
-        let tally = <S as Tables>::tally(&self.desk.reading, Some(self.tenant)).await;
+        let tally = <S as Tables>::tally(&self.service.reading, Some(self.tenant)).await;
         self.tally = tally.map_err(uncounted)?;
         self.took = began.elapsed();
         let (counts, tally, pending) = (self.load.counts().read(), self.tally, self.pending);
@@ -111,7 +111,7 @@ impl<'d, S: Tables> Watch<'d, S> {
     }
 
     /// Waits until everything has arrived and nothing more comes, or nothing moves any more.
-    pub(super) async fn settle(&mut self, stop: &CancellationToken) -> Result<(), Failure> {
+    pub(super) async fn settle(&mut self, stop: &CancellationToken) -> Result<(), ExitError> {
         let mut seen = None;
         // Others may place orders all the while: only that less waits than ever is progress.
         let mut least = u64::MAX;
@@ -141,7 +141,7 @@ impl<'d, S: Tables> Watch<'d, S> {
 
     /// What can be said of a load that was stopped: what is on its way is not lost, but what should
     /// not be there will not be right either.
-    pub(super) async fn leave(&mut self) -> Result<(), Failure> {
+    pub(super) async fn leave(&mut self) -> Result<(), ExitError> {
         surely(async || self.look().await).await?;
         self.judge(&self.wrong(self.tally.repeated()))?;
         let missing = self.tally.missing();
@@ -154,8 +154,8 @@ impl<'d, S: Tables> Watch<'d, S> {
     }
 
     /// What can be said of a load that has ended.
-    pub(super) async fn verdict(&self) -> Result<(), Failure> {
-        let (reading, tenant) = (&self.desk.reading, self.tenant);
+    pub(super) async fn verdict(&self) -> Result<(), ExitError> {
+        let (reading, tenant) = (&self.service.reading, self.tenant);
         let placed = surely(async || S::placed(reading, tenant).await.map_err(uncounted)).await?;
         let (counts, orders) = (self.load.counts().read(), placed.len());
         let nothing = Differences { lost: 0, too_many: self.tally.repeated() };
@@ -184,7 +184,7 @@ impl<'d, S: Tables> Watch<'d, S> {
         ]
     }
 
-    fn judge(&self, found: &[(i64, &str)]) -> Result<(), Failure> {
+    fn judge(&self, found: &[(i64, &str)]) -> Result<(), ExitError> {
         let found = found.iter().filter(|(count, _)| *count != 0);
         let found: Vec<String> = found.map(|(count, what)| format!("{count} {what}")).collect();
         if found.is_empty() {
@@ -192,13 +192,13 @@ impl<'d, S: Tables> Watch<'d, S> {
         }
         let counts = self.load.counts().read();
         let keys = counts.answered + counts.unanswered;
-        Err(Failure::findings(format_args!("chaos: {} of {keys} keys", found.join(", "))))
+        Err(ExitError::findings(format_args!("chaos: {} of {keys} keys", found.join(", "))))
     }
 }
 
 /// Asks the database, and asks again if that fails: one that is away for a moment is what this is
 /// about.
-async fn surely<T>(mut ask: impl AsyncFnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+async fn surely<T>(mut ask: impl AsyncFnMut() -> Result<T, ExitError>) -> Result<T, ExitError> {
     let end = Instant::now() + AWAY;
     loop {
         match ask().await {
@@ -211,8 +211,8 @@ async fn surely<T>(mut ask: impl AsyncFnMut() -> Result<T, Failure>) -> Result<T
     }
 }
 
-fn uncounted(error: impl std::fmt::Display) -> Failure {
-    Failure::failed(format_args!("the effects cannot be counted: {error}"))
+fn uncounted(error: impl std::fmt::Display) -> ExitError {
+    ExitError::failed(format_args!("the effects cannot be counted: {error}"))
 }
 
 fn whole(count: u64) -> i64 {

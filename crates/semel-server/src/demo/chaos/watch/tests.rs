@@ -5,19 +5,19 @@ use semel_sql::sqlite::SqliteStore;
 use sqlx::{AssertSqlSafe, Executor as _};
 
 use super::*;
-use crate::demo::chaos::told::Told;
+use crate::demo::chaos::responses::ResponseLog;
 use crate::demo::orders::{Order, OrderId};
 use crate::demo::tally::GROUPS;
-use crate::failure::Code;
-use crate::place::{Opening, Place, StoreUrl};
-use crate::settings::Settings;
+use crate::exit::Code;
+use crate::settings::ServerSettings;
+use crate::store::{OpenMode, StoreHandle, StoreUrl};
 
 const TENANT: &str = "chaos-x";
 
 /// A database with the demo's tables, and a load that has called nobody.
 struct Ground {
     directory: std::path::PathBuf,
-    desk: Desk<SqliteStore>,
+    service: OrderService<SqliteStore>,
     load: Load,
 }
 
@@ -28,17 +28,19 @@ impl Ground {
         std::fs::create_dir(&directory).unwrap();
         let url = format!("sqlite:{}", directory.join("demo.db").display());
         let url: StoreUrl = url.parse().unwrap();
-        let Place::Sqlite(store) = Place::open(&url, Opening::Serve, "").await.unwrap() else {
+        let StoreHandle::Sqlite(store) =
+            StoreHandle::open(&url, OpenMode::Serve, "").await.unwrap()
+        else {
             panic!("it is SQLite's")
         };
-        let opened = crate::demo::open(store, &url, &Settings::default(), None).await;
-        let load = Load::new("http://127.0.0.1:1", TENANT, Told::kept()).unwrap();
-        Self { directory, desk: opened.unwrap(), load }
+        let opened = crate::demo::open(store, &url, &ServerSettings::default(), None).await;
+        let load = Load::new("http://127.0.0.1:1", TENANT, ResponseLog::kept()).unwrap();
+        Self { directory, service: opened.unwrap(), load }
     }
 
     /// As the load would look at it, but sooner at the end.
     fn watch(&self, arrivals: Option<Arc<Arrivals>>) -> Watch<'_, SqliteStore> {
-        let mut watch = Watch::new(&self.desk, TENANT, &self.load, arrivals);
+        let mut watch = Watch::new(&self.service, TENANT, &self.load, arrivals);
         watch.patience = Duration::from_millis(100);
         watch
     }
@@ -47,7 +49,7 @@ impl Ground {
     async fn order(&self, key: &str) -> OrderId {
         let order_id = OrderId::new(Generator::new().generate().unwrap());
         let order = Order { order_id, sku: key.to_owned(), quantity: 1, amount_cents: 1 };
-        let mut connection = self.desk.reading.acquire().await.unwrap();
+        let mut connection = self.service.reading.acquire().await.unwrap();
         SqliteStore::insert_order(&mut connection, TENANT, &order).await.unwrap();
         for group in GROUPS {
             let effect = SqliteStore::insert_effect(&mut connection, TENANT, group, order_id).await;
@@ -65,7 +67,7 @@ impl Ground {
     }
 
     async fn execute(&self, statement: &str) {
-        self.desk.reading.execute(AssertSqlSafe(statement)).await.unwrap();
+        self.service.reading.execute(AssertSqlSafe(statement)).await.unwrap();
     }
 
     /// What is found when it has ended.

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use semel_core::store::{Error, ErrorKind, ForeignCursor};
 
-use crate::place::redacted;
+use crate::store::redacted;
 
 /// Why a command failed. Shown as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct ExitError {
     code: Code,
     words: String,
 }
@@ -27,7 +27,7 @@ pub enum Code {
     Unreachable = 4,
 }
 
-impl Failure {
+impl ExitError {
     /// It was tried, and did not work: exit code 1.
     pub fn failed(words: impl fmt::Display) -> Self {
         Self::new(Code::Failed, words)
@@ -68,13 +68,13 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ExitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for ExitError {}
 
 impl From<Code> for ExitCode {
     fn from(code: Code) -> Self {
@@ -96,7 +96,7 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-impl From<Error> for Failure {
+impl From<Error> for ExitError {
     fn from(error: Error) -> Self {
         // No fault of the store's: somebody wrote it.
         let cause = std::error::Error::source(&error);
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_failure_is_one_line_without_a_password() {
         let said = "line 2:\n  store = 'postgres://ann:se/cr?et@db/shop'\n\x1b[1mno\tserver";
-        let failure = Failure::usage(said).during("cannot open redis://:pw@cache:1");
+        let failure = ExitError::usage(said).during("cannot open redis://:pw@cache:1");
         let shown = failure.to_string();
         assert!(!shown.contains(char::is_control), "{shown:?}");
         for secret in ["se/cr", "et@", "pw"] {
@@ -131,10 +131,10 @@ mod tests {
 
     #[test]
     fn what_was_not_reached_has_a_code_of_its_own() {
-        let code = |kind| Failure::from(Error::new(kind, "open", "x")).code();
+        let code = |kind| ExitError::from(Error::new(kind, "open", "x")).code();
         assert_eq!(code(ErrorKind::Unavailable), Code::Unreachable);
         assert_eq!(code(ErrorKind::Misconfigured), Code::Failed);
         let foreign = Error::new(ErrorKind::Misconfigured, "list", ForeignCursor);
-        assert_eq!(Failure::from(foreign).code(), Code::Usage);
+        assert_eq!(ExitError::from(foreign).code(), Code::Usage);
     }
 }

@@ -8,8 +8,8 @@ use semel_ids::shared::SharedCache as _;
 use semel_redis::RedisCache;
 
 use crate::command::PATIENCE;
-use crate::failure::Failure;
-use crate::settings::Settings;
+use crate::exit::ExitError;
+use crate::settings::ServerSettings;
 
 /// The cache that services share, if the settings name one.
 pub(super) struct Caches {
@@ -19,7 +19,7 @@ pub(super) struct Caches {
 }
 
 impl Caches {
-    pub(super) fn of(settings: &Settings) -> Result<Self, Failure> {
+    pub(super) fn of(settings: &ServerSettings) -> Result<Self, ExitError> {
         let cache = &settings.idresolve.resolver.cache;
         let shared = settings.idresolve.cache(Some(PATIENCE)).transpose()?;
         // As long as anybody believes a presence that was seen before.

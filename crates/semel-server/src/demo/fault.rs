@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 
-use super::Desk;
+use super::OrderService;
 use super::http::TENANT;
 use super::orders::{OrderId, Refused};
 use super::tables::Tables;
@@ -25,7 +25,7 @@ const STUMBLES: u8 = 16;
 
 /// What goes wrong in a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mischief {
+pub(super) enum InjectedFault {
     /// Nothing.
     None,
     /// It takes its time, with everything written and nothing committed.
@@ -34,41 +34,44 @@ pub(super) enum Mischief {
     Fail,
 }
 
-impl Mischief {
+impl InjectedFault {
     /// As a load writes it.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Mischief::None => "none",
-            Mischief::Slow => "slow",
-            Mischief::Fail => "fail",
+            InjectedFault::None => "none",
+            InjectedFault::Slow => "slow",
+            InjectedFault::Fail => "fail",
         }
     }
 
     /// Does it. Called last, where it hurts most.
     pub(super) async fn strike(self) -> Result<(), Refused> {
         match self {
-            Mischief::None => Ok(()),
-            Mischief::Slow => {
+            InjectedFault::None => Ok(()),
+            InjectedFault::Slow => {
                 tokio::time::sleep(SLOW).await;
                 Ok(())
             }
-            Mischief::Fail => {
+            InjectedFault::Fail => {
                 Err(Refused::Failed("chaos: the handler was made to fail".to_owned()))
             }
         }
     }
 }
 
-impl<S: Tables> FromRequestParts<Desk<S>> for Mischief {
+impl<S: Tables> FromRequestParts<OrderService<S>> for InjectedFault {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, desk: &Desk<S>) -> Result<Self, Infallible> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        service: &OrderService<S>,
+    ) -> Result<Self, Infallible> {
         let tenant = parts.headers.get(TENANT).and_then(|tenant| tenant.to_str().ok());
-        let ours = desk.chaos.as_deref().is_some_and(|ours| tenant == Some(ours));
+        let ours = service.chaos.as_deref().is_some_and(|ours| tenant == Some(ours));
         let asked = parts.headers.get(HEADER).filter(|_| ours);
-        let known = [Mischief::Slow, Mischief::Fail];
+        let known = [InjectedFault::Slow, InjectedFault::Fail];
         let meant = known.into_iter().find(|it| asked.is_some_and(|asked| asked == it.as_str()));
-        Ok(meant.unwrap_or(Mischief::None))
+        Ok(meant.unwrap_or(InjectedFault::None))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::demo::orders::OrderId;
 /// Keys that were begun, with the order that their callers were told of, if they were. The product of
 /// an order is its key.
 #[derive(Debug)]
-pub(super) struct Told(Option<Mutex<Keys>>);
+pub(super) struct ResponseLog(Option<Mutex<Keys>>);
 
 type Keys = HashMap<String, Option<OrderId>>;
 
@@ -22,7 +22,7 @@ pub(super) struct Differences {
     pub(super) too_many: i64,
 }
 
-impl Told {
+impl ResponseLog {
     /// Remembers every key, until the load ends.
     pub(super) fn kept() -> Self {
         Self(Some(Mutex::default()))
@@ -94,7 +94,7 @@ mod tests {
 
     /// Of `a`, which was told of an order, and of `b`, which was not.
     fn compared(told: OrderId, placed: &[(&str, OrderId)]) -> (i64, i64) {
-        let keys = Told::kept();
+        let keys = ResponseLog::kept();
         keys.begun("a");
         keys.answered("a", told);
         keys.begun("b");
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_load_without_an_end_remembers_nothing() {
-        let keys = Told::forgotten();
+        let keys = ResponseLog::forgotten();
         keys.begun("a");
         keys.answered("a", id());
         assert_eq!(keys.compare(Vec::new()), None);

@@ -23,19 +23,19 @@ use semel_tower::http::{Idempotency, IdempotencyLayer, Problem, Rules, Slug};
 use semel_tower::{Body, Fenced};
 use tower::{Layer as _, Service};
 
-use super::body::Answer;
+use super::body::ResponseBody;
+use super::budget::{BodyBudget, MeteredBody, Reservation};
 use super::forward::{COME_AGAIN, Forward, count, told};
 use super::headers::{self, options};
-use super::identity::{self, Who};
-use super::own::Own;
-use super::room::{Counted, Held, Room};
+use super::identity::{self, PrincipalSource};
+use super::local::LocalResponses;
 use super::routes::{self, Matched, Routes};
-use super::settings::{Gateway, Route};
-use super::token::Issuer;
-use crate::failure::Failure;
+use super::settings::{GatewaySettings, RouteSettings};
+use super::token::TokenVerifier;
+use crate::exit::ExitError;
 use crate::serve::Peer;
 
-type Inside = Forward<Body<Counted<Incoming>>>;
+type Forwarding = Forward<Body<MeteredBody<Incoming>>>;
 
 /// What the layers hold of a request where no route says otherwise.
 const MAX_REQUEST: usize = 1 << 20;
@@ -43,10 +43,10 @@ const MAX_REQUEST: usize = 1 << 20;
 const PREFIX: usize = 5;
 
 /// Everything that a reload changes.
-pub(super) struct Doors {
+pub(super) struct ActiveRoutes {
     routes: Routes,
-    http: Idempotency<Inside, AnyStore, Fenced>,
-    grpc: GrpcService<Inside, AnyStore, Fenced>,
+    http: Idempotency<Forwarding, AnyStore, Fenced>,
+    grpc: GrpcService<Forwarding, AnyStore, Fenced>,
     /// Which paths are gRPC's.
     methods: GrpcLayer<AnyStore>,
     /// Headers that a key may be in.
@@ -55,61 +55,62 @@ pub(super) struct Doors {
     identifying: Vec<(HeaderName, Slug)>,
     problems: String,
     error_object: bool,
-    own: Own,
+    own: LocalResponses,
     /// Whether something in front is believed where requests come from.
     trusted: bool,
 }
 
 /// The gateway's service.
 #[derive(Clone)]
-pub(super) struct Entrance {
-    doors: Arc<ArcSwap<Doors>>,
+pub(super) struct GatewayService {
+    active: Arc<ArcSwap<ActiveRoutes>>,
     executor: Executor<AnyStore>,
-    forward: Inside,
-    room: Arc<Room>,
+    forward: Forwarding,
+    budget: Arc<BodyBudget>,
 }
 
-impl Entrance {
+impl GatewayService {
     pub(super) fn new(
-        settings: &Gateway,
-        routes: &[Route],
+        settings: &GatewaySettings,
+        routes: &[RouteSettings],
         executor: Executor<AnyStore>,
-        forward: Inside,
-    ) -> Result<Self, Failure> {
-        let doors = doors(settings, routes, &executor, &forward)?;
-        let room = Room::new(settings.max_buffered, settings.max_buffered_per_peer);
-        Ok(Self { doors: Arc::new(ArcSwap::from_pointee(doors)), executor, forward, room })
+        forward: Forwarding,
+    ) -> Result<Self, ExitError> {
+        let active = active(settings, routes, &executor, &forward)?;
+        let budget = BodyBudget::new(settings.max_buffered, settings.max_buffered_per_peer);
+        Ok(Self { active: Arc::new(ArcSwap::from_pointee(active)), executor, forward, budget })
     }
 
     /// What these routes come to, with the files that the settings name read again.
-    pub(super) fn prepare(&self, settings: &Gateway, routes: &[Route]) -> Result<Doors, Failure> {
-        doors(settings, routes, &self.executor, &self.forward)
+    pub(super) fn prepare(
+        &self,
+        settings: &GatewaySettings,
+        routes: &[RouteSettings],
+    ) -> Result<ActiveRoutes, ExitError> {
+        active(settings, routes, &self.executor, &self.forward)
     }
 
     /// Lets requests in by these from now on.
-    pub(super) fn change(&self, doors: Doors) {
-        self.doors.store(Arc::new(doors));
+    pub(super) fn change(&self, active: ActiveRoutes) {
+        self.active.store(Arc::new(active));
     }
 }
 
-fn doors(
-    settings: &Gateway,
-    all: &[Route],
+fn active(
+    settings: &GatewaySettings,
+    all: &[RouteSettings],
     executor: &Executor<AnyStore>,
-    forward: &Inside,
-) -> Result<Doors, Failure> {
-    let issuer = issuer(settings)?;
+    forward: &Forwarding,
+) -> Result<ActiveRoutes, ExitError> {
+    let tokens = token_verifier(settings)?;
     if let Some(route) = all.iter().find(|route| route.max_request > Some(most_held(settings))) {
-        return Err(Failure::usage(format_args!(
+        return Err(ExitError::usage(format_args!(
             "the route {}: a max_request above gateway.max_buffered lets nothing of that length through",
             route.path
         )));
     }
     let who = || {
-        (
-            identity::tenant(settings.tenant_header.clone()),
-            settings.principal.principal_from(issuer.clone()),
-        )
+        (identity::tenant(settings.tenant_header.clone()), settings.principal.principal_from(tokens.clone()))
     };
     let ((tenant, principal), keys) = (who(), settings.key_headers.clone());
     let mut http = IdempotencyLayer::fenced(executor.clone(), tenant, principal)
@@ -138,7 +139,7 @@ fn doors(
     if let Some(path) = &settings.descriptor_set {
         grpc = described(grpc, path)?;
     }
-    Ok(Doors {
+    Ok(ActiveRoutes {
         routes: Routes::new(all)?,
         http: http.layer(forward.clone()),
         grpc: grpc.layer(forward.clone()),
@@ -147,45 +148,45 @@ fn doors(
         identifying: identifying(settings),
         problems: settings.problem_types.clone(),
         error_object: settings.error_object,
-        own: Own::new(settings),
+        own: LocalResponses::new(settings),
         trusted: settings.trust_forwarded,
     })
 }
 
 /// The longest body that there could be room for.
-fn most_held(settings: &Gateway) -> usize {
+fn most_held(settings: &GatewaySettings) -> usize {
     usize::try_from(settings.max_buffered).unwrap_or(usize::MAX)
 }
 
-/// Whose tokens are believed.
-fn issuer(settings: &Gateway) -> Result<Issuer, Failure> {
-    let Gateway { jwks, jwt_issuer, jwt_audience, principal, .. } = settings;
+/// Returns how bearer tokens are read: verified if `jwks` is given.
+fn token_verifier(settings: &GatewaySettings) -> Result<TokenVerifier, ExitError> {
+    let GatewaySettings { jwks, jwt_issuer, jwt_audience, principal, .. } = settings;
     let Some(path) = jwks else {
         return match jwt_issuer.is_some() || jwt_audience.is_some() {
-            true => Err(Failure::usage(
+            true => Err(ExitError::usage(
                 "--jwt-issuer and --jwt-audience are for tokens that are verified: give --jwks FILE",
             )),
-            false => Ok(Issuer::anybody()),
+            false => Ok(TokenVerifier::unverified()),
         };
     };
     // Who gives keys means tokens to be verified, and would take it for granted that they are.
-    if !matches!(principal, Who::Claim(_)) {
-        return Err(Failure::usage(format_args!(
+    if !matches!(principal, PrincipalSource::Claim(_)) {
+        return Err(ExitError::usage(format_args!(
             "--jwks verifies tokens, and callers are told apart by {principal}: no token would be \
              looked at; give --principal jwt-claim:NAME"
         )));
     }
-    Ok(Issuer::read(path)?.only(jwt_issuer.as_deref(), jwt_audience.as_deref()))
+    TokenVerifier::from_file(path, jwt_issuer.as_deref(), jwt_audience.as_deref())
 }
 
-fn identifying(settings: &Gateway) -> Vec<(HeaderName, Slug)> {
+fn identifying(settings: &GatewaySettings) -> Vec<(HeaderName, Slug)> {
     let keys = settings.key_headers.iter().map(|name| (name.clone(), Slug::KeyInvalid));
     let who = settings.principal.header().map(|name| (name, Slug::PrincipalUnknown));
     let tenant = (settings.tenant_header.clone(), Slug::TenantUnknown);
     keys.chain([tenant]).chain(who).collect()
 }
 
-impl Doors {
+impl ActiveRoutes {
     /// What is wrong with a request whose `Connection` names a header that says whose it is: such a
     /// header ends here, and what is behind would take the request for another's.
     fn divided(&self, headers: &HeaderMap) -> Option<(Slug, String)> {
@@ -210,14 +211,14 @@ impl Doors {
     }
 
     /// The answer to a request that no layer is asked about.
-    fn refuse<B>(&self, request: &Request<B>) -> Option<Response<Answer>> {
+    fn refuse<B>(&self, request: &Request<B>) -> Option<Response<ResponseBody>> {
         let (method, path) = (request.method(), request.uri().path());
         if let Some((slug, detail)) = self.divided(request.headers()) {
             let problem = Problem::new(slug, detail);
-            return Some(self.written(problem, path).map(Answer::from));
+            return Some(self.written(problem, path).map(ResponseBody::from));
         }
         if let Some(answer) = self.own.preflight(request) {
-            return Some(answer.map(Answer::from));
+            return Some(answer.map(ResponseBody::from));
         }
         if let Some(meant) = self.routes.meant(method) {
             tracing::debug!(%method, %meant, "a method that is not written in capitals");
@@ -248,15 +249,15 @@ impl Doors {
 
 /// A request whose body a layer may hold.
 struct Buffered {
-    held: Arc<Held>,
+    held: Arc<Reservation>,
     target: Uri,
-    doors: Arc<Doors>,
+    active: Arc<ActiveRoutes>,
     grpc: bool,
 }
 
 impl Buffered {
     /// The answer that a layer gave, or the reason why it did not get all of the request.
-    fn answered(&self, answer: Response<Body<Answer>>) -> Response<Body<Answer>> {
+    fn answered(&self, answer: Response<Body<ResponseBody>>) -> Response<Body<ResponseBody>> {
         let unread = [Some(&Slug::BodyIncomplete), Some(&Slug::BodyTimeout)];
         if !self.held.was_refused() || !unread.contains(&answer.extensions().get::<Slug>()) {
             return answer;
@@ -269,18 +270,18 @@ impl Buffered {
         let problem = Problem::new(Slug::Overloaded, detail).retry_after(COME_AGAIN);
         let mut refused = match self.grpc {
             true => problem.refused(),
-            false => self.doors.written(problem, self.target.path()),
+            false => self.active.written(problem, self.target.path()),
         };
         if let Some(close) = answer.headers().get(CONNECTION) {
             refused.headers_mut().insert(CONNECTION, close.clone());
         }
-        refused.map(|words| Body::through(Answer::from(words)))
+        refused.map(|words| Body::through(ResponseBody::from(words)))
     }
 }
 
-fn described(grpc: GrpcLayer<AnyStore>, path: &Path) -> Result<GrpcLayer<AnyStore>, Failure> {
+fn described(grpc: GrpcLayer<AnyStore>, path: &Path) -> Result<GrpcLayer<AnyStore>, ExitError> {
     let wrong = |why: &dyn std::fmt::Display| {
-        Failure::usage(format_args!("descriptor_set {}: {why}", path.display()))
+        ExitError::usage(format_args!("descriptor_set {}: {why}", path.display()))
     };
     let encoded = std::fs::read(path).map_err(|error| wrong(&error))?;
     grpc.descriptor_set(&encoded).map_err(|invalid| wrong(&invalid))
@@ -291,36 +292,37 @@ fn named(request: &Parts) -> Option<String> {
     request.extensions.get::<Arc<Matched>>().map(|matched| matched.operation.clone())
 }
 
-impl Service<Request<Incoming>> for Entrance {
-    type Response = Response<Body<Answer>>;
+impl Service<Request<Incoming>> for GatewayService {
+    type Response = Response<Body<ResponseBody>>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body<Answer>>, Infallible>> + Send>>;
+    type Future =
+        Pin<Box<dyn Future<Output = Result<Response<Body<ResponseBody>>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
-        let doors = self.doors.load_full();
-        let asked = doors.own.asked(request.headers());
-        if let Some(below) = doors.own.below_public_path(request.uri()) {
+        let active = self.active.load_full();
+        let asked = active.own.asked(request.headers());
+        if let Some(below) = active.own.below_public_path(request.uri()) {
             *request.uri_mut() = below;
         }
-        if let Some(mut answer) = doors.refuse(&request) {
-            doors.own.finish(&asked, &mut answer);
+        if let Some(mut answer) = active.refuse(&request) {
+            active.own.finish(&asked, &mut answer);
             return Box::pin(std::future::ready(Ok(answer.map(Body::through))));
         }
         let (method, path) = (request.method(), request.uri().path());
-        let matched = doors.routes.met(method, path).cloned();
-        let grpc = doors.methods.covers(path);
-        let buffered = doors.holds(&request, matched.as_ref(), grpc).map(|most| {
-            let (peer, target) = (doors.caller(&request), request.uri().clone());
-            let held = Held::new(&self.room, peer);
-            (most, Buffered { held, target, doors: Arc::clone(&doors), grpc })
+        let matched = active.routes.met(method, path).cloned();
+        let grpc = active.methods.covers(path);
+        let buffered = active.holds(&request, matched.as_ref(), grpc).map(|most| {
+            let (peer, target) = (active.caller(&request), request.uri().clone());
+            let held = Reservation::new(&self.budget, peer);
+            (most, Buffered { held, target, active: Arc::clone(&active), grpc })
         });
         let mut request = request.map(|body| match &buffered {
-            Some((most, buffered)) => Counted::held(body, Arc::clone(&buffered.held), *most),
-            None => Counted::passing(body),
+            Some((most, buffered)) => MeteredBody::held(body, Arc::clone(&buffered.held), *most),
+            None => MeteredBody::passing(body),
         });
         if let Some((_, buffered)) = &buffered {
             request.extensions_mut().insert(Arc::clone(&buffered.held));
@@ -329,15 +331,15 @@ impl Service<Request<Incoming>> for Entrance {
             request.extensions_mut().insert(Arc::clone(matched));
         }
         let answering = match grpc {
-            true => doors.grpc.clone().call(request),
-            false => doors.http.clone().call(request),
+            true => active.grpc.clone().call(request),
+            false => active.http.clone().call(request),
         };
         Box::pin(async move {
             let mut answer = answering.await?;
             if let Some((_, buffered)) = buffered {
                 answer = buffered.answered(answer);
             }
-            doors.own.finish(&asked, &mut answer);
+            active.own.finish(&asked, &mut answer);
             if let Some(matched) = matched {
                 answer.extensions_mut().insert(matched);
             }

@@ -20,7 +20,7 @@ use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
 
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// Words in the names of parameters that hold what nobody is to see.
 const SECRET: [&str; 4] = ["pass", "pwd", "secret", "token"];
@@ -101,11 +101,11 @@ fn check(kind: StoreKind, text: &str) -> Result<(), String> {
         StoreKind::Sqlite => Ok(()),
         StoreKind::Postgres => match text.parse::<sqlx::postgres::PgConnectOptions>() {
             Ok(_) => Ok(()),
-            Err(error) => wrong(crate::failure::chain(&error)),
+            Err(error) => wrong(crate::exit::chain(&error)),
         },
         StoreKind::MySql => match text.parse::<sqlx::mysql::MySqlConnectOptions>() {
             Ok(_) => Ok(()),
-            Err(error) => wrong(crate::failure::chain(&error)),
+            Err(error) => wrong(crate::exit::chain(&error)),
         },
         StoreKind::Redis => {
             let nodes = match text.strip_prefix("redis+cluster://") {
@@ -253,7 +253,7 @@ impl fmt::Debug for StoreUrl {
 
 /// How a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
+pub enum OpenMode {
     /// By a service: what is missing (a SQLite file, tables) is made.
     Serve,
     /// By an operator: a SQLite file that is not there is an error, and nothing is made.
@@ -262,7 +262,7 @@ pub enum Opening {
 
 /// An open store of some kind.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum StoreHandle {
     /// In this process.
     Memory(MemoryStore),
     /// A file.
@@ -275,27 +275,27 @@ pub enum Place {
     Redis(RedisStore),
 }
 
-impl Place {
+impl StoreHandle {
     /// Opens the store at `url`; `prefix` is what a Redis ledger's keys begin with.
     ///
     /// # Errors
     /// It cannot be reached or is no ledger, said with its address.
-    pub async fn open(url: &StoreUrl, opening: Opening, prefix: &str) -> Result<Self, Failure> {
+    pub async fn open(url: &StoreUrl, opening: OpenMode, prefix: &str) -> Result<Self, ExitError> {
         let opened = Self::try_open(url, opening, prefix).await;
         opened.map_err(|failure| failure.during(format_args!("cannot open {url}")))
     }
 
-    async fn try_open(url: &StoreUrl, opening: Opening, prefix: &str) -> Result<Self, Failure> {
-        let serve = opening == Opening::Serve;
+    async fn try_open(url: &StoreUrl, opening: OpenMode, prefix: &str) -> Result<Self, ExitError> {
+        let serve = opening == OpenMode::Serve;
         Ok(match url.kind {
             StoreKind::Memory => {
-                let keys = capacity(&url.text).map_err(Failure::usage)?;
-                Place::Memory(MemoryStore::with(keys, Clock::system()))
+                let keys = capacity(&url.text).map_err(ExitError::usage)?;
+                StoreHandle::Memory(MemoryStore::with(keys, Clock::system()))
             }
             StoreKind::Sqlite => {
                 let path = url.path().map(PathBuf::from).unwrap_or_default();
                 if !serve && !path.exists() {
-                    return Err(Failure::unreachable("there is no such file"));
+                    return Err(ExitError::unreachable("there is no such file"));
                 }
                 // Asked before it is opened, which turns a file into one with a write-ahead log:
                 // somebody else's database is not to be changed by looking.
@@ -311,24 +311,24 @@ impl Place {
                     }
                     opened => opened,
                 };
-                Place::Sqlite(opened.map_err(|error| unopened(&path, error))?)
+                StoreHandle::Sqlite(opened.map_err(|error| unopened(&path, error))?)
             }
             StoreKind::Postgres => {
                 let store = PgStore::connect(&url.text).await?;
                 if serve {
                     schema::usable(&schema::bring_up(&store).await?.findings)?;
                 }
-                Place::Postgres(store)
+                StoreHandle::Postgres(store)
             }
             StoreKind::MySql => {
                 let store = MySqlStore::connect(&url.text).await?;
                 if serve {
                     schema::usable(&schema::bring_up(&store).await?.findings)?;
                 }
-                Place::MySql(store)
+                StoreHandle::MySql(store)
             }
             StoreKind::Redis => {
-                Place::Redis(RedisStore::builder().prefix(prefix).connect(&url.text).await?)
+                StoreHandle::Redis(RedisStore::builder().prefix(prefix).connect(&url.text).await?)
             }
         })
     }
@@ -336,26 +336,26 @@ impl Place {
     /// Its ledger, whichever it is.
     pub fn ledger(&self) -> AnyStore {
         match self.clone() {
-            Place::Memory(store) => AnyStore::new(store),
-            Place::Sqlite(store) => AnyStore::new(store),
-            Place::Postgres(store) => AnyStore::new(store),
-            Place::MySql(store) => AnyStore::new(store),
-            Place::Redis(store) => AnyStore::new(store),
+            StoreHandle::Memory(store) => AnyStore::new(store),
+            StoreHandle::Sqlite(store) => AnyStore::new(store),
+            StoreHandle::Postgres(store) => AnyStore::new(store),
+            StoreHandle::MySql(store) => AnyStore::new(store),
+            StoreHandle::Redis(store) => AnyStore::new(store),
         }
     }
 
     /// Finishes what is under way and closes files.
     pub async fn close(&self) {
-        if let Place::Sqlite(store) = self {
+        if let StoreHandle::Sqlite(store) = self {
             store.close().await;
         }
     }
 }
 
 /// A file that was not opened is as unreachable as a server that is away, and here it can be seen why.
-fn unopened(path: &Path, error: semel_core::store::Error) -> Failure {
+fn unopened(path: &Path, error: semel_core::store::Error) -> ExitError {
     match in_the_way(path) {
-        Some(why) => Failure::unreachable(why),
+        Some(why) => ExitError::unreachable(why),
         None => error.into(),
     }
 }
@@ -395,15 +395,15 @@ fn unwritable(directory: &str, error: &std::io::Error) -> String {
 /// How every SQLite database begins.
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// Runs `$work` with the database behind a [`Place`] as `$store`, whichever it is; `$other` for stores
+/// Runs `$work` with the database behind a [`StoreHandle`] as `$store`, whichever it is; `$other` for stores
 /// that are none.
 macro_rules! on_database {
-    ($place:expr, $store:ident => $work:expr, $other:expr) => {
-        match $place {
-            $crate::place::Place::Sqlite($store) => $work,
-            $crate::place::Place::Postgres($store) => $work,
-            $crate::place::Place::MySql($store) => $work,
-            $crate::place::Place::Memory(_) | $crate::place::Place::Redis(_) => $other,
+    ($handle:expr, $store:ident => $work:expr, $other:expr) => {
+        match $handle {
+            $crate::store::StoreHandle::Sqlite($store) => $work,
+            $crate::store::StoreHandle::Postgres($store) => $work,
+            $crate::store::StoreHandle::MySql($store) => $work,
+            $crate::store::StoreHandle::Memory(_) | $crate::store::StoreHandle::Redis(_) => $other,
         }
     };
 }
@@ -475,7 +475,7 @@ mod tests {
                 prop_assert!(told == shown || told == format!("{scheme}***"), "{url:?}: {told:?}");
                 // Whoever refuses it, or cannot reach it, says no more.
                 let parsed = url.parse::<StoreUrl>().map(|url| format!("{url} {url:?}"));
-                let failure = Failure::usage(format_args!("--store: `{told}` is no store"));
+                let failure = ExitError::usage(format_args!("--store: `{told}` is no store"));
                 let refused = [parsed.unwrap_or_else(|why| why), failure.to_string()];
                 // Of a short one it is no wonder that it is part of a sentence.
                 for said in refused.into_iter().filter(|_| password.len() >= 10) {
@@ -542,8 +542,8 @@ mod tests {
             assert!(refused.contains(named), "{wrong}: {refused}");
         }
         let url = "memory:?capacity=1".parse().unwrap();
-        let place = Place::open(&url, Opening::Serve, "").await.unwrap();
-        let executor = semel_core::Executor::new(place.ledger());
+        let handle = StoreHandle::open(&url, OpenMode::Serve, "").await.unwrap();
+        let executor = semel_core::Executor::new(handle.ledger());
         let run = async |id| {
             let key = semel_core::Key::command("acme", "PAY", id).unwrap();
             executor.run(semel_core::Command::new(key), |_| async { Ok::<_, String>(1) }).await

@@ -14,8 +14,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use semel_core::Receipt;
 use semel_tower::http::{OPERATIONS, Slug};
 
-use super::identity::Who;
-use super::settings::Gateway;
+use super::identity::PrincipalSource;
+use super::settings::GatewaySettings;
 
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 /// Headers of ours that a page of another origin may want to read.
@@ -25,11 +25,11 @@ const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
 /// In the extensions of an answer that the upstream gave.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Passed;
+pub(super) struct FromUpstream;
 
 /// How the gateway's own answers are finished.
 #[derive(Clone, Debug)]
-pub(super) struct Own {
+pub(super) struct LocalResponses {
     origins: Vec<HeaderValue>,
     public_path: String,
     /// Whether something in front may say what it takes away from paths.
@@ -40,13 +40,13 @@ pub(super) struct Own {
 
 /// What of a request its answer depends on.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestContext {
     origin: Option<HeaderValue>,
     prefix: String,
 }
 
-impl Own {
-    pub(super) fn new(settings: &Gateway) -> Self {
+impl LocalResponses {
+    pub(super) fn new(settings: &GatewaySettings) -> Self {
         let origins = settings.cors.iter().filter_map(|text| text.parse().ok()).collect();
         let by = |kind: &str, name: &str| {
             // Names of headers and cookies are tokens.
@@ -54,11 +54,13 @@ impl Own {
                 .unwrap_or(HeaderValue::from_static("Semel"))
         };
         let principal = match &settings.principal {
-            Who::Header(name) if *name != http::header::AUTHORIZATION => {
+            PrincipalSource::Header(name) if *name != http::header::AUTHORIZATION => {
                 by("header", name.as_str())
             }
-            Who::Cookie(name) => by("cookie", name),
-            Who::Header(_) | Who::Claim(_) | Who::Global => HeaderValue::from_static("Bearer"),
+            PrincipalSource::Cookie(name) => by("cookie", name),
+            PrincipalSource::Header(_) | PrincipalSource::Claim(_) | PrincipalSource::Global => {
+                HeaderValue::from_static("Bearer")
+            }
         };
         Self {
             origins,
@@ -69,11 +71,11 @@ impl Own {
         }
     }
 
-    pub(super) fn asked(&self, headers: &HeaderMap) -> Asked {
+    pub(super) fn asked(&self, headers: &HeaderMap) -> RequestContext {
         let said = headers.get(FORWARDED_PREFIX).filter(|_| self.trusted);
         let said = said.and_then(|value| value.to_str().ok()).filter(|text| is_prefix(text));
         let prefix = said.unwrap_or(&self.public_path).to_owned();
-        Asked { origin: headers.get(ORIGIN).cloned(), prefix }
+        RequestContext { origin: headers.get(ORIGIN).cloned(), prefix }
     }
 
     /// The target of a request that asks after an operation under the public path, without that.
@@ -106,10 +108,10 @@ impl Own {
 
     /// Finishes an answer, unless it is the upstream's: passed on, or replayed. `cors` does not count for
     /// a replay, or an origin that the upstream refused to let read an answer would read it here.
-    pub(super) fn finish<B>(&self, asked: &Asked, answer: &mut Response<B>) {
+    pub(super) fn finish<B>(&self, asked: &RequestContext, answer: &mut Response<B>) {
         // Of the answers that were not passed on, only a replay has a receipt.
         let (passed, receipt) =
-            (answer.extensions().get::<Passed>(), answer.extensions().get::<Receipt>());
+            (answer.extensions().get::<FromUpstream>(), answer.extensions().get::<Receipt>());
         if passed.is_some() || receipt.is_some() {
             return;
         }
@@ -174,12 +176,12 @@ pub(super) fn is_prefix(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn own(text: &str) -> Own {
-        Own::new(&toml::from_str(text).unwrap())
+    fn own(text: &str) -> LocalResponses {
+        LocalResponses::new(&toml::from_str(text).unwrap())
     }
 
     fn finished(
-        own: &Own,
+        own: &LocalResponses,
         lines: &[(&'static str, &'static str)],
         answer: Response<()>,
     ) -> HeaderMap {
@@ -221,7 +223,7 @@ mod tests {
     fn what_the_upstream_said_stays() {
         for origins in ["cors = \"https://a\"", "cors = \"*\""] {
             let mut passed = Response::new(());
-            passed.extensions_mut().insert(Passed);
+            passed.extensions_mut().insert(FromUpstream);
             assert!(finished(&own(origins), &[("origin", "https://a")], passed).is_empty());
             let mut replay = Response::new(());
             let (operation_id, fence) = (semel_core::OperationId::generate(), semel_core::Fence(1));
@@ -238,7 +240,7 @@ mod tests {
             let place = format!("{OPERATIONS}01");
             Response::builder().status(202).header(LOCATION, place).body(()).unwrap()
         };
-        let place = |own: &Own, lines: &[(&'static str, &'static str)]| {
+        let place = |own: &LocalResponses, lines: &[(&'static str, &'static str)]| {
             finished(own, lines, accepted())[LOCATION].to_str().unwrap().to_owned()
         };
         let prefix = [("x-forwarded-prefix", "/shop")];
@@ -267,7 +269,7 @@ mod tests {
             "public_path = \"api\"",
             "public_path = \"/api/\"",
         ] {
-            assert!(toml::from_str::<Gateway>(wrong).is_err(), "{wrong}");
+            assert!(toml::from_str::<GatewaySettings>(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -11,11 +11,11 @@ use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
 
 use super::{StoreKind, StoreUrl, unopened};
-use crate::failure::Failure;
+use crate::exit::ExitError;
 
 /// What became of a schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Brought {
+pub(crate) struct SchemaState {
     /// The versions that were applied now.
     pub(crate) applied: Vec<i32>,
     /// What is wrong with it still.
@@ -24,36 +24,36 @@ pub(crate) struct Brought {
 
 /// A schema that can be compared and brought up to date.
 pub(crate) trait Schema {
-    async fn verify(&self) -> Result<Vec<Finding>, Failure>;
-    async fn migrate(&self) -> Result<Vec<i32>, Failure>;
+    async fn verify(&self) -> Result<Vec<Finding>, ExitError>;
+    async fn migrate(&self) -> Result<Vec<i32>, ExitError>;
 }
 
 impl Schema for PgStore {
-    async fn verify(&self) -> Result<Vec<Finding>, Failure> {
+    async fn verify(&self) -> Result<Vec<Finding>, ExitError> {
         Ok(PgStore::verify(self).await?)
     }
 
-    async fn migrate(&self) -> Result<Vec<i32>, Failure> {
+    async fn migrate(&self) -> Result<Vec<i32>, ExitError> {
         Ok(PgStore::migrate(self).await?)
     }
 }
 
 impl Schema for MySqlStore {
-    async fn verify(&self) -> Result<Vec<Finding>, Failure> {
+    async fn verify(&self) -> Result<Vec<Finding>, ExitError> {
         Ok(MySqlStore::verify(self).await?)
     }
 
-    async fn migrate(&self) -> Result<Vec<i32>, Failure> {
+    async fn migrate(&self) -> Result<Vec<i32>, ExitError> {
         Ok(MySqlStore::migrate(self).await?)
     }
 }
 
 impl Schema for Path {
-    async fn verify(&self) -> Result<Vec<Finding>, Failure> {
+    async fn verify(&self) -> Result<Vec<Finding>, ExitError> {
         of_file(self).await
     }
 
-    async fn migrate(&self) -> Result<Vec<i32>, Failure> {
+    async fn migrate(&self) -> Result<Vec<i32>, ExitError> {
         SqliteStore::migrate(self).await.map_err(|error| unopened(self, error))
     }
 }
@@ -62,34 +62,34 @@ impl Schema for Path {
 ///
 /// # Errors
 /// It cannot be opened.
-pub(crate) async fn of_file(path: &Path) -> Result<Vec<Finding>, Failure> {
+pub(crate) async fn of_file(path: &Path) -> Result<Vec<Finding>, ExitError> {
     SqliteStore::verify(path).await.map_err(|error| unopened(path, error))
 }
 
 /// Brings the schema at `url` up to date; a SQLite file that is not there is made.
-pub(crate) async fn bring_up_at(url: &StoreUrl) -> Result<Brought, Failure> {
+pub(crate) async fn bring_up_at(url: &StoreUrl) -> Result<SchemaState, ExitError> {
     match url.kind() {
         StoreKind::Sqlite => match url.path().unwrap_or(Path::new("")) {
             path if path.exists() => bring_up(path).await,
             path => {
                 let applied = path.migrate().await?;
-                Ok(Brought { applied, findings: path.verify().await? })
+                Ok(SchemaState { applied, findings: path.verify().await? })
             }
         },
         StoreKind::Postgres => bring_up(&PgStore::connect(url.secret()).await?).await,
         StoreKind::MySql => bring_up(&MySqlStore::connect(url.secret()).await?).await,
-        StoreKind::Redis | StoreKind::Memory => Ok(Brought::default()),
+        StoreKind::Redis | StoreKind::Memory => Ok(SchemaState::default()),
     }
 }
 
 /// Applies what is missing. Asked first: a service's user need not be one who may make tables.
-pub(crate) async fn bring_up<S: Schema + ?Sized>(schema: &S) -> Result<Brought, Failure> {
+pub(crate) async fn bring_up<S: Schema + ?Sized>(schema: &S) -> Result<SchemaState, ExitError> {
     let findings = schema.verify().await?;
     if !findings.iter().any(is_unapplied) {
-        return Ok(Brought { applied: Vec::new(), findings });
+        return Ok(SchemaState { applied: Vec::new(), findings });
     }
     let applied = schema.migrate().await?;
-    Ok(Brought { applied, findings: schema.verify().await? })
+    Ok(SchemaState { applied, findings: schema.verify().await? })
 }
 
 /// Whether this is a migration that was never applied.
@@ -102,9 +102,9 @@ pub(crate) fn is_unapplied(finding: &Finding) -> bool {
 ///
 /// # Errors
 /// The first of the findings that are errors, with its fix.
-pub(crate) fn usable(findings: &[Finding]) -> Result<(), Failure> {
+pub(crate) fn usable(findings: &[Finding]) -> Result<(), ExitError> {
     match findings.iter().find(|finding| finding.severity == Severity::Error) {
         None => Ok(()),
-        Some(Finding { found, fix, .. }) => Err(Failure::failed(format_args!("{found}; {fix}"))),
+        Some(Finding { found, fix, .. }) => Err(ExitError::failed(format_args!("{found}; {fix}"))),
     }
 }

@@ -19,25 +19,25 @@ use super::body::BoxError;
 
 /// How many bytes may be held at once.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct BodyBudget {
     share: u64,
-    taken: Mutex<Taken>,
+    taken: Mutex<Usage>,
 }
 
 #[derive(Debug)]
-struct Taken {
+struct Usage {
     left: u64,
     /// What those have who have anything.
     peers: HashMap<IpAddr, u64>,
 }
 
-impl Room {
+impl BodyBudget {
     /// So many bytes in all, and for the requests of one address.
     pub(super) fn new(bytes: u64, share: u64) -> Arc<Self> {
-        Arc::new(Self { share, taken: Mutex::new(Taken { left: bytes, peers: HashMap::new() }) })
+        Arc::new(Self { share, taken: Mutex::new(Usage { left: bytes, peers: HashMap::new() }) })
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, Usage> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -81,8 +81,8 @@ fn neighbourhood(address: IpAddr) -> IpAddr {
 /// What one body takes of it. In a request's extensions while the body is held; the room is left with
 /// the last of them.
 #[derive(Debug)]
-pub(super) struct Held {
-    room: Arc<Room>,
+pub(super) struct Reservation {
+    budget: Arc<BodyBudget>,
     peer: IpAddr,
     bytes: AtomicU64,
     /// Nobody holds it: it passes as it comes.
@@ -90,11 +90,11 @@ pub(super) struct Held {
     refused: AtomicBool,
 }
 
-impl Held {
+impl Reservation {
     /// A body that comes from `peer`.
-    pub(super) fn new(room: &Arc<Room>, peer: IpAddr) -> Arc<Self> {
+    pub(super) fn new(budget: &Arc<BodyBudget>, peer: IpAddr) -> Arc<Self> {
         Arc::new(Self {
-            room: Arc::clone(room),
+            budget: Arc::clone(budget),
             peer: neighbourhood(peer),
             bytes: AtomicU64::new(0),
             passing: AtomicBool::new(false),
@@ -116,7 +116,7 @@ impl Held {
     fn give_back(&self) {
         match self.bytes.swap(0, Ordering::Relaxed) {
             0 => {}
-            bytes => self.room.give_back(self.peer, bytes),
+            bytes => self.budget.give_back(self.peer, bytes),
         }
     }
 
@@ -125,7 +125,7 @@ impl Held {
         if self.passing.load(Ordering::Relaxed) || bytes == 0 {
             return true;
         }
-        let taken = self.room.take(self.peer, self.bytes.load(Ordering::Relaxed), bytes);
+        let taken = self.budget.take(self.peer, self.bytes.load(Ordering::Relaxed), bytes);
         match taken {
             true => drop(self.bytes.fetch_add(bytes, Ordering::Relaxed)),
             // What came before is still held, until its reader is told.
@@ -135,7 +135,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.give_back();
     }
@@ -143,21 +143,21 @@ impl Drop for Held {
 
 /// A request's body as it comes in, counted if it may be held.
 #[derive(Debug)]
-pub(super) struct Counted<B> {
+pub(super) struct MeteredBody<B> {
     body: B,
-    held: Option<Arc<Held>>,
+    held: Option<Arc<Reservation>>,
     /// How much of it would be held at most; the rest is nobody's to hold.
     left: usize,
 }
 
-impl<B> Counted<B> {
+impl<B> MeteredBody<B> {
     /// One that passes as it comes.
     pub(super) fn passing(body: B) -> Self {
         Self { body, held: None, left: 0 }
     }
 
     /// One that is held, up to `most` bytes of it.
-    pub(super) fn held(body: B, held: Arc<Held>, most: usize) -> Self {
+    pub(super) fn held(body: B, held: Arc<Reservation>, most: usize) -> Self {
         Self { body, held: Some(held), left: most }
     }
 
@@ -179,7 +179,7 @@ fn no_room() -> BoxError {
     io::Error::other("there is no room for the body of this request").into()
 }
 
-impl<B> HttpBody for Counted<B>
+impl<B> HttpBody for MeteredBody<B>
 where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -223,59 +223,63 @@ mod tests {
 
     use super::*;
 
-    type Sent = Full<Bytes>;
+    type Payload = Full<Bytes>;
 
     const ANN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     const BOB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
-    fn sent(room: &Arc<Room>, text: &'static str, most: usize) -> (Arc<Held>, Counted<Sent>) {
-        sent_by(ANN, room, text, most)
+    fn sent(
+        budget: &Arc<BodyBudget>,
+        text: &'static str,
+        most: usize,
+    ) -> (Arc<Reservation>, MeteredBody<Payload>) {
+        sent_by(ANN, budget, text, most)
     }
 
     fn sent_by(
         peer: IpAddr,
-        room: &Arc<Room>,
+        budget: &Arc<BodyBudget>,
         text: &'static str,
         most: usize,
-    ) -> (Arc<Held>, Counted<Sent>) {
-        let held = Held::new(room, peer);
-        (Arc::clone(&held), Counted::held(Full::from(text), held, most))
+    ) -> (Arc<Reservation>, MeteredBody<Payload>) {
+        let held = Reservation::new(budget, peer);
+        (Arc::clone(&held), MeteredBody::held(Full::from(text), held, most))
     }
 
     #[tokio::test]
     async fn what_is_held_takes_room_until_nobody_holds_it() {
-        let room = Room::new(4, 4);
-        let (first, body) = sent(&room, "abc", 9);
+        let budget = BodyBudget::new(4, 4);
+        let (first, body) = sent(&budget, "abc", 9);
         assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
-        let (second, body) = sent(&room, "de", 9);
+        let (second, body) = sent(&budget, "de", 9);
         assert!(body.collect().await.is_err());
         assert!(second.was_refused() && !first.was_refused());
         drop((first, second));
-        let (_, body) = sent(&room, "fghi", 9);
+        let (_, body) = sent(&budget, "fghi", 9);
         assert_eq!(body.collect().await.unwrap().to_bytes(), "fghi");
     }
 
     #[tokio::test]
     async fn nobody_takes_more_than_would_be_held_and_nothing_for_what_passes() {
-        let room = Room::new(4, 4);
-        let (long, body) = sent(&room, "abcdefgh", 3);
+        let budget = BodyBudget::new(4, 4);
+        let (long, body) = sent(&budget, "abcdefgh", 3);
         assert!(body.collect().await.is_ok());
-        let (passing, body) = sent(&room, "ijkl", 9);
+        let (passing, body) = sent(&budget, "ijkl", 9);
         passing.let_pass();
         assert!(body.collect().await.is_ok());
-        let (_, body) = sent(&room, "m", 9);
+        let (_, body) = sent(&budget, "m", 9);
         assert!(body.collect().await.is_ok());
         drop((long, passing));
-        let taken = room.taken();
+        let taken = budget.taken();
         assert_eq!((taken.left, taken.peers.len()), (4, 0));
     }
 
     #[tokio::test]
     async fn nobody_takes_the_share_of_others() {
-        let room = Room::new(10, 4);
+        let budget = BodyBudget::new(10, 4);
         let mut held = Vec::new();
         let mut whole = async |peer, text| {
-            let (body_held, body) = sent_by(peer, &room, text, 99);
+            let (body_held, body) = sent_by(peer, &budget, text, 99);
             let whole = body.collect().await.is_ok();
             held.push(body_held);
             whole
@@ -286,7 +290,7 @@ mod tests {
         assert!(whole(BOB, "123456").await, "the only one of his may have more");
         assert!(!whole(BOB, "7").await);
         held.clear();
-        assert!(room.taken().peers.is_empty());
+        assert!(budget.taken().peers.is_empty());
     }
 
     #[test]

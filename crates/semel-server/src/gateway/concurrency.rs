@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::room::Held;
+use super::budget::Reservation;
 
 /// The part of the places, one in so many, that only calls with a key may take.
 const KEYED: u32 = 4;
@@ -17,7 +17,7 @@ const AT_HAND: u32 = 3;
 
 /// Places for calls that are under way.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ConcurrencyLimit {
     calls: Arc<Semaphore>,
     /// Of these, the ones without a key.
     keyless: Arc<Semaphore>,
@@ -38,16 +38,16 @@ pub(super) enum Call {
 
 /// A call's place.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CallPermit {
     _call: OwnedSemaphorePermit,
     _keyless: Option<OwnedSemaphorePermit>,
     /// What its body takes: it may wait in some buffer until the answer is there.
-    _held: Option<Arc<Held>>,
+    _held: Option<Arc<Reservation>>,
 }
 
-impl Place {
+impl CallPermit {
     /// The place of a call whose body is held meanwhile.
-    pub(super) fn holding(mut self, held: Option<Arc<Held>>) -> Self {
+    pub(super) fn holding(mut self, held: Option<Arc<Reservation>>) -> Self {
         self._held = held;
         self
     }
@@ -55,32 +55,32 @@ impl Place {
 
 /// An upload's place beside that of its call. It is left when the body is over.
 #[derive(Debug)]
-pub(super) struct Upload {
+pub(super) struct UploadPermit {
     _upload: OwnedSemaphorePermit,
 }
 
-impl Places {
+impl ConcurrencyLimit {
     /// So many in all.
     pub(super) fn new(all: u32) -> Self {
-        let places = |count: u32| Arc::new(Semaphore::new(count as usize));
+        let permits = |count: u32| Arc::new(Semaphore::new(count as usize));
         let keyless = all - all / KEYED;
         let uploads = keyless - keyless / AT_HAND;
-        Self { calls: places(all), keyless: places(keyless), uploads: places(uploads) }
+        Self { calls: permits(all), keyless: permits(keyless), uploads: permits(uploads) }
     }
 
     /// A place for one more call, if there is one.
-    pub(super) fn take(&self, call: Call) -> Option<(Place, Option<Upload>)> {
-        let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
+    pub(super) fn take(&self, call: Call) -> Option<(CallPermit, Option<UploadPermit>)> {
+        let take = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
         let upload = match call {
-            Call::Upload => Some(Upload { _upload: take(&self.uploads)? }),
+            Call::Upload => Some(UploadPermit { _upload: take(&self.uploads)? }),
             Call::Claimed | Call::AtHand => None,
         };
         let keyless = match call {
             Call::Claimed => None,
             Call::AtHand | Call::Upload => Some(take(&self.keyless)?),
         };
-        let place = Place { _call: take(&self.calls)?, _keyless: keyless, _held: None };
-        Some((place, upload))
+        let permit = CallPermit { _call: take(&self.calls)?, _keyless: keyless, _held: None };
+        Some((permit, upload))
     }
 }
 
@@ -90,25 +90,25 @@ mod tests {
 
     #[test]
     fn slow_uploads_keep_nobody_else_out() {
-        let places = Places::new(12);
-        let mut uploads: Vec<_> = std::iter::from_fn(|| places.take(Call::Upload)).collect();
+        let permits = ConcurrencyLimit::new(12);
+        let mut uploads: Vec<_> = std::iter::from_fn(|| permits.take(Call::Upload)).collect();
         assert_eq!(uploads.len(), 6);
-        let others: Vec<_> = std::iter::from_fn(|| places.take(Call::AtHand)).collect();
+        let others: Vec<_> = std::iter::from_fn(|| permits.take(Call::AtHand)).collect();
         assert_eq!(others.len(), 3);
-        let claimed: Vec<_> = std::iter::from_fn(|| places.take(Call::Claimed)).collect();
+        let claimed: Vec<_> = std::iter::from_fn(|| permits.take(Call::Claimed)).collect();
         assert_eq!(claimed.len(), 3);
         drop(others);
-        assert!(places.take(Call::Upload).is_none());
+        assert!(permits.take(Call::Upload).is_none());
         // Its body is over, and its answer is not there yet.
         uploads[0].1 = None;
-        assert!(places.take(Call::Upload).is_some());
+        assert!(permits.take(Call::Upload).is_some());
     }
 
     #[test]
     fn one_place_is_for_whoever_comes_first() {
         for call in [Call::Claimed, Call::AtHand, Call::Upload] {
-            let places = Places::new(1);
-            assert!(places.take(call).is_some());
+            let permits = ConcurrencyLimit::new(1);
+            assert!(permits.take(call).is_some());
         }
     }
 }
