@@ -25,6 +25,10 @@ use crate::stores::Backend;
 /// by the end of their lease, after what was due before, and one by one.
 const STALL: Duration = Duration::from_secs(60);
 
+/// The grace that the audit once gave. What is missing at its end is reported, so that a run shows
+/// whether that grace would have called late effects lost; nothing is judged by it.
+const OLD_GRACE: Duration = Duration::from_secs(180);
+
 /// A standstill that is printed, and how often it is printed how much is missing.
 const NOTICED: Duration = Duration::from_secs(5);
 
@@ -34,6 +38,8 @@ pub(super) struct Drained {
     left: Backlog,
     /// Effects that were missing when the faults ended.
     behind: u64,
+    /// Effects that were missing when [`OLD_GRACE`] had passed, or at the end if that came first.
+    behind_after_grace: u64,
     /// How long it took until none was, or it was given up.
     took: Duration,
     /// The longest time in which nothing was handled.
@@ -59,7 +65,8 @@ pub(super) async fn wait(backend: &Backend, book: &Book) -> Result<Drained, Trou
         let fresh = Progress { handled: 0, expected: 0, since: began };
         lanes.entry(((*group).to_owned(), lane.clone())).or_insert(fresh).expected += 1;
     }
-    let (mut behind, mut standstill) = (None, (Duration::ZERO, String::new()));
+    let (mut behind, mut after_grace) = (None, None);
+    let mut standstill = (Duration::ZERO, String::new());
     let (mut stall, mut last, mut told) = (Duration::ZERO, (u64::MAX, began), began);
     loop {
         let counted = table::count(backend).await?;
@@ -81,6 +88,9 @@ pub(super) async fn wait(backend: &Backend, book: &Book) -> Result<Drained, Trou
             missing += progress.expected.saturating_sub(handled);
         }
         let behind = *behind.get_or_insert(missing);
+        if now - began >= OLD_GRACE {
+            after_grace.get_or_insert(missing);
+        }
         let left = table::visit(backend, Left).await??;
         if told.elapsed() > NOTICED {
             told = now;
@@ -97,7 +107,8 @@ pub(super) async fn wait(backend: &Backend, book: &Book) -> Result<Drained, Trou
             last = (open, now);
         }
         if open == 0 || stall > STALL {
-            return Ok(Drained { left, behind, took: began.elapsed(), stall, standstill });
+            let (behind_after_grace, took) = (after_grace.unwrap_or(missing), began.elapsed());
+            return Ok(Drained { left, behind, behind_after_grace, took, stall, standstill });
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
@@ -144,7 +155,7 @@ pub(super) async fn audit(
     book: &Book,
     drained: &Drained,
 ) -> Result<Line, Trouble> {
-    let Drained { left, behind, took, stall, standstill } = drained;
+    let Drained { left, behind, behind_after_grace, took, stall, standstill } = drained;
     let rows = table::read(backend).await?;
     let mut times: HashMap<(&str, &str), usize> = HashMap::new();
     for row in &rows {
@@ -169,6 +180,7 @@ pub(super) async fn audit(
     Ok(line
         .column("effects", rows.len())
         .column("behind at the end of the faults", *behind)
+        .column("behind 180 s later", *behind_after_grace)
         .column("seconds behind", took.as_secs())
         .column("longest stall, ms", millis(*stall))
         .column("longest standstill of a lane, ms", millis(*stood))

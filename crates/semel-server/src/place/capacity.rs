@@ -191,16 +191,18 @@ mod tests {
         assert!(watch.writable().await.is_ok());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_probe_finds_room_without_a_caller_and_leaves_nothing() {
         let store = AnyStore::new(MemoryStore::with(1, Clock::system()));
         let watch = CapacityWatch::new(store.clone());
         let first = draft("first");
         assert!(matches!(watch.open(&first).await, Ok(Opened::Inserted { .. })));
         assert!(watch.open(&draft("second")).await.is_err());
+        assert!(watch.writable().await.is_err(), "a probe finds no room");
         let found = store.peek(&first.key).await.unwrap().unwrap();
         let removed = Change::Settle(Settlement::Removed);
         let _ = store.swap(&first.key, found.record.version(), &removed).await.unwrap();
+        tokio::time::advance(PROBE_INTERVAL).await;
         assert!(watch.writable().await.is_ok());
         assert_eq!(store.tally(&Filter::default()).await.unwrap().records, 0);
     }

@@ -99,6 +99,8 @@ async fn completes_at(level: &str, lease: Duration) {
     let (executor, rival) = (executor(&database, level).await, executor(&database, level).await);
     let held = Held::start(&executor, lease).await;
     outlasted(&executor).await;
+    let found = executor.peek(&key("a")).await.expect("a store").expect("a record");
+    assert_eq!(found.record.number > 1, level == "read committed", "{level}: whether renewed");
     for _ in 0..3 {
         let told = place(&rival, "rival").await.expect("an answer");
         assert!(told.in_progress(), "live work is not taken over: {told:?}");
