@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_store_without_room_is_not_writable_until_a_claim_is_written() {
         let watch = CapacityWatch::new(AnyStore::new(MemoryStore::with(1, Clock::system())));
         let first = draft("first");

@@ -159,6 +159,8 @@ async fn long_work_that_fails_at_repeatable_read_is_recorded() {
     let executor = executor(&database, "repeatable read").await;
     let held = Held::start(&executor, LEASE).await;
     outlasted(&executor).await;
+    let found = executor.peek(&key("a")).await.expect("a store").expect("a record");
+    assert_eq!(found.record.number, 1, "renewed beside a snapshot");
     let Held { answer, release } = held;
     drop(release);
     let failed = timeout(LONG, answer).await.expect("an answer in time").expect("no panic");
