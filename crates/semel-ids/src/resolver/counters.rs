@@ -14,8 +14,7 @@ pub(super) struct Counters {
 
 impl Counters {
     pub(super) fn new() -> Self {
-        let of =
-            |result: &'static str| metrics::counter!("semel_idresolve_lookups_total", "result" => result);
+        let of = |result: &'static str| metrics::counter!("semel_idresolve_lookups_total", "result" => result);
         Self {
             hit_l1: of("hit_l1"),
             hit_l2: of("hit_l2"),

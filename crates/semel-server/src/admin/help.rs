@@ -39,7 +39,10 @@ const COUNTERS: [(&str, &str); 21] = [
         "Invalidations that were not propagated to other nodes in time.",
     ),
     ("semel_idresolve_mismatch_total", "Rows of the id map whose id does not match their text."),
-    ("semel_idresolve_unreadable_invalidations_total", "Invalidation messages that could not be decoded."),
+    (
+        "semel_idresolve_unreadable_invalidations_total",
+        "Invalidation messages that could not be decoded.",
+    ),
     ("semel_ids_clock_rollbacks_total", "Backward clock steps seen while generating ids."),
     ("semel_nats_duplicates_total", "Events that NATS dropped as duplicates."),
 ];

@@ -33,7 +33,8 @@ pub(super) fn tenant() -> Tenant {
 /// its answer.
 pub(super) fn router<S: Tables>(service: OrderService<S>) -> Router {
     // Nobody logs in here, so a tenant's keys are all its callers'.
-    let idempotent = IdempotencyLayer::atomic(service.executor.clone(), tenant(), PrincipalFrom::global());
+    let idempotent =
+        IdempotencyLayer::atomic(service.executor.clone(), tenant(), PrincipalFrom::global());
     Router::new()
         .route("/orders", get(list::<S>).post(place::<S>))
         .route("/orders/{order_id}", get(show::<S>))

@@ -110,7 +110,10 @@ fn active(
         )));
     }
     let who = || {
-        (identity::tenant(settings.tenant_header.clone()), settings.principal.principal_from(tokens.clone()))
+        (
+            identity::tenant(settings.tenant_header.clone()),
+            settings.principal.principal_from(tokens.clone()),
+        )
     };
     let ((tenant, principal), keys) = (who(), settings.key_headers.clone());
     let mut http = IdempotencyLayer::fenced(executor.clone(), tenant, principal)

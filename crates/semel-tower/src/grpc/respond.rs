@@ -27,7 +27,8 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
     match collect(body, rules.max_response.saturating_add(PREFIX)).await {
         Collected::Whole { data, mut trailers } => {
             let none = HeaderMap::new();
-            let finished = of_whole(context, &parts, trailers.as_deref().unwrap_or(&none), &data, rules);
+            let finished =
+                of_whole(context, &parts, trailers.as_deref().unwrap_or(&none), &data, rules);
             // For this layer only.
             parts.headers.remove(RELEASED);
             if let Some(trailers) = &mut trailers {

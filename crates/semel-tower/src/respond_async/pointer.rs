@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::{
-    Command, Error, Executor, Key, Kind, OnCrash, OnFailure, OperationId, Outcome,
-    Principal, Recorded, Store, Wait,
+    Command, Error, Executor, Key, Kind, OnCrash, OnFailure, OperationId, Outcome, Principal,
+    Recorded, Store, Wait,
 };
 use serde::{Deserialize, Serialize};
 
@@ -54,9 +54,8 @@ pub(crate) async fn write<P: Protocol, S: Store>(
         .wait(Wait::Deadline(RIVAL))
         .on_crash(OnCrash::Rerun)
         .on_failure(OnFailure::Retry);
-    let written = executor.serve(command, |context| async move {
-        context.complete((), Recorded::Whole(outcome))
-    });
+    let written = executor
+        .serve(command, |context| async move { context.complete((), Recorded::Whole(outcome)) });
     written.await.map(|_| ())
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use semel_core::store::{Draft, Opened};
 use semel_core::{
-    AttemptId, Command, Executor, Fingerprint, OnCrash, OnFailure, OperationId, Outcome,
-    Recorded, Store,
+    AttemptId, Command, Executor, Fingerprint, OnCrash, OnFailure, OperationId, Outcome, Recorded,
+    Store,
 };
 use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 use semel_tower::grpc::GrpcRules;
