@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// use std::time::Duration;
 /// use semel_ids::ResolverSettings;
 ///
-/// let settings: Settings =
+/// let settings: ResolverSettings =
 ///     serde_json::from_str(r#"{ "batchMaxIn": 100, "cache": { "negativeTtl": "PT10S" } }"#)?;
 /// assert_eq!(settings.batch_max_in, 100);
 /// assert_eq!(settings.cache.negative_ttl, Duration::from_secs(10));

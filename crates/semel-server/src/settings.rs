@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(ledger.polling(), Polling::default());
         assert_eq!(inbox.policy(), semel_core::inbox::Inbox::<MemoryStore>::default_policy());
         assert_eq!(inbox.wait_max, InboxSettings::default().wait_max);
-        assert_eq!(idresolve.resolver, semel_ids::Settings::default());
+        assert_eq!(idresolve.resolver, semel_ids::ResolverSettings::default());
         // The only one without a default.
         assert!(gateway.upstream.take().is_some());
         assert_eq!(gateway, crate::gateway::settings::GatewaySettings::default());

@@ -100,7 +100,7 @@ mod tests {
         let shared = read("[cache]\nl2_url = \"redis://a\"\nl2_prefix = \"bc:pid:\"").unwrap();
         let cache = shared.cache(None).unwrap().unwrap();
         assert!(format!("{cache:?}").contains("bc:pid:"), "{cache:?}");
-        assert_eq!(read("").unwrap().resolver, semel_ids::Settings::default());
+        assert_eq!(read("").unwrap().resolver, semel_ids::ResolverSettings::default());
     }
 
     #[test]

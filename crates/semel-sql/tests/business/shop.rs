@@ -184,7 +184,7 @@ pub(crate) async fn a_walk_comes_to_every_row_once_by_any_key<S: Shop>(shop: S) 
                 .collect();
             assert_eq!((seen.len(), different.len()), (150, 150), "{declared} by {limit}");
         }
-        let strange = semel_ids::migration::Cursor::new("nowhere");
+        let strange = semel_ids::migration::TableCursor::new("nowhere");
         if let Err(error) = table.page(Some(&strange), 1).await {
             assert_eq!(error.kind(), ErrorKind::Misconfigured, "{declared}: {error}");
         }
