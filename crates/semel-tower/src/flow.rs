@@ -44,6 +44,9 @@ pub(crate) struct KeyedRequest<P: Protocol> {
     pub(crate) route: Route<P>,
 }
 
+/// What a handler's attempt comes to.
+type Attempted<C, E> = Result<Response<Body<C>>, NoResponse<E>>;
+
 /// Why a handler's attempt has no response of its own.
 enum NoResponse<E> {
     /// The handler's service failed.
@@ -216,7 +219,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
     /// Turns what the executor says into a response.
     async fn respond<I, B, C>(
         &self,
-        served: Result<Served<Result<Response<Body<C>>, NoResponse<I::Error>>>, Error>,
+        served: Result<Served<Attempted<C, I::Error>>, Error>,
         retained: Retained<P, I>,
     ) -> Result<Response<Body<C>>, I::Error>
     where
@@ -331,7 +334,7 @@ async fn attempt<P, E, C>(
     rules: Arc<RouteRules<P>>,
     offered: Option<Offered>,
     detached: Option<Detached>,
-) -> Finished<Result<Response<Body<C>>, NoResponse<E>>>
+) -> Finished<Attempted<C, E>>
 where
     P: Protocol,
     E: fmt::Display,
