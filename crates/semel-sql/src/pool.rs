@@ -13,6 +13,9 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
+/// A lifetime that no connection reaches.
+const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+
 /// How often a transaction of the store's own that met a concurrent one is run again before its caller gets
 /// the error.
 pub(crate) const RIVALS: usize = 5;
@@ -79,7 +82,9 @@ impl<C> ConnectionPool<C> {
     fn stamp(&self) -> Open<()> {
         let generation = self.generation.load(Ordering::SeqCst);
         // Connections that were opened together do not all end together.
-        let until = Instant::now() + self.lifetime.mul_f64(0.8 + 0.2 * fastrand::f64());
+        let now = Instant::now();
+        let lifetime = self.lifetime.mul_f64(0.8 + 0.2 * fastrand::f64());
+        let until = now.checked_add(lifetime).unwrap_or(now + FOR_EVER);
         Open { connection: (), generation, until }
     }
 }
