@@ -56,6 +56,10 @@ impl Verifier<Vec<u8>> for RingVerifier {
     }
 }
 
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the crate may add algorithms: none is taken unseen"
+)]
 fn rsa(algorithm: Algorithm) -> Option<&'static RsaParameters> {
     Some(match algorithm {
         Algorithm::RS256 => &RSA_PKCS1_2048_8192_SHA256,
@@ -68,6 +72,10 @@ fn rsa(algorithm: Algorithm) -> Option<&'static RsaParameters> {
     })
 }
 
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the crate may add algorithms: none is taken unseen"
+)]
 fn curve(algorithm: Algorithm) -> Option<&'static dyn VerificationAlgorithm> {
     Some(match algorithm {
         Algorithm::ES256 => &ECDSA_P256_SHA256_FIXED,
