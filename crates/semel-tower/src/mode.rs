@@ -14,15 +14,15 @@ use semel_core::{Command, Context, Error, Executor, Finished, Served, Store};
 pub(crate) type AddExtensions<'a> = &'a mut dyn FnMut(&mut Extensions) -> Option<Offered>;
 
 /// A transaction that is offered to a handler.
-pub(crate) type Offered = Arc<dyn Taken + Send + Sync>;
+pub(crate) type Offered = Arc<dyn OfferedTransaction + Send + Sync>;
 
 /// Whether a handler took its transaction.
-pub trait Taken {
+pub trait OfferedTransaction {
     /// Returns whether the handler took its transaction.
     fn is_taken(&self) -> bool;
 }
 
-impl<T> Taken for Mutex<Option<T>> {
+impl<T> OfferedTransaction for Mutex<Option<T>> {
     fn is_taken(&self) -> bool {
         self.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }

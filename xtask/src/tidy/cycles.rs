@@ -11,33 +11,36 @@ const ALLOWED: [(&str, &str, &str); 25] = [
     ("crates/semel-amqp/src/source", "aside counter message", UNTANGLED),
     ("crates/semel-core/src", "executor inbox measure operate outbox sweeper", UNTANGLED),
     ("crates/semel-core/src", "record store", UNTANGLED),
-    (
-        "crates/semel-core/src/executor",
-        "carried finish heartbeat run serve settle supervise",
-        UNTANGLED,
-    ),
     ("crates/semel-ids/src", "codec resource typed", UNTANGLED),
-    ("crates/semel-ids/src/resolver", "flight near part untold", UNTANGLED),
     ("crates/semel-macros/src", "arguments fields setting", UNTANGLED),
     ("crates/semel-redis/src", "guarantee listen renewer settings store walk", UNTANGLED),
     ("crates/semel-redis/src/stream", "message reader settings source", UNTANGLED),
     ("crates/semel-server/src", "cli command", UNTANGLED),
-    ("crates/semel-server/src", "failure place", UNTANGLED),
     ("crates/semel-server/src", "gateway settings", UNTANGLED),
     ("crates/semel-server/src/command", "doctor migrate", UNTANGLED),
-    ("crates/semel-server/src/demo", "http mischief orders tables", UNTANGLED),
-    ("crates/semel-server/src/gateway", "body places room", UNTANGLED),
-    ("crates/semel-server/src/gateway", "own settings", UNTANGLED),
-    ("crates/semel-sql/src/lanes", "queue step", UNTANGLED),
     ("crates/semel-sql/src/mysql", "batch many", UNTANGLED),
     ("crates/semel-sql/src/mysql", "check ledger replication", UNTANGLED),
     ("crates/semel-sql/src/sqlite", "outbox queue", UNTANGLED),
     ("crates/semel-tower/src/client", "dialect key", UNTANGLED),
     ("crates/semel-tower/src/client", "layer service", UNTANGLED),
-    ("crates/semel-tower/src/grpc", "layer service", UNTANGLED),
-    ("crates/semel-tower/src/http", "answer cors rules", UNTANGLED),
-    ("crates/semel-tower/src/http", "fingerprint later layer service", UNTANGLED),
+    ("crates/semel-core/src/executor", "command context", CALLBACK),
+    ("crates/semel-ids/src/resolver", "l1 load", UNTANGLED),
+    ("crates/semel-server/src", "exit store", UNTANGLED),
+    ("crates/semel-server/src/demo", "fault http orders tables", UNTANGLED),
+    ("crates/semel-server/src/gateway", "body budget concurrency", UNTANGLED),
+    ("crates/semel-server/src/gateway", "local settings", UNTANGLED),
+    ("crates/semel-sql/src/batcher", "queue step", UNTANGLED),
+    ("crates/semel-tower/src", "flow layer protocol respond_async rules service", UNTANGLED),
+    ("crates/semel-tower/src/grpc", "methods protocol respond rules", UNTANGLED),
+    (
+        "crates/semel-tower/src/http",
+        "content fingerprint layer operations prefer protocol respond rules",
+        UNTANGLED,
+    ),
 ];
+
+/// A reason: a command carries the verifier, which is called with the context of the attempt.
+const CALLBACK: &str = "a command's verifier takes the context of its attempt";
 
 /// A reason that is to go.
 const UNTANGLED: &str = "being untangled";
