@@ -30,6 +30,10 @@ pub const fn tests(guard: Guard) -> &'static [&'static str] {
             "fence::a_late_holder_is_refused_and_gets_the_winners_answer::redis",
             "fence::a_late_holder_is_refused_and_gets_the_winners_answer::redis_cluster",
         ],
+        Guard::Spawn => &[
+            "caller::a_caller_who_leaves_neither_doubles_nor_strands_the_work::memory",
+            "caller::a_caller_who_leaves_neither_doubles_nor_strands_the_work::sqlite",
+        ],
         Guard::Identity => &[
             "identity::keys_that_differ_in_one_byte_never_meet::sqlite",
             "identity::keys_that_differ_in_one_byte_never_meet::mysql",
@@ -40,6 +44,30 @@ pub const fn tests(guard: Guard) -> &'static [&'static str] {
             "clock::a_slow_link_does_not_shorten_a_lease",
         ],
         Guard::ExpiryFirst => &["judging::an_expired_key_takes_another_request"],
+        Guard::FailureAfterRollback => &[
+            "rollback::a_failure_is_on_record_after_its_transaction_rolled_back::sqlite",
+            "rollback::a_failure_is_on_record_after_its_transaction_rolled_back::postgres",
+            "rollback::a_failure_is_on_record_after_its_transaction_rolled_back::mysql",
+            "events::a_failed_event_is_on_record_after_its_rollback::sqlite",
+            "events::a_failed_event_is_on_record_after_its_rollback::postgres",
+            "events::a_failed_event_is_on_record_after_its_rollback::mysql",
+        ],
+        Guard::HeartbeatThread => &[
+            "heartbeat::a_blocked_runtime_keeps_its_claim::memory",
+            "heartbeat::a_blocked_runtime_keeps_its_claim::sqlite",
+            "heartbeat::a_blocked_runtime_keeps_its_claim::postgres",
+            "heartbeat::a_blocked_runtime_keeps_its_claim::mysql",
+            "heartbeat::a_blocked_runtime_keeps_its_claim::redis",
+            "heartbeat::a_blocked_runtime_keeps_its_claim::redis_cluster",
+        ],
+        Guard::Ambiguity => &[
+            "replies::a_lost_reply_of_begin_is_found_out::memory",
+            "replies::a_lost_reply_of_begin_is_found_out::sqlite",
+            "replies::a_lost_reply_of_begin_is_found_out::postgres",
+            "replies::a_lost_reply_of_begin_is_found_out::mysql",
+            "replies::a_lost_reply_of_begin_is_found_out::redis",
+            "replies::a_lost_reply_of_complete_is_found_out::sqlite",
+        ],
         Guard::PublishBeforeMark => &["events::an_event_is_marked_after_the_broker_confirmed_it"],
         Guard::ClaimByState => &[
             "events::an_event_that_commits_late_is_published::postgres",

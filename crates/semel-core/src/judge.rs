@@ -125,8 +125,7 @@ pub fn judge(existing: Option<&Record>, request: &Request, now: Timestamp) -> Ve
 }
 
 fn expired(record: &Record, now: Timestamp) -> bool {
-    #[cfg(feature = "testing")]
-    if crate::testing::sabotaged(crate::testing::Guard::ExpiryFirst) {
+    if !guard!(ExpiryFirst) {
         return false;
     }
     record.expired(now)
@@ -178,8 +177,7 @@ fn failed(record: &Record, request: &Request, now: Timestamp) -> Verdict {
 }
 
 fn redate(then: Verdict) -> Verdict {
-    #[cfg(feature = "testing")]
-    if crate::testing::sabotaged(crate::testing::Guard::ClockJump) {
+    if !guard!(ClockJump) {
         return then;
     }
     Verdict::Redate { then: Box::new(then) }

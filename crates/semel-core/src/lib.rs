@@ -18,6 +18,18 @@ macro_rules! failpoint {
     };
 }
 
+/// Whether a guard stands. Always, but in a test process whose environment removes it to see a test
+/// fail; a constant without the feature `testing`.
+macro_rules! guard {
+    ($guard:ident) => {{
+        #[cfg(feature = "testing")]
+        let stands = !crate::testing::sabotaged(crate::testing::Guard::$guard);
+        #[cfg(not(feature = "testing"))]
+        let stands = true;
+        stands
+    }};
+}
+
 pub mod bus;
 pub mod claim;
 pub mod clock;

@@ -17,12 +17,20 @@ pub const FAILPOINT: &str = "SEMEL_FAILPOINT";
 pub enum Guard {
     /// `fence`: settling and renewing check fence and attempt.
     Fence,
+    /// `spawn`: the attempt is a task of its own.
+    Spawn,
     /// `identity`: keys are compared byte by byte.
     Identity,
     /// `store-clock`: leases are judged by the store's clock.
     StoreClock,
     /// `expiry-first`: expiry is judged before the fingerprint.
     ExpiryFirst,
+    /// `failure-after-rollback`: a failure is recorded after the work's transaction rolled back.
+    FailureAfterRollback,
+    /// `heartbeat-thread`: renewal runs on a thread of its own.
+    HeartbeatThread,
+    /// `ambiguity`: a lost reply is resolved by re-reading the attempt id.
+    Ambiguity,
     /// `publish-before-mark`: a row is marked published after the broker confirmed it.
     PublishBeforeMark,
     /// `claim-by-state`: outbox rows are claimed by their state, not by a cursor over their numbers.
@@ -38,11 +46,15 @@ pub enum Guard {
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Guard; 9] = [
+    pub const ALL: [Guard; 13] = [
         Guard::Fence,
+        Guard::Spawn,
         Guard::Identity,
         Guard::StoreClock,
         Guard::ExpiryFirst,
+        Guard::FailureAfterRollback,
+        Guard::HeartbeatThread,
+        Guard::Ambiguity,
         Guard::Version,
         Guard::PublishBeforeMark,
         Guard::ClaimByState,
@@ -54,9 +66,13 @@ impl Guard {
     pub const fn name(self) -> &'static str {
         match self {
             Guard::Fence => "fence",
+            Guard::Spawn => "spawn",
             Guard::Identity => "identity",
             Guard::StoreClock => "store-clock",
             Guard::ExpiryFirst => "expiry-first",
+            Guard::FailureAfterRollback => "failure-after-rollback",
+            Guard::HeartbeatThread => "heartbeat-thread",
+            Guard::Ambiguity => "ambiguity",
             Guard::Version => "version",
             Guard::PublishBeforeMark => "publish-before-mark",
             Guard::ClaimByState => "claim-by-state",

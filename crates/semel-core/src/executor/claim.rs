@@ -117,6 +117,11 @@ impl<S: Store> Inner<S> {
                     if !std::mem::replace(&mut counted, true) {
                         measure::store_failed(&error);
                     }
+                    if !guard!(Ambiguity) {
+                        request = self.request(command);
+                        pause(Duration::from_millis(20)).await;
+                        continue;
+                    }
                     let kind = error.kind();
                     if kind == ErrorKind::Ambiguous {
                         doubt.get_or_insert_with(monotonic);

@@ -263,7 +263,7 @@ impl ResolvedCommand {
 
     /// Whether the attempt goes on in a task of its own.
     pub(super) fn is_detached(&self) -> bool {
-        !self.attended && self.detached.load(Ordering::Relaxed)
+        guard!(Spawn) && !self.attended && self.detached.load(Ordering::Relaxed)
     }
 
     /// The question to the judge.

@@ -119,6 +119,9 @@ impl<S: TransactionalStore> Inner<S> {
     /// Returns what was there instead, if something was.
     async fn record_failure(&self, context: &Context, settlement: Settlement) -> Option<Decision> {
         let command = context.command();
+        if !guard!(FailureAfterRollback) {
+            return None;
+        }
         if context.attempt() == 1 && settlement == Settlement::Removed {
             self.announce(&command.key);
             return None;

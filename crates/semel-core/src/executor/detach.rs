@@ -110,6 +110,9 @@ where
 {
     /// The caller leaves: what it has begun goes on without it.
     fn drop(&mut self) {
+        if !guard!(Spawn) {
+            return;
+        }
         if let Progress::Attached(attempt, Some(runtime)) =
             std::mem::replace(&mut self.progress, Progress::Over)
         {

@@ -238,6 +238,10 @@ impl Table {
 
 fn launch<S: Store>(store: &Arc<S>, table: &Arc<Table>) {
     let beat = keep_running(Arc::clone(store), Arc::clone(table));
+    if !guard!(HeartbeatThread) {
+        tokio::spawn(beat);
+        return;
+    }
     let thread = std::thread::Builder::new().name("semel-heartbeat".into()).spawn(move || {
         match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime.block_on(beat),

@@ -59,7 +59,7 @@ impl<S: Store> Inner<S> {
                     if error.kind() == ErrorKind::Corrupt || since.elapsed() >= patience {
                         return Written::Unrecorded(error);
                     }
-                    doubt |= error.kind() == ErrorKind::Ambiguous;
+                    doubt |= guard!(Ambiguity) && error.kind() == ErrorKind::Ambiguous;
                 }
             }
             if since.elapsed() >= patience {

@@ -130,8 +130,7 @@ impl<S: Store, B: Source> Work<S, B> {
 
     async fn serve(&self, message: B::Message) {
         failpoint!("inbox.received");
-        #[cfg(feature = "testing")]
-        if crate::testing::sabotaged(crate::testing::Guard::CommitBeforeAck) {
+        if !guard!(CommitBeforeAck) {
             let _ = message.answer(BrokerReply::Ack).await;
             failpoint!("inbox.acked-early");
         }

@@ -275,8 +275,7 @@ impl Default for MemoryStore {
 }
 
 fn guards(lease: &Lease, record: &Record) -> bool {
-    #[cfg(feature = "testing")]
-    if crate::testing::sabotaged(crate::testing::Guard::Fence) {
+    if !guard!(Fence) {
         return true;
     }
     record.state == State::Running
@@ -285,8 +284,7 @@ fn guards(lease: &Lease, record: &Record) -> bool {
 }
 
 fn is_version(record: &Record, judged: Version) -> bool {
-    #[cfg(feature = "testing")]
-    if crate::testing::sabotaged(crate::testing::Guard::Version) {
+    if !guard!(Version) {
         return true;
     }
     record.version() == judged

@@ -45,8 +45,7 @@ impl Watermark {
     /// if it changed.
     pub fn observe(self, now: Timestamp) -> (ClockTrust, Option<Self>) {
         let believed = Self::new(now);
-        #[cfg(feature = "testing")]
-        if crate::testing::sabotaged(crate::testing::Guard::ClockJump) {
+        if !guard!(ClockJump) {
             return (ClockTrust::Trusted, Some(believed));
         }
         if now <= self.trusted.after(Self::LIMIT) {

@@ -92,8 +92,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             return Ok(pass);
         }
         failpoint!("relay.claimed");
-        #[cfg(feature = "testing")]
-        if crate::testing::sabotaged(crate::testing::Guard::PublishBeforeMark) {
+        if !guard!(PublishBeforeMark) {
             let early: Vec<_> =
                 leased.iter().map(|row| (row.ticket, Disposition::Published)).collect();
             let _ = self.outbox.mark(&early).await?;
