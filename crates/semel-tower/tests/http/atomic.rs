@@ -163,24 +163,20 @@ async fn a_handler_that_keeps_its_transaction_commits_nothing<G: AtomicGround>(g
     assert_eq!(ground.rows().await.len(), 0);
 }
 
-async fn a_handler_that_never_takes_its_transaction_is_kept_all_the_same<G: AtomicGround>(
-    ground: G,
-) {
+async fn a_handler_that_never_takes_its_transaction_is_refused<G: AtomicGround>(ground: G) {
     let runs = Runs::default();
     let layer = layer(ground.executor().await);
     let handler = runs.handler(crate::stage::created);
     let server = Server::start(&ground, Router::new().route("/orders", handler).layer(layer)).await;
-    for replayed in [false, true] {
+    for _ in 0..2 {
         let answer = server.send(post("/orders", "k", "{}")).await;
-        assert_eq!(
-            (answer.status.as_u16(), answer.text(), answer.replayed()),
-            (201, "run 1", replayed)
-        );
+        let told = (answer.status.as_u16(), answer.problem());
+        assert_eq!(told, (500, Some("misconfigured".to_owned())));
     }
-    assert_eq!(runs.count(), 1);
+    assert_eq!(runs.count(), 2);
 }
 
-async fn a_transaction_that_was_noted_and_never_taken_commits<G: AtomicGround>(ground: G) {
+async fn a_transaction_that_was_noted_and_never_taken_is_over<G: AtomicGround>(ground: G) {
     let noted: Arc<Mutex<Option<Transaction<G::Store>>>> = Arc::default();
     let notes = Arc::clone(&noted);
     let handler = any(move |request: axum::extract::Request| {
@@ -193,9 +189,9 @@ async fn a_transaction_that_was_noted_and_never_taken_commits<G: AtomicGround>(g
     });
     let layer = layer(ground.executor().await);
     let server = Server::start(&ground, Router::new().route("/orders", handler).layer(layer)).await;
-    for replayed in [false, true] {
+    for _ in 0..2 {
         let answer = server.send(post("/orders", "k", "{}")).await;
-        assert_eq!((answer.status.as_u16(), answer.replayed()), (200, replayed));
+        assert_eq!(answer.problem().as_deref(), Some("misconfigured"));
     }
     let late = noted.lock().unwrap_or_else(PoisonError::into_inner).take();
     assert!(late.expect("noted").take().is_none(), "it is over");
@@ -321,8 +317,8 @@ on_every_database! {
     a_handler_that_takes_too_long_takes_its_rows_back,
     an_answer_too_large_to_keep_commits_nothing,
     a_handler_that_keeps_its_transaction_commits_nothing,
-    a_handler_that_never_takes_its_transaction_is_kept_all_the_same,
-    a_transaction_that_was_noted_and_never_taken_commits,
+    a_handler_that_never_takes_its_transaction_is_refused,
+    a_transaction_that_was_noted_and_never_taken_is_over,
     a_transaction_is_taken_once,
     a_request_without_a_key_is_refused,
     a_handler_knows_its_claim,
