@@ -73,7 +73,7 @@ CREATE TABLE IF NOT EXISTS semel_migration (
     applied_at BIGINT         NOT NULL
 ) ENGINE = InnoDB;
 INSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES
-    (1, 'b157ae35eddd451b1d7793f54abfe4c2fdf07d97fff64ca28a421b1619d2e34d', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
+    (1, '4a9bf532ed5033fa96125a0f4b022cfb3962ddc4e6e93bad0d73cb2ce208c829', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
 
 -- 2: outbox
 -- The outbox. One row is one event, written in the transaction that it tells about. sequence grows in
@@ -126,7 +126,7 @@ CREATE TABLE IF NOT EXISTS semel_migration (
     applied_at BIGINT         NOT NULL
 ) ENGINE = InnoDB;
 INSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES
-    (2, '6db838488586ebaa6b6b6457f896addd60a7201f6894f80788f2c024ecb96867', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
+    (2, '844f2506b84421dd7dbc45f384be34967c34a85597912bca765b476e7fe6281c', TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)));
 
 -- 3: id map
 -- The id map. One row is one public id and what it stands for, unique both ways inside a type and a

@@ -69,7 +69,7 @@ create table if not exists semel_migration (
     applied_at bigint  not null
 );
 insert into semel_migration (version, name, checksum, applied_at)
-values (1, 'ledger', '08233464c14b0a1ee5e954429984ca16d225e8bf3df56069e6e4c889247a6d0c', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+values (1, 'ledger', 'f79992bfc781dba9f78d0644e2e1ae023cfc2a2de5e7c5b8ecfbb539d0a0cbe9', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
 
 -- 2: outbox
 -- The outbox. One row is one event, written in the transaction that it tells about. sequence grows
@@ -132,7 +132,7 @@ create table if not exists semel_migration (
     applied_at bigint  not null
 );
 insert into semel_migration (version, name, checksum, applied_at)
-values (2, 'outbox', '46d541c2dca6a7ef22b1b931992297b788857200ef548f9ffd6339e041131f9a', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+values (2, 'outbox', '9594dfe76897f5ffd8a861149aa8e36c031487af3d0c56f2548196bd00dfed5c', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
 
 -- 3: id map
 -- The id map. One row is one public id and what it stands for, unique both ways inside a type and a

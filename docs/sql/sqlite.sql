@@ -59,7 +59,7 @@ CREATE TABLE semel_clock (
     probe   BLOB
 ) STRICT;
 CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
-INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', 'd3ac45df3075960be0ad06ebbb78b01cbf77acc93365ff386830d9a9512b3b56');
+INSERT INTO semel_migration (version, name, checksum) VALUES (1, 'ledger', '9b411418b7079b16f42a68c570863bd75b83dc572ce1f38749844fa89f521391');
 
 -- 2: outbox
 -- The outbox. One row is one event, written in the transaction that it tells about. AUTOINCREMENT, so
@@ -110,7 +110,7 @@ CREATE INDEX semel_outbox_published ON semel_outbox (published_at) WHERE publish
 
 CREATE INDEX semel_outbox_dead ON semel_outbox (sequence) WHERE status = 4;
 CREATE TABLE IF NOT EXISTS semel_migration (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT;
-INSERT INTO semel_migration (version, name, checksum) VALUES (2, 'outbox', '16fc26761d840de222a2ccae7c8216c8996534b1b74f04c0d1a37a700404d4de');
+INSERT INTO semel_migration (version, name, checksum) VALUES (2, 'outbox', '1fecab9934aa5f4a50c1eb659f41b9d651bc02bfc42ce31a3b4e2a848d92b1c0');
 
 -- 3: id map
 -- The id map. One row is one public id and what it stands for, unique both ways inside a type and a

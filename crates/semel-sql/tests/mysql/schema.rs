@@ -216,7 +216,7 @@ fn a_damaged_column_is_named_and_neither_key_nor_value_is_shown() {
             ground.run(&format!("UPDATE semel_record SET {damage} WHERE {}", at(&key))).await;
             let error = store.peek(&key).await.expect_err(damage);
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-            assert!(error.to_string().contains(&format!("column {column} ")), "{error}");
+            assert!(error.to_string().contains(&format!("column {column}")), "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");
             let opened = store.open(&crate::fixture::draft(&key)).await.expect_err(damage);
             assert_eq!(opened.kind(), ErrorKind::Corrupt, "{opened}");
