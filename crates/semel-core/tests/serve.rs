@@ -17,7 +17,7 @@ use semel_testkit::faulty::{Fault, FaultyStore, Verb};
 
 type Answer = Result<Served<u32>, Error>;
 
-/// How long an settlement is tried that the store does not take.
+/// How long a settlement is tried that the store does not take.
 const BRIEF: Duration = Duration::from_secs(2);
 
 struct Bench {

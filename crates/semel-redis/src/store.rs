@@ -188,7 +188,7 @@ impl RedisStore {
     }
 
     /// Takes a claim back that too few replicas have confirmed, so that a failover cannot give it
-    /// to somebody else while its holder works. Without an settlement its lease ends at once.
+    /// to somebody else while its holder works. Without a settlement its lease ends at once.
     async fn take_back(
         &self,
         draft: &Draft,
@@ -285,7 +285,7 @@ impl PackedClaim {
     }
 }
 
-/// An settlement as the script takes it.
+/// A settlement as the script takes it.
 struct PackedEnding {
     head: Vec<u8>,
     spans: [u8; 24],

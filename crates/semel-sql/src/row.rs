@@ -320,7 +320,7 @@ impl<'a> DraftRow<'a> {
     }
 }
 
-/// What an settlement binds. `state` is `None` where nothing is to remain. Body, content type and
+/// What a settlement binds. `state` is `None` where nothing is to remain. Body, content type and
 /// reference are a success's; any other settlement leaves the retry payload there that it finds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SettlementRow<'a> {

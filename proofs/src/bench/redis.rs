@@ -86,7 +86,7 @@ impl Site {
     }
 }
 
-/// What a claim and an settlement look like on the wire.
+/// What a claim and a settlement look like on the wire.
 struct Packing {
     running: Vec<u8>,
     settled: Vec<u8>,

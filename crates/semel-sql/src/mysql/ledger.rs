@@ -24,7 +24,7 @@ use super::statement::{Answer, Inside, Texts};
 use crate::error::{Stage, classify};
 use crate::row::{DraftRow, SettlementRow, undecodable};
 
-/// How long an settlement that met a lock waits before it is sent again. A rival that merely looks at
+/// How long a settlement that met a lock waits before it is sent again. A rival that merely looks at
 /// the record is gone by then; one in a transaction of its own is not waited for any longer.
 pub(super) const PAUSES: [Duration; 5] = [
     Duration::from_millis(1),
@@ -358,7 +358,7 @@ pub(super) fn existing(row: Result<Found>) -> Result<Opened> {
     Ok(Opened::Existing { record: Box::new(record), now })
 }
 
-/// Whether an settlement brings what takes a retry payload's place.
+/// Whether a settlement brings what takes a retry payload's place.
 fn answer(settlement: &Settlement) -> Answer {
     if matches!(settlement, Settlement::Succeeded { .. }) { Answer::Given } else { Answer::None }
 }

@@ -322,7 +322,7 @@ pub(crate) enum Inside {
     Caller,
 }
 
-/// Whether an settlement brings an answer, which takes the place of a retry payload.
+/// Whether a settlement brings an answer, which takes the place of a retry payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// A success: body, content type, reference and the size of an omitted one are bound.

@@ -277,7 +277,7 @@ fn settle_query<'q>(
     }
 }
 
-/// Binds what an settlement leaves, from the fourth parameter on.
+/// Binds what a settlement leaves, from the fourth parameter on.
 fn ended<'q>(query: Statement<'q>, state: i16, row: &SettlementRow<'q>) -> Statement<'q> {
     query
         .bind(state)

@@ -349,7 +349,7 @@ impl Bindings {
     }
 }
 
-/// Whether an settlement is written with its answer, in the place of a retry payload.
+/// Whether a settlement is written with its answer, in the place of a retry payload.
 pub(super) fn succeeds(settlement: &Settlement) -> bool {
     matches!(settlement, Settlement::Succeeded { .. })
 }

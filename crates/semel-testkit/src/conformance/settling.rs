@@ -1,4 +1,4 @@
-//! Settlement a claim under its lease: what is written, when it is dated, and that it is written once.
+//! Settling a claim under its lease: what is written, when it is dated, and that it is written once.
 //!
 //! Whose lease counts is in [`fencing`](super::fencing).
 

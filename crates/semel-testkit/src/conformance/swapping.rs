@@ -147,7 +147,7 @@ pub async fn a_record_can_be_ended_without_its_holder<F: Fixture>(fixture: F) {
         scene.end(&held, &settlement).await;
         let claimed = scene.claim(&draft(&two)).await;
         let fence = scene.change(&two, &Change::Settle(settlement.clone())).await;
-        assert_eq!(fence, claimed.fence, "{settlement:?}: an settlement is not a grant");
+        assert_eq!(fence, claimed.fence, "{settlement:?}: a settlement is not a grant");
         let settled = scene.peek(&one).await.map(|peeked| peeked.record);
         let swapped = scene.peek(&two).await.map(|peeked| peeked.record);
         assert_eq!(settled.is_some(), swapped.is_some(), "{settlement:?}");
