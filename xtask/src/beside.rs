@@ -105,7 +105,7 @@ pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
         gateway.map(|path| ("SEMEL_BENCH_GATEWAY", path)),
     ];
     let named: Vec<_> = named.into_iter().flatten().collect();
-    proofs(steps, start, "bench", &["--bin", "bench"], args, &named)
+    program(steps, start, ("semel-bench", "bench"), &[], args, &named)
 }
 
 fn target() -> PathBuf {
@@ -124,7 +124,7 @@ fn shipped(steps: &mut Steps) -> Result<PathBuf, Failure> {
 /// Builds the servers of other people's libraries, which nothing else needs. A measurement without
 /// them is a measurement.
 fn peers(steps: &mut Steps) -> Option<PathBuf> {
-    let manifest = crate::root().join("proofs").join("peers").join("Cargo.toml");
+    let manifest = crate::root().join("tests").join("bench").join("peers").join("Cargo.toml");
     let target = target().join("peers");
     let mut build = cargo();
     build.args(["build", "--release", "--locked", "--ignore-rust-version", "--manifest-path"]);
@@ -140,21 +140,21 @@ fn peers(steps: &mut Steps) -> Option<PathBuf> {
 
 /// The fault runs, which need the failpoints and the sabotage switches compiled in.
 pub(crate) fn faults(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
-    let program = ["--features", "testing", "--bin", "faults"];
-    proofs(steps, Fleet::start, "faults", &program, args, &[])
+    let features = ["--features", "testing"];
+    program(steps, Fleet::start, ("semel-faults", "faults"), &features, args, &[])
 }
 
-fn proofs(
+fn program(
     steps: &mut Steps,
     start: Start,
-    name: &str,
-    program: &[&str],
+    (package, name): (&str, &str),
+    features: &[&str],
     args: &[String],
     named: &[(&str, PathBuf)],
 ) -> Result<(), Failure> {
     // Built first: servers that idle through a release build are processors it does not get.
     let mut build = cargo();
-    build.args(["build", "--release", "-p", "semel-proofs"]).args(program);
+    build.args(["build", "--release", "-p", package, "--bin", name]).args(features);
     steps.command("build", &mut build)?;
     with_servers(steps, start, |steps, fleet| {
         // As it was built: `cargo run` would build it once more, by itself and with other features.
