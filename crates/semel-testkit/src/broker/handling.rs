@@ -11,12 +11,12 @@ use semel_core::{Executor, State};
 use tokio::sync::{Barrier, Notify};
 
 use super::BrokerFixture;
-use super::scene::{
+use super::shorthand::{
     GROUP, KIND, RETRY_EVERY, Seen, built, event, events, ids, inbox, nothing, noting, publish,
     take, within,
 };
 use super::watched::Watched;
-use crate::faulty::{Fault, FaultyStore, Verb};
+use crate::faulty::{Fault, FaultyStore, StoreCall};
 
 /// What is dead in a group, as text.
 pub(super) async fn dead(group: &Group<MemoryStore>) -> Vec<String> {
@@ -290,7 +290,7 @@ pub async fn no_more_is_under_way_than_was_allowed<F: BrokerFixture>(fixture: F)
 /// Where nothing could be written down the broker keeps the event, and brings it again.
 pub async fn an_event_is_brought_again_while_the_ledger_is_away<F: BrokerFixture>(fixture: F) {
     let (store, seen) = (FaultyStore::new(MemoryStore::new()), Seen::default());
-    store.faults().always(Verb::Open, Fault::Refuse);
+    store.faults().always(StoreCall::Open, Fault::Refuse);
     let group = Inbox::new(Executor::new(store.clone())).group(GROUP).on(KIND, {
         let seen = seen.clone();
         move |event, _| {

@@ -16,13 +16,13 @@ use tokio::time::Instant;
 
 use super::BrokerFixture;
 use super::handling::drained;
-use super::scene::{GROUP, KIND, Seen, about, event, events, ids, inbox, within};
+use super::shorthand::{GROUP, KIND, Seen, about, event, events, ids, inbox, within};
 
 /// In milliseconds.
 static OUTAGE: AtomicU64 = AtomicU64::new(60_000);
 
 /// For how long the behaviours of outages leave a broker dead, in this process from now on. Default
-/// a minute; less is for proofs that a wrong one is found.
+/// a minute; less is for tests that a wrong one is found.
 pub fn leave_dead_for(span: Duration) {
     OUTAGE.store(u64::try_from(span.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }

@@ -9,7 +9,7 @@ use semel_core::outbox::{PublishError, Publisher};
 
 use super::BrokerFixture;
 use super::handling::drained;
-use super::scene::{
+use super::shorthand::{
     GROUP, Seen, event, events, ids, inbox, noting, publish, take, take_all, within,
 };
 

@@ -6,7 +6,7 @@ use semel_core::inbox::{BrokerReply, Message as _};
 use tokio::time::Instant;
 
 use super::BrokerFixture;
-use super::scene::{GROUP, about, answer, event, next, nothing, opened, publish, take};
+use super::shorthand::{GROUP, about, answer, event, next, nothing, opened, publish, take};
 
 /// What was acked is done with, for this source and for every other of its group.
 pub async fn an_acked_event_does_not_come_again<F: BrokerFixture>(fixture: F) {

@@ -5,7 +5,7 @@ use semel_core::inbox::{BrokerReply, Consumer, Message as _};
 
 use super::BrokerFixture;
 use super::handling::buried;
-use super::scene::{
+use super::shorthand::{
     GROUP, RETRY_EVERY, Seen, answer, events, ids, inbox, next, nothing, noting, publish, within,
 };
 use super::watched::Watched;

@@ -12,8 +12,8 @@ use super::serving::{
     Answer, End, LARGE, executed, fails, gives_back, keeps, omits, outcome, record, refuses,
     replayed,
 };
-use super::stage::{SOON, Work, command, executor, key};
 use super::transacting::TransactionFixture;
+use super::work::{SOON, Work, command, executor, key};
 use crate::Fixture;
 
 type On<F> = Executor<<F as Fixture>::Store>;

@@ -8,7 +8,7 @@ use semel_core::executor::Claimed;
 use semel_core::{Consumed, Error, Key, Outcome};
 use tokio::sync::oneshot;
 
-use super::stage::{PAST_LEASE, Work, command, executor, key, value};
+use super::work::{PAST_LEASE, Work, command, executor, key, value};
 use crate::Fixture;
 
 /// A message is handled once; a failure gives it back; a rival is told.

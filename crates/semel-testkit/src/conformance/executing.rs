@@ -9,7 +9,7 @@ use semel_core::{
     Error, Execution, Fingerprint, OnFailure, Operate, Operated, Reference, State, Wait,
 };
 
-use super::stage::{Answer, Held, SOON, Work, command, executor, key, value};
+use super::work::{Answer, Held, SOON, Work, command, executor, key, value};
 use crate::Fixture;
 
 /// The first call runs; the second is answered with its result and runs nothing.
@@ -172,8 +172,11 @@ pub async fn a_panic_is_a_failure<F: Fixture>(fixture: F) {
         "{panicked:?}"
     );
     let found = executor.peek(&key()).await.expect("a store").expect("a record").record;
-    assert_eq!(found.state, State::Failed);
-    assert_eq!(value(&work.run(&executor, command()).await), "run 1");
+    assert_eq!((found.state, found.attempt), (State::Failed, 1));
+    assert!(found.error.is_some_and(|error| error.as_str().contains("out of paper")));
+    let again = work.run(&executor, command()).await;
+    assert_eq!(value(&again), "run 1");
+    assert_eq!(again.expect("it ran").attempt(), Some(2));
 }
 
 /// Work over its limit is cancelled, dropped, and counts as failed.

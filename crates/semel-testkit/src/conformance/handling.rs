@@ -15,8 +15,8 @@ use semel_core::{
 };
 use tokio::sync::oneshot;
 
-use super::scene;
-use super::stage::{PAST_LEASE, SOON, Work, executor};
+use super::test_store;
+use super::work::{PAST_LEASE, SOON, Work, executor};
 use crate::Fixture;
 
 type Result<T> = std::result::Result<T, HandleError>;
@@ -414,7 +414,7 @@ pub async fn the_scheduler_takes_over_what_crashed<F: Fixture>(fixture: F) {
     let crashed = semel_core::store::Draft {
         retry_payload: Some(retry_payload),
         fingerprint,
-        ..scene::draft(&key("INVENTORY"))
+        ..test_store::draft(&key("INVENTORY"))
     };
     let lease = crashed.lease;
     let _ = executor.store().open(&crashed).await.expect("a claim");

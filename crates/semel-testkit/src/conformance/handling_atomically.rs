@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::handling::{event, key};
 use super::handling_slowly::unrenewed;
-use super::stage::{SOON, Work, executor};
 use super::transacting::TransactionFixture;
+use super::work::{SOON, Work, executor};
 use crate::faulty::FaultyStore;
 
 /// A group that writes one effect, then fails `failures` times.

@@ -10,7 +10,7 @@ use semel_core::{Context, Event, EventId, Executor, Key, Operate as _, Operated,
 
 use super::handling::{event, key, of_kind};
 use super::handling_slowly::brief;
-use super::stage::{LEASE, PAST_LEASE, Work, executor};
+use super::work::{LEASE, PAST_LEASE, Work, executor};
 use crate::Fixture;
 
 /// Longer than any success is remembered.

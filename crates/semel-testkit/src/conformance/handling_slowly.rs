@@ -10,9 +10,9 @@ use semel_core::{Context, Event, Executor, Policy, Record, State, Store};
 use tokio::sync::{mpsc, oneshot};
 
 use super::handling::{event, key};
-use super::stage::{SOON, Work, executor};
+use super::work::{SOON, Work, executor};
 use crate::Fixture;
-use crate::faulty::{Fault, FaultyStore, Verb};
+use crate::faulty::{Fault, FaultyStore, StoreCall};
 
 /// Outlived by the handlers here, in real time. A heartbeat has two thirds of it to be late, ten
 /// seconds: only what hangs is later.
@@ -33,7 +33,7 @@ pub(super) async fn unrenewed<F: Fixture>(
     fixture: &F,
 ) -> (Executor<FaultyStore<F::Store>>, FaultyStore<F::Store>) {
     let store = FaultyStore::new(fixture.store().await);
-    store.faults().always(Verb::Renew, Fault::Refuse);
+    store.faults().always(StoreCall::Renew, Fault::Refuse);
     let executor = Executor::builder(store.clone()).local_replay(LocalReplay::OFF).build();
     (executor.expect("the default policy is valid"), store)
 }
@@ -147,5 +147,5 @@ pub async fn an_event_whose_lease_is_lost_is_handled_by_another<F: Fixture>(fixt
         assert_eq!(BrokerReply::to(&ended, false), BrokerReply::Ack);
         assert_eq!(record(&heir, group).await.0, taken, "the late settlement was refused");
     }
-    assert!(store.faults().happened(Verb::Renew) > 0, "renewals were refused");
+    assert!(store.faults().happened(StoreCall::Renew) > 0, "renewals were refused");
 }

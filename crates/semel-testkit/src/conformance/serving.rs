@@ -11,7 +11,7 @@ use semel_core::{
 };
 use tokio::sync::oneshot;
 
-use super::stage::{LEASE, PAST_LEASE, SOON, Work, command, executor, key};
+use super::work::{LEASE, PAST_LEASE, SOON, Work, command, executor, key};
 use crate::Fixture;
 
 pub(super) type Answer = Result<Served<String>, Error>;

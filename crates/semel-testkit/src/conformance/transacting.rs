@@ -269,7 +269,7 @@ pub async fn a_held_claim_that_breaks_off_is_uncertain<F: TransactionFixture>(fi
 /// A commit that is refused, or that nobody heard the end of, leaves a held claim in doubt if it did not
 /// take place.
 pub async fn a_held_claim_that_is_not_committed_is_uncertain<F: TransactionFixture>(fixture: F) {
-    use crate::faulty::{Fault, FaultyStore, Verb};
+    use crate::faulty::{Fault, FaultyStore, StoreCall};
 
     let store = FaultyStore::new(fixture.store().await);
     let executor = Executor::builder(store.clone())
@@ -281,7 +281,7 @@ pub async fn a_held_claim_that_is_not_committed_is_uncertain<F: TransactionFixtu
     {
         let key = Key::command("acme", "ORDER_CREATE", &format!("{fault:?}")).expect("valid");
         let careful = Command::new(key.clone()).on_crash(OnCrash::Hold).claim_first();
-        store.faults().next(Verb::Commit, fault);
+        store.faults().next(StoreCall::Commit, fault);
         let before = fixture.effects("order").await;
         let work = |mut unit: Unit<FaultyStore<F::Store>>| async move {
             F::effect(unit.conn(), "order").await;

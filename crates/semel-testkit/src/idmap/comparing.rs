@@ -4,7 +4,7 @@ use semel_ids::map::memory::MemoryMap;
 use semel_ids::map::{Binding, IdMap, MapKey};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Bindings that are in each other's way as often as not.
 fn pool() -> Vec<Binding> {

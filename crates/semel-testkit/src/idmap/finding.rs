@@ -3,7 +3,7 @@
 use semel_ids::map::IdMap;
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// What is not there is left out.
 pub async fn what_is_not_there_is_left_out<F: IdMapFixture>(fixture: F) {

@@ -3,7 +3,7 @@
 use semel_ids::map::{IdMap, Inserted, MapKey};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Texts that no codec writes and no application has.
 const STRANGE: [(&str, &str); 8] = [

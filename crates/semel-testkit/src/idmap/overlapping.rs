@@ -9,7 +9,7 @@ use semel_ids::map::{Binding, IdMap, Inserted};
 use tokio::time::timeout;
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Longer than anything here takes, on any machine.
 const LONG: Duration = Duration::from_secs(60);

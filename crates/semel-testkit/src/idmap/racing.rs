@@ -6,7 +6,7 @@ use semel_core::store::{ErrorKind, Result};
 use semel_ids::map::{Binding, IdMap, Inserted};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// The answer; `None` if the map was too busy to give one, which is no wrong one: ask again.
 fn answered<T>(told: Result<T>) -> Option<T> {

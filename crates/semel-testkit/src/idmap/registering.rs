@@ -6,7 +6,7 @@ use semel_ids::{Codec, TypedId};
 use ulid::Ulid;
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// What was inserted is found, with all that was given.
 pub async fn a_new_binding_is_found<F: IdMapFixture>(fixture: F) {

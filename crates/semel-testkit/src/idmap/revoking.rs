@@ -3,7 +3,7 @@
 use semel_ids::map::{IdMap, MapKey};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Revoking tells whether there was a live row.
 pub async fn only_a_live_row_is_revoked<F: IdMapFixture>(fixture: F) {

@@ -3,7 +3,7 @@
 use semel_ids::map::{IdMap, Inserted};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// What was rolled back never was.
 pub async fn a_rollback_leaves_nothing<F: IdMapFixture>(fixture: F) {

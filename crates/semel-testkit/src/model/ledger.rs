@@ -1,7 +1,7 @@
-//! The reference: what the contract says, in the plainest code that says it.
+//! The reference: the contract in plain code.
 //!
-//! A map, a counter for the time, and one function per sentence. It shares no code with the judge or
-//! with any store on purpose: a mistake in them must not be a mistake here.
+//! A map, a counter for the time, and one function per sentence of the contract. It shares no code with
+//! the judge or a store, so that it does not share their mistakes.
 
 use std::collections::BTreeMap;
 

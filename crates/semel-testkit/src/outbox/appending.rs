@@ -13,7 +13,7 @@ use semel_core::key::MAX_TENANT;
 use semel_core::outbox::{Outbox, Status};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Everything that an event can say.
 fn full() -> Builder {

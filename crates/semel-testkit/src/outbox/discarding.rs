@@ -6,7 +6,7 @@ use semel_core::event::{Event, EventId};
 use semel_core::outbox::{Disposition, Outbox, Selection, Status, Verb};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 fn discard(reason: &str) -> Verb {
     Verb::Discard { reason: reason.to_owned() }
@@ -55,7 +55,7 @@ pub async fn a_discarded_row_is_not_dead<F: OutboxFixture>(fixture: F) {
     for (status, id) in [(Status::Discarded, ids[0]), (Status::Dead, ids[1])] {
         let listed = outbox.list(&in_status(status), None, ALL).await.expect("a listing");
         let listed: Vec<Event> = listed.into_iter().flat_map(|row| row.envelope).collect();
-        assert_eq!(super::scene::ids(&listed), [id], "{status:?}");
+        assert_eq!(super::shorthand::ids(&listed), [id], "{status:?}");
     }
     assert_eq!(apply(&outbox, &only(&ids), &discard("all of it"), ALL).await, 3);
     assert_eq!(outbox.backlog().await.expect("a backlog"), semel_core::outbox::Backlog::default());

@@ -6,7 +6,7 @@ use semel_core::event::{Event, EventId};
 use semel_core::outbox::{Applied, Backlog, Disposition, Marked, Outbox, Selection, Status, Verb};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// One event in each status, by the statuses' codes.
 async fn one_of_each<F: OutboxFixture>(fixture: &F) -> (F::Outbox, [EventId; 6]) {
@@ -144,7 +144,7 @@ pub async fn a_selection_finds_each_status<F: OutboxFixture>(fixture: F) {
     for (status, id) in Status::ALL.into_iter().zip(ids) {
         let found = outbox.list(&in_status(status), None, ALL).await.expect("a listing");
         let found: Vec<Event> = found.into_iter().flat_map(|row| row.envelope).collect();
-        assert_eq!(super::scene::ids(&found), [id], "{status:?}");
+        assert_eq!(super::shorthand::ids(&found), [id], "{status:?}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_core::outbox::{Disposition, Outbox};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 const SOON: Duration = Duration::from_secs(120);
 
