@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use super::{BoxError, Pace};
 pub(crate) struct Arguments {
     pub(crate) what: Suite,
     pub(crate) stores: Vec<StoreName>,
-    /// Three minutes are enough.
+    /// Whether to use the short pace.
     pub(crate) quick: bool,
     pub(crate) pace: Pace,
-    /// Also with many records in the table, this many.
+    /// Records of the large table, where it is measured.
     pub(crate) large: Option<u32>,
     pub(crate) json: Option<PathBuf>,
     /// Connections of a reference that talks to a SQL server, at most.
@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     pub(crate) store_connections: Option<usize>,
     /// Another build of this program, whose servers run beside ours.
     pub(crate) against: Option<PathBuf>,
-    /// Minutes of full load, where memory is looked at.
+    /// Minutes of full load for the memory of the gateway.
     pub(crate) minutes: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ impl StoreName {
 }
 
 impl Arguments {
-    /// Whether this benchmark was asked for.
+    /// Returns whether this benchmark was chosen.
     pub(crate) fn wants(&self, what: Suite) -> bool {
         self.what == what || self.what == Suite::All
     }

@@ -7,14 +7,14 @@ use semel_bench::turns::{AnyContender, Pace, compete};
 
 use super::report::{Report, RowLabel, Target};
 
-/// Whom ours is measured beside.
+/// A reference that ours is measured beside.
 pub(crate) struct Reference {
     pub(crate) name: String,
     pub(crate) contender: Arc<dyn AnyContender>,
     pub(crate) target: Option<Target>,
 }
 
-/// Ours beside its references; every one becomes a row. Gives back how much all of them did.
+/// Measures ours beside its references, one row each; returns the number of operations of all.
 pub(crate) async fn contest(
     report: &mut Report,
     label: RowLabel,

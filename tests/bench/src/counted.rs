@@ -1,5 +1,5 @@
-//! A store that counts what it is asked, so that a replay from memory cannot pass for one from the
-//! store, nor the other way round, nor a sweeper that finds nothing for one at work.
+//! A store that counts opens and swept records: the benchmarks check that a replay came from where it was
+//! meant to come from, and that the sweeper had work.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use semel_core::store::{
 };
 use semel_core::{Hint, Key, Lease, Store, Version};
 
-/// The store with its count.
+/// The store and its counters.
 #[derive(Debug)]
 pub(crate) struct Counted<S> {
     store: S,
@@ -23,12 +23,12 @@ impl<S> Counted<S> {
         Self { store, opened: AtomicU64::new(0), swept: AtomicU64::new(0) }
     }
 
-    /// How many keys were opened so far.
+    /// Returns the number of opens.
     pub(crate) fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }
 
-    /// How many records were removed by sweeping so far.
+    /// Returns the number of swept records.
     pub(crate) fn swept(&self) -> u64 {
         self.swept.load(Ordering::Relaxed)
     }

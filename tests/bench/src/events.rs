@@ -1,7 +1,7 @@
-//! Events: what telling costs a transaction, how fast a relay carries, how soon an event is handled,
-//! and whether claiming minds what was published.
+//! Events: the cost of an append, the rate of a relay, the latency to the handler, and the cost of
+//! claiming beside many other rows.
 //!
-//! Each question is a room of its own; the databases are in `tables`, the brokers in `wire`.
+//! One file each; the databases are in `tables`, the brokers in `wire`.
 
 mod append;
 mod claim;

@@ -13,7 +13,7 @@ use super::report::{Report, RowLabel, Target};
 use super::{BoxError, Pace};
 use semel_bench::turns::{AnyContender, compete};
 
-/// How many connections ask at the same time.
+/// Concurrent connections.
 const CONNECTIONS: usize = 64;
 /// Names the program under measurement, which is a package of its own.
 const PROGRAM: &str = "SEMEL_BENCH_GATEWAY";
@@ -21,15 +21,14 @@ const PROGRAM: &str = "SEMEL_BENCH_GATEWAY";
 const KEEP: &str = "1s";
 /// Every call has a new key: room for twice what the fastest machine we know makes while they are kept.
 const CAPACITY: u64 = 60_000;
-/// Calls before anything is measured: keys have come and gone for several times as long as they are kept,
-/// and what a process takes from the system it has taken.
+/// Calls before the measurement: keys have expired several times over, and the process has its memory.
 const WARM: u64 = 5 * CAPACITY;
-/// How long memory is left alone between two looks at it.
+/// Interval of the memory samples.
 const LOOK: Duration = Duration::from_secs(10);
-/// How many looks are a minute.
+/// Samples of one minute.
 const MINUTE: usize = 6;
 
-/// A proxy and what is behind it.
+/// A proxy and its upstream.
 struct Proxy {
     contender: Arc<dyn AnyContender>,
     id: Option<u32>,
@@ -54,7 +53,7 @@ impl Proxy {
         Ok(Self { contender: First::new(proxy, shape), id, _upstream: upstream })
     }
 
-    /// What it has in memory, in MiB; `None` where the system does not tell.
+    /// Returns its resident memory in MiB; `None` on systems without `/proc`.
     fn memory(&self) -> Option<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id?)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -87,7 +86,7 @@ pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<
     }
 }
 
-/// Full load until the proxy is as it will be.
+/// Runs full load until the proxy is warm.
 async fn warm(proxy: &Proxy) -> Result<(), BoxError> {
     let mut done = 0;
     while done < WARM {
@@ -96,7 +95,7 @@ async fn warm(proxy: &Proxy) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Full load for so long, and what it does to the gateway's memory: its first minute beside its last.
+/// Runs full load for `length` and compares the memory of the first and the last minute.
 async fn long(proxy: &Proxy, length: Duration, report: &mut Report) -> Result<(), BoxError> {
     let since = Instant::now();
     let (mut done, mut seen) = (0, Vec::new());
@@ -115,7 +114,7 @@ async fn long(proxy: &Proxy, length: Duration, report: &mut Report) -> Result<()
     Ok(())
 }
 
-/// Every connection calls for so long; how many calls that were.
+/// Calls on every connection for `length`; returns the number of calls.
 async fn load(proxy: &Proxy, length: Duration) -> Result<u64, BoxError> {
     let until = Instant::now() + length;
     let mut tasks = tokio::task::JoinSet::new();

@@ -27,7 +27,7 @@ use super::{BoxError, Pace};
 use semel_bench::turns::{AnyContender, Series, compete, median};
 use semel_stores::PrivateStore;
 
-/// How many connections ask at the same time.
+/// Concurrent connections.
 const CONNECTIONS: usize = 64;
 /// Names the program that serves the peers, which are a package of their own.
 const PEERS: &str = "SEMEL_BENCH_PEERS";
@@ -35,7 +35,7 @@ const FIRST: &str = "http-first";
 const REPLAY: &str = "http-replay";
 const LOCAL: &str = "http-replay-local";
 
-/// All who compete, and whom they are to be compared with.
+/// All contenders and their comparisons.
 struct Field {
     program: PathBuf,
     stores: Vec<PrivateStore>,

@@ -1,4 +1,4 @@
-//! A table with many records: does claiming cost more, and does sweeping disturb anybody?
+//! A table with many records: what claiming costs in it, and what sweeping costs other calls.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,18 +21,18 @@ const FEW: u32 = 10_000;
 /// Expired records, for the sweeper.
 const EXPIRED: u32 = 1_000_000;
 
-/// A place that can be filled with records.
+/// A database that can be filled with records.
 pub(crate) trait Crowd {
     type Store: Store + Clone;
 
-    /// A store on it, with its schema.
+    /// Opens the store, with its schema.
     fn store(&self) -> impl Future<Output = Result<Self::Store, BoxError>>;
 
     /// Adds records, settled and live, or settled and expired.
     fn load(&self, count: u32, expired: bool) -> impl Future<Output = Result<(), BoxError>>;
 }
 
-/// `small` and `large` are two places on the same server.
+/// `small` and `large` are two databases on the same server.
 pub(crate) async fn bench<C: Crowd>(
     report: &mut Report,
     store: &'static str,
@@ -62,8 +62,8 @@ pub(crate) async fn bench<C: Crowd>(
     sweeping(report, store, few, pace).await
 }
 
-/// The median of what claiming a new key takes, in microseconds. The claim is given back outside the
-/// measured time, so that the table stays as it is.
+/// Returns the median time of claiming a new key, in microseconds. The claim is released outside the
+/// measured time, so that the table keeps its size.
 async fn opening<S: Store + Clone>(store: &S, tasks: usize, pace: Pace) -> Result<f64, BoxError> {
     static NUMBER: AtomicU64 = AtomicU64::new(1 << 61);
     let until = Instant::now() + pace.turn;

@@ -67,7 +67,7 @@ const SETTLE: &str = concat!(
     " + 86400000000 WHERE digest = ? AND fence = ? AND attempt_id = ? AND state = 0"
 );
 
-/// A database of its own on the server, gone when the measurement is over.
+/// A private database on the server, removed in the end.
 struct Database {
     name: String,
     url: String,
@@ -150,7 +150,7 @@ impl Contender for Minimal {
     }
 }
 
-/// Statements like ours, without us.
+/// The store's statements from a bare client.
 struct Own(ReferencePool<MySqlConnection>);
 
 impl Own {

@@ -1,4 +1,4 @@
-//! Our side: the executor, doing next to nothing exactly once.
+//! The measured side: the executor with trivial work.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Order {
     }
 }
 
-/// What a reference keeps as its result.
+/// The result that a reference stores.
 pub(crate) const BODY: [u8; 200] = [b'x'; 200];
 
 /// The key of an operation.
@@ -39,7 +39,7 @@ pub(crate) fn key(number: u64) -> Key {
     Key::command("bench", "ORDER_CREATE", &format!("{number:016x}")).expect("a plain id is valid")
 }
 
-/// A claim for a reference that speaks to a store without an executor.
+/// Returns a claim for a reference that calls a store without an executor.
 pub(crate) fn draft(number: u64) -> Draft {
     let policy = Policy::default();
     Draft {
@@ -56,7 +56,7 @@ pub(crate) fn draft(number: u64) -> Draft {
     }
 }
 
-/// An executor that asks the store every time.
+/// Returns an executor without a replay cache.
 pub(crate) fn executor<S: Store>(store: S) -> Result<Executor<S>, BoxError> {
     let builder = Executor::builder(store).local_replay(LocalReplay::OFF);
     Ok(builder.sweeping(Sweeping::OFF).build()?)
@@ -74,7 +74,7 @@ impl<S: Store> Run<S> {
     }
 }
 
-/// The one answer that counts: executed by this very call, for the first time, and recorded.
+/// Checks that this call executed the command for the first time and recorded it.
 fn executed<E: std::fmt::Debug>(
     answer: Result<Execution<Order>, semel_core::Error<E>>,
     number: u64,
@@ -89,7 +89,7 @@ fn executed<E: std::fmt::Debug>(
     }
 }
 
-/// What was said to be recorded must be there.
+/// Checks that the record is there.
 async fn recorded<S: Store>(store: &S, number: u64) -> Result<(), BoxError> {
     let found = store.peek(&key(number)).await?.ok_or("the last record is not in the store")?;
     if found.record.state != State::Succeeded || found.record.expired(found.now) {
@@ -114,7 +114,7 @@ impl<S: Store> Contender for Run<S> {
     }
 }
 
-/// Keys that are asked for again and again.
+/// Keys that are repeated.
 const REPEATED: u64 = 256;
 
 /// Repeats of settled commands.
@@ -129,7 +129,7 @@ impl<S: Store> Replay<S> {
     /// Settles its keys first. With `local`, this process answers from memory.
     pub(crate) async fn prepare(store: S, first: u64, local: bool) -> Result<Arc<Self>, BoxError> {
         let remembering = if local {
-            // Longer than any run: an entry that ages away would be a trip to the store.
+            // Longer than any run: an expired entry would cost a trip to the store.
             LocalReplay { max_age: Duration::from_secs(3_600), ..LocalReplay::default() }
         } else {
             LocalReplay::OFF

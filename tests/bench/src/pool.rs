@@ -17,7 +17,7 @@ impl<C> ReferencePool<C> {
         Self { free: Mutex::new(connections), permits }
     }
 
-    /// Waits for one.
+    /// Waits for a free connection.
     pub(crate) async fn take(&self) -> PooledConnection<'_, C> {
         let permit = self.permits.acquire().await.expect("the semaphore is never closed");
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -26,7 +26,7 @@ impl<C> ReferencePool<C> {
     }
 }
 
-/// A connection in use. It goes back when this is dropped.
+/// A connection in use. Dropping it returns it to the pool.
 pub(crate) struct PooledConnection<'a, C> {
     pool: &'a ReferencePool<C>,
     connection: Option<C>,

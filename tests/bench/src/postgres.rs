@@ -32,7 +32,7 @@ const CLAIM: &str = "insert into bench_claim (key, fence, state) values ($1, $2,
 const COMPLETE: &str = "update bench_claim set state = 1, body = $3 \
      where key = $1 and fence = $2 and state = 0";
 
-/// A database of its own on the server, gone when the measurement is over.
+/// A private database on the server, removed in the end.
 struct Database {
     name: String,
     admin: PgConnectOptions,

@@ -40,7 +40,7 @@ mod packed {
     pub(super) const IDENTITY: std::ops::Range<usize> = 111..113;
 }
 
-/// Names under a prefix of our own, gone when the measurement is over.
+/// A private key prefix, removed in the end.
 struct Site {
     url: String,
     prefix: String,
@@ -67,7 +67,7 @@ impl Site {
         name
     }
 
-    /// Removes what is under the prefix, and nothing else: the server may be anybody's.
+    /// Removes the keys under the prefix.
     async fn clear(&self) -> Result<(), BoxError> {
         let mut connection = self.connect().await?;
         let (mut cursor, pattern) = (0_u64, format!("{}*", self.prefix));
@@ -87,7 +87,7 @@ impl Site {
     }
 }
 
-/// What a claim and a settlement look like on the wire.
+/// A claim and a settlement as they are sent.
 struct Packing {
     running: Vec<u8>,
     settled: Vec<u8>,
@@ -116,7 +116,7 @@ impl Packing {
     }
 }
 
-/// Our scripts, without us.
+/// The store's scripts from a bare client.
 struct Own {
     site: Site,
     connection: MultiplexedConnection,

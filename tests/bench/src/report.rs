@@ -1,4 +1,4 @@
-//! What was found: rows, as JSON for programs and as a table for people.
+//! The result: rows, as JSON and as a table.
 
 use std::fmt::{self, Write as _};
 
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use super::BoxError;
 use semel_bench::turns::{Series, median};
 
-/// What a ratio or a figure should come to.
+/// The target of a ratio or a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     AtLeast(f64),
@@ -57,7 +57,7 @@ pub(crate) struct Row {
     met: Option<bool>,
 }
 
-/// What a row is about.
+/// The label of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowLabel {
     pub(crate) bench: &'static str,
@@ -72,7 +72,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Ours beside a reference, in `unit`, one value a round each.
+    /// Adds ours beside a reference, in `unit`, one value per round each.
     pub(crate) fn compare(
         &mut self,
         label: RowLabel,
@@ -101,7 +101,7 @@ impl Report {
         });
     }
 
-    /// Rates of ours beside those of a reference.
+    /// Adds the rates of ours beside those of a reference.
     pub(crate) fn rates(
         &mut self,
         label: RowLabel,
@@ -112,7 +112,7 @@ impl Report {
         self.compare(label, "ops/s", &ours.rates, (name, &reference.rates), target);
     }
 
-    /// A figure that stands for itself.
+    /// Adds a figure without a reference.
     pub(crate) fn figure(
         &mut self,
         label: RowLabel,

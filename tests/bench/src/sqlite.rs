@@ -30,7 +30,7 @@ const SETTLE: &str = "UPDATE semel_record SET number = number + 1, state = 1, le
     expires_at = ?5 + 86400000000, sweep_at = ?5 + 86400000000 \
     WHERE digest = ?1 AND fence = ?2 AND attempt_id = ?3 AND state = 0";
 
-/// A directory of its own, gone when the measurement is over.
+/// A private directory, removed in the end.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -44,7 +44,7 @@ impl Directory {
         self.0.join(name)
     }
 
-    /// A file with our schema, and the reference's one connection to it.
+    /// Returns a file with the schema, and the reference's connection to it.
     async fn reference(&self, name: &str) -> Result<ReferencePool<SqliteConnection>, BoxError> {
         SqliteStore::open(self.file(name)).await?.close().await;
         let mut connection = connect(&self.file(name)).await?;
@@ -109,7 +109,7 @@ async fn complete(connection: &mut SqliteConnection, granted: &Granted) -> Resul
     if done.rows_affected() == 1 { Ok(()) } else { Err("the bare settle was refused".into()) }
 }
 
-/// Claim and completion, each committed by itself, as fenced work needs them.
+/// Claim and completion, each in its own commit, as fenced work needs them.
 struct Steps(ReferencePool<SqliteConnection>);
 
 impl Contender for Steps {

@@ -1,4 +1,4 @@
-//! How long a waiter waits after the holder is done.
+//! How long a waiter waits after the holder has finished.
 //!
 //! Measured from the end of the holder's work, so that the holder's own settling is in it: the clock
 //! starts when the last line of the work has run and stops when the waiter has its answer.
@@ -53,7 +53,8 @@ pub(crate) async fn bench<S: Store>(
     Ok(())
 }
 
-/// One key, one holder, so many waiters: how long each waited after the work's end, in nanoseconds.
+/// Runs one key with one holder and `waiters`; returns how long each waited after the end of the work, in
+/// nanoseconds.
 async fn wait<S: Store>(
     holder: &Executor<S>,
     waiting: &Executor<S>,
@@ -83,7 +84,7 @@ async fn wait<S: Store>(
             (answer, nanos())
         });
     }
-    // Not in step with anybody's polling.
+    // Not in step with polling.
     tokio::time::sleep(Duration::from_millis(fastrand::u64(10..60))).await;
     let _ = finish.send(());
     let ended = match holding.await? {

@@ -1,9 +1,9 @@
-//! Events: producers commit and roll back, relays and consumers die in the middle of everything, the
-//! broker is killed and comes back, links break, messages come twice and late. Afterwards every
-//! event that was committed was handled once by each group, in the order of its aggregate, and no other.
+//! Events: producers commit and roll back, relays and consumers are killed, the broker is killed and
+//! restarted, connections are cut, messages are repeated and late. Afterwards every committed event was
+//! handled once by each group, in the order of its aggregate, and no other event was.
 //!
-//! The processes under test are in `child`, what they tell about in `producer`, what came of it in
-//! `audit`. Consumers write an effect with every event, into a table that hides no second one.
+//! The processes under test are in `child`, the appended events in `producer`, the checks in `audit`.
+//! Consumers write one row with every event, into a table without a unique constraint.
 
 mod audit;
 mod broker;
@@ -36,15 +36,15 @@ use semel_stores::PrivateStore;
 pub struct Settings {
     /// The program `faults`, which is started as the child.
     pub program: PathBuf,
-    /// Events that are committed, at least.
+    /// Events to commit, at least.
     pub events: u64,
-    /// Children that must really have died, at least.
+    /// Children that must have been killed, at least.
     pub kills: u32,
-    /// How long the broker stays up between two of its own deaths; `None` leaves it alone.
+    /// How long the broker runs between two kills; `None` never kills it.
     pub broker_lives: Option<Duration>,
 }
 
-/// A failpoint that was not reached within this long is given up for a `kill -9`.
+/// A child whose failpoint was not reached within this time is killed with `kill -9`.
 const GIVE_UP: Duration = Duration::from_secs(3);
 /// Runs it on a private store.
 ///
@@ -85,7 +85,7 @@ pub async fn run(
             resets += u32::from(running.cut_links());
         }
         if settings.broker_lives.is_some_and(|span| last.elapsed() > span) && running.can_die() {
-            running.die_and_rise().await?;
+            running.kill_and_restart().await?;
             broker_deaths += 1;
             last = Instant::now();
         }
@@ -97,14 +97,14 @@ pub async fn run(
     let produced = producing.await??;
     let took = began.elapsed();
 
-    // Without faults, everything comes to its end.
+    // Without faults, all events are handled.
     let healthy = ChildSettings { fails_one_in: 0, ..child.clone() };
     let mut children = Vec::new();
     for role in running.roles() {
         children.push(start(&ChildSettings { role: *role, ..healthy.clone() }, settings, None)?);
     }
     let drained = audit::wait(private.backend(), &produced).await?;
-    // A child that ended by itself is not replaced, and its work would only look late.
+    // A child that ended by itself is not replaced; its work would only look late.
     let mut ended = 0;
     for child in &mut children {
         ended += usize::from(child.try_wait()?.is_some());
@@ -129,7 +129,7 @@ pub async fn run(
         .promise(produced.committed.len() as u64 >= settings.events, "fewer events than asked for"))
 }
 
-/// Keeps one child alive until it is over.
+/// Replaces one child until the faults are over.
 async fn keep(
     child: ChildSettings,
     settings: Settings,
@@ -138,7 +138,7 @@ async fn keep(
 ) -> io::Result<()> {
     static TURN: AtomicU32 = AtomicU32::new(0);
     while !over.load(Ordering::SeqCst) {
-        // In turn, so that each of them is reached however short the run is.
+        // In turn, so that each is reached however short the run is.
         let points = child.role.failpoints(&child.broker);
         let turn = TURN.fetch_add(1, Ordering::SeqCst) as usize % (points.len() + 1);
         let armed = points.get(turn).map(|name| format!("{name}@{}", fastrand::u32(1..=40)));
@@ -147,7 +147,7 @@ async fn keep(
             Some(_) => GIVE_UP,
             None => Duration::from_millis(fastrand::u64(50..1_500)),
         };
-        // Enough have died: the rest of the events need somebody to carry them.
+        // Enough have been killed: the remaining events need running children.
         let calmer = if deaths.kills() >= settings.kills { 5 } else { 1 };
         let patience = patience * calmer;
         let death = match tokio::time::timeout(patience, process.wait()).await {

@@ -35,26 +35,26 @@ pub async fn run(private: &PrivateStore, settings: Settings) -> Result<Line, Box
     let report = match private.backend().address() {
         Address::Memory(_) => {
             let store = MemoryStore::with(MemoryStore::CAPACITY, clock.clone());
-            model::run(&Memory { store, clock }, settings).await
+            model::run(Memory { store, clock }, settings).await
         }
         Address::Sqlite(path) => {
             let store = SqliteStore::builder(path).clock(clock.clone()).open().await?;
             let options = SqliteConnectOptions::new().filename(path);
             let aside = Mutex::new(options.connect().await?);
-            model::run(&Sqlite { store, clock, aside }, settings).await
+            model::run(Sqlite { store, clock, aside }, settings).await
         }
         Address::Postgres(url) => {
             let store = private.backend().postgres().await?;
             let aside = Mutex::new(PgConnection::connect(url).await?);
-            model::run(&Postgres { store, aside }, settings).await
+            model::run(Postgres { store, aside }, settings).await
         }
         Address::MySql(url) => {
             let store = private.backend().mysql().await?;
             let aside = Mutex::new(MySqlConnection::connect(url).await?);
-            model::run(&MySql { store, aside }, settings).await
+            model::run(MySql { store, aside }, settings).await
         }
         Address::Redis { .. } => {
-            model::run(&Redis { store: private.backend().redis().await? }, settings).await
+            model::run(Redis { store: private.backend().redis().await? }, settings).await
         }
     };
     Ok(line(private.backend().name(), &report, began.elapsed()))

@@ -1,5 +1,5 @@
-//! What telling costs: the same transaction with an event in it and without, and with the least that
-//! an outbox can be.
+//! The cost of an append: the same transaction with an event, without one, and with a minimal
+//! hand-written outbox.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ use semel_bench::turns::Contender;
 /// As many as the stores have connections for transactions.
 const TASKS: usize = 16;
 
-/// What a transaction tells.
+/// What a transaction appends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tells {
     Ours,
-    /// A row in a table that somebody wrote by hand, and that no relay could claim from.
+    /// A row in a hand-written table, which no relay could claim from.
     Bare,
     Nothing,
 }
 
-/// BEGIN, an order, an event if it tells, COMMIT; in the store's own transactions.
+/// BEGIN, an order, an event if there is one, COMMIT; in the store's own transactions.
 struct Placing<S: EventStore> {
     tables: Arc<EventTables<S>>,
     tells: Tells,
-    /// Orders, events and bare events after the last turn of anybody.
+    /// Orders, events and bare events after the last turn of any contender.
     seen: Arc<Mutex<[u64; 3]>>,
 }
 

@@ -1,6 +1,5 @@
-//! Whether claiming minds what is there beside what it looks for: the same small backlog in a table
-//! with nothing else, in tables with many published rows, and behind very many that wait for one event
-//! of their contender which rests.
+//! The cost of claiming beside other rows: the same small backlog in an empty table, in tables with many
+//! published rows, and behind very many rows that wait for one event of their partition.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ const BACKLOG: u64 = 1_000;
 /// Rows in a claim, and claims in a turn.
 const BATCH: u32 = 100;
 const CLAIMS: usize = 15;
-/// Rows that wait for one that rests.
+/// Rows that wait for one that is not due.
 const HELD: u64 = 100_000;
 
 pub(super) async fn bench<S: EventStore>(
@@ -30,7 +29,7 @@ pub(super) async fn bench<S: EventStore>(
     let mut databases = Vec::with_capacity(sizes.len() + 1);
     for (_, published) in sizes {
         let tables = EventTables::<S>::new().await?;
-        tables.tell(&(0..BACKLOG).map(event).collect::<Vec<_>>()).await?;
+        tables.append(&(0..BACKLOG).map(event).collect::<Vec<_>>()).await?;
         tables.load(*published).await?;
         databases.push((tables, Vec::new()));
     }
@@ -63,13 +62,13 @@ pub(super) async fn bench<S: EventStore>(
     Ok(())
 }
 
-/// A backlog behind very many rows that wait, and the longest that one claim took until they were out
-/// of the way, in milliseconds.
+/// Returns a backlog behind very many waiting rows, and the longest claim until they were skipped, in
+/// milliseconds.
 async fn held<S: EventStore>() -> Result<(EventTables<S>, f64), BoxError> {
     const LONG: Duration = Duration::from_secs(24 * 60 * 60);
     let tables = EventTables::<S>::new().await?;
     let (store, rests) = (&tables.store, BACKLOG);
-    tables.tell(&[event(rests)]).await?;
+    tables.append(&[event(rests)]).await?;
     let ask = Ask::new(BATCH, Duration::from_secs(30));
     let head = store.claim(ask).await?;
     let rest = Disposition::Retry { after: LONG, error: semel_core::ErrorText::new("it rests") };
@@ -78,9 +77,9 @@ async fn held<S: EventStore>() -> Result<(EventTables<S>, f64), BoxError> {
         return Err("one row was to be put to rest".into());
     }
     for _ in 0..HELD / 1_000 {
-        tables.tell(&(0..1_000).map(|_| event(rests)).collect::<Vec<_>>()).await?;
+        tables.append(&(0..1_000).map(|_| event(rests)).collect::<Vec<_>>()).await?;
     }
-    tables.tell(&(0..BACKLOG).map(event).collect::<Vec<_>>()).await?;
+    tables.append(&(0..BACKLOG).map(event).collect::<Vec<_>>()).await?;
     tables.settle().await?;
     let mut longest = 0.0_f64;
     for _ in 0..1_000 {
@@ -97,8 +96,8 @@ async fn held<S: EventStore>() -> Result<(EventTables<S>, f64), BoxError> {
     Err("what lies behind the rows that wait was never found".into())
 }
 
-/// The median of what a claim and its mark take, in microseconds. What was published is cleaned away
-/// and told anew outside the measured time, so that the table stays as it is.
+/// Returns the median time of a claim and its mark, in microseconds. Published rows are removed and
+/// appended anew outside the measured time, so that the table keeps its size.
 async fn turn<S: EventStore>(tables: &EventTables<S>) -> Result<f64, BoxError> {
     let mut took = Vec::with_capacity(CLAIMS);
     let store = &tables.store;
@@ -114,7 +113,7 @@ async fn turn<S: EventStore>(tables: &EventTables<S>) -> Result<f64, BoxError> {
             return Err(format!("{BATCH} rows were to be claimed and marked, not {done}").into());
         }
         let events: Vec<_> = (0..u64::from(BATCH)).map(event).collect();
-        tables.tell(&events).await?;
+        tables.append(&events).await?;
         let cleaned = store.clean(Duration::ZERO, BATCH).await?;
         if cleaned.removed != BATCH {
             return Err(format!("{BATCH} rows were to be cleaned away: {cleaned:?}").into());

@@ -1,8 +1,7 @@
-//! How soon an event is handled when there is nothing else to do: from the append to the commit of
-//! the group's own transaction.
+//! The latency of an event on an idle system: from the append to the commit of the group's transaction.
 //!
-//! One event at a time, with pauses in which relay and consumer come to rest. The end is noted where
-//! the ledger has answered: when the bus says that the event is handled, or before a broker is told.
+//! One event at a time, with pauses in which relay and consumer become idle. The end is when the bus
+//! reports the event as handled, or before the message is acknowledged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +26,7 @@ use crate::ours;
 use crate::report::{Report, RowLabel, Target};
 use semel_bench::turns::percentile;
 
-/// An event was handled, and when.
+/// A handled event and its time.
 type Note = (EventId, Instant);
 
 /// A publisher whose confirms are noted.
@@ -151,7 +150,7 @@ fn report_on(
     report.figure(label(late), "ms", p99 / 1e6, None);
 }
 
-/// As many effects as samples, and the first event not counted.
+/// Checks that there are as many effects as samples, and one of the warm-up.
 async fn finish<S: EventStore>(tables: EventTables<S>, samples: usize) -> Result<(), BoxError> {
     let (orders, events) = (tables.orders().await?, tables.published().await?);
     let expected = samples as u64 + 1;
@@ -163,7 +162,7 @@ async fn finish<S: EventStore>(tables: EventTables<S>, samples: usize) -> Result
     Ok(())
 }
 
-/// What so many events took, in nanoseconds. One before them opens connections.
+/// Returns the latencies in nanoseconds. One event before them opens connections.
 async fn sample<S: EventStore>(
     executor: &Executor<S>,
     mut noted: UnboundedReceiver<Note>,
@@ -171,7 +170,7 @@ async fn sample<S: EventStore>(
 ) -> Result<Vec<u32>, BoxError> {
     let mut took = Vec::with_capacity(samples);
     for number in 0..=samples as u64 {
-        // Longer than the relay's first looks, and not in step with any of them.
+        // Longer than the relay's first polls, and not in step with them.
         tokio::time::sleep(Duration::from_millis(fastrand::u64(80..180))).await;
         let told = event(number);
         let (id, since) = (told.id(), tell(executor, told).await?);
@@ -189,7 +188,7 @@ async fn sample<S: EventStore>(
     Ok(took)
 }
 
-/// Tells in a command's transaction; gives when the append began.
+/// Appends in a command's transaction; returns when the append began.
 async fn tell<S: EventStore>(executor: &Executor<S>, event: Event) -> Result<Instant, BoxError> {
     let command = Command::new(Key::command("bench", "TELL", &event.id().to_string())?);
     let (begun, began) = tokio::sync::oneshot::channel();

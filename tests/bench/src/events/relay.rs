@@ -1,8 +1,7 @@
-//! How fast a relay carries: from an outbox in PostgreSQL to a broker, beside publishing alone.
+//! The rate of a relay from an outbox in PostgreSQL to a broker, beside publishing alone.
 //!
 //! All contenders publish the same kind of events at the same depth, confirmed, and the broker is
-//! asked afterwards how many it has. Every turn has events of its own: a broker may recognise those
-//! that it had.
+//! asked afterwards how many it has. Every turn has new events: a broker may recognise repeats.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use crate::BoxError;
 use crate::arguments::Arguments;
 use crate::report::{Report, RowLabel, Target};
 
-/// Things that events are about.
+/// Number of aggregates.
 const LANES: u64 = 1_000;
 /// Events of a batch and batches at once, as a relay has them by default.
 const BATCH: usize = 100;
@@ -82,7 +81,7 @@ async fn measure<W: Wire>(
     Ok(())
 }
 
-/// Publishes so many new events; how long that took.
+/// Publishes `count` new events; returns the time.
 async fn turn<W: Wire>(
     wire: &Arc<W>,
     tables: &EventTables<PgStore>,
@@ -107,7 +106,7 @@ async fn relayed(
     events: &[Event],
 ) -> Result<Duration, BoxError> {
     let before = tables.published().await?;
-    tables.tell(events).await?;
+    tables.append(events).await?;
     let relay = Relay::new(tables.store.clone(), publisher);
     let (count, since) = (events.len() as u64, Instant::now());
     let relaying = relay.start();
@@ -124,7 +123,7 @@ async fn relayed(
     Ok(took)
 }
 
-/// Something that publishes a batch and waits for its confirms.
+/// Publishes a batch and waits for its confirms.
 trait Bare: Clone + Send + Sync + 'static {
     fn carry(&self, batch: &[Event]) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
@@ -173,12 +172,12 @@ async fn at_once(events: Vec<Event>, bare: impl Bare) -> Result<Duration, BoxErr
     Ok(since.elapsed())
 }
 
-/// The broker has them all, and not one twice.
+/// Waits until the broker has every message once.
 async fn arrived<W: Wire>(wire: &W, count: u64) -> Result<(), BoxError> {
     let since = Instant::now();
     loop {
         let held = wire.held().await?;
-        // Some brokers count late what they have confirmed.
+        // Some brokers count confirmed messages late.
         if held == count {
             return Ok(());
         }

@@ -1,7 +1,6 @@
-//! Where events are told: a private database with an outbox and the caller's own table, and what is
-//! asked of it past the store.
+//! A private database with an outbox and the caller's own table, and statements on it beside the store.
 //!
-//! What was measured is believed only if the rows are there, so every bench counts them here.
+//! A measurement counts only if the rows are there, so every benchmark counts them.
 
 use std::future::Future;
 
@@ -27,16 +26,16 @@ pub(super) trait EventStore:
     const STORE_NAME: StoreName;
     /// The type of a column of bytes.
     const BYTES: &'static str;
-    /// What makes the planner and the disk forget that rows were loaded.
+    /// Statements after loading: statistics and checkpoints.
     const SETTLED: &'static [&'static str];
 
-    /// The store. Its schema is there.
+    /// Opens the store. Its schema is there.
     fn reach(backend: &Backend) -> impl Future<Output = Result<Self, BoxError>> + Send;
 
-    /// Runs a statement on a connection of its own.
+    /// Runs a statement on a new connection.
     fn run(backend: &Backend, text: &str) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Asks for a number on a connection of its own.
+    /// Returns the number that a query selects, on a new connection.
     fn number(backend: &Backend, text: &str) -> impl Future<Output = Result<u64, BoxError>> + Send;
 
     /// The least that a hand-written outbox is: five columns, one index, in the caller's transaction.
@@ -45,8 +44,8 @@ pub(super) trait EventStore:
         event: &Event,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// A statement that adds rows from one number to another, published in an hour from now: so
-    /// that cleaning leaves them alone.
+    /// Returns a statement that adds published rows. They are dated an hour ahead, so that cleaning skips
+    /// them.
     fn load(from: u32, to: u32) -> String;
 }
 
@@ -198,8 +197,8 @@ impl<S: EventStore> EventTables<S> {
         S::number(self.private.backend(), &text).await
     }
 
-    /// Commits events, so many to a transaction.
-    pub(super) async fn tell(&self, events: &[Event]) -> Result<(), BoxError> {
+    /// Appends events, 1,000 per transaction.
+    pub(super) async fn append(&self, events: &[Event]) -> Result<(), BoxError> {
         for some in events.chunks(1_000) {
             let mut transaction = self.store.begin().await?;
             self.store.append(S::connection(&mut transaction), some).await?;
@@ -222,7 +221,7 @@ impl<S: EventStore> EventTables<S> {
         self.settle().await
     }
 
-    /// As after a quiet night: statistics are fresh, and nothing waits to be written.
+    /// Refreshes statistics and writes out pending pages.
     pub(super) async fn settle(&self) -> Result<(), BoxError> {
         for text in S::SETTLED {
             S::run(self.private.backend(), text).await?;

@@ -1,6 +1,6 @@
 //! The brokers: our publisher to each, the client library alone, and how many messages there are.
 //!
-//! Everything is under a name of its own and removed afterwards: the server may be anybody's.
+//! Everything has a private name and is removed afterwards.
 
 use std::future::Future;
 
@@ -24,7 +24,7 @@ use super::KIND;
 use crate::BoxError;
 use crate::pool::ReferencePool;
 
-/// What the publishers divide contenders into by default.
+/// The default number of partitions of the publishers.
 const PARTITIONS: u16 = 16;
 
 /// A broker.

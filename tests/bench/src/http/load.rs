@@ -1,7 +1,7 @@
-//! Calls to one server, over and over: first calls, or repeats.
+//! The load on one server: first calls, or repeats.
 //!
-//! Every answer is checked, and after each turn the server is asked what it did: an order that was
-//! to be executed once was executed once, and one that was to be replayed was not.
+//! Every response is checked, and after each turn the server's counts: first calls were executed once,
+//! repeats were not executed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use semel_bench::connection::{Connection, Response};
 use semel_bench::request::Request;
 use semel_bench::turns::{AnyContender, Boxed};
 
-/// Never twice in a run, whichever server it goes to.
+/// Numbers of requests, unique in a run over all servers.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// What a server did so far.
+/// The counts of a server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     executed: u64,
-    /// How often a store was asked, where the server counts it.
+    /// Trips to the store, where the server counts them.
     asked: Option<u64>,
 }
 
@@ -31,10 +31,10 @@ async fn counts(connection: &mut Connection) -> Result<Counts, BoxError> {
     Ok(Counts { executed: executed.parse()?, asked: asked.parse().ok() })
 }
 
-/// What a server is, as far as calling it goes.
+/// How a server is called.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
-    /// Whether it protects anything.
+    /// Whether it replays repeats.
     pub(crate) protects: bool,
     /// Whether it wants a session cookie.
     pub(crate) sessions: bool,
@@ -105,7 +105,7 @@ impl AnyContender for First {
         })
     }
 
-    /// All were executed, and the last one of somebody is not executed again.
+    /// Checks that all calls were executed, and that a repeat of the last one is not.
     fn audited(self: Arc<Self>, done: u64) -> Boxed<()> {
         Box::pin(async move {
             let (mut connection, request) = self.connection().await?;
@@ -128,10 +128,10 @@ impl AnyContender for First {
     }
 }
 
-/// Repeats: each connection has a key, settled before the run, and asks for it again and again.
+/// Repeats: each connection has a key, settled before the run, and repeats it.
 pub(crate) struct Repeats {
     server: Process,
-    /// Whether the store is asked.
+    /// Whether repeats go to the store.
     asking: bool,
     idle: Mutex<Vec<Repeat>>,
     before: Mutex<Counts>,
@@ -186,7 +186,7 @@ impl AnyContender for Repeats {
         })
     }
 
-    /// Nothing was executed, and the store was asked each time, or never.
+    /// Checks that nothing was executed, and that each repeat went to the store, or none did.
     fn audited(self: Arc<Self>, done: u64) -> Boxed<()> {
         Box::pin(async move {
             let mut connection = Connection::open(self.server.port()).await?;

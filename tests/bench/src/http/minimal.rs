@@ -2,7 +2,7 @@
 //!
 //! Two round trips for a first call, one for a replay, on one shared connection. It keeps the body
 //! alone, does not look whether a repeat asks for the same thing, has no clock of the server's, no
-//! renewal, and no care for a caller who leaves.
+//! renewal, and does not survive a caller that disconnects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use redis::aio::MultiplexedConnection;
 use super::orders::Shop;
 use semel_bench::BoxError;
 
-/// The claim's other half: complete if it is still ours.
+/// Completes if the claim is still held.
 const COMPLETE: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
                         redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1";
 const LEASE_MS: &str = "30000";

@@ -16,7 +16,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-/// What is asked for: about 200 bytes of JSON.
+/// The body of a request: about 200 bytes of JSON.
 #[derive(Deserialize)]
 pub(crate) struct Order {
     reference: String,
@@ -27,8 +27,8 @@ pub(crate) struct Order {
     note: String,
 }
 
-/// What is answered: about 200 bytes of JSON. The id and the reference have a fixed length and come
-/// first, so that whoever measures can compare them without reading JSON.
+/// The body of a response: about 200 bytes of JSON. Id and reference have a fixed length and come first,
+/// so that the load generator compares them without parsing JSON.
 #[derive(Serialize)]
 pub(crate) struct Placed {
     id: String,
@@ -48,7 +48,7 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    /// The work. No two calls give the same answer.
+    /// Does the work. No two calls return the same.
     pub(crate) fn place(&self, order: Order) -> Placed {
         let number = self.executed.fetch_add(1, Ordering::Relaxed);
         let Order { reference, sku, quantity, amount, currency, note } = order;
@@ -68,7 +68,7 @@ impl Shop {
     }
 
     /// `routes`, and beside them `GET /counts`: how many orders were executed, and how many times a
-    /// store was asked for a key, where somebody counts that.
+    /// store was called, where that is counted.
     pub(crate) fn counting(
         &self,
         routes: Router,
@@ -84,7 +84,7 @@ impl Shop {
 }
 
 /// Serves on a port of the loopback, which is the one line that this process prints, until its
-/// standard input is closed: it never outlives whoever started it.
+/// standard input is closed: it never outlives its parent.
 pub(crate) async fn serve(app: Router) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     println!("{}", listener.local_addr()?.port());

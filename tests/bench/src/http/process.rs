@@ -1,4 +1,4 @@
-//! A server in a process of its own, for as long as this lives.
+//! A server in its own process.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -13,7 +13,7 @@ use semel_bench::BoxError;
 /// A server has this long to open its port.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The process. Its standard input is ours: when we end, however we end, so does it.
+/// The process. It ends when its standard input closes, so it never outlives this one.
 #[derive(Debug)]
 pub(crate) struct Process {
     port: u16,
@@ -29,8 +29,8 @@ impl Process {
         Self::start_with(program, arguments, []).await
     }
 
-    /// The same with settings of its own. The port is the last of what it prints first, so that it may
-    /// also be a URL's.
+    /// Starts `program` with environment variables. The port is the end of the first line that it prints,
+    /// which may be a URL.
     pub(crate) async fn start_with(
         program: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -54,31 +54,30 @@ impl Process {
         Ok(Self { port, child })
     }
 
-    /// What it costs so far.
+    /// Returns its processor time so far.
     pub(crate) fn cost(&self) -> Cost {
         Cost { process: self.child.id() }
     }
 
-    /// StoreName process it is.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Where it serves.
+    /// Returns its port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 }
 
-/// What a process costs: processor time, which does not depend on who else is busy as rates do.
+/// The processor time of a process, which other load distorts less than rates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     process: Option<u32>,
 }
 
 impl Cost {
-    /// Time on processors so far, in its own code and in the kernel's on its behalf; `None` where
-    /// the system does not tell.
+    /// Returns user and system time so far; `None` on systems without `/proc`.
     pub(crate) fn spent(self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process?)).ok()?;
         // The name may hold anything, brackets too; after it, own and kernel time are the 12th and

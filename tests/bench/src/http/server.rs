@@ -23,11 +23,11 @@ const CAPACITY: usize = 100_000_000;
 /// What a server of ours remembers of settled keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Remembering {
-    /// As everybody who says nothing.
+    /// The default.
     Default,
-    /// Nothing: every repeat asks the store.
+    /// Nothing: every repeat goes to the store.
     Nothing,
-    /// Longer than any run: an entry that ages away would be a trip to the store.
+    /// Longer than any run: an expired entry would cost a trip to the store.
     Long,
 }
 
@@ -51,7 +51,7 @@ impl Remembering {
     }
 }
 
-/// Serves what the words say.
+/// Serves what the arguments name.
 pub(crate) async fn run(words: &[String]) -> Result<(), BoxError> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let shop = Shop::default();

@@ -1,7 +1,6 @@
-//! What is not known here: the shared cache beside a bare Redis, the map beside a bare query.
+//! Lookups that miss L1: the shared cache beside a bare Redis, the map beside a bare query.
 //!
-//! The resolver remembers nothing in these runs (its space is empty), so that every question goes all
-//! the way.
+//! The resolver has no room in L1 in these runs, so that every lookup goes on.
 
 use std::sync::Arc;
 
@@ -28,7 +27,7 @@ use crate::report::{Report, Target};
 use semel_bench::turns::{AnyContender, Contender};
 use semel_stores::PrivateStore;
 
-/// Remembers nothing.
+/// Settings without L1.
 fn forgetful() -> ResolverSettings {
     let cache = CacheSettings { l1_max_size: 0, ..CacheSettings::default() };
     ResolverSettings { cache, ..ResolverSettings::default() }
@@ -93,7 +92,7 @@ impl Contender for Get {
     }
 }
 
-/// The id that an entry holds: whoever asks Redis wants it, not its text.
+/// Returns the id in a cache entry.
 fn id(value: &[u8]) -> Option<Ulid> {
     let bytes = STANDARD.decode(value).ok()?;
     bytes.try_into().ok().map(Ulid::from_bytes)
@@ -160,7 +159,7 @@ pub(super) async fn redis(arguments: &Arguments, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// For a table that needs nothing when it is full.
+/// Nothing to do after loading.
 async fn nothing() -> Result<(), BoxError> {
     Ok(())
 }
@@ -256,7 +255,7 @@ pub(super) async fn postgres(arguments: &Arguments, report: &mut Report) -> Resu
     let store: PgStore = private.backend().postgres().await?;
     let pool = PgPool::connect(&url).await?;
     let query = pool.clone();
-    // A table that nobody has analysed is read from end to end by the bare query.
+    // Without statistics the bare query reads the whole table.
     let analysed = pool.clone();
     let analyse = async move {
         sqlx::query("ANALYZE semel_id_map").execute(&analysed).await?;

@@ -1,4 +1,4 @@
-//! The process that moves the table, until it is done or somebody kills it.
+//! The process that copies the table until it is done or killed.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -27,13 +27,13 @@ pub(super) const SAVED: &str = "backfill.saved";
 pub struct Settings {
     /// The database.
     pub backend: Backend,
-    /// Where it goes on.
+    /// The file of the checkpoint.
     pub checkpoint: PathBuf,
     /// Rows of a batch.
     pub batch: u32,
 }
 
-/// What a child says after every batch.
+/// The line that a child prints after every batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Said {
     pub(super) seen: u64,
@@ -55,7 +55,7 @@ impl From<&Backfilled> for Said {
     }
 }
 
-/// Moves the table.
+/// Copies the table.
 ///
 /// # Errors
 /// The database could not be opened, or failed.
@@ -72,17 +72,17 @@ impl table::Visitor for Fill {
 
     async fn visit<M: IdMap, T: BusinessTable>(self, map: M, table: T) -> Result<()> {
         let Settings { checkpoint, batch, .. } = self.0;
-        let checkpoint = Mortal(FileCheckpoint::new(checkpoint));
+        let checkpoint = FailingCheckpoint(FileCheckpoint::new(checkpoint));
         let moving = MapMigration::of::<Order>(&map, &table).batch(batch);
         moving.backfill(&checkpoint, |progress| say(&Said::from(progress.report))).await?;
         Ok(())
     }
 }
 
-/// A checkpoint at which a process can be told to die.
-struct Mortal(FileCheckpoint);
+/// A checkpoint with failpoints.
+struct FailingCheckpoint(FileCheckpoint);
 
-impl Checkpoint for Mortal {
+impl Checkpoint for FailingCheckpoint {
     async fn load(&self) -> Result<Option<Saved>> {
         self.0.load().await
     }
@@ -99,7 +99,7 @@ impl Checkpoint for Mortal {
     }
 }
 
-/// Says something, and waits for an answer as long as somebody is there to give one.
+/// Prints a line and waits for one, as long as standard input is open.
 fn say(said: &Said) {
     static ALONE: AtomicBool = AtomicBool::new(false);
     let mut line = serde_json::to_string(said).expect("numbers");

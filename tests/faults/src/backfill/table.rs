@@ -1,4 +1,4 @@
-//! The table that moves, and the map that it moves into, in each of the databases.
+//! The table that is copied, and the id map that it is copied into, in each of the databases.
 
 use std::future::Future;
 
@@ -21,15 +21,15 @@ use semel_stores::{Address, Backend};
 
 /// Rows of one statement.
 const ROWS: u64 = 1_000;
-/// One row in so many has no tenant, and cannot move.
+/// One row in this many has no tenant and is refused.
 const UNUSABLE: u64 = 997;
 
-/// Does something with a map and its table.
+/// A function over a map and its table, of any database.
 pub(super) trait Visitor {
-    /// What comes of it.
+    /// The result.
     type Output;
 
-    /// Does it.
+    /// Runs with the opened store.
     fn visit<M: IdMap, T: BusinessTable>(
         self,
         map: M,
@@ -37,7 +37,7 @@ pub(super) trait Visitor {
     ) -> impl Future<Output = Self::Output>;
 }
 
-/// Opens both and lets somebody in.
+/// Opens both and runs `visitor` with them.
 pub(super) async fn visit<V: Visitor>(
     backend: &Backend,
     visitor: V,
@@ -125,7 +125,7 @@ impl Pool {
     }
 }
 
-/// Makes the table with so many rows; gives how many of them cannot move.
+/// Creates the table with `rows` rows; returns how many of them are refused.
 pub(super) async fn create(backend: &Backend, rows: u64) -> Result<u64, BoxError> {
     let pool = pool(backend).await?;
     let create = format!(
@@ -157,7 +157,7 @@ const fn is_unusable(n: u64) -> bool {
     n % UNUSABLE == UNUSABLE - 1
 }
 
-/// How many mappings there are, by the database's own count.
+/// Counts the mappings in the database.
 pub(super) async fn mappings(backend: &Backend) -> Result<u64, BoxError> {
     pool(backend).await?.count("SELECT COUNT(*) FROM semel_id_map WHERE status = 1").await
 }

@@ -1,4 +1,4 @@
-//! What the effects say about the events.
+//! Compares the handled events with the committed ones.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -16,46 +16,46 @@ use crate::BoxError;
 use crate::report::Line;
 use semel_stores::Backend;
 
-/// How long nothing at all may be handled after the faults while something is missing. A constant:
-/// that a run with many events takes long is no stall, and a grace that grew with them would hide
-/// one. Longer than every lease, rest and timeout that a dead process leaves behind (relay 3 s, inbox
-/// 2 s, a pull of NATS 10 s and its answer 5 s, a rest of the relay 5 s), together.
+/// The longest allowed time without any handled event after the faults while events are missing. It does
+/// not grow with the number of events. Longer than every lease, pause and timeout that a dead process
+/// leaves behind together (relay 3 s, inbox 2 s, a NATS pull 10 s and its reply 5 s, a pause of the relay
+/// 5 s).
 ///
-/// One aggregate may stand still for longer: rows whose relay died are claimed again when it is their turn
-/// by the end of their lease, after what was due before, and one by one.
+/// A single aggregate may take longer: rows whose relay died are claimed again after their lease, in the
+/// order of due times, one by one.
 const STALL: Duration = Duration::from_secs(60);
 
-/// The grace that the audit once gave. What is missing at its end is reported, so that a run shows
-/// whether that grace would have called late effects lost; nothing is judged by it.
+/// After this time the number of missing effects is reported, to compare with earlier results; it is not
+/// a limit.
 const OLD_GRACE: Duration = Duration::from_secs(180);
 
-/// A standstill that is printed, and how often it is printed how much is missing.
+/// Shortest standstill that is printed, and the interval of progress lines.
 const NOTICED: Duration = Duration::from_secs(5);
 
-/// How it went from the end of the faults to the last effect.
+/// The time from the end of the faults to the last effect.
 pub(super) struct Drained {
-    /// What the outbox still had.
+    /// Rows left in the outbox.
     left: Backlog,
     /// Effects that were missing when the faults ended.
     behind: u64,
     /// Effects that were missing when [`OLD_GRACE`] had passed, or at the end if that came first.
     behind_after_grace: u64,
-    /// How long it took until none was, or it was given up.
+    /// Time until none was missing, or the wait was given up.
     took: Duration,
     /// The longest time in which nothing was handled.
     stall: Duration,
-    /// The longest time in which a aggregate stood still, and which.
+    /// The longest time without progress of one aggregate, and its name.
     standstill: (Duration, String),
 }
 
-/// What is known of one group's aggregate.
+/// Progress of one aggregate in one group.
 struct Progress {
     handled: u64,
     expected: u64,
     since: Instant,
 }
 
-/// Waits until every group has handled everything and the outbox is empty, for as long as it goes on.
+/// Waits until every group has handled everything and the outbox is empty, or nothing progresses.
 pub(super) async fn wait(backend: &Backend, produced: &Produced) -> Result<Drained, BoxError> {
     let began = Instant::now();
     let mut aggregates: HashMap<(String, String), Progress> = HashMap::new();
@@ -100,7 +100,7 @@ pub(super) async fn wait(backend: &Backend, produced: &Produced) -> Result<Drain
                 "{took} s after the faults: {missing} effects missing, {waiting} rows waiting"
             );
         }
-        // Rows too: one may be handled and not marked, if its relay died between the two.
+        // Rows too: one may be handled and not marked if its relay died in between.
         let open = missing + left.waiting;
         stall = stall.max(now - last.1);
         if open < last.0 {
@@ -129,7 +129,7 @@ struct Open;
 impl table::Visitor for Open {
     type Output = Result<usize, BoxError>;
 
-    /// Records of events that did not succeed.
+    /// Counts records of events that did not succeed.
     async fn visit<S: EventStore>(self, store: S) -> Self::Output {
         let inbox = Inbox::new(Executor::new(store));
         let store = inbox.executor().store();
@@ -183,7 +183,7 @@ pub(super) async fn audit(
         .column("behind 180 s later", *behind_after_grace)
         .column("seconds behind", took.as_secs())
         .column("longest stall, ms", millis(*stall))
-        .column("longest standstill of a aggregate, ms", millis(*stood))
+        .column("longest standstill of an aggregate, ms", millis(*stood))
         .column("which aggregate", who.as_str())
         .promise(*stall <= STALL, &stalled)
         .zero("lost", lost)
@@ -200,7 +200,7 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Effects of the ordered group that came after a later one of their aggregate.
+/// Counts effects of the ordered group that came after a later one of their aggregate.
 fn disorder(rows: &[HandledRow]) -> usize {
     let mut last: HashMap<(&str, &str), i64> = HashMap::new();
     let mut late = 0;

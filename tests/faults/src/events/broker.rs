@@ -1,7 +1,8 @@
-//! The brokers under proof: how each is started, reached, cut off and killed.
+//! The brokers under test: how each is started, reached, cut off and killed.
 //!
-//! Every run has a server of its own, because it is killed, and a proxy before it, whose links are
-//! cut. Children know only the proxy.
+//! Every run has its own server, because it is killed, behind a proxy whose connections are cut.
+//! Children connect to the proxy. `semel-server`'s `broker` reads the URLs of operators and reports what
+//! is wrong with them; it has no use here.
 
 use std::fmt;
 use std::future::Future;
@@ -20,12 +21,12 @@ use super::child::{GROUPS, ORDERED, Role};
 use super::table::EventStore;
 use crate::BoxError;
 
-/// Few, so that RabbitMQ has few queues to bring back.
+/// Few, so that RabbitMQ restarts with few queues.
 const PARTITIONS: u16 = 8;
-/// How long a broker waits for a dead consumer where it does not see the death.
+/// How long a broker waits for a consumer whose end it does not notice.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A broker, and where it is.
+/// A broker and its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Broker {
     /// The bus inside the process.
@@ -38,16 +39,16 @@ pub enum Broker {
     Streams(u16),
 }
 
-/// Does something with a publisher.
+/// A function over a publisher of any type.
 pub(super) trait Drive: Send {
     fn drive(self, publisher: impl Publisher) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
 impl Broker {
-    /// The broker of that name, or of that name and port.
+    /// Parses `name` or `name:port`.
     ///
     /// # Errors
-    /// Names those that there are.
+    /// An unknown name, with the list of names.
     pub fn named(name: &str) -> Result<Self, BoxError> {
         let (name, port) = name.split_once(':').unwrap_or((name, "0"));
         let port = port.parse()?;
@@ -71,7 +72,7 @@ impl Broker {
         }
     }
 
-    /// Starts a server of its own, and a proxy before it, where it has one.
+    /// Starts a private server and a proxy in front of it; the bus has neither.
     pub(super) async fn start(self) -> Result<Running, BoxError> {
         let start = match self {
             Broker::Bus => return Ok(Running { broker: self, behind: None }),
@@ -80,7 +81,7 @@ impl Broker {
             Broker::Streams(_) => Redis::start,
         };
         let durable = match self {
-            // What was acknowledged must be there after a `kill -9`.
+            // Acknowledged writes survive a `kill -9`.
             Broker::Streams(_) => {
                 Options::new().flags(["--appendonly", "yes", "--appendfsync", "always"])
             }
@@ -99,12 +100,12 @@ impl Broker {
         Ok(Running { broker, behind: Some((server, proxy)) })
     }
 
-    /// Hands a publisher to `drive`.
+    /// Runs `drive` with a publisher.
     pub(super) async fn publish_with(&self, drive: impl Drive) -> Result<(), BoxError> {
         match self {
             Broker::Bus => Err("the bus is in the relay's own process".into()),
             Broker::Nats(port) => {
-                let client = patiently(|| async { Ok(semel_nats::connect(&nats(*port)).await?) });
+                let client = retried(|| async { Ok(semel_nats::connect(&nats(*port)).await?) });
                 drive.drive(NatsPublisher::new(client.await?, topology())?).await
             }
             Broker::RabbitMq(port) => {
@@ -112,13 +113,13 @@ impl Broker {
                 drive.drive(publisher.build()?).await
             }
             Broker::Streams(port) => {
-                let streams = patiently(|| async { Ok(streams(*port).await?) }).await?;
+                let streams = retried(|| async { Ok(streams(*port).await?) }).await?;
                 drive.drive(streams.publisher()).await
             }
         }
     }
 
-    /// Consumes with every group, for ever.
+    /// Consumes with every group until the process ends.
     pub(super) async fn consume_with<S: EventStore>(
         &self,
         groups: impl IntoIterator<Item = Group<S>> + Send,
@@ -129,13 +130,12 @@ impl Broker {
             consuming.push(match self {
                 Broker::Bus => return Err("the bus is in the relay's own process".into()),
                 Broker::Nats(port) => {
-                    let client =
-                        patiently(|| async { Ok(semel_nats::connect(&nats(*port)).await?) });
+                    let client = retried(|| async { Ok(semel_nats::connect(&nats(*port)).await?) });
                     start(group, nats_source(client.await?, &name)?)?
                 }
                 Broker::RabbitMq(port) => start(group, amqp_source(*port, &name)?)?,
                 Broker::Streams(port) => {
-                    let source = patiently(|| async {
+                    let source = retried(|| async {
                         let source = stream_source(&streams(*port).await?, &name);
                         Ok(source.open().await?)
                     });
@@ -146,7 +146,7 @@ impl Broker {
         std::future::pending().await
     }
 
-    /// Makes what consumers need before anybody publishes: what goes to nobody is refused.
+    /// Creates streams and queues before the first publish: an event without a route waits.
     pub(super) async fn prepare(&self) -> Result<(), BoxError> {
         match self {
             Broker::Bus => {}
@@ -156,7 +156,7 @@ impl Broker {
             }
             Broker::RabbitMq(port) => {
                 for group in GROUPS {
-                    // A broker that has just started may take long for so many queues.
+                    // Slow on a broker that has just started.
                     let source = amqp_builder(*port, group).timeout(Duration::from_secs(60));
                     drop(source.connect().await?);
                 }
@@ -218,8 +218,8 @@ async fn streams(port: u16) -> semel_core::store::Result<Streams> {
     streams.connect(&format!("redis://127.0.0.1:{port}")).await
 }
 
-/// Opens what may be just rising.
-async fn patiently<T, F, Fut>(open: F) -> Result<T, BoxError>
+/// Retries `open` while the broker restarts.
+async fn retried<T, F, Fut>(open: F) -> Result<T, BoxError>
 where
     F: Fn() -> Fut,
     Fut: Future<Output = Result<T, BoxError>>,
@@ -245,7 +245,7 @@ impl fmt::Display for Broker {
     }
 }
 
-/// A broker that is up.
+/// A running broker.
 #[derive(Debug)]
 pub struct Running {
     broker: Broker,
@@ -253,17 +253,17 @@ pub struct Running {
 }
 
 impl Running {
-    /// Where children reach it.
+    /// Returns the address for children.
     pub(super) fn address(&self) -> Broker {
         self.broker.clone()
     }
 
-    /// A short name for tables.
+    /// Returns the short name that reports show.
     pub(super) fn name(&self) -> &'static str {
         self.broker.name()
     }
 
-    /// The children that it takes.
+    /// Returns the roles of the children.
     pub(super) fn roles(&self) -> &'static [Role] {
         match self.broker {
             Broker::Bus => &[Role::Relay, Role::Relay],
@@ -301,7 +301,7 @@ impl Running {
         Ok(())
     }
 
-    /// Resets every connection; whether there can have been one.
+    /// Resets every connection; returns `false` if there is no proxy.
     pub(super) fn cut_links(&self) -> bool {
         match &self.behind {
             Some((_, proxy)) => {
@@ -316,8 +316,8 @@ impl Running {
         self.behind.is_some()
     }
 
-    /// `kill -9`, a while of nothing, and up again with what it had.
-    pub(super) async fn die_and_rise(&mut self) -> Result<(), BoxError> {
+    /// Kills the server, waits, and restarts it on its data.
+    pub(super) async fn kill_and_restart(&mut self) -> Result<(), BoxError> {
         let Some((mut server, proxy)) = self.behind.take() else { return Ok(()) };
         let server = tokio::task::spawn_blocking(move || {
             server.kill9()?;

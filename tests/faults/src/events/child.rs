@@ -1,5 +1,5 @@
-//! The processes under test: one that relays, one that consumes; with the in-process bus, one that
-//! does both. They run until somebody kills them.
+//! The processes under test: one relays, one consumes; with the bus inside the process one does both.
+//! They run until they are killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +17,20 @@ use semel_stores::Backend;
 
 /// The groups that handle every event.
 pub(super) const GROUPS: [&str; 2] = ["BILLING", "SHIPPING"];
-/// Handles the events of a aggregate in their order; the other one retries from its ledger.
+/// The group that handles the events of an aggregate in order; the other one retries from its ledger.
 pub(super) const ORDERED: &str = GROUPS[0];
 
-/// What a child does.
+/// The role of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Carries events from the outbox to the broker.
+    /// Publishes events from the outbox.
     Relay,
-    /// Handles what the broker brings.
+    /// Handles the messages of the broker.
     Consumer,
 }
 
 impl Role {
-    /// The name on command lines.
+    /// Returns the name on command lines.
     pub const fn name(self) -> &'static str {
         match self {
             Role::Relay => "relay",
@@ -38,12 +38,12 @@ impl Role {
         }
     }
 
-    /// The role with this name.
+    /// Returns the role of this name.
     pub fn named(name: &str) -> Option<Self> {
         [Role::Relay, Role::Consumer].into_iter().find(|role| role.name() == name)
     }
 
-    /// Where a child of this role can be aborted.
+    /// Returns the failpoints of this role.
     pub(super) fn failpoints(self, broker: &Broker) -> Vec<&'static str> {
         let relay = ["relay.claimed", "publish.sent", "relay.confirmed", "relay.marked"];
         let inbox = ["begin.after", "work.after", "commit.before", "commit.after"];
@@ -65,11 +65,11 @@ pub struct Settings {
     pub broker: Broker,
     /// Settings of a run.
     pub role: Role,
-    /// One handling in so many fails; 0 means none.
+    /// One handling in this many fails; 0 means none.
     pub fails_one_in: u32,
 }
 
-/// Does it until the process is killed.
+/// Runs the role until the process is killed.
 ///
 /// # Errors
 /// The store or the broker could not be opened.
@@ -124,7 +124,7 @@ async fn relay<S: EventStore>(
     std::future::pending().await
 }
 
-/// A publisher that dies in the middle of publishing, and publishes again what it did before.
+/// A publisher with a failpoint during publishing, which also publishes earlier events again.
 struct Troubled<P> {
     publisher: P,
     seen: std::sync::Mutex<Vec<Event>>,
@@ -143,7 +143,7 @@ impl<P: Publisher> Publisher for Troubled<P> {
                 publishing.await
             }
         };
-        // What was confirmed comes a second time, after what was confirmed since.
+        // A confirmed event is repeated after later ones.
         let repeat = {
             let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let confirmed = events.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());

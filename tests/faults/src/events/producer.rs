@@ -1,4 +1,4 @@
-//! Whoever tells about things: transactions that append events, some of which are rolled back.
+//! The producers: transactions that append events, some of which are rolled back.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,16 +14,16 @@ use super::table::{self, EventStore};
 use crate::BoxError;
 use semel_stores::Backend;
 
-/// Things that events are about.
+/// Number of aggregates.
 const AGGREGATES: usize = 40;
 /// Transactions at a time.
 const AT_ONCE: usize = 8;
 /// Events of one transaction.
 const EACH: i64 = 4;
-/// One transaction in so many is rolled back after it appended.
+/// One transaction in this many is rolled back after its append.
 const ROLLED_BACK: u32 = 10;
 
-/// What was told, and what was taken back.
+/// The events of all transactions.
 #[derive(Debug, Default)]
 pub(super) struct Produced {
     /// Event id to its aggregate and its number there.
@@ -32,15 +32,15 @@ pub(super) struct Produced {
     pub(super) rolled_back: Vec<String>,
 }
 
-/// Commits so many events, at least.
+/// Commits at least this many events.
 pub(super) async fn produce(backend: Backend, events: u64) -> Result<Produced, BoxError> {
     Ok(table::visit(&backend, Produce(events)).await?)
 }
 
 struct Produce(u64);
 
-/// The next number of each aggregate. Whoever appends holds its aggregate until the commit, as whoever
-/// changes an aggregate holds its row.
+/// The next number of each aggregate. A producer holds its aggregate until the commit, as a transaction
+/// that changes an aggregate holds its row.
 type Aggregates = Arc<Vec<Turn<i64>>>;
 
 impl table::Visitor for Produce {
@@ -68,7 +68,7 @@ impl table::Visitor for Produce {
     }
 }
 
-/// One transaction; how many events it committed.
+/// Runs one transaction; returns the number of committed events.
 async fn tell<S: EventStore>(
     executor: &Executor<S>,
     aggregates: &Aggregates,
@@ -94,7 +94,7 @@ async fn tell<S: EventStore>(
         match executor.transact(Command::new(key.clone()), work).await {
             Ok(done) if done.value().is_some() => break,
             Err(semel_core::Error::Work(text)) if takes_back && text == "taken back" => return 0,
-            // The same command again, until it is known to have happened: once.
+            // Repeats the same command until its outcome is known.
             Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }

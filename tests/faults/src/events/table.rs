@@ -1,5 +1,4 @@
-//! Where handled events leave their effect: one row per handling, in the order of handling, with no
-//! unique constraint that could hide a second one.
+//! The rows that handlers write: one per handling, in order, without a unique constraint.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -74,16 +73,16 @@ event_database!(SqliteStore, SqliteConnection, INSERT);
 event_database!(PgStore, PgConnection, INSERT_PG);
 event_database!(MySqlStore, MySqlConnection, INSERT);
 
-/// Does something with a store that has an outbox.
+/// A function over a store with an outbox, of any of these types.
 pub trait Visitor {
-    /// What comes of it.
+    /// The result.
     type Output;
 
-    /// Does it.
+    /// Runs with the opened store.
     fn visit<S: EventStore>(self, store: S) -> impl Future<Output = Self::Output> + Send;
 }
 
-/// Opens the store and lets `visitor` do it.
+/// Opens the store as its own type and runs `visitor` with it.
 ///
 /// # Errors
 /// The store's own, or `Misconfigured` for one without an outbox.
@@ -97,7 +96,7 @@ pub async fn visit<V: Visitor>(backend: &Backend, visitor: V) -> Result<V::Outpu
 }
 
 fn no_events() -> Error {
-    let what = "events are proved on SQLite, PostgreSQL and MySQL";
+    let what = "events are tested on SQLite, PostgreSQL and MySQL";
     Error::new(ErrorKind::Misconfigured, "open the outbox", what)
 }
 

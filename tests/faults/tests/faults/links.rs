@@ -27,7 +27,7 @@ const OFFSETS: usize = 60;
 /// Operations within which a cut must have fallen.
 const ROUNDS: usize = 5;
 
-/// A proxy in front of the server of `private`.
+/// Returns a proxy in front of the store's server.
 async fn proxy(private: &PrivateStore) -> FaultProxy {
     let url = private.backend().to_string();
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);

@@ -1,13 +1,12 @@
-//! Callers who leave, and work that panics.
+//! Callers that disconnect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use semel_core::executor::Error;
-use semel_core::{Execution, State, Store as _, Wait};
-use semel_faults::harness::{EffectLog, command, executor, key};
+use semel_core::Wait;
+use semel_faults::harness::{EffectLog, command, executor};
 use semel_faults::on_stores;
 use semel_stores::PrivateStore;
 
@@ -64,21 +63,4 @@ async fn a_caller_who_leaves_neither_doubles_nor_strands_the_work(private: Arc<P
 }
 
 on_stores!(a_caller_who_leaves_neither_doubles_nor_strands_the_work:
-    memory sqlite postgres mysql redis redis_cluster);
-
-async fn a_panic_is_a_failure_like_any_other(private: Arc<PrivateStore>) {
-    let executor = executor(private.backend().open().await.expect("a store"), LEASE);
-    let failed: Result<Execution<u32>, Error<String>> =
-        executor.run(command("k"), |_| async { panic!("out of paper") }).await;
-    assert!(matches!(&failed, Err(Error::Panicked { message }) if message == "out of paper"));
-    let record =
-        executor.store().peek(&key("k")).await.expect("readable").expect("a record").record;
-    assert_eq!((record.state, record.attempt), (State::Failed, 1));
-    assert!(record.error.is_some_and(|error| error.as_str().contains("out of paper")));
-
-    let again = executor.run(command("k"), |_| async { Ok::<_, String>(7) }).await.expect("runs");
-    assert_eq!((again.value(), again.attempt()), (Some(&7), Some(2)));
-}
-
-on_stores!(a_panic_is_a_failure_like_any_other:
     memory sqlite postgres mysql redis redis_cluster);

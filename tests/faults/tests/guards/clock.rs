@@ -10,7 +10,7 @@ use semel_faults::effects::{self, EffectStore, Visitor};
 use semel_faults::harness::{self, ControlledWork, command, executor, key, orphan};
 use semel_sql::sqlite::SqliteStore;
 use semel_stores::PrivateStore;
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 use semel_testkit::proxy::FaultProxy;
 
 #[test]
@@ -24,7 +24,7 @@ fn leases_follow_the_clock_that_the_store_was_given() {
         // The work begins and a renewal is tried before it is over, however busy the machine is.
         let lease = Duration::from_secs(9);
         let cut_off = FaultyStore::new(open().await.expect("a store"));
-        cut_off.faults().always(Verb::Renew, Fault::Refuse);
+        cut_off.faults().always(StoreCall::Renew, Fault::Refuse);
         let faults = cut_off.faults().clone();
         let (holder, rival) =
             (executor(cut_off, lease), executor(open().await.expect("a store"), lease));
@@ -35,7 +35,7 @@ fn leases_follow_the_clock_that_the_store_was_given() {
 
         // This machine's clock runs past the lease, the store's stands still.
         tokio::time::sleep(lease * 3 / 2).await;
-        assert!(faults.happened(Verb::Renew) > 0, "the lease was renewed");
+        assert!(faults.happened(StoreCall::Renew) > 0, "the lease was renewed");
         let asked = ask().await.expect("an answer");
         assert!(
             asked.in_progress(),

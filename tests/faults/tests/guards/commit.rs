@@ -1,4 +1,4 @@
-//! Commits whose reply is lost, both ways: they took private, or they did not.
+//! Commits whose reply is lost: those that took effect, and those that did not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use semel_faults::effects::{self, Effect, EffectStore, Visitor};
 use semel_faults::harness::{command, executor};
 use semel_faults::on_stores;
 use semel_stores::PrivateStore;
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 
 #[derive(Clone, Copy)]
 struct Doubt {
@@ -37,7 +37,7 @@ impl Visitor for Doubt {
     async fn visit<S: EffectStore>(self, store: S) {
         let store = FaultyStore::new(store);
         let faults = store.faults().clone();
-        faults.next(Verb::Commit, self.fault);
+        faults.next(StoreCall::Commit, self.fault);
         let executor = executor(store, Duration::from_secs(30));
         let work = |mut unit: Unit<FaultyStore<S>>| async move {
             let effect = Effect::of(unit.context());
@@ -45,15 +45,15 @@ impl Visitor for Doubt {
             Ok::<_, String>(effect.value)
         };
         let first = executor.transact(self.command(&self.id()), work).await;
-        assert_eq!(faults.happened(Verb::Commit), 1, "{:?} did not happen", self.fault);
+        assert_eq!(faults.happened(StoreCall::Commit), 1, "{:?} did not happen", self.fault);
         let expected = match self.fault {
-            // It took private, and that was found out.
+            // It took effect, and the executor found that out.
             Fault::LoseReply => {
                 let Ok(Execution::Executed { value, receipt }) = first else { panic!("{first:?}") };
                 assert!(receipt.recorded);
                 Some(value)
             }
-            // It did not, and that was found out: the caller is told that nothing happened.
+            // It did not take effect, and the executor found that out: the caller gets an error.
             Fault::LoseRequest | Fault::Refuse | Fault::Delay(_) | Fault::Hang => {
                 let Err(Error::Store(error)) = first else { panic!("{first:?}") };
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

@@ -7,14 +7,14 @@ use semel_core::{Execution, State, Store as _, Wait};
 use semel_faults::harness::{ControlledWork, command, executor, key};
 use semel_faults::on_stores;
 use semel_stores::PrivateStore;
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 
 /// The work begins and a renewal is tried before it is over, however busy the machine is.
 const LEASE: Duration = Duration::from_secs(9);
 
 async fn a_late_holder_is_refused_and_gets_the_winners_answer(private: Arc<PrivateStore>) {
     let cut_off = FaultyStore::new(private.backend().open().await.expect("a store"));
-    cut_off.faults().always(Verb::Renew, Fault::Refuse);
+    cut_off.faults().always(StoreCall::Renew, Fault::Refuse);
     let faults = cut_off.faults().clone();
     let (first, second) = (
         executor(cut_off, LEASE),
@@ -30,7 +30,7 @@ async fn a_late_holder_is_refused_and_gets_the_winners_answer(private: Arc<Priva
         })
         .await
         .expect("a takeover");
-    assert!(faults.happened(Verb::Renew) > 0, "the lease lapsed although it was renewed");
+    assert!(faults.happened(StoreCall::Renew) > 0, "the lease lapsed although it was renewed");
     let Execution::Executed { receipt: won, .. } = winner else { panic!("{winner:?}") };
     assert_eq!(won.attempt, 2, "nothing was taken over");
 

@@ -10,7 +10,7 @@ use semel_core::{Fingerprint, Origin};
 use semel_faults::harness::{ControlledWork, command, executor, orphan};
 use semel_faults::on_stores;
 use semel_stores::PrivateStore;
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 
 #[test]
 fn an_expired_key_takes_another_request() {
@@ -52,7 +52,7 @@ async fn of_rivals_who_judged_the_same_record_one_runs(private: Arc<PrivateStore
     let rival = |slow: ControlledWork| {
         let store = FaultyStore::new(store.clone());
         let faults = store.faults().clone();
-        faults.next(Verb::Swap, Fault::Hang);
+        faults.next(StoreCall::Swap, Fault::Hang);
         let executor = executor(store, Duration::from_secs(30));
         let asked = tokio::spawn(async move { executor.run(command("k"), |_| slow.work()).await });
         (faults, asked)
@@ -73,7 +73,7 @@ async fn of_rivals_who_judged_the_same_record_one_runs(private: Arc<PrivateStore
     end.send("the first's".to_owned()).expect("the first rival works");
     let won = won.await.expect("no panic").expect("an answer");
     assert!(!won.replayed() && won.value().map(String::as_str) == Some("the first's"), "{won:?}");
-    assert_eq!((faults.happened(Verb::Swap), other_faults.happened(Verb::Swap)), (1, 1));
+    assert_eq!((faults.happened(StoreCall::Swap), other_faults.happened(StoreCall::Swap)), (1, 1));
 }
 
 on_stores!(of_rivals_who_judged_the_same_record_one_runs:

@@ -8,7 +8,7 @@ use semel_core::{Execution, Executor};
 use semel_faults::harness::{EffectLog, command, executor, orphan};
 use semel_faults::on_stores;
 use semel_stores::PrivateStore;
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -33,11 +33,11 @@ async fn a_lost_reply_of_begin_is_found_out(private: Arc<PrivateStore>) {
     for fault in [Fault::LoseReply, Fault::LoseRequest] {
         let store = faulty(&private).await;
         let faults = store.faults().clone();
-        faults.next(Verb::Open, fault);
+        faults.next(StoreCall::Open, fault);
         let executor = executor(store, LEASE);
         let answer = run_once(&executor, &EffectLog::default()).await;
         assert_eq!(answer.attempt(), Some(1));
-        assert_eq!(faults.happened(Verb::Open), 1, "{fault:?} did not happen");
+        assert_eq!(faults.happened(StoreCall::Open), 1, "{fault:?} did not happen");
         forget(&private).await;
     }
 }
@@ -52,10 +52,10 @@ async fn a_lost_reply_of_a_takeover_is_found_out(private: Arc<PrivateStore>) {
         assert!(matches!(opened, Opened::Inserted { .. }));
         tokio::time::sleep(lapsed * 2).await;
         let faults = store.faults().clone();
-        faults.next(Verb::Swap, fault);
+        faults.next(StoreCall::Swap, fault);
         let answer = run_once(&executor(store, LEASE), &EffectLog::default()).await;
         assert_eq!(answer.attempt(), Some(2));
-        assert_eq!(faults.happened(Verb::Swap), 1, "{fault:?} did not happen");
+        assert_eq!(faults.happened(StoreCall::Swap), 1, "{fault:?} did not happen");
         forget(&private).await;
     }
 }
@@ -66,9 +66,9 @@ async fn a_lost_reply_of_complete_is_found_out(private: Arc<PrivateStore>) {
     for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Refuse] {
         let store = faulty(&private).await;
         let faults = store.faults().clone();
-        faults.next(Verb::Settle, fault);
+        faults.next(StoreCall::Settle, fault);
         let _ = run_once(&executor(store, LEASE), &EffectLog::default()).await;
-        assert_eq!(faults.happened(Verb::Settle), 1, "{fault:?} did not happen");
+        assert_eq!(faults.happened(StoreCall::Settle), 1, "{fault:?} did not happen");
         forget(&private).await;
     }
 }
