@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `rollback` | what is inserted is part of a transaction that can be rolled back |
 //! | `writers` | two transactions can be open and write at the same time |
-//! | `foreign` | somebody else can write rows |
+//! | `foreign` | other programs can write rows |
 //! | `executor` | the map is also a [`TransactionalStore`](semel_core::store::TransactionalStore) |
 //!
 //! Each behaviour was written against a wrong map that someone could have built: one without the

@@ -43,7 +43,7 @@ impl Ids {
         Ok(bindings?)
     }
 
-    /// The one whose turn it is.
+    /// Returns the index for this number.
     fn at(&self, number: u64) -> usize {
         usize::try_from(number).unwrap_or(0) % self.ids.len()
     }

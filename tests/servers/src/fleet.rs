@@ -1,4 +1,4 @@
-//! One of each server, for a whole test run, and the environment that tells tests where they are.
+//! One of each server, for a whole test run, and the environment with their URLs.
 
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;

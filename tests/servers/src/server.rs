@@ -339,7 +339,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nothing here may panic, and there is nobody to tell: what could not be ended is on the
+        // Nothing here may panic, and no caller gets an error: what could not be ended is on the
         // janitor's list.
         let _ = self.resume();
         let _ = self.end(self.recipe.abrupt, Duration::from_secs(3));

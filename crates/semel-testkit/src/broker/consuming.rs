@@ -1,4 +1,4 @@
-//! Taking messages: who gets what, and that waiting for a message loses none.
+//! Taking messages: which source gets which, and that waiting for a message loses none.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -71,7 +71,7 @@ pub async fn an_event_put_off_holds_its_aggregate<F: BrokerFixture>(fixture: F) 
     take_in_order(&source, &sent).await;
 }
 
-/// An event that nobody answered is brought again before the ones behind it.
+/// An event without a reply is redelivered before its followers.
 pub async fn an_unanswered_event_holds_its_aggregate<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let sent: Vec<Event> = (0..3).map(|_| about("ord_1")).collect();
@@ -135,7 +135,7 @@ async fn start<F: BrokerFixture>(
     let starting = runtime.spawn(async move {
         let source = fixture.source(GROUP, true).await;
         let inbox = Inbox::new(Executor::new(store)).policy(Policy {
-            // A crash is found out soon; one who is late by so much as this has hung.
+            // A crash is noticed soon; only what hangs takes this long.
             lease: Duration::from_secs(6),
             on_failure: OnFailure::Backoff { base: RETRY_EVERY, cap: RETRY_EVERY * 3 },
             max_attempts: None,

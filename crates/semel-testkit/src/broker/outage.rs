@@ -1,5 +1,5 @@
 //! A broker that is away for a whole minute, with a relay and a consumer at it all the time: what an
-//! operator sees meanwhile, and that everything heals without anybody's help.
+//! operator sees meanwhile, and that everything recovers by itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ pub async fn a_minute_without_the_broker_costs_nothing_but_time<F: BrokerFixture
     }
     assert_eq!(relaying.standing().published, published, "nothing was confirmed meanwhile");
     assert_eq!(seen.all().len(), sent.len(), "nothing was brought meanwhile");
-    // What was in hands is handled although nobody can be told of it.
+    // Messages in flight are handled although the broker cannot be told.
     go.notify_one();
     seen.count(sent.len() + 1).await;
 

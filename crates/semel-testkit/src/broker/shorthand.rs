@@ -110,7 +110,7 @@ pub(super) async fn nothing<S: Source>(source: &S, span: Duration) {
     }
 }
 
-/// A list of events that somebody can wait for. Clones share it.
+/// A list of events that a test can wait for. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Seen(watch::Sender<Vec<EventId>>);
 

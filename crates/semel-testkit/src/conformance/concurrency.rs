@@ -197,7 +197,7 @@ pub async fn a_settle_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
     }
 }
 
-/// A renewal and a takeover race: one of them wins, and a beaten holder is told.
+/// A renewal and a takeover race: one of them wins, and a beaten holder gets `Lost`.
 pub async fn a_renewal_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (round, (first, held)) in test.lapsed().await.into_iter().enumerate() {
@@ -223,7 +223,7 @@ pub async fn a_renewal_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) 
     }
 }
 
-/// Sweeps and renewals race on lapsed claims: where a renewal is told that it extended its claim,
+/// Sweeps and renewals race on lapsed claims: where a renewal returns that it extended its claim,
 /// the claim is there and live.
 pub async fn a_sweep_never_takes_a_renewed_claim<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
@@ -263,7 +263,7 @@ pub async fn a_sweep_never_takes_a_renewed_claim<F: Fixture>(fixture: F) {
     }
 }
 
-/// Sweeps and opens race on expired keys: whoever is told that it was granted has a live claim.
+/// Sweeps and opens race on expired keys: every grant is a live claim.
 pub async fn a_sweep_never_takes_a_fresh_claim<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for round in 0..5 {
@@ -326,7 +326,7 @@ pub async fn a_record_never_vanishes_while_it_is_regranted<F: Fixture>(fixture: 
     assert_eq!(wrong, 0, "the record was missing, or it went back, {wrong} times");
 }
 
-/// Fails and re-grants; how often somebody else's write got in between.
+/// Fails and re-grants; returns how often another write got in between.
 async fn grant_over_and_over<S: Store>(store: &S, first: &Draft, mut held: Lease) -> usize {
     let (mut last, mut wrong) = (first.clone(), 0);
     for _ in 0..50 {

@@ -150,7 +150,7 @@ pub async fn an_overruled_holder_is_refused<F: Fixture>(fixture: F) {
     }
 }
 
-/// Who looked at one version decides about no other, whether that was renewed, taken over or decided
+/// A decision about one version changes no other, whether that was renewed, taken over or decided
 /// meanwhile; and a decision that counts is one over what was seen.
 pub async fn a_decision_is_about_the_version_that_was_seen<F: Fixture>(fixture: F) {
     use semel_core::store::Store as _;

@@ -1,4 +1,4 @@
-//! Sweeping: what nobody can need goes, what somebody may need stays, and a batch is a batch.
+//! Sweeping: expired records go, all others stay, and a sweep keeps to its limit.
 
 use std::time::Duration;
 
@@ -56,8 +56,8 @@ pub async fn records_inside_their_retention_stay<F: Fixture>(fixture: F) {
     assert_eq!(test.record(&key("failed")).await.state, State::Failed);
 }
 
-/// Dead and uncertain records stay until somebody resolves them, whatever their claim's keep was; and
-/// discarded ones, which keep their keys from being used anew, until somebody purges them.
+/// Dead and uncertain records stay until an operator resolves them, whatever their claim's keep was; and
+/// discarded ones, which keep their keys from being used anew, until an operator purges them.
 pub async fn dead_and_uncertain_records_are_never_swept<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (id, settlement) in [

@@ -158,7 +158,7 @@ pub async fn a_fence_grows_over_a_sweep<F: Fixture>(fixture: F) {
     assert_eq!(test.settle(&held, &success("2")).await, Settled::Lost, "of an earlier life");
 }
 
-/// A holder whose key was released and given to somebody else is refused.
+/// A holder whose key was released and granted to another is refused.
 pub async fn a_lease_of_an_earlier_life_of_the_key_is_refused<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let old = test.claim(&draft(&key("k"))).await;

@@ -71,7 +71,7 @@ pub async fn keys_that_differ_in_accents_or_their_form_are_separate_keys<F: Fixt
     TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
-/// Two emoji are two keys, and so are characters that nobody sees.
+/// Two emoji are two keys, and so are invisible characters.
 pub async fn keys_of_emoji_and_invisible_characters_are_separate_keys<F: Fixture>(fixture: F) {
     let ids =
         ["😀", "😁", "😀😀", "abc", "abc\u{200b}", "abc\u{200d}", "\u{feff}abc", "❤", "❤\u{fe0f}"];

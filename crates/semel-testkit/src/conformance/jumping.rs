@@ -111,7 +111,7 @@ pub async fn a_failure_during_a_jump_backs_off_for_its_time<F: Fixture>(fixture:
     assert_eq!(value(&work.run(&executor, backoff()).await), "run 2");
 }
 
-/// Whoever looks for what is due finds what a clock that was ahead has put off, to count it anew.
+/// A search for due records finds what a clock that was ahead has put off, to count it anew.
 pub async fn what_a_jump_has_put_off_is_found<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let retry_payload = Some(Outcome::new(Outcome::JSON, "{}"));

@@ -20,7 +20,7 @@ impl<F: Fixture> TestStore<F> {
         let held = self.claim(&first).await;
         self.end(&held, &Settlement::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
         let (record, _) = self.existing(&first).await;
-        // Not `assert_eq`: a failed comparison of a mebibyte helps nobody.
+        // Not `assert_eq`, which would print a mebibyte.
         assert!(record.outcome == Some(outcome), "the outcome of {id} changed in the store");
     }
 }

@@ -254,7 +254,7 @@ pub async fn a_filter_on_the_id_matches_exactly<F: Fixture>(fixture: F) {
     assert!(test.found(of("e")).await.is_empty());
 }
 
-/// A record that cannot be read is told by its digest, and hides no other, in pages of every size.
+/// A record that cannot be read is listed by its digest, and hides no other, in pages of every size.
 pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let mut expected = Vec::new();

@@ -185,7 +185,7 @@ pub async fn a_released_key_starts_anew<F: Fixture>(fixture: F) {
     assert_eq!(record.created_at, record.updated_at);
 }
 
-/// A caller who looked before another one finished, and claims after it, finds the answer and
+/// A caller that read before another one finished, and claims after it, finds the outcome and
 /// leaves no claim behind.
 pub async fn a_completion_between_a_miss_and_a_claim_is_found_by_the_claim<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;

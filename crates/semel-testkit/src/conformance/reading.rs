@@ -57,7 +57,7 @@ pub async fn another_request_under_the_key_is_a_mismatch<F: Fixture>(fixture: F)
     assert!(matches!(test.verdict(&any, None).await, Verdict::Completed { .. }));
 }
 
-/// While the holder's lease runs, everybody else is told so, with the time it still runs.
+/// While the holder's lease runs, other callers get that, with the time left.
 pub async fn a_live_claim_is_judged_running<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -103,7 +103,7 @@ pub async fn a_due_failure_is_judged_a_retry<F: Fixture>(fixture: F) {
     assert_eq!(test.verdict(&first, None).await, again(&first, Origin::AfterFailure, false));
 }
 
-/// A failure that is not due is told with its words and the time to wait; it comes due by itself.
+/// A failure that is not due is returned with its error and the time to wait; it comes due by itself.
 pub async fn a_failure_backs_off_until_it_is_due<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (id, delay) in [("long", LEASE), ("short", BRIEF)] {
@@ -157,7 +157,7 @@ pub async fn used_up_attempts_are_judged_for_burial<F: Fixture>(fixture: F) {
     assert!(matches!(test.verdict(&crashing, Some(3)).await, Verdict::Bury { .. }));
 }
 
-/// Dead and uncertain records answer with their words until somebody resolves them.
+/// Dead and uncertain records return their error until an operator resolves them.
 pub async fn dead_and_uncertain_records_stay_what_they_are<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let error = ErrorText::new("given up");
@@ -172,7 +172,7 @@ pub async fn dead_and_uncertain_records_stay_what_they_are<F: Fixture>(fixture: 
     assert_eq!(test.verdict(&uncertain, None).await, Verdict::Uncertain { error });
 }
 
-/// Whoever asks again for what an operator discarded is told so, and why.
+/// A repeat of a discarded operation gets the reason.
 pub async fn a_discarded_record_is_given_up_and_says_why<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));

@@ -68,7 +68,7 @@ pub async fn a_renewal_sets_the_length_that_is_asked_for<F: Fixture>(fixture: F)
     assert!(!record.held(now));
 }
 
-/// A lease that lapsed, but that nobody took over, is extended.
+/// A lapsed lease that was not taken over is extended.
 pub async fn a_lapsed_claim_that_nobody_took_is_extended<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));

@@ -1,4 +1,4 @@
-//! What a claim brings so that somebody else can run it again: stored with the claim, there until
+//! Retry payloads: what it takes to run a claim again, stored with the claim, there until
 //! the record succeeds or goes, and what makes a lapsed claim due.
 //!
 //! Parcels and transactions are in [`transacting`](super::transacting).
@@ -77,7 +77,7 @@ impl<F: Fixture> TestStore<F> {
     }
 }
 
-/// Whoever opens, peeks or lists sees what the claim brought, and no outcome.
+/// Opening, peeking and listing show the retry payload, and no outcome.
 pub async fn a_claims_retry_payload_is_shown_to_whoever_looks<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = with(draft(&key("k")), &letter());
@@ -139,12 +139,12 @@ pub async fn a_failure_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     TestStore::set(fixture).await.keeps_through(&failure("no stamps"), State::Failed).await;
 }
 
-/// A record that was given up keeps it for whoever redrives it.
+/// A record that was given up keeps it for a redrive.
 pub async fn a_burial_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     TestStore::set(fixture).await.keeps_through(&buried(), State::Dead).await;
 }
 
-/// A record that must not run again by itself keeps it for whoever decides.
+/// A record that must not run again by itself keeps it for an operator.
 pub async fn a_suspension_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     TestStore::set(fixture).await.keeps_through(&suspended(), State::Uncertain).await;
 }
@@ -220,7 +220,7 @@ pub async fn an_operators_success_takes_the_retry_payloads_place<F: Fixture>(fix
     assert!(test.ids(&by_reference("letter.sent")).await.is_empty(), "its reference stayed");
 }
 
-/// A success that is ended otherwise or redriven shows its answer to nobody as a retry payload.
+/// A success that is ended otherwise or redriven never shows its outcome as a retry payload.
 pub async fn an_answer_never_turns_into_a_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let changes = [

@@ -145,7 +145,7 @@ pub async fn a_success_after_a_failure_carries_no_trace_of_it<F: Fixture>(fixtur
     assert_eq!(record.number, 4, "grant, failure, grant, success");
 }
 
-/// A holder who is late, but whom nobody replaced, still owns the claim.
+/// A late holder without a successor still owns the claim.
 pub async fn a_late_holder_whom_nobody_replaced_may_still_settle<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));

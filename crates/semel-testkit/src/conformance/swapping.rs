@@ -59,7 +59,7 @@ pub async fn a_replacement_keeps_nothing_of_the_old_record<F: Fixture>(fixture: 
     assert_ne!(after.operation_id, before.operation_id);
 }
 
-/// Whoever judged an older write of the record writes nothing.
+/// A caller that judged an older write of the record writes nothing.
 pub async fn a_swap_over_an_older_write_is_lost<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));

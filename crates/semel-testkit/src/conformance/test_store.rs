@@ -82,7 +82,7 @@ impl<F: Fixture> TestStore<F> {
     }
 
     pub(crate) async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Settled {
-        // Nobody else is at it: the first answer counts.
+        // There is no rival: the first result counts.
         self.store.settle(lease, settlement).await.unwrap_or_else(|error| panic!("settle: {error}"))
     }
 
@@ -199,7 +199,7 @@ impl<F: Fixture> TestStore<F> {
         self.judged(draft, max_attempts, false).await
     }
 
-    /// As [`TestStore::verdict`], by a caller who may bring a verifier.
+    /// As [`TestStore::verdict`], for a caller that may have a verifier.
     pub(crate) async fn judged(
         &self,
         draft: &Draft,
@@ -247,7 +247,7 @@ pub(crate) async fn settle<S: Store>(store: &S, lease: &Lease, settlement: &Sett
     panic!("settling answers Unavailable for ever")
 }
 
-/// Swaps; a loss to a rival who holds the record without changing it is asked again.
+/// Swaps, again after a loss to a rival that holds the record without changing it.
 pub(crate) async fn swap<S: Store>(
     store: &S,
     key: &Key,
@@ -300,7 +300,7 @@ pub(crate) fn brief(key: &Key) -> Draft {
     Draft { lease: BRIEF, ..draft(key) }
 }
 
-/// The next attempt after `draft`, by somebody else.
+/// Returns the next attempt after `draft`, by another caller.
 pub(crate) fn next(draft: &Draft) -> Draft {
     Draft {
         attempt_id: AttemptId::generate(),

@@ -11,7 +11,7 @@ use super::work::{Held, LEASE, SOON, Work, command, executor, value};
 use crate::Fixture;
 use crate::faulty::{FaultyStore, StoreCall};
 
-/// Without waiting, a duplicate is told at once that somebody is at it.
+/// Without waiting, a duplicate gets "in progress" at once.
 pub async fn a_duplicate_is_told_that_the_operation_is_in_progress<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start(&executor, command()).await;

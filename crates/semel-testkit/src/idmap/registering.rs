@@ -181,7 +181,7 @@ pub async fn a_public_id_of_full_length_reads_back<F: IdMapFixture>(fixture: F) 
     assert_eq!(all(&map, LONG).await, [row(&binding, true)]);
 }
 
-/// Who registers is told loudly of what stands against it.
+/// Registering reports a conflict as an error.
 pub async fn registering_is_loud<F: IdMapFixture>(fixture: F) {
     let (map, taken, revoked) = (fixture.map().await, order(1), order(2));
     let mut transaction = fixture.begin(&map).await;

@@ -202,7 +202,7 @@ impl Publisher for Broker {
         };
         for hold in holds {
             let _ = hold.reached.send(());
-            // An error: whoever held it has gone, which lets go too.
+            // An error: the holder was dropped, which releases too.
             let _ = hold.released.await;
         }
         let replies: Vec<Reply> = {

@@ -42,7 +42,7 @@ pub async fn claims_one_after_another_give_every_row_once<F: OutboxFixture>(fixt
     assert_eq!(seen, ids(&events));
 }
 
-/// What somebody has, nobody else gets.
+/// A leased row is not claimable.
 pub async fn a_leased_row_is_not_claimable<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &[event()]).await;
     assert_eq!(claim_one(&outbox).await.attempt, 1);

@@ -73,7 +73,7 @@ pub async fn discarded_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture
     assert_eq!(clean(&outbox, ALL).await, 0, "it is to be published after all");
 }
 
-/// One call takes at most as many as it was told, and says how many.
+/// One call removes at most its limit, and returns how many.
 pub async fn cleaning_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &events(25)).await;
     settle(&outbox, &Disposition::Published).await;

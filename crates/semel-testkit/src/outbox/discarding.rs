@@ -1,5 +1,5 @@
 //! What operators have discarded: settled for good, kept apart from what is dead, and left as it was
-//! decided by everybody who does not name it.
+//! decided by every verb that does not name it.
 
 use semel_core::ErrorText;
 use semel_core::event::{Event, EventId};
@@ -34,7 +34,7 @@ fn said(reason: &str) -> (Status, Option<ErrorText>) {
     (Status::Discarded, Some(ErrorText::new(reason)))
 }
 
-/// A discarded row has the reason that was given and the time, and nobody claims it.
+/// A discarded row has its reason and time, and is not claimable.
 pub async fn a_discarded_row_keeps_the_reason<F: OutboxFixture>(fixture: F) {
     let event = event();
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
@@ -47,7 +47,7 @@ pub async fn a_discarded_row_keeps_the_reason<F: OutboxFixture>(fixture: F) {
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// What was discarded is in no backlog: nobody has to look at it any more.
+/// Discarded rows are not in the backlog.
 pub async fn a_discarded_row_is_not_dead<F: OutboxFixture>(fixture: F) {
     let (outbox, ids) = three(&fixture).await;
     let backlog = outbox.backlog().await.expect("a backlog");
@@ -81,7 +81,7 @@ pub async fn a_verb_on_many_leaves_what_was_discarded<F: OutboxFixture>(fixture:
     assert_eq!(why(&outbox, ids[0]).await, said("refunded by hand"));
 }
 
-/// Who names what was discarded, by its id or by its status, may redrive it or say why anew.
+/// A verb that names discarded rows, by id or by status, redrives them or changes their reason.
 pub async fn what_was_discarded_can_be_named<F: OutboxFixture>(fixture: F) {
     let (outbox, ids) = three(&fixture).await;
     assert_eq!(apply(&outbox, &only(&ids[..1]), &discard("a duplicate"), ALL).await, 1);

@@ -70,7 +70,7 @@ pub async fn an_event_that_always_fails_is_given_up<F: OutboxFixture>(fixture: F
     assert!(words(&row).contains("not now"), "{row:?}");
 }
 
-/// A dead event is published when its cause is gone and somebody redrives it.
+/// A dead event is published after a redrive.
 pub async fn a_redriven_event_is_published<F: OutboxFixture>(fixture: F) {
     let event = event();
     let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
@@ -194,7 +194,7 @@ pub async fn followers_of_a_failure_are_given_back<F: OutboxFixture>(fixture: F)
     broker.assert_partitions_in_order(&mixed);
 }
 
-/// A dead event lets its partition go on, unless the relay is told that it must not.
+/// A dead event lets its partition go on, unless the relay is configured to hold it.
 pub async fn a_dead_event_holds_its_partition_only_if_told<F: OutboxFixture>(fixture: F) {
     for holds in [false, true] {
         let order = format!("holds {holds}");
@@ -231,7 +231,7 @@ pub async fn an_event_that_kills_relays_is_given_up<F: OutboxFixture>(fixture: F
 }
 
 /// A publisher that answers too few leaves the rest to be tried again; one that answers too many
-/// confuses nobody.
+/// changes nothing.
 pub async fn a_publisher_that_miscounts_loses_nothing<F: OutboxFixture>(fixture: F) {
     let events = events(5);
     let (outbox, broker) = stage(&fixture, &events).await;
@@ -263,7 +263,7 @@ pub async fn a_publisher_that_hangs_is_left<F: OutboxFixture>(fixture: F) {
     assert_eq!(broker.confirmed_ids(), [event.id()]);
 }
 
-/// A publisher that panics costs the event that it panics about its tries, and nobody else's.
+/// A publisher that panics costs only the event that it panics about its attempts.
 pub async fn a_publisher_that_panics_stops_nobody<F: OutboxFixture>(fixture: F) {
     let events = events(5);
     let (outbox, broker) = stage(&fixture, &events).await;

@@ -1,4 +1,4 @@
-//! Very many events that wait behind one of their partition: they hide nobody, and go on when it is done.
+//! Very many events that wait behind one of their partition: they hide no others, and go on when it is done.
 //!
 //! What an outbox may do about them is its own business, such as to put them off so that it need not
 //! look at them with every claim. What it may not do is to forget them: no time passes here unless a
@@ -19,7 +19,7 @@ fn partition(order: &str, count: usize) -> Vec<Event> {
     (0..count).map(|_| about(order)).collect()
 }
 
-/// A partition whose head is claimed; its followers came afterwards, and somebody has looked for more.
+/// A partition whose head is claimed; its followers came afterwards, and a claim has skipped them.
 async fn behind_one<F: OutboxFixture>(fixture: &F, partition: &[Event]) -> F::Outbox {
     let outbox = holding(fixture, &partition[..1]).await;
     let head = claim_one(&outbox).await;

@@ -1,4 +1,4 @@
-//! What becomes of a leased row, and whose word counts.
+//! What becomes of a leased row, and which marks count.
 
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ pub async fn a_row_that_is_put_off_has_its_try_back_and_rests<F: OutboxFixture>(
     assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&partition));
 }
 
-/// Who lost the row to another says nothing about it any more, whatever it says.
+/// A mark after another claim of the row is lost, whatever it says.
 pub async fn a_late_mark_after_a_takeover_is_lost<F: OutboxFixture>(fixture: F) {
     for disposition in every_fate() {
         let event = event();
@@ -144,7 +144,7 @@ pub async fn a_late_mark_after_a_takeover_is_lost<F: OutboxFixture>(fixture: F) 
     }
 }
 
-/// A lease that is over, and that nobody took, is still its holder's: what was confirmed is written
+/// A lapsed lease without another claim is still its holder's: what was confirmed is written
 /// down.
 pub async fn a_late_mark_that_nobody_forestalled_is_done<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &[event()]).await;

@@ -148,7 +148,7 @@ pub async fn a_selection_finds_each_status<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A verb changes rows in the statuses that it is for, and counting first tells how many.
+/// A verb changes rows in the statuses that it is for; counting first returns how many.
 pub async fn a_count_is_what_a_verb_then_does<F: OutboxFixture>(fixture: F) {
     use Status::{Dead, Discarded, Failed, Leased, Pending, Published};
     let cases = [
@@ -220,7 +220,7 @@ pub async fn a_verb_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A verb tells which row it changed last, and goes on behind it.
+/// A verb returns the last row that it changed, and continues after it.
 pub async fn a_verb_goes_on_after_the_last_row<F: OutboxFixture>(fixture: F) {
     let events = events(5);
     let outbox = holding(&fixture, &events).await;

@@ -1,4 +1,4 @@
-//! The order within a partition, and that it costs nobody outside it.
+//! The order within a partition, which does not delay other partitions.
 //!
 //! That the order also holds while many claim at once is in [`racing`](super::racing).
 
@@ -54,7 +54,7 @@ pub async fn a_follower_waits_for_its_predecessor<F: OutboxFixture>(fixture: F) 
     assert_eq!(id_of(&claim_one(&outbox).await), second.id());
 }
 
-/// A failed head holds its partition up, and nobody else: not other partitions, not events without one.
+/// A failed head holds its partition up, and neither other partitions nor events without one.
 pub async fn a_failed_head_holds_its_partition_and_nobody_else<F: OutboxFixture>(fixture: F) {
     let (partition, other, free) = (partition("a", 3), about("b"), event());
     let outbox = holding(&fixture, &partition[..1]).await;
@@ -137,7 +137,7 @@ pub async fn a_dead_head_frees_its_partition<F: OutboxFixture>(fixture: F) {
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[1..]));
 }
 
-/// A dead head that holds its partition does so until somebody discards it, and holds nobody else.
+/// A dead head that holds its partition does so until it is discarded, and holds no other.
 pub async fn a_dead_head_may_hold_its_partition<F: OutboxFixture>(fixture: F) {
     let (partition, other) = (partition("a", 3), about("b"));
     let outbox = holding(&fixture, &partition[..1]).await;
@@ -226,7 +226,7 @@ pub async fn a_partition_spans_types_and_sources<F: OutboxFixture>(fixture: F) {
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// Events without an aggregate hold nobody up, not even each other.
+/// Events without an aggregate hold nothing up, not even each other.
 pub async fn events_without_an_aggregate_have_no_order<F: OutboxFixture>(fixture: F) {
     let events = events(3);
     let outbox = holding(&fixture, &events).await;

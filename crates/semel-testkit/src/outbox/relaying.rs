@@ -46,7 +46,7 @@ pub async fn everything_is_published_once<F: OutboxFixture>(fixture: F) {
     assert_eq!(drain(&outbox, &broker).await, Pass::default(), "there is nothing more");
 }
 
-/// A relay on an empty outbox does nothing and asks nobody.
+/// A relay on an empty outbox does nothing and calls no broker.
 pub async fn nothing_is_published_of_nothing<F: OutboxFixture>(fixture: F) {
     let (outbox, broker) = (Arc::new(fixture.outbox().await), Broker::new());
     assert_eq!(drain(&outbox, &broker).await, Pass::default());

@@ -44,7 +44,7 @@ pub(super) async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, event
     loop {
         let mut transaction = fixture.begin(outbox).await;
         let written = outbox.append(F::connection(&mut transaction), events).await;
-        // Who writes the same event as others at the same time may have to begin again.
+        // Concurrent appends of the same event may have to begin again.
         if !written.as_ref().is_err_and(|error| error.kind() == ErrorKind::RetryTransaction) {
             written.expect("the events are written");
             return fixture.commit(outbox, transaction).await;
@@ -150,7 +150,7 @@ pub(super) fn every_fate() -> [Disposition; 6] {
     ]
 }
 
-/// A lease that nobody has.
+/// Returns a lease that was never granted.
 pub(super) fn forged(ticket: Ticket) -> Ticket {
     Ticket { token: AttemptId::generate(), ..ticket }
 }

@@ -121,7 +121,7 @@ pub async fn a_command_that_leaves_an_append_leaves_no_event<
     let (tell, told) = std::sync::mpsc::channel();
     let hasty: Answer = executor
         .transact(command(), move |mut unit: Unit<F::Outbox>| async move {
-            // Looked at once: whoever needs a server, or another thread, is not done by then.
+            // Polled once: an append that needs a server or another thread is not done by then.
             let left = tokio::time::timeout(Duration::ZERO, unit.append(events(1))).await;
             let _ = tell.send(left.is_err());
             unit.append(events(1)).await.map_err(|error| error.to_string())?;
@@ -133,7 +133,7 @@ pub async fn a_command_that_leaves_an_append_leaves_no_event<
     assert_eq!(rows(&outbox).await.len(), if left { 0 } else { 2 });
 }
 
-/// A repeated command is replayed and tells nothing twice.
+/// A repeated command is replayed and appends nothing.
 pub async fn a_repeated_command_tells_nothing_twice<
     F: OutboxFixture<Outbox: TransactionalOutbox>,
 >(

@@ -38,7 +38,7 @@ pub(super) async fn serve(shared: Arc<Shared>, client: TcpStream, server: Socket
         Plan::Reset => return reset(&shared, [&client]),
         Plan::HalfOpen => {
             add(&shared.counts.half_open, 1);
-            // Kept open and never read, until somebody resets it or the proxy goes.
+            // Kept open and never read, until it is reset or the proxy ends.
             let _ = resets.changed().await;
             return reset(&shared, [&client]);
         }

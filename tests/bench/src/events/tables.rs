@@ -160,7 +160,7 @@ pub(super) struct EventTables<S> {
     pub(super) store: S,
 }
 
-/// StoreName rows of the outbox are meant: those that this run told about.
+/// Selects the outbox rows of this run.
 const OURS: &str = "tenant = 'bench'";
 
 impl<S: EventStore> EventTables<S> {

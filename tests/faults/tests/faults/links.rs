@@ -18,7 +18,7 @@ use semel_testkit::proxy::FaultProxy;
 
 /// Longer than finding out takes, shorter than a test may hang.
 const LEASE: Duration = Duration::from_secs(6);
-/// Who waits for a claim that was stranded has its answer a moment after the lease: only what hangs
+/// A waiter for a stranded claim has its result a moment after the lease: only what hangs
 /// takes this long.
 const HANG: Duration = Duration::from_secs(60);
 /// Cuts over the replies of one operation.
@@ -64,7 +64,7 @@ async fn faults_a_cut_reply_neither_doubles_nor_strands_a_run(private: Arc<Priva
         proxy.cut_reply_after(bytes);
         for round in 0.. {
             let id = format!("cut-at-{bytes}-{round}");
-            // This caller may be told of a failure; that the key has its answer is what counts.
+            // This caller may get a failure; the key must have a result.
             let first = run(&through, &id, &seen).await;
             let second = run(&direct, &id, &seen).await.expect("an answer");
             assert_eq!(seen.times(&id), 1, "cut at {bytes}: {first:?}, then {second:?}");

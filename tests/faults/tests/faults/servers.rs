@@ -50,7 +50,7 @@ fn ignorant(error: &Error<String>) -> bool {
     matches!(error, Error::Store(error) if known.contains(&error.kind()))
 }
 
-/// Clients that note every acknowledged answer, until they are told to stop.
+/// Clients that record every acknowledged result until they are stopped.
 struct Load {
     over: Arc<AtomicBool>,
     failures: Arc<AtomicUsize>,
@@ -78,7 +78,7 @@ impl Load {
                         Ok(Execution::Executed { value, receipt }) if receipt.recorded => {
                             told.lock().expect("no client panicked").insert(id, value);
                         }
-                        // The work ran, and its caller was told that nobody else will know.
+                        // The work ran, and its caller got that the outcome is not recorded.
                         Ok(_) => {}
                         Err(error) => {
                             assert!(ignorant(&error), "{error}");
@@ -102,7 +102,7 @@ impl Load {
         }
     }
 
-    /// Waits until one client more has been told of a failure.
+    /// Waits until one more client got a failure.
     async fn failed(&self) {
         let before = self.failures.load(Ordering::SeqCst);
         let limit = Instant::now() + Duration::from_secs(180);

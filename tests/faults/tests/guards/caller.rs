@@ -28,7 +28,7 @@ async fn a_caller_who_leaves_neither_doubles_nor_strands_the_work(private: Arc<P
                     Ok::<_, String>(fastrand::u64(..))
                 };
                 // On a machine that is late with everything, work and patience end together, and
-                // nobody leaves but who does so at once.
+                // only those that leave at once leave at all.
                 let most = if n % 4 == 0 { 1 } else { 4_000 };
                 let patience = Duration::from_micros(fastrand::u64(..most));
                 let call = executor.run(command(&id(n)), work);
@@ -41,7 +41,7 @@ async fn a_caller_who_leaves_neither_doubles_nor_strands_the_work(private: Arc<P
     let left = left.load(Ordering::SeqCst);
     assert!(left > CALLS / 10, "only {left} of {CALLS} callers left");
 
-    // Everybody asks again, and nobody leaves.
+    // Every caller repeats its call, and none leaves.
     let stuck = AtomicUsize::new(0);
     futures_util::stream::iter(0..CALLS)
         .for_each_concurrent(64, |n| {

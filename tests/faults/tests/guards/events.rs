@@ -128,7 +128,7 @@ impl Queue {
         self.came.notify_one();
     }
 
-    /// Whoever had messages in hand is gone.
+    /// Drops the consumers that held messages.
     fn bring_again(&self) {
         locked(&self.waiting).extend(locked(&self.brought).drain(..));
         self.came.notify_one();

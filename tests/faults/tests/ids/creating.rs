@@ -117,7 +117,7 @@ async fn a_takeover_makes_the_thing_under_the_same_id<S: Whole>() {
     let fixture = IdFixture::<S>::new().await;
     let executor = Executor::new(fixture.store.clone());
     let command = || command("k").claim_first();
-    // A process that has claimed, and is gone: nobody renews, nobody settles.
+    // A process that has claimed and is gone: no renewal, no settlement.
     let brief = command().lease(Duration::from_secs(2));
     let Ok(Claimed::Granted(claim)) = executor.claim(brief).await else {
         panic!("a new key is granted")

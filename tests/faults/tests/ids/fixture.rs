@@ -88,7 +88,7 @@ impl<S: Whole> IdFixture<S> {
         resolver
     }
 
-    /// Puts an entry into Redis, past everybody.
+    /// Writes an entry into Redis, beside the nodes.
     pub(crate) async fn plant(&self, id: TypedId<Order>, value: &str) {
         let client = redis::Client::open(redis_url()).expect("a URL");
         let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
@@ -98,7 +98,7 @@ impl<S: Whole> IdFixture<S> {
         command.query_async::<()>(&mut connection).await.expect("written");
     }
 
-    /// Registers an id in a transaction and commits it; who is told of it is up to the caller.
+    /// Registers an id in a transaction and commits it; the caller propagates it.
     pub(crate) async fn register(&self, node: &Resolver, id: TypedId<Order>) -> Registration {
         let binding = Binding::of(ACME, id).expect("a tenant");
         let mut transaction = self.store.begin().await.expect("a transaction");
@@ -127,7 +127,7 @@ pub(crate) async fn reason(node: &Resolver, id: TypedId<Order>) -> ResolveReason
     answer.reason
 }
 
-/// How long it takes until a node finds an id, or no longer does. An absence that nobody takes back
+/// Returns how long it takes until a node finds an id, or no longer does. An absence without an invalidation
 /// lasts 30 s, an id ten minutes.
 pub(crate) async fn until(node: &Resolver, id: TypedId<Order>, there: bool) -> Duration {
     let (began, limit) = (Instant::now(), Duration::from_secs(if there { 25 } else { 120 }));

@@ -54,7 +54,7 @@ async fn a_new_id_is_known_here_at_once_and_elsewhere_soon<S: Whole>() {
         assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
         fixture.register(&one, id).await.committed();
         assert_eq!(reason(&one, id).await, ResolveReason::HitL1);
-        // An absence lasts 30 s where nothing is told.
+        // An absence lasts 30 s without an invalidation.
         longest = longest.max(until(&two, id, true).await);
     }
     println!("known to the other node after {longest:?} at most, of 20");
