@@ -1,7 +1,7 @@
 //! Commands that run beside the private servers: tests, benchmarks, fault runs, anything.
 //!
-//! The servers live exactly as long as the call. They end when it returns, well or not; when we
-//! are interrupted or killed, the kernel and the servers' janitors end them.
+//! The servers run exactly as long as the call. If this process is interrupted or killed, the kernel and
+//! the servers' janitors end them.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -28,7 +28,7 @@ pub(crate) struct Tests<'a> {
 /// All tests, then the doc tests: to the end, whatever fails.
 pub(crate) fn tests(steps: &mut Steps, asked: &Tests<'_>) -> Result<(), Failure> {
     if asked.busy {
-        // Built first: a load beside the compiler would try nothing.
+        // Built first: a load beside the compiler tests nothing.
         let mut build = cargo();
         build.args(["test", "--no-run", "--workspace", "--all-features"]);
         steps.command("build", &mut build)?;
@@ -55,13 +55,13 @@ pub(crate) fn tests(steps: &mut Steps, asked: &Tests<'_>) -> Result<(), Failure>
     })
 }
 
-/// The tests by nextest, whose configuration lets all of them run; what it reports is said in the end.
+/// Runs the tests with nextest to the end; adds its report to the summary.
 fn with_nextest(steps: &mut Steps, fleet: &Fleet, extra: &[String]) -> Result<(), Failure> {
     let mut profiles =
         extra.iter().skip_while(|word| *word != "--profile" && *word != "-P").skip(1);
     let profile = profiles.next().map_or("default", String::as_str);
     let report = target().join("nextest").join(profile).join("junit.xml");
-    // What is there is of another run.
+    // Left by another run.
     let _ = std::fs::remove_file(&report);
     let mut command = cargo();
     command.args(["nextest", "run", "--workspace", "--all-features"]).args(extra);
@@ -72,8 +72,8 @@ fn with_nextest(steps: &mut Steps, fleet: &Fleet, extra: &[String]) -> Result<()
     outcome
 }
 
-/// The tests, run as `.config/nextest.toml` has them run: most of them wait, so six at a time are
-/// not too many for two cores, and fault tests would measure each other.
+/// Runs the tests as `.config/nextest.toml` says: six at a time, because most of them wait, and fault
+/// tests one at a time, because they would disturb each other.
 fn with_cargo_test(steps: &mut Steps, fleet: &Fleet) -> Result<(), Failure> {
     let (others, faults) = (["--skip", "faults_"].as_slice(), ["faults_"].as_slice());
     let mut outcome = Ok(());
@@ -87,14 +87,14 @@ fn with_cargo_test(steps: &mut Steps, fleet: &Fleet) -> Result<(), Failure> {
     outcome
 }
 
-/// One command of the developer's.
+/// Runs one command.
 pub(crate) fn command(steps: &mut Steps, program: &str, args: &[String]) -> Result<(), Failure> {
     with_servers(steps, Fleet::start, |steps, fleet| {
         steps.command(program, Command::new(program).args(args).envs(fleet.environment()))
     })
 }
 
-/// The benchmarks, which are a program of their own.
+/// Runs the benchmarks.
 pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
     let measures = |this: &str| args.first().is_some_and(|what| what == this || what == "all");
     let peers = if measures("http") { peers(steps) } else { None };
@@ -105,7 +105,7 @@ pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
         gateway.map(|path| ("SEMEL_BENCH_GATEWAY", path)),
     ];
     let named: Vec<_> = named.into_iter().flatten().collect();
-    proofs(steps, start, "bench", &["--bin", "bench"], args, &named)
+    program(steps, start, ("semel-bench", "bench"), &[], args, &named)
 }
 
 fn target() -> PathBuf {
@@ -121,10 +121,9 @@ fn shipped(steps: &mut Steps) -> Result<PathBuf, Failure> {
     Ok(target().join("dist").join("semel"))
 }
 
-/// Builds the servers of other people's libraries, which nothing else needs. A measurement without
-/// them is a measurement.
+/// Builds the servers of other libraries. Without them the benchmarks run all the same.
 fn peers(steps: &mut Steps) -> Option<PathBuf> {
-    let manifest = crate::root().join("proofs").join("peers").join("Cargo.toml");
+    let manifest = crate::root().join("tests").join("bench").join("peers").join("Cargo.toml");
     let target = target().join("peers");
     let mut build = cargo();
     build.args(["build", "--release", "--locked", "--ignore-rust-version", "--manifest-path"]);
@@ -138,26 +137,26 @@ fn peers(steps: &mut Steps) -> Option<PathBuf> {
     }
 }
 
-/// The fault runs, which need the failpoints and the sabotage switches compiled in.
+/// Runs the fault runs, with failpoints and guard switches compiled in.
 pub(crate) fn faults(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
-    let program = ["--features", "testing", "--bin", "faults"];
-    proofs(steps, Fleet::start, "faults", &program, args, &[])
+    let features = ["--features", "testing"];
+    program(steps, Fleet::start, ("semel-faults", "faults"), &features, args, &[])
 }
 
-fn proofs(
+fn program(
     steps: &mut Steps,
     start: Start,
-    name: &str,
-    program: &[&str],
+    (package, name): (&str, &str),
+    features: &[&str],
     args: &[String],
     named: &[(&str, PathBuf)],
 ) -> Result<(), Failure> {
-    // Built first: servers that idle through a release build are processors it does not get.
+    // Built before the servers start: they would take processors from the release build.
     let mut build = cargo();
-    build.args(["build", "--release", "-p", "semel-proofs"]).args(program);
+    build.args(["build", "--release", "-p", package, "--bin", name]).args(features);
     steps.command("build", &mut build)?;
     with_servers(steps, start, |steps, fleet| {
-        // As it was built: `cargo run` would build it once more, by itself and with other features.
+        // Not `cargo run`, which would build it again with other features.
         let mut command = Command::new(target().join("release").join(name));
         command.args(args);
         let named = named.iter().map(|(name, path)| (name, path));

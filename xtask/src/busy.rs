@@ -1,7 +1,7 @@
 //! A load: threads that keep every processor busy while something else runs.
 //!
 //! A test that passes on an idle machine and fails beside other work says nothing about the code. The
-//! threads have the priority of everybody else, so they really take their share.
+//! threads have the normal priority, so they really take their share.
 
 use std::hint;
 use std::num::NonZero;

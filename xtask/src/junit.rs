@@ -1,4 +1,4 @@
-//! What a run of the tests left behind: how many ran, and which of them failed.
+//! The report of a test run: how many ran, and which of them failed.
 //!
 //! cargo-nextest writes it as JUnit's XML, one element a line or more. What is looked for are the few
 //! things that it always writes, so no parser is needed.
@@ -29,7 +29,7 @@ impl Report {
         Some(Self { tests, failed })
     }
 
-    /// Says it in plain lines.
+    /// Returns the summary lines.
     pub(crate) fn summary(&self) -> String {
         let (tests, failed) = (self.tests, self.failed.len());
         if failed == 0 {

@@ -61,12 +61,12 @@ impl Steps {
         })
     }
 
-    /// Adds lines to what is said in the end.
+    /// Adds lines to the summary.
     pub(crate) fn note(&mut self, lines: String) {
         self.notes.push(lines);
     }
 
-    /// Says what was done and how long it took.
+    /// Prints the steps and their times.
     pub(crate) fn summarise(&self) {
         eprint!("{}", self.summary());
     }
@@ -87,8 +87,8 @@ impl Steps {
     }
 }
 
-/// Hides from a command what cargo says of this package to the program that it runs. Build scripts look
-/// at some of it, so a cargo inside `cargo xtask` and one outside would build their crates in turn.
+/// Removes cargo's variables about this package from a command's environment. Build scripts read some of
+/// them, so a cargo inside `cargo xtask` and one outside would rebuild each other's crates.
 fn without_our_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let ours =

@@ -2,13 +2,13 @@
 //! each, generic over a [`BrokerFixture`], and one macro that makes a named test of each.
 //!
 //! The first groups speak to the broker itself; the later ones put a consumer and an inbox in memory
-//! on top. What not every broker can do is a *capability*, a group of behaviours of its own that a
-//! fixture names in [`broker_conformance!`](crate::broker_conformance!). Of outboxes and relays only
-//! [`outage`] makes use; they are tried elsewhere.
+//! on top. What not every broker can do is a *capability*, a group of behaviours that is named in
+//! [`broker_conformance!`](crate::broker_conformance!). Only [`outage`] uses an outbox and a relay, which
+//! have a suite of their own.
 //!
 //! | capability | what it takes |
 //! |---|---|
-//! | `ordered` | sources that bring the events of a lane one after another |
+//! | `ordered` | sources that deliver the events of an aggregate one after another |
 //! | `raw` | messages that are no events can be put among them |
 //! | `restart` | the broker can be killed and started again |
 //! | `outage` | as `restart`; takes more than a minute, most of it asleep |
@@ -20,8 +20,8 @@ pub mod ordering;
 pub mod outage;
 pub mod publishing;
 pub mod restarting;
-mod scene;
 pub mod settling;
+mod shorthand;
 pub mod unreadable;
 mod watched;
 
@@ -34,10 +34,10 @@ use semel_core::outbox::Publisher;
 
 pub use list::BEHAVIOURS;
 pub use outage::leave_dead_for;
-pub use scene::give_up_after;
+pub use shorthand::give_up_after;
 pub use watched::{Watched, WatchedMessage};
 
-/// A place for one test's messages: a stream, an exchange, a prefix. Dropping it cleans up.
+/// The messages of one test: a stream, an exchange, a prefix. Dropping it cleans up.
 ///
 /// Every behaviour gets a fixture of its own, so nothing that one test publishes reaches another.
 pub trait BrokerFixture: Send + Sync + 'static {
@@ -46,17 +46,17 @@ pub trait BrokerFixture: Send + Sync + 'static {
     /// The source under test.
     type Source: Source;
 
-    /// A publisher. A second call gives another one, over a connection of its own.
+    /// Opens a publisher. A second call returns another one with its own connection.
     fn publisher(&self) -> impl Future<Output = Self::Publisher> + Send;
 
-    /// A source of this consumer group, over a connection of its own. When the future ends the
-    /// broker knows the group: it gets whatever is published from then on.
+    /// Opens a source of this consumer group, with its own connection. When the future ends, the broker
+    /// keeps for the group all that is published.
     ///
-    /// An `ordered` source brings the events of a lane one after another. The suite never asks for
-    /// both kinds in one group.
+    /// An `ordered` source delivers the events of an aggregate one after another. The suite never uses both
+    /// kinds in one group.
     fn source(&self, group: &str, ordered: bool) -> impl Future<Output = Self::Source> + Send;
 
-    /// How long the broker of this fixture waits for an answer before it brings a message again.
+    /// Returns how long the broker waits for a reply before it redelivers a message.
     ///
     /// Set it short, for behaviours wait for it several times over; but so long that a loaded
     /// machine [keeps](semel_core::inbox::Message::keep) a message in time. Default 3 s. Where the broker
@@ -65,26 +65,24 @@ pub trait BrokerFixture: Send + Sync + 'static {
         Duration::from_secs(3)
     }
 
-    /// Into how many partitions publisher and ordered source divide the lanes. Default 16.
+    /// Returns the number of partitions of publisher and ordered source. Default 16.
     fn partitions(&self) -> u16 {
         16
     }
 
-    /// Puts a message with exactly these bytes, which are no event, where the sources find it.
-    /// Needed under the capability `raw`.
+    /// Publishes a message with exactly these bytes, which are not an event. Needed for the capability `raw`.
     fn put_raw(&self, bytes: Bytes) -> impl Future<Output = ()> + Send {
         let _ = bytes;
         async { panic!("this fixture claims to put raw messages and does not say how") }
     }
 
-    /// Kills the broker as abruptly as it can be killed. Needed under the capabilities `restart` and
-    /// `outage`.
+    /// Kills the broker. Needed for the capabilities `restart` and `outage`.
     fn kill(&self) -> impl Future<Output = ()> + Send {
         async { panic!("this fixture claims to kill its broker and does not say how") }
     }
 
-    /// Starts a broker that was killed again, at the same address with what it had written down.
-    /// Ends when it takes connections. Needed under the capabilities `restart` and `outage`.
+    /// Restarts a killed broker at the same address on its data, and waits until it accepts connections.
+    /// Needed for the capabilities `restart` and `outage`.
     fn revive(&self) -> impl Future<Output = ()> + Send {
         async { panic!("this fixture claims to revive its broker and does not say how") }
     }
@@ -127,7 +125,7 @@ macro_rules! broker_conformance {
 }
 
 /// The behaviours that all brokers have and those of the capabilities that are named, as a name
-/// (`group::behaviour`) and a function that panics where the broker has it not: for proofs that a
+/// (`group::behaviour`) and a function that panics if the broker does not have it: for tests that a
 /// wrong broker is found.
 ///
 /// The arguments are as for [`broker_conformance!`](crate::broker_conformance!); what they use of

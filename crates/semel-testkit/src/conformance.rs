@@ -1,7 +1,7 @@
-//! The behaviours that every store must have: one async function each, generic over a
-//! [`Fixture`](crate::Fixture), and one macro that makes a named test of each.
+//! The behaviours that every store must have: one async function each over a [`Fixture`](crate::Fixture),
+//! and one macro that makes a named test of each.
 //!
-//! Most groups speak the store's own verbs; the later ones ([`executing`], [`waiting`],
+//! Most groups use the store's own methods; the later ones ([`executing`], [`waiting`],
 //! [`crashing`], [`consuming`], [`serving`], [`transacting`], [`joining`], [`committing`]) put an executor on
 //! top. Random histories are in [`model`](crate::model), failing networks in
 //! [`proxy`](crate::proxy). Each behaviour was written against a wrong store that someone could have
@@ -31,14 +31,15 @@ pub mod opening;
 pub mod reading;
 pub mod renewal;
 pub mod retry_payloads;
-mod scene;
 pub mod serving;
 pub mod settling;
-mod stage;
 pub mod swapping;
+mod test_store;
 pub mod transacting;
 pub mod waiting;
+mod work;
 
+use crate::fixture::{FixtureFuture, run};
 use crate::suite::Groups;
 
 /// Makes one `#[test]` of every behaviour, in a module per group.
@@ -59,7 +60,7 @@ use crate::suite::Groups;
 #[macro_export]
 macro_rules! conformance {
     ($make:expr) => {
-        $crate::__behaviours!(__suite_tests, $make);
+        $crate::__behaviours!(__suite_any_tests, $make);
     };
 }
 
@@ -443,16 +444,30 @@ macro_rules! transactions {
     };
 }
 
-/// Every behaviour as a name (`group::behaviour`) and a function that panics where the store has it
-/// not: for programs that run the suite themselves, and for proofs that a wrong store is found.
+/// Every behaviour as a name (`group::behaviour`) and a function that panics if the store does not have
+/// it: for programs that run the suite themselves, and for tests that a wrong store is found.
 ///
 /// The argument is a future that makes a fresh fixture, as for
 /// [`conformance!`](crate::conformance!); what it uses of its surroundings must be `Copy`.
 #[macro_export]
 macro_rules! behaviours {
     ($make:expr) => {
-        $crate::__behaviours!(__suite_table, $make)
+        $crate::__behaviours!(__suite_any_table, $make)
     };
+}
+
+crate::__behaviours!(__suite_dispatch, ());
+
+/// Runs one behaviour on the fixture that `making` makes. The macros use it.
+///
+/// # Panics
+/// If the store does not have the behaviour, or there is none of this name.
+pub fn test(group: &str, behaviour: &str, making: FixtureFuture) {
+    run(async {
+        let fixture = making.await;
+        let running = behave(group, behaviour, fixture);
+        running.unwrap_or_else(|| panic!("no behaviour {group}::{behaviour}")).await;
+    });
 }
 
 /// Every behaviour by group, for reports.

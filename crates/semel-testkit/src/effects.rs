@@ -1,9 +1,8 @@
-//! What really happened: an independent ledger of effects, a history of what clients were told, and
-//! a checker that counts where the two and the promises part.
+//! An independent ledger of effects, a history of requests and responses, and a checker that counts broken
+//! promises in them.
 //!
-//! There is no unique constraint anywhere in here, on purpose: an effect that happens twice must be
-//! written twice, or nobody would know. The checker returns numbers and never panics, so that a run
-//! with the guards removed can be counted too.
+//! There is no unique constraint, on purpose: an effect that happens twice is written twice. The checker
+//! returns counts and never panics, so that a run with a guard removed can be counted too.
 
 mod check;
 mod history;
@@ -14,19 +13,19 @@ use std::io;
 use std::path::Path;
 
 pub use self::check::{Findings, check};
-pub use self::history::{Answer, History, Told};
+pub use self::history::{History, HistoryEntry, Told};
 use self::lines::{Lines, foreign};
 
-/// Something that happened outside the store.
+/// An effect outside the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// For which key.
+    /// The id of its key.
     pub key: String,
-    /// In which attempt.
+    /// The attempt.
     pub attempt: u32,
     /// Under which fence.
     pub fence: u64,
-    /// In which run of which process.
+    /// The run of the process, by any name.
     pub run: String,
 }
 
@@ -43,7 +42,7 @@ impl EffectLedger {
         Lines::open(path, synced).map(Self)
     }
 
-    /// The effect happens.
+    /// Appends an effect.
     ///
     /// # Errors
     /// When it cannot be written, or when a text of it holds a tab or a line end.
@@ -52,7 +51,7 @@ impl EffectLedger {
         self.0.append(&[key, &attempt.to_string(), &fence.to_string(), run])
     }
 
-    /// Everything that happened, in order.
+    /// Returns all effects in the order of writing.
     ///
     /// # Errors
     /// When the file cannot be read, or holds something else.
@@ -67,7 +66,7 @@ impl EffectLedger {
         self.0.read()?.into_iter().map(parse).collect()
     }
 
-    /// How often each key's effect happened.
+    /// Returns the number of effects of each key.
     ///
     /// # Errors
     /// As [`EffectLedger::effects`].

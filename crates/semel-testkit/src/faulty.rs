@@ -1,22 +1,21 @@
-//! A store that fails on demand, around any store that works.
+//! Wraps any store and fails the calls that a test names.
 //!
-//! Every verb can be refused, delayed, held, or lose its request or its reply, as a network would
-//! do it but at the exact call that a test wants. What a network does to bytes is in
-//! [`proxy`](crate::proxy).
+//! Every call can be refused, delayed, held, or lose its request or its reply, as on a network, but at
+//! the exact call that a test wants. [`proxy`](crate::proxy) breaks connections instead.
 //!
 //! ```
 //! use semel_core::store::memory::MemoryStore;
 //! use semel_core::store::{ErrorKind, Store};
-//! use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+//! use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 //!
 //! # semel_testkit::fixture::run(async {
 //! let store = FaultyStore::new(MemoryStore::new());
-//! store.faults().next(Verb::Sweep, Fault::LoseReply);
+//! store.faults().next(StoreCall::Sweep, Fault::LoseReply);
 //!
 //! let lost = store.sweep(10).await.expect_err("the reply was lost");
 //! assert_eq!(lost.kind(), ErrorKind::Ambiguous);
 //! assert!(store.sweep(10).await.is_ok());
-//! assert_eq!(store.faults().happened(Verb::Sweep), 1);
+//! assert_eq!(store.faults().happened(StoreCall::Sweep), 1);
 //! # });
 //! ```
 
@@ -33,7 +32,7 @@ use semel_core::store::{
 };
 use semel_core::{Hint, Key, Lease, Version};
 
-pub use self::script::{Fault, Faults, Verb};
+pub use self::script::{Fault, Faults, StoreCall};
 
 /// Any store, with faults. Clones share the store and its faults.
 #[derive(Debug)]
@@ -54,25 +53,25 @@ impl<S> FaultyStore<S> {
         Self { store: Arc::new(store), faults: Faults::new() }
     }
 
-    /// The script and its counters.
+    /// Returns the script and its counters.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// The store inside, which does not fail.
+    /// Returns the wrapped store, which does not fail.
     pub fn sound(&self) -> &S {
         &self.store
     }
 }
 
 impl Faults {
-    fn fail(&self, verb: Verb, kind: ErrorKind, what: &'static str) -> Error {
+    fn fail(&self, verb: StoreCall, kind: ErrorKind, what: &'static str) -> Error {
         self.count(verb);
         Error::new(kind, verb.name(), what)
     }
 
-    /// Takes the step, or lets it go wrong.
-    async fn befall<T>(&self, verb: Verb, step: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Makes the call, or the fault that the script has for it.
+    async fn befall<T>(&self, verb: StoreCall, step: impl Future<Output = Result<T>>) -> Result<T> {
         match self.draw(verb) {
             None => step.await,
             Some(Fault::Refuse) => Err(self.refusal(verb)),
@@ -94,11 +93,11 @@ impl Faults {
         }
     }
 
-    fn refusal(&self, verb: Verb) -> Error {
+    fn refusal(&self, verb: StoreCall) -> Error {
         self.fail(verb, ErrorKind::Unavailable, "fault: the store was not reached")
     }
 
-    fn lost_request(&self, verb: Verb) -> Error {
+    fn lost_request(&self, verb: StoreCall) -> Error {
         self.fail(verb, ErrorKind::Ambiguous, "fault: the request was lost")
     }
 }
@@ -107,27 +106,27 @@ impl<S: Store> Store for FaultyStore<S> {
     type Renewer = FaultyRenewer<S::Renewer>;
 
     async fn open(&self, draft: &Draft) -> Result<Opened> {
-        self.faults.befall(Verb::Open, self.store.open(draft)).await
+        self.faults.befall(StoreCall::Open, self.store.open(draft)).await
     }
 
     async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
-        self.faults.befall(Verb::Swap, self.store.swap(key, judged, change)).await
+        self.faults.befall(StoreCall::Swap, self.store.swap(key, judged, change)).await
     }
 
     async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
-        self.faults.befall(Verb::Settle, self.store.settle(lease, settlement)).await
+        self.faults.befall(StoreCall::Settle, self.store.settle(lease, settlement)).await
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
-        self.faults.befall(Verb::Peek, self.store.peek(key)).await
+        self.faults.befall(StoreCall::Peek, self.store.peek(key)).await
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        self.faults.befall(Verb::Sweep, self.store.sweep(limit)).await
+        self.faults.befall(StoreCall::Sweep, self.store.sweep(limit)).await
     }
 
     async fn renewer(&self) -> Result<Self::Renewer> {
-        let renewer = self.faults.befall(Verb::Renewer, self.store.renewer()).await?;
+        let renewer = self.faults.befall(StoreCall::Renewer, self.store.renewer()).await?;
         Ok(FaultyRenewer { renewer, faults: self.faults.clone() })
     }
 
@@ -158,7 +157,7 @@ impl<S: Store> Store for FaultyStore<S> {
 
 impl<S: Inspect> Inspect for FaultyStore<S> {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
-        self.faults.befall(Verb::List, self.store.list(filter, after, limit)).await
+        self.faults.befall(StoreCall::List, self.store.list(filter, after, limit)).await
     }
 
     async fn survey(
@@ -167,11 +166,11 @@ impl<S: Inspect> Inspect for FaultyStore<S> {
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Page<Listed>> {
-        self.faults.befall(Verb::List, self.store.survey(filter, after, limit)).await
+        self.faults.befall(StoreCall::List, self.store.survey(filter, after, limit)).await
     }
 
     async fn tally(&self, filter: &Filter) -> Result<Tally> {
-        self.faults.befall(Verb::List, self.store.tally(filter)).await
+        self.faults.befall(StoreCall::List, self.store.tally(filter)).await
     }
 }
 
@@ -180,7 +179,7 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
     type Transaction = S::Transaction;
 
     async fn begin(&self) -> Result<S::Transaction> {
-        self.faults.befall(Verb::Begin, self.store.begin()).await
+        self.faults.befall(StoreCall::Begin, self.store.begin()).await
     }
 
     fn connection(transaction: &mut S::Transaction) -> &mut S::Connection {
@@ -192,7 +191,7 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
     }
 
     async fn open_in(&self, connection: &mut S::Connection, draft: &Draft) -> Result<Opened> {
-        self.faults.befall(Verb::OpenIn, self.store.open_in(connection, draft)).await
+        self.faults.befall(StoreCall::OpenIn, self.store.open_in(connection, draft)).await
     }
 
     async fn swap_in(
@@ -203,7 +202,7 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
         change: &Change,
     ) -> Result<Swapped> {
         let step = self.store.swap_in(connection, key, judged, change);
-        self.faults.befall(Verb::SwapIn, step).await
+        self.faults.befall(StoreCall::SwapIn, step).await
     }
 
     async fn hold_in(&self, connection: &mut S::Connection, lease: &Lease) -> Result<Held> {
@@ -217,34 +216,34 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
         settlement: &Settlement,
     ) -> Result<Settled> {
         self.faults
-            .befall(Verb::SettleIn, self.store.settle_in(connection, lease, settlement))
+            .befall(StoreCall::SettleIn, self.store.settle_in(connection, lease, settlement))
             .await
     }
 
     async fn commit(&self, transaction: S::Transaction) -> Result<()> {
         // A commit that is not made must roll back: the transaction is gone either way.
-        match self.faults.draw(Verb::Commit) {
+        match self.faults.draw(StoreCall::Commit) {
             None => self.store.commit(transaction).await,
             Some(Fault::Refuse) => {
                 self.store.rollback(transaction).await;
-                Err(self.faults.refusal(Verb::Commit))
+                Err(self.faults.refusal(StoreCall::Commit))
             }
             Some(Fault::LoseRequest) => {
                 self.store.rollback(transaction).await;
-                Err(self.faults.lost_request(Verb::Commit))
+                Err(self.faults.lost_request(StoreCall::Commit))
             }
             Some(Fault::LoseReply) => {
                 self.store.commit(transaction).await?;
                 let what = "fault: the reply was lost";
-                Err(self.faults.fail(Verb::Commit, ErrorKind::Ambiguous, what))
+                Err(self.faults.fail(StoreCall::Commit, ErrorKind::Ambiguous, what))
             }
             Some(Fault::Delay(span)) => {
-                self.faults.count(Verb::Commit);
+                self.faults.count(StoreCall::Commit);
                 tokio::time::sleep(span).await;
                 self.store.commit(transaction).await
             }
             Some(Fault::Hang) => {
-                self.faults.count(Verb::Commit);
+                self.faults.count(StoreCall::Commit);
                 self.faults.hang().await;
                 self.store.commit(transaction).await
             }
@@ -269,6 +268,6 @@ pub struct FaultyRenewer<R> {
 
 impl<R: Renewer> Renewer for FaultyRenewer<R> {
     async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
-        self.faults.befall(Verb::Renew, self.renewer.renew(leases)).await
+        self.faults.befall(StoreCall::Renew, self.renewer.renew(leases)).await
     }
 }

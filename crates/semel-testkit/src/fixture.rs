@@ -1,8 +1,8 @@
-//! What a store's author provides so that the suites can run: a way to open the store, and a way to
-//! let its time pass.
+//! What the author of a store provides for the suites: how to open it and how to advance its time.
 //!
-//! No assertions live here, and no store: those of the suites are in [`conformance`](mod@crate::conformance)
-//! and [`model`](crate::model).
+//! The assertions are in [`conformance`](mod@crate::conformance) and [`model`](crate::model).
+
+mod any;
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,7 +10,9 @@ use std::time::Duration;
 use semel_core::Key;
 use semel_core::store::{BoxFuture, Inspect};
 
-/// A place for one test's records: a database, a key prefix, a directory. Dropping it cleans up.
+pub use any::{AnyFixture, FixtureFuture};
+
+/// The records of one test: a database, a key prefix, a directory. Dropping it cleans up.
 ///
 /// Every behaviour of the suites gets a fixture of its own, so nothing that one test stores can be
 /// seen by another.
@@ -18,11 +20,11 @@ pub trait Fixture: Send + Sync + 'static {
     /// The store under test.
     type Store: Inspect;
 
-    /// A handle on the records. A second call gives another handle, over connections of its own
-    /// where the store has connections, **on the same records**.
+    /// Opens the store. A second call returns another handle with its own connections **on the same
+    /// records**.
     fn store(&self) -> impl Future<Output = Self::Store> + Send;
 
-    /// Lets `span` pass by the store's clock: afterwards every stored time (`created_at`,
+    /// Advances the store's clock by `span`: afterwards every stored time (`created_at`,
     /// `updated_at`, `lease_until`, `retry_at`, `completed_at`, `expires_at`) lies `span` further
     /// in the past, as seen from the store's now.
     ///
@@ -35,9 +37,9 @@ pub trait Fixture: Send + Sync + 'static {
         tokio::time::sleep(span)
     }
 
-    /// Sets the store's clock `span` ahead, or back again: no time passes, and what the store remembers
-    /// of its clock ([`Watermark`](semel_core::store::Watermark)) stays where it was. `false`, the default, if
-    /// that is not to be had, or moves nothing.
+    /// Sets the store's clock `span` ahead, or back again: no time passes, and the store's
+    /// [`Watermark`](semel_core::store::Watermark) stays. Returns `false`, the default, if that is not
+    /// possible.
     ///
     /// Where the clock is a server's, the stored times and the mark are moved the other way.
     fn jump(&self, span: Duration, ahead: bool) -> impl Future<Output = bool> + Send {
@@ -45,30 +47,29 @@ pub trait Fixture: Send + Sync + 'static {
         async { false }
     }
 
-    /// Whether a sweep does nothing while the clock is far ahead. Default `true`; `false` for a backend
-    /// that forgets by a clock of its own.
+    /// Returns whether a sweep does nothing while the clock is far ahead. Default `true`; `false` for a
+    /// backend that expires records by its own clock.
     fn doubts_its_clock(&self) -> bool {
         true
     }
 
     /// Damages the stored record of `key` so that reading it must fail as
     /// [`Corrupt`](semel_core::store::ErrorKind::Corrupt): cut it short, or give it a state that does
-    /// not exist. `None`, the default, is for stores whose records nothing can reach but
-    /// themselves.
+    /// not exist. `None`, the default, is for stores whose records no other program can reach.
     fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {
         let _ = key;
         None
     }
 
-    /// Whether the backend forgets expired records by itself: as a TTL does, or as a new key takes
-    /// them along. Then a record past its retention may be gone before anybody sweeps it, and counts
-    /// of removed records are upper bounds. Default `false`.
+    /// Returns whether the backend removes expired records by itself, by a TTL or with the next new key. A
+    /// record past its retention may then be gone before a sweep, and counts of removed records are upper
+    /// bounds. Default `false`.
     fn forgets_by_itself(&self) -> bool {
         false
     }
 }
 
-/// Runs one test's future on a runtime with two workers, so that races are real ones.
+/// Runs a test on a runtime with two workers, so that races are real.
 ///
 /// The macros use it; a test that is written by hand may use it too.
 pub fn run<T>(test: impl Future<Output = T>) -> T {

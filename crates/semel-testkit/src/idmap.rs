@@ -9,12 +9,12 @@
 //! |---|---|
 //! | `rollback` | what is inserted is part of a transaction that can be rolled back |
 //! | `writers` | two transactions can be open and write at the same time |
-//! | `foreign` | somebody else can write rows |
+//! | `foreign` | other programs can write rows |
 //! | `executor` | the map is also a [`TransactionalStore`](semel_core::store::TransactionalStore) |
 //!
 //! Each behaviour was written against a wrong map that someone could have built: one without the
 //! tenant in its key, one that is case-insensitive, one that forgets that internal ids are unique, one
-//! that shows revoked rows as live. Those are in `tests/wrong_idmaps`.
+//! that shows revoked rows as live. Those are in `tests/flaws`.
 //!
 //! ```
 //! use semel_ids::map::memory::MemoryMap;
@@ -69,7 +69,7 @@ pub mod registering;
 pub mod repairing;
 pub mod revoking;
 pub mod rolling_back;
-mod scene;
+mod shorthand;
 pub mod transacting;
 
 use std::future::Future;
@@ -84,7 +84,7 @@ pub use list::BEHAVIOURS;
 pub trait IdMapFixture: Send + Sync + 'static {
     /// The map under test.
     type Map: IdMap;
-    /// An open transaction of an application's.
+    /// An open transaction of the application.
     type Transaction: Send;
 
     /// A handle on the rows. A second call gives another handle, over connections of its own where
@@ -146,7 +146,7 @@ macro_rules! idmap_conformance {
 }
 
 /// Every behaviour that all id maps have, as a name (`group::behaviour`) and a function that panics
-/// where the map has it not: for proofs that a wrong map is found.
+/// if the map does not have it: for tests that a wrong map is found.
 ///
 /// The argument is as for [`idmap_conformance!`](crate::idmap_conformance!); what it uses of its
 /// surroundings must be `Copy`.

@@ -1,8 +1,7 @@
-//! How late this machine is: for tests that must say how soon something happens in real time.
+//! How late this machine wakes threads: for tests with a bound in real time.
 //!
-//! On a loaded machine every thread is woken late, the one under test and the one that measures
-//! alike. A bound in real time is only worth something beside how late an idle thread was woken
-//! meanwhile.
+//! On a loaded machine every thread is woken late, the one under test as well as the one that measures.
+//! A bound in real time needs the lateness of an idle thread beside it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How long the idle thread asks to sleep.
 const NAP: Duration = Duration::from_millis(1);
 
-/// A thread that does nothing but see how late it is woken.
+/// A thread that measures how late it is woken.
 #[derive(Debug)]
 pub struct Lateness {
     over: Arc<AtomicBool>,
@@ -20,7 +19,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Begins to watch.
+    /// Starts the thread.
     #[must_use]
     pub fn watch() -> Self {
         let over = Arc::new(AtomicBool::new(false));
@@ -37,7 +36,7 @@ impl Lateness {
         Self { over, worst }
     }
 
-    /// Ends, and says by how much the thread was woken too late at worst.
+    /// Stops the thread; returns its largest lateness.
     #[must_use]
     pub fn worst(self) -> Duration {
         self.over.store(true, Ordering::Relaxed);

@@ -1,20 +1,18 @@
-//! Everything that proves a Semel store: the suite that every store passes, a reference model, and
-//! the faults to break it with.
+//! Tests a Semel store: the suite that every store passes, a reference model, and fault injection.
 //!
-//! The stores of this toolkit are held to what is in here, and so can yours be: nothing in it knows
-//! a particular store. What it does not have is any knowledge of how a store is *made*; a
-//! [`Fixture`] is all that an author writes.
+//! The stores of this toolkit pass these tests, and so can yours: nothing here knows a particular store.
+//! A [`Fixture`] opens it and advances its time.
 //!
-//! | room | what it gives |
+//! | module | contents |
 //! |---|---|
 //! | [`conformance`](mod@conformance) | one test per behaviour, by [`conformance!`]; [`transactions!`] for stores that join a database transaction |
 //! | [`broker`] | the behaviours of brokers, by [`broker_conformance!`] |
 //! | [`outbox`] | the behaviours of outboxes and of the relay on top, by [`outbox_conformance!`] |
 //! | [`idmap`] | the behaviours of id maps, by [`idmap_conformance!`] |
 //! | [`model`] | random histories beside a reference ledger, by [`model_test!`] |
-//! | [`faulty`] | any store, with scripted or random failures at every verb |
+//! | [`faulty`] | any store, with scripted or random failures of every call |
 //! | [`proxy`] | a TCP proxy: latency, resets, half-open connections, blackholes, replies cut short; it counts round trips too |
-//! | [`effects`] | a ledger of what really happened, and a checker of the promises |
+//! | [`effects`] | a ledger of effects, a history of responses, and a checker that compares them with the promises |
 //!
 //! # A store under the suite
 //!
@@ -66,14 +64,14 @@
 //! }
 //! ```
 //!
-//! # How to prove your own store
+//! # How to test your own store
 //!
 //! 1. Implement [`Store`](semel_core::store::Store) and [`Inspect`](semel_core::store::Inspect). A store keeps
 //!    records and decides nothing: [`MemoryStore`](semel_core::store::memory::MemoryStore) is the
 //!    reference, in 300 lines.
-//! 2. Write a [`Fixture`]: a fresh place for each test, another handle on it, and a way to let its
-//!    time pass. Give it [`corrupt`](Fixture::corrupt) if anything else can write where your records
-//!    are, and say so if your backend [forgets by itself](Fixture::forgets_by_itself).
+//! 2. Write a [`Fixture`]: new records for each test, a second handle on them, and a way to advance their
+//!    time. Implement [`corrupt`](Fixture::corrupt) if other programs can write your records, and return
+//!    `true` from [`forgets_by_itself`](Fixture::forgets_by_itself) if your backend expires them.
 //! 3. In `tests/conformance.rs`:
 //!
 //!    ```ignore
@@ -91,8 +89,8 @@
 //!    [`Unavailable`](semel_core::store::ErrorKind::Unavailable). Assert on
 //!    [`faults`](proxy::FaultProxy::faults) that the fault happened, and on
 //!    [`traffic`](proxy::FaultProxy::traffic) that `open`, `settle` and `peek` are one trip each.
-//! 6. Break your store on purpose, one guard at a time, and see the suite turn red. This crate does
-//!    so with its own stores in `tests/wrong_stores`.
+//! 6. Break your store on purpose, one guard at a time, and see the suite fail. This crate does so with
+//!    its own stores in `tests/flaws`.
 
 pub mod broker;
 pub mod conformance;
@@ -107,6 +105,6 @@ pub mod proxy;
 pub mod suite;
 
 pub use broker::BrokerFixture;
-pub use fixture::Fixture;
+pub use fixture::{AnyFixture, Fixture};
 pub use idmap::IdMapFixture;
 pub use outbox::OutboxFixture;

@@ -1,12 +1,12 @@
-//! Random histories of a store beside a reference: after every step both must answer the same.
+//! Random histories of a store and a reference: after every step both must agree.
 //!
 //! The [reference](self) is a plain map that was written from the contract, without the judge and
 //! without any store. Histories are drawn by proptest strategies, but run by hand, because a store
 //! is asynchronous. Concurrency is not in here: that is what
 //! [`conformance::concurrency`](crate::conformance::concurrency) and the fault tests are for.
 //!
-//! A history that parts from the reference is cut at the step where it parts, thinned, and reported
-//! with the seed that replays it.
+//! A history in which they disagree is cut at that step, reduced, and reported with the seed that replays
+//! it.
 
 mod comparison;
 mod driver;
@@ -18,17 +18,18 @@ use std::time::Duration;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use semel_core::AnyStore;
 
 use self::driver::Driver;
 use self::operation::Operation;
-use crate::fixture::Fixture;
+use crate::fixture::{self, AnyFixture, Fixture, FixtureFuture};
 
 /// Sets the number of histories of [`model_test!`](crate::model_test!).
 pub const CASES: &str = "SEMEL_MODEL_CASES";
 /// Sets the seed of [`model_test!`](crate::model_test!), to replay a run.
 pub const SEED: &str = "SEMEL_MODEL_SEED";
 
-/// How much is tried.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Histories. Default 64.
@@ -44,13 +45,13 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The defaults, with a seed of this run's own.
+    /// Returns the defaults, with a random seed.
     pub fn new() -> Self {
         let unit = Duration::from_secs(600);
         Self { cases: 64, operations: 40, seed: fastrand::u64(..), unit }
     }
 
-    /// The defaults, overridden by the environment: [`CASES`] and [`SEED`].
+    /// Returns the defaults, overridden by the environment: [`CASES`] and [`SEED`].
     pub fn from_environment() -> Self {
         let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
         let mut settings = Self::new();
@@ -68,18 +69,18 @@ impl Default for Settings {
     }
 }
 
-/// A history in which the store and the reference part.
+/// A history in which the store and the reference disagree.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
     /// Replays it, as the only case of a run.
     pub seed: u64,
-    /// How they part.
+    /// How they disagree.
     pub parting: String,
-    /// The steps that lead there, thinned out.
+    /// The steps that lead there, reduced.
     pub history: Vec<String>,
 }
 
-/// What a run did and found.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The seed of the run.
@@ -88,7 +89,7 @@ pub struct Report {
     pub cases: u32,
     /// Steps that were taken on both sides.
     pub operations: u64,
-    /// Histories that part.
+    /// Histories with a disagreement.
     pub mismatches: Vec<Mismatch>,
 }
 
@@ -117,7 +118,24 @@ impl fmt::Display for Report {
 
 /// Runs random histories on the fixture's store beside the reference. Nothing is stored when it
 /// returns that was not stored before.
-pub async fn run<F: Fixture>(fixture: &F, settings: Settings) -> Report {
+pub async fn run(fixture: impl Fixture, settings: Settings) -> Report {
+    compare(&AnyFixture::new(fixture), settings).await
+}
+
+/// Runs random histories as the environment says, on the fixture that `making` makes. The macro uses
+/// it.
+///
+/// # Panics
+/// If store and reference disagree.
+pub fn test(making: FixtureFuture) {
+    fixture::run(async {
+        let report = compare(&making.await, Settings::from_environment()).await;
+        println!("{report}");
+        report.assert_agreement();
+    });
+}
+
+async fn compare(fixture: &AnyFixture, settings: Settings) -> Report {
     let store = fixture.store().await;
     let mut report = Report { seed: settings.seed, ..Report::default() };
     for case in 0..settings.cases {
@@ -132,7 +150,7 @@ pub async fn run<F: Fixture>(fixture: &F, settings: Settings) -> Report {
                 let (history, parting) = walk.thin(&history[..=at], parting).await;
                 let history = history.iter().map(|step| format!("{step:?}")).collect();
                 report.mismatches.push(Mismatch { seed, parting, history });
-                // One thinned history is worth more than sixty thick ones.
+                // One reduced history is enough.
                 break;
             }
         }
@@ -151,16 +169,16 @@ fn draw(seed: u64, length: usize) -> Vec<Operation> {
         .current()
 }
 
-/// One history, which may be walked several times on keys of its own.
-struct Walk<'a, F: Fixture> {
-    fixture: &'a F,
-    store: &'a F::Store,
+/// One history, which may be run several times on new keys.
+struct Walk<'a> {
+    fixture: &'a AnyFixture,
+    store: &'a AnyStore,
     half: Duration,
     seed: u64,
 }
 
-impl<F: Fixture> Walk<'_, F> {
-    /// Walks; an error has the step that parted. Clears up either way.
+impl Walk<'_> {
+    /// Runs the history; an error has the step. Cleans up in both cases.
     async fn along(&self, history: &[Operation], trial: usize) -> Result<(), (usize, String)> {
         let name = format!("{:016x}-{trial}", self.seed);
         let driver = Driver::new(self.fixture, self.store, self.half, &name).await;
@@ -179,7 +197,7 @@ impl<F: Fixture> Walk<'_, F> {
         result.and(cleared)
     }
 
-    /// Leaves out every step without which the history still parts.
+    /// Removes every step without which the disagreement remains.
     async fn thin(&self, history: &[Operation], parting: String) -> (Vec<Operation>, String) {
         let (mut kept, mut parting) = (history.to_vec(), parting);
         let mut at = kept.len();
@@ -208,13 +226,8 @@ macro_rules! model_test {
     ($make:expr) => {
         #[test]
         fn random_histories_agree_with_the_model() {
-            $crate::fixture::run(async {
-                let fixture = ($make).await;
-                let settings = $crate::model::Settings::from_environment();
-                let report = $crate::model::run(&fixture, settings).await;
-                println!("{report}");
-                report.assert_agreement();
-            });
+            let making = async { $crate::AnyFixture::new(($make).await) };
+            $crate::model::test(::std::boxed::Box::pin(making));
         }
     };
 }

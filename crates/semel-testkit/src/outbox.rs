@@ -13,8 +13,8 @@
 //! | `executor` | the outbox is also a [`TransactionalStore`](semel_core::store::TransactionalStore) |
 //!
 //! Each behaviour was written against a wrong outbox that someone could have built: one that forgets
-//! lanes, one whose claim goes by a cursor, one that marks without a token, one that leases nothing.
-//! Those are in `tests/wrong_outboxes`.
+//! partitions, one whose claim goes by a cursor, one that marks without a token, one that leases nothing.
+//! Those are in `tests/flaws`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -88,7 +88,7 @@ pub mod overlapping;
 pub mod racing;
 pub mod relaying;
 pub mod rolling_back;
-mod scene;
+mod shorthand;
 pub mod transacting;
 
 use std::future::Future;
@@ -98,23 +98,22 @@ use semel_core::outbox::Outbox;
 
 pub use list::BEHAVIOURS;
 
-/// A place for one test's events: a database, a schema, a directory. Dropping it cleans up.
+/// The events of one test: a database, a schema, a directory. Dropping it cleans up.
 ///
 /// Every behaviour gets a fixture of its own, and finds its outbox empty.
 pub trait OutboxFixture: Send + Sync + 'static {
     /// The outbox under test.
     type Outbox: Outbox;
-    /// An open transaction of an application's.
+    /// An open transaction of the application.
     type Transaction: Send;
 
-    /// A handle on the events. A second call gives another handle, over connections of its own
-    /// where the outbox has connections, **on the same events**.
+    /// Opens the outbox. A second call returns another handle with its own connections **on the same events**.
     fn outbox(&self) -> impl Future<Output = Self::Outbox> + Send;
 
     /// Begins a transaction, as an application does.
     fn begin(&self, outbox: &Self::Outbox) -> impl Future<Output = Self::Transaction> + Send;
 
-    /// What [`append`](Outbox::append) writes on.
+    /// Returns the connection that [`append`](Outbox::append) writes on.
     fn connection(transaction: &mut Self::Transaction)
     -> &mut <Self::Outbox as Outbox>::Connection;
 
@@ -136,23 +135,22 @@ pub trait OutboxFixture: Send + Sync + 'static {
         async { panic!("this fixture claims to roll back and does not say how") }
     }
 
-    /// Lets `span` pass by the outbox's clock: afterwards every stored time (`created_at`,
+    /// Advances the outbox's clock by `span`: afterwards every stored time (`created_at`,
     /// `due_at`, `settled_at`) lies `span` further in the past, as seen from the outbox's now.
     ///
     /// Move the clock where the outbox takes one, or move the stored times back by `span` (times
     /// that stand for "for ever" may stay). A relay may be at work meanwhile.
     fn advance(&self, span: Duration) -> impl Future<Output = ()> + Send;
 
-    /// Sets the outbox's clock `span` ahead, or back again: no time passes, and what the outbox remembers
-    /// of its clock stays where it was. `false`, the default, if that is not to be had, or moves nothing.
+    /// Sets the outbox's clock `span` ahead, or back again: no time passes, and its watermark stays. Returns
+    /// `false`, the default, if that is not possible.
     fn jump(&self, span: Duration, ahead: bool) -> impl Future<Output = bool> + Send {
         let _ = (span, ahead);
         async { false }
     }
 
-    /// Damages the row with this number so that its event cannot be read any more, and can be told
-    /// to be damaged: a column that is cut short, or text where there was JSON. Needed under the
-    /// capability `damage`.
+    /// Damages the row with this number so that reading its event fails: cuts a column short, or writes text
+    /// in place of JSON. Needed for the capability `damage`.
     fn damage(&self, sequence: u64) -> impl Future<Output = ()> + Send {
         let _ = sequence;
         async { panic!("this fixture claims to damage rows and does not say how") }
@@ -178,7 +176,7 @@ macro_rules! outbox_conformance {
 }
 
 /// Every behaviour that all outboxes have, as a name (`group::behaviour`) and a function that panics
-/// where the outbox has it not: for proofs that a wrong outbox is found.
+/// if the outbox does not have it: for tests that a wrong outbox is found.
 ///
 /// The argument is as for [`outbox_conformance!`](crate::outbox_conformance!); what it uses of its
 /// surroundings must be `Copy`.

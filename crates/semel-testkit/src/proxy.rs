@@ -1,9 +1,8 @@
 //! A TCP proxy that breaks connections the way networks do, and counts what it did.
 //!
-//! It knows nothing of any protocol: bytes go in pieces from one end to the other, late, not at all,
-//! or up to a point. A test asks [`FaultProxy::faults`] whether its fault really happened; one that
-//! does not ask proves nothing. Failing verbs, rather than bytes, are in
-//! [`faulty`](crate::faulty).
+//! It knows no protocol: it forwards bytes late, not at all, or up to a point. A test asserts with
+//! [`FaultProxy::faults`] that its fault happened. [`faulty`](crate::faulty) fails calls instead of
+//! connections.
 //!
 //! ```
 //! use semel_testkit::proxy::FaultProxy;
@@ -38,7 +37,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use self::counts::{Counts, add};
-pub use self::counts::{Happened, Traffic};
+pub use self::counts::{FaultCounts, ProxyTraffic};
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +48,7 @@ pub enum Direction {
     Replies,
 }
 
-/// What happens to a connection that is yet to come.
+/// What happens to a future connection.
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Pass,
@@ -93,7 +92,7 @@ impl Shared {
     }
 }
 
-/// A proxy on a loopback port of its own, in front of one server. Dropping it closes everything.
+/// A proxy on its own loopback port in front of one server. Dropping it closes all connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     addr: SocketAddr,
@@ -120,7 +119,7 @@ impl FaultProxy {
         Ok(Self { addr, shared, accepting })
     }
 
-    /// Where clients connect.
+    /// Returns the address for clients.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -133,8 +132,8 @@ impl FaultProxy {
         });
     }
 
-    /// Holds everything that goes one way, on all connections, until [`FaultProxy::heal`]; then it
-    /// arrives, late, as it does when a link comes back. Connecting still works.
+    /// Holds all bytes of one direction, on all connections, until [`FaultProxy::heal`] delivers them.
+    /// Connecting still works.
     pub fn blackhole(&self, direction: Direction) {
         self.shared.rules.send_modify(|rules| match direction {
             Direction::Requests => rules.hold_requests = true,
@@ -164,7 +163,7 @@ impl FaultProxy {
 
     /// Lets `bytes` more bytes of replies pass, counted over all connections, and closes the
     /// connection whose reply has more. Zero closes at the first byte of the next reply: its
-    /// request was carried out, and nobody is told.
+    /// request was executed, and its reply is lost.
     pub fn cut_reply_after(&self, bytes: usize) {
         *self.shared.cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
     }
@@ -176,13 +175,13 @@ impl FaultProxy {
         self.shared.rules.send_replace(Rules::default());
     }
 
-    /// What went through so far.
-    pub fn traffic(&self) -> Traffic {
+    /// Returns the traffic so far.
+    pub fn traffic(&self) -> ProxyTraffic {
         self.shared.counts.traffic()
     }
 
-    /// What went wrong so far, on purpose.
-    pub fn faults(&self) -> Happened {
+    /// Returns the injected faults so far.
+    pub fn faults(&self) -> FaultCounts {
         self.shared.counts.happened()
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn is_root() -> bool {
 }
 
 impl Account {
-    /// The account to change to: none when we are not root, otherwise the package's own account,
+    /// Returns the account to change to: none without root, otherwise the package's own account,
     /// otherwise `nobody`.
     pub(super) fn for_server(preferred: &str) -> Result<Option<Self>, Error> {
         if !is_root() {

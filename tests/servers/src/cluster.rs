@@ -32,7 +32,7 @@ impl RedisCluster {
         Self::start_with(Duration::from_secs(10))
     }
 
-    /// As [`RedisCluster::start`]; a master is taken for dead that was not heard of for so long.
+    /// As [`RedisCluster::start`], with the time after which a silent master counts as dead.
     pub(super) fn start_with(silence: Duration) -> Result<Self, Error> {
         let start = |_| Redis::start(options(silence));
         let nodes = (0..MASTERS).map(start).collect::<Result<Vec<_>, _>>()?;

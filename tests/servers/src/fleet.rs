@@ -1,4 +1,4 @@
-//! One of each server, for a whole test run, and the environment that tells tests where they are.
+//! One of each server, for a whole test run, and the environment with their URLs.
 
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::server::Server;
 
 /// Every kind of server, running.
 ///
-/// Shared by all tests of a run, so nobody kills or pauses these; a fault test starts its own.
+/// Shared by all tests of a run, so no test kills or pauses these; a fault test starts its own.
 #[derive(Debug)]
 pub struct Fleet {
     postgres: Server,
@@ -74,7 +74,7 @@ impl Fleet {
             let mysql = scope.spawn(|| MySql::start(Options::new()));
             let mariadb = scope.spawn(|| MariaDb::start(Options::new()));
             let redis = scope.spawn(|| Redis::start(Options::new()));
-            // Nobody kills its masters, and one that a busy machine keeps waiting is not dead.
+            // Its masters are never killed, and one that is slow on a busy machine is not dead.
             let cluster = scope.spawn(|| RedisCluster::start_with(Duration::from_secs(60)));
             Ok(Self {
                 postgres: join(postgres)?,

@@ -50,7 +50,7 @@ pub(super) struct RabbitMqPrograms {
 
 /// Makes sure that every server's programs are present, installing the missing ones.
 ///
-/// `say` is told before anything on the machine changes.
+/// Calls `say` before anything on the machine changes.
 pub fn ensure(mut say: impl FnMut(&str)) -> Result<(), Error> {
     install(&mut say)?;
     if mysql().is_ok() && release::is_unpacked() {
@@ -249,7 +249,7 @@ fn parse_major(said: &str) -> Option<u32> {
 }
 
 /// Keeps packages from starting their services while they are installed: tests start private ones,
-/// and nobody asked for a broker on its well-known port.
+/// and a broker on its well-known port is not wanted.
 ///
 /// A policy that the machine already has stays as it is.
 struct NoServices {

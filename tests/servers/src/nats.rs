@@ -18,7 +18,7 @@ pub enum Nats {}
 
 impl Nats {
     /// Starts a single NATS without a password, with JetStream on files. It runs under our own
-    /// account. What it acknowledged survives its death: it is written, if not flushed.
+    /// account. Acknowledged messages survive a kill: they are written, if not flushed.
     pub fn start(options: Options) -> Result<Server, Error> {
         let program = install::nats()?;
         let scratch = Scratch::new("nats")?;
@@ -49,8 +49,8 @@ impl Nats {
     }
 }
 
-/// The identity, new at every start and in the log as well, tells our server from another's on a
-/// port we lost.
+/// The identity, new at every start and in the log as well, distinguishes this server from another one
+/// that took the port.
 fn ready(vitals: &Vitals<'_>) -> bool {
     const LIMIT: Duration = Duration::from_secs(1);
     vitals.log.contains("Server is ready")

@@ -16,7 +16,7 @@ use super::server::{Recipe, Server, Vitals};
 
 /// A private PgBouncer to be started: it hands out the server's connections per transaction.
 ///
-/// Whoever connects is let in under any name, and reaches the database of the name that it asks for.
+/// Clients connect under any name to the database that they name.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct PgBouncer {
@@ -37,7 +37,7 @@ impl PgBouncer {
         Ok(self)
     }
 
-    /// A line of the section `[pgbouncer]`, which wins over ours.
+    /// Adds a line to the section `[pgbouncer]`; it wins over the defaults.
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self

@@ -21,12 +21,12 @@ const COUNT: u16 = 9_500;
 /// A Redis Cluster node also listens on its port plus this; both must be free.
 const CLUSTER_BUS_OFFSET: u16 = 10_000;
 
-/// A port that is given to nobody else, in whatever process, as long as this value lives.
+/// A port that no other process is given as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Port {
     number: u16,
     /// Locked. The lock ends with us, however we end; the file stays, since one that is gone while
-    /// somebody opens it would be locked twice. `None` where another account has the place.
+    /// it is opened would be locked twice. `None` where another account has the place.
     _kept: Option<File>,
 }
 
@@ -35,7 +35,7 @@ impl Port {
         self.number
     }
 
-    /// The port, if nobody has been given it and nothing listens there.
+    /// Returns the port, if it is not reserved and nothing listens there.
     fn take(number: u16) -> Option<Self> {
         let path = file(number);
         let _ = path.parent().map(fs::create_dir_all);

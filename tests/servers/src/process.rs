@@ -1,4 +1,4 @@
-//! Processes: starting one that dies with us, signalling a whole family, waiting with a limit.
+//! Processes: starts one that ends with this one, signals a process tree, waits with a limit.
 //!
 //! There is no `unsafe` here, so everything the standard library cannot say goes through small
 //! programs every Unix has: `sh` for signals, `setpriv` for accounts and the parent-death signal.
@@ -30,7 +30,7 @@ pub(super) struct Launch {
     /// Variables on top of our own environment.
     pub(super) env: Vec<(&'static str, OsString)>,
     pub(super) account: Option<Account>,
-    /// The signal the kernel sends to the server when we die.
+    /// The signal that the kernel sends to the server when this process ends.
     pub(super) on_our_death: &'static str,
 }
 
@@ -103,8 +103,8 @@ impl Launch {
     }
 }
 
-/// `setpriv`, where it exists and knows the parent-death signal. Elsewhere (and for servers we
-/// pause) the janitor of the scratch directory alone ends what we leave behind.
+/// `setpriv`, where it exists and knows the parent-death signal. Elsewhere (and for paused servers) the
+/// janitor of the scratch directory ends what is left behind.
 fn setpriv() -> Option<&'static Path> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOUND
@@ -134,7 +134,7 @@ fn on_launcher(command: Command) -> io::Result<Child> {
         let (jobs, inbox) = channel::<Job>();
         thread::spawn(move || {
             for (mut command, answer) in inbox {
-                // The asker waits for this answer and cannot have gone away.
+                // The caller waits for this result.
                 let _ = answer.send(command.spawn());
             }
         });
@@ -168,8 +168,8 @@ pub(super) fn signal(name: &str, pids: &[u32]) -> Result<(), Error> {
 
 /// Stops a process and all its descendants and says which they are.
 ///
-/// The root stops first, then its children, until a look finds nobody new: a stopped process
-/// cannot fork, so the family cannot grow behind our back. A process group would not do, since
+/// The root stops first, then its children, until no new ones are found: a stopped process cannot
+/// fork, so the tree cannot grow meanwhile. A process group would not do, since
 /// every PostgreSQL backend leads a session of its own.
 pub(super) fn freeze(root: u32) -> Result<Vec<u32>, Error> {
     let mut frozen = BTreeSet::new();

@@ -19,7 +19,7 @@ use super::server::{Companion, Recipe, Server, Vitals};
 #[derive(Debug)]
 pub enum RabbitMq {}
 
-/// One scheduler is enough for a test and spares the others a processor. The script adds `-noinput`
+/// One scheduler is enough for a test. The script adds `-noinput`
 /// only where it stays behind as a wrapper, which it must not.
 const ERL_ARGS: &str = "-noinput +S 1:1 -kernel inet_dist_use_interface {127,0,0,1}";
 
@@ -31,7 +31,7 @@ impl RabbitMq {
     /// root it runs under the account `rabbitmq`.
     ///
     /// Erlang nodes find each other through a name service, `epmd`, of which a machine usually has
-    /// one. Ours has a port of its own, lives and dies with its server and is spared by
+    /// one. This one has its own port, ends with its server and is not affected by
     /// [`Server::kill9`] and [`Server::pause`].
     ///
     /// A quorum queue is not safe from a kill before [`RabbitMq::has_stored`] says so.
@@ -99,7 +99,7 @@ fn node(port: u16) -> String {
     format!("semel-{port}@localhost")
 }
 
-/// Where the name service is. Nothing but us may start one: it would stay behind as a daemon.
+/// Where the name service is. RabbitMQ must not start one: it would stay behind as a daemon.
 fn names(epmd: u16) -> Vec<(&'static str, OsString)> {
     vec![
         ("ERL_EPMD_PORT", epmd.to_string().into()),
@@ -115,15 +115,14 @@ fn ports(port: u16) -> Vec<(&'static str, OsString)> {
         ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".into()),
         ("RABBITMQ_NODE_PORT", port.to_string().into()),
         ("RABBITMQ_DIST_PORT", (port + NEIGHBOUR).to_string().into()),
-        // The script replaces itself by the server, which so is the process that we started.
+        // The script replaces itself by the server, which is then the process that was started.
         ("RABBITMQ_ALLOW_INPUT", "1".into()),
         ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERL_ARGS.into()),
         ("ERL_CRASH_DUMP_SECONDS", "0".into()),
     ]
 }
 
-/// Everything is in the data directory, the cookie too; the packaged service's configuration is not
-/// ours.
+/// Everything is in the data directory, the cookie too; the packaged service's configuration is not used.
 fn places(data: &Path) -> Vec<(&'static str, OsString)> {
     let absent = data.join("absent");
     vec![
@@ -140,7 +139,7 @@ fn places(data: &Path) -> Vec<(&'static str, OsString)> {
 }
 
 /// The log line comes after the port is bound. A server that lost its port to another ends instead
-/// of logging it, so a greeting now is a greeting from ours.
+/// of logging it, so a greeting now comes from this server.
 fn ready(vitals: &Vitals<'_>) -> bool {
     vitals.log.contains("Server startup complete") && answers(vitals.port, Duration::from_secs(1))
 }

@@ -64,7 +64,7 @@ impl Redis {
     }
 }
 
-/// The process number tells our server from another's on a port we lost; the ping tells a server
+/// The process id distinguishes this server from another one that took the port; the ping tells a server
 /// that has loaded its data from one that is still reading it.
 fn ready(vitals: &Vitals<'_>) -> bool {
     let ask = || -> std::io::Result<bool> {

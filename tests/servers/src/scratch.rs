@@ -50,7 +50,7 @@ impl Scratch {
             .process_group(0)
             .spawn()
             .map_err(|error| {
-                // Nobody else would remove it; the error of spawning is the one worth reporting.
+                // Nothing else would remove it; the error of spawning is the one worth reporting.
                 let _ = fs::remove_dir_all(&path);
                 Error::system("starting `sh` to clean up after a server", error)
             })?;

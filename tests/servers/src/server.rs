@@ -13,13 +13,13 @@ use super::scratch::Scratch;
 /// Crash recovery on a busy two-core machine takes seconds, RabbitMQ's start alone five of its
 /// processor's; nothing healthy takes this long.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// After this a server that was asked politely is killed.
+/// After this time a server that was asked to stop is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a killed process may take to vanish and to free its port.
 const DEATH_LIMIT: Duration = Duration::from_secs(60);
-/// How often a new port is tried when others keep taking ours.
+/// How many ports are tried when other processes take them.
 const PORT_ATTEMPTS: u32 = 8;
-/// How servers say, in lower case, that somebody else has a port of theirs.
+/// How servers report, in lower case, that their port is taken.
 const PORT_TAKEN: [&str; 2] = ["address already in use", "could not bind to distribution port"];
 
 /// One private server: a process, a port and a directory that live and die together.
@@ -31,7 +31,7 @@ const PORT_TAKEN: [&str; 2] = ["address already in use", "could not bind to dist
 #[derive(Debug)]
 pub struct Server {
     recipe: Recipe,
-    /// Ours for as long as we live, also while nothing listens there.
+    /// Reserved while this value lives, also while nothing listens there.
     port: Port,
     child: Option<Child>,
     /// Runs exactly while the server does, and is spared by kill and pause.
@@ -75,7 +75,7 @@ pub(super) struct Vitals<'a> {
 }
 
 impl Server {
-    /// Starts a server on a free port, again on another one when the port was lost to somebody.
+    /// Starts a server on a free port, on another one if the port was taken meanwhile.
     pub(super) fn start(
         scratch: Scratch,
         mut recipe: impl FnMut(u16) -> Result<Recipe, Error>,
@@ -339,7 +339,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nothing here may panic, and there is nobody to tell: what could not be ended is on the
+        // Nothing here may panic, and no caller gets an error: what could not be ended is on the
         // janitor's list.
         let _ = self.resume();
         let _ = self.end(self.recipe.abrupt, Duration::from_secs(3));

@@ -42,11 +42,11 @@ const ALLOWED: [(&str, &str, &str); 25] = [
 /// A reason: a command carries the verifier, which is called with the context of the attempt.
 const CALLBACK: &str = "a command's verifier takes the context of its attempt";
 
-/// A reason that is to go.
+/// A reason that will go.
 const UNTANGLED: &str = "being untangled";
 
-/// No modules of one folder depend on each other in a circle, [`ALLOWED`] aside; and nothing is allowed
-/// that is no circle.
+/// Finds modules of one folder that depend on each other in a cycle, [`ALLOWED`] aside, and allowances
+/// without a cycle.
 pub(super) fn siblings_form_no_cycle(tree: &Tree) -> Vec<Finding> {
     findings(tree, &ALLOWED)
 }
@@ -114,7 +114,7 @@ fn reached_from<'a>(start: &str, edges: &[&'a Edge]) -> BTreeSet<&'a str> {
     reached
 }
 
-/// Names the knot, and its shortest way around with the lines that make it.
+/// Describes the cycle by its shortest path, with lines.
 fn complaint(name: &str, knot: &BTreeSet<&str>, edges: &[&Edge]) -> Finding {
     let around = knot.iter().filter_map(|start| shortest_cycle(start, edges));
     let around = around.min_by_key(Vec::len).unwrap_or_default();

@@ -36,7 +36,7 @@ fn is_page(path: &str) -> bool {
     };
     parts.len() == 1
         || parts[0] == "docs"
-        || (name == "README" && matches!(parts[0], "crates" | "examples" | "proofs"))
+        || (name == "README" && matches!(parts[0], "crates" | "examples" | "tests"))
 }
 
 /// Another scheme (`https:`, `mailto:`), which a file name here never has.

@@ -1,4 +1,4 @@
-//! Glossary: what a page says of the code is in the code.
+//! Glossary: the items that the page names are in the code.
 
 use std::collections::HashSet;
 

@@ -4,10 +4,10 @@ use super::Finding;
 use super::rust::words;
 use super::tree::Tree;
 
-/// Names under which anything can hide.
+/// Names that say nothing.
 const EMPTY_NAMES: [&str; 4] = ["utils", "common", "helpers", "types"];
 
-/// No module, file or directory of Rust code has a name that says nothing.
+/// Finds modules, files and directories of Rust code whose name says nothing.
 pub(super) fn modules_name_their_noun(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, code) in tree.code() {

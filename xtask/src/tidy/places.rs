@@ -1,4 +1,4 @@
-//! Places: nothing in the tree depends on, or tells about, the machine it was written on.
+//! Places: nothing in the tree depends on, or names, the machine it was written on.
 
 use super::Finding;
 use super::tree::Tree;

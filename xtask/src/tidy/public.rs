@@ -12,24 +12,19 @@ const IDIOMS: [&str; 5] = ["Builder", "Config", "Error", "Result", "Sealed"];
 
 /// A reason: every broker's crate has the same nouns, and a service links one or two of them.
 const BROKERS: &str = "the same noun in every broker's crate";
-/// A reason that is to go.
+/// A reason that will go.
 const RENAMED: &str = "being renamed";
 
 /// Other names that may occur twice, each with its reason.
-const ALLOWED: [(&str, &str); 9] = [
-    ("Answer", RENAMED),
-    ("Both", RENAMED),
-    ("Held", RENAMED),
+const ALLOWED: [(&str, &str); 4] = [
     ("Kind", RENAMED),
     ("PublisherBuilder", BROKERS),
     ("SourceBuilder", BROKERS),
-    ("Traffic", RENAMED),
     ("Unreadable", RENAMED),
-    ("Verb", RENAMED),
 ];
 
-/// No public type has the name of another, [`IDIOMS`] and [`ALLOWED`] aside; and nothing is allowed
-/// that does not occur twice.
+/// Finds public types with the same name, [`IDIOMS`] and [`ALLOWED`] aside, and allowances that are not
+/// needed.
 pub(super) fn type_names_are_unique(tree: &Tree) -> Vec<Finding> {
     findings(tree, &ALLOWED)
 }

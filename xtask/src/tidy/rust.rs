@@ -1,6 +1,6 @@
 //! Rust source with everything that is not code blanked out.
 //!
-//! Rules about code must not trip over a comment that explains them or a string that tests them.
+//! Rules about code ignore comments that explain them and strings that test them.
 
 /// The source with comments, strings and character literals replaced by spaces; lines stay lines.
 pub(super) fn code(source: &str) -> String {

@@ -17,7 +17,7 @@ pub(super) struct Tree {
     code: OnceCell<BTreeMap<String, String>>,
 }
 
-/// Not ours, or made by tools.
+/// Directories of other projects or made by tools.
 const SKIPPED: [&str; 3] = [".git", "target", "node_modules"];
 
 impl Tree {
@@ -80,7 +80,7 @@ impl Tree {
 
 #[cfg(test)]
 impl<const N: usize> From<[(&str, &str); N]> for Tree {
-    /// A tree for a test, planted with what the test wants found.
+    /// Returns a tree for a test.
     fn from(files: [(&str, &str); N]) -> Self {
         let owned = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
         Self { files: owned.into(), code: OnceCell::new() }

@@ -1,4 +1,4 @@
-//! Taking messages: who gets what, and that waiting for a message loses none.
+//! Taking messages: which source gets which, and that waiting for a message loses none.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use semel_core::inbox::{BrokerReply, Source as _};
 
 use super::BrokerFixture;
-use super::scene::{GROUP, answer, events, ids, next, opened, publish, take, take_all, within};
+use super::shorthand::{GROUP, answer, events, ids, next, opened, publish, take, take_all, within};
 
 /// Groups know nothing of each other: an ack of one takes nothing from another.
 pub async fn every_group_gets_every_event<F: BrokerFixture>(fixture: F) {

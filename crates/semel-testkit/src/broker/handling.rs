@@ -11,12 +11,12 @@ use semel_core::{Executor, State};
 use tokio::sync::{Barrier, Notify};
 
 use super::BrokerFixture;
-use super::scene::{
+use super::shorthand::{
     GROUP, KIND, RETRY_EVERY, Seen, built, event, events, ids, inbox, nothing, noting, publish,
     take, within,
 };
 use super::watched::Watched;
-use crate::faulty::{Fault, FaultyStore, Verb};
+use crate::faulty::{Fault, FaultyStore, StoreCall};
 
 /// What is dead in a group, as text.
 pub(super) async fn dead(group: &Group<MemoryStore>) -> Vec<String> {
@@ -117,7 +117,7 @@ pub async fn a_failure_is_retried_from_the_ledger_without_the_broker<F: BrokerFi
     nothing(&fixture.source(GROUP, false).await, fixture.patience() * 2).await;
 }
 
-/// The broker hears that a message is in hands, and so nobody handles it a second time.
+/// The consumer keeps a message that is being handled, so that it is not redelivered.
 pub async fn a_handler_slower_than_the_brokers_patience_runs_once<F: BrokerFixture>(fixture: F) {
     let (inbox, seen, begun) = (inbox(), Seen::default(), Arc::new(AtomicUsize::new(0)));
     let slow = fixture.patience() * 5 / 2;
@@ -214,7 +214,7 @@ pub async fn a_conflicting_event_is_buried_beside_the_first<F: BrokerFixture>(fi
     assert!(dead.iter().all(|error| error.starts_with("conflict")), "{dead:?}");
 }
 
-/// A consumer that is told to stop ends when its handlers have, and their events are answered.
+/// A consumer that is stopped ends after its handlers, with their events acknowledged.
 pub async fn a_stop_finishes_what_is_under_way<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
     let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -237,7 +237,7 @@ pub async fn a_stop_finishes_what_is_under_way<F: BrokerFixture>(fixture: F) {
     publish(&publisher, std::slice::from_ref(&first)).await;
     within("the handler begins", begun.notified()).await;
     let mut stopping = std::pin::pin!(consuming.stop());
-    // Asked once, so that it was told to stop before the handler may end.
+    // Polled once, so that the stop comes before the end of the handler.
     tokio::select! {
         biased;
         () = &mut stopping => panic!("the handler is still at it"),
@@ -259,7 +259,7 @@ pub async fn a_stop_finishes_what_is_under_way<F: BrokerFixture>(fixture: F) {
 pub async fn no_more_is_under_way_than_was_allowed<F: BrokerFixture>(fixture: F) {
     const AT_ONCE: usize = 3;
     let (inbox, seen) = (inbox(), Seen::default());
-    // Nobody passes before three are there.
+    // Continues when three are there.
     let together = Arc::new(Barrier::new(AT_ONCE));
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let group = inbox.group(GROUP).on(KIND, {
@@ -290,7 +290,7 @@ pub async fn no_more_is_under_way_than_was_allowed<F: BrokerFixture>(fixture: F)
 /// Where nothing could be written down the broker keeps the event, and brings it again.
 pub async fn an_event_is_brought_again_while_the_ledger_is_away<F: BrokerFixture>(fixture: F) {
     let (store, seen) = (FaultyStore::new(MemoryStore::new()), Seen::default());
-    store.faults().always(Verb::Open, Fault::Refuse);
+    store.faults().always(StoreCall::Open, Fault::Refuse);
     let group = Inbox::new(Executor::new(store.clone())).group(GROUP).on(KIND, {
         let seen = seen.clone();
         move |event, _| {

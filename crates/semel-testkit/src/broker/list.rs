@@ -52,12 +52,12 @@ macro_rules! __broker_behaviours {
         $crate::$then! {
             broker, $make;
             ordering {
-                the_next_of_a_lane_comes_after_the_ack,
-                an_event_put_off_holds_its_lane,
-                an_unanswered_event_holds_its_lane,
-                another_lane_goes_on_meanwhile,
-                an_ordered_source_brings_what_has_no_lane,
-                lanes_keep_their_order_over_failures_and_crashes,
+                the_next_of_an_aggregate_comes_after_the_ack,
+                an_event_put_off_holds_its_aggregate,
+                an_unanswered_event_holds_its_aggregate,
+                another_aggregate_goes_on_meanwhile,
+                an_ordered_source_brings_what_has_no_aggregate,
+                aggregates_keep_their_order_over_failures_and_crashes,
             }
         }
     };

@@ -1,4 +1,4 @@
-//! Ordered sources: within a lane nothing overtakes, whatever fails or dies.
+//! Ordered sources: within an aggregate nothing overtakes, whatever fails or dies.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +12,12 @@ use semel_core::{Executor, OnFailure, Policy};
 use tokio::runtime::Runtime;
 
 use super::BrokerFixture;
-use super::scene::{
+use super::shorthand::{
     GROUP, KIND, RETRY_EVERY, about, answer, built, events, ids, next, nothing, opened, publish,
     take, take_all, within,
 };
 
-/// Takes and acks the events of one lane, each when its turn has come.
+/// Takes and acks the events of one aggregate, each when its turn has come.
 async fn take_in_order<S: Source>(source: &S, events: &[Event]) {
     for event in events {
         assert_eq!(take(source).await.id(), event.id());
@@ -42,14 +42,14 @@ async fn only_again<S: Source>(source: &S, message: &S::Message, span: Duration)
 }
 
 /// The second comes after the ack of the first, and not before.
-pub async fn the_next_of_a_lane_comes_after_the_ack<F: BrokerFixture>(fixture: F) {
+pub async fn the_next_of_an_aggregate_comes_after_the_ack<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let sent: Vec<Event> = (0..4).map(|_| about("ord_1")).collect();
     publish(&fixture.publisher().await, &sent).await;
     let first = next(&source).await;
     assert_eq!(opened(&first), sent[0]);
     only_again(&source, &first, fixture.patience() / 2).await;
-    // Another process of the group gets none of this lane either.
+    // Another process of the group gets none of this aggregate either.
     let other = fixture.source(GROUP, true).await;
     only_again(&other, &first, fixture.patience() / 2).await;
     drop(other);
@@ -59,7 +59,7 @@ pub async fn the_next_of_a_lane_comes_after_the_ack<F: BrokerFixture>(fixture: F
 }
 
 /// An event that waits for its retry is waited for.
-pub async fn an_event_put_off_holds_its_lane<F: BrokerFixture>(fixture: F) {
+pub async fn an_event_put_off_holds_its_aggregate<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let sent: Vec<Event> = (0..3).map(|_| about("ord_1")).collect();
     publish(&fixture.publisher().await, &sent).await;
@@ -71,8 +71,8 @@ pub async fn an_event_put_off_holds_its_lane<F: BrokerFixture>(fixture: F) {
     take_in_order(&source, &sent).await;
 }
 
-/// An event that nobody answered is brought again before the ones behind it.
-pub async fn an_unanswered_event_holds_its_lane<F: BrokerFixture>(fixture: F) {
+/// An event without a reply is redelivered before its followers.
+pub async fn an_unanswered_event_holds_its_aggregate<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let sent: Vec<Event> = (0..3).map(|_| about("ord_1")).collect();
     publish(&fixture.publisher().await, &sent).await;
@@ -82,7 +82,7 @@ pub async fn an_unanswered_event_holds_its_lane<F: BrokerFixture>(fixture: F) {
     take_in_order(&fixture.source(GROUP, true).await, &sent).await;
 }
 
-/// Two orders whose lanes go through different partitions.
+/// Two orders whose aggregates go through different partitions.
 fn apart(partitions: u16) -> (Event, Event) {
     let first = about("ord_0");
     let others = (1..10_000).map(|number| about(&format!("ord_{number}")));
@@ -92,8 +92,8 @@ fn apart(partitions: u16) -> (Event, Event) {
     (first, other)
 }
 
-/// A lane that is held up holds up only what shares its partition.
-pub async fn another_lane_goes_on_meanwhile<F: BrokerFixture>(fixture: F) {
+/// An aggregate that is held up holds up only what shares its partition.
+pub async fn another_aggregate_goes_on_meanwhile<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let publisher = fixture.publisher().await;
     let (held, free) = apart(fixture.partitions());
@@ -105,17 +105,17 @@ pub async fn another_lane_goes_on_meanwhile<F: BrokerFixture>(fixture: F) {
 }
 
 /// Events about nothing in particular come through an ordered source too.
-pub async fn an_ordered_source_brings_what_has_no_lane<F: BrokerFixture>(fixture: F) {
+pub async fn an_ordered_source_brings_what_has_no_aggregate<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let sent = events(40);
     publish(&fixture.publisher().await, &sent).await;
     take_all(&source, &ids(&sent)).await;
 }
 
-/// What handlers did, lane by lane: the numbers of the events in the order of their success.
+/// What handlers did, aggregate by aggregate: the numbers of the events in the order of their success.
 type Story = Arc<Mutex<BTreeMap<String, Vec<u32>>>>;
 
-const LANES: u32 = 6;
+const AGGREGATES: u32 = 6;
 const LENGTH: u32 = 15;
 
 /// A consumer in a process of its own, as far as one process can have another: its runtime is torn
@@ -135,7 +135,7 @@ async fn start<F: BrokerFixture>(
     let starting = runtime.spawn(async move {
         let source = fixture.source(GROUP, true).await;
         let inbox = Inbox::new(Executor::new(store)).policy(Policy {
-            // A crash is found out soon; one who is late by so much as this has hung.
+            // A crash is noticed soon; only what hangs takes this long.
             lease: Duration::from_secs(6),
             on_failure: OnFailure::Backoff { base: RETRY_EVERY, cap: RETRY_EVERY * 3 },
             max_attempts: None,
@@ -166,17 +166,17 @@ async fn start<F: BrokerFixture>(
     (runtime, consuming)
 }
 
-/// Random failures, consumers that stop and consumers that die in the middle: each lane is handled
+/// Random failures, consumers that stop and consumers that die in the middle: each aggregate is handled
 /// from its first event to its last, none left out, none before its time.
-pub async fn lanes_keep_their_order_over_failures_and_crashes<F: BrokerFixture>(fixture: F) {
+pub async fn aggregates_keep_their_order_over_failures_and_crashes<F: BrokerFixture>(fixture: F) {
     let (fixture, store) = (Arc::new(fixture), MemoryStore::new());
     let story = Story::default();
     drop(fixture.source(GROUP, true).await);
-    let lane = |number: u32| format!("ord_{}", number % LANES);
-    let sent: Vec<Event> = (0..LANES * LENGTH)
+    let aggregate = |number: u32| format!("ord_{}", number % AGGREGATES);
+    let sent: Vec<Event> = (0..AGGREGATES * LENGTH)
         .map(|at| {
-            let number = (at / LANES).to_string();
-            let event = Event::builder("acme", KIND, "/orders").about("order", &lane(at));
+            let number = (at / AGGREGATES).to_string();
+            let event = Event::builder("acme", KIND, "/orders").about("order", &aggregate(at));
             built(event.attribute("number", &number))
         })
         .collect();
@@ -196,10 +196,10 @@ pub async fn lanes_keep_their_order_over_failures_and_crashes<F: BrokerFixture>(
     let (last, consuming) = start(&fixture, &store, &story, 1_000).await;
     let whole = async {
         loop {
-            let ends = |lane: &Vec<u32>| lane.contains(&(LENGTH - 1));
+            let ends = |aggregate: &Vec<u32>| aggregate.contains(&(LENGTH - 1));
             let done = {
                 let story = story.lock().unwrap_or_else(PoisonError::into_inner);
-                story.len() == LANES as usize && story.values().all(ends)
+                story.len() == AGGREGATES as usize && story.values().all(ends)
             };
             if done {
                 return;
@@ -207,7 +207,7 @@ pub async fn lanes_keep_their_order_over_failures_and_crashes<F: BrokerFixture>(
             tokio::time::sleep(RETRY_EVERY).await;
         }
     };
-    within("every lane is handled to its end", whole).await;
+    within("every aggregate is handled to its end", whole).await;
     last.spawn(async move { consuming.stop().await }).await.expect("no panic");
     last.shutdown_background();
     let story = story.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
 //! A broker that is away for a whole minute, with a relay and a consumer at it all the time: what an
-//! operator sees meanwhile, and that everything heals without anybody's help.
+//! operator sees meanwhile, and that everything recovers by itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use tokio::time::Instant;
 
 use super::BrokerFixture;
 use super::handling::drained;
-use super::scene::{GROUP, KIND, Seen, about, event, events, ids, inbox, within};
+use super::shorthand::{GROUP, KIND, Seen, about, event, events, ids, inbox, within};
 
 /// In milliseconds.
 static OUTAGE: AtomicU64 = AtomicU64::new(60_000);
 
 /// For how long the behaviours of outages leave a broker dead, in this process from now on. Default
-/// a minute; less is for proofs that a wrong one is found.
+/// a minute; less is for tests that a wrong one is found.
 pub fn leave_dead_for(span: Duration) {
     OUTAGE.store(u64::try_from(span.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
@@ -134,7 +134,7 @@ pub async fn a_minute_without_the_broker_costs_nothing_but_time<F: BrokerFixture
     }
     assert_eq!(relaying.standing().published, published, "nothing was confirmed meanwhile");
     assert_eq!(seen.all().len(), sent.len(), "nothing was brought meanwhile");
-    // What was in hands is handled although nobody can be told of it.
+    // Messages in flight are handled although the broker cannot be told.
     go.notify_one();
     seen.count(sent.len() + 1).await;
 

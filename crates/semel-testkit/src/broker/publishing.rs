@@ -8,7 +8,7 @@ use semel_core::event::{Event, MAX_HEADERS, TraceContext};
 use semel_core::outbox::Publisher;
 
 use super::BrokerFixture;
-use super::scene::{GROUP, KIND, built, event, events, ids, publish, take, take_all, within};
+use super::shorthand::{GROUP, KIND, built, event, events, ids, publish, take, take_all, within};
 
 /// Publishes events and finds each of them as it was sent.
 async fn arrive<F: BrokerFixture>(fixture: &F, sent: Vec<Event>) {

@@ -1,4 +1,4 @@
-//! A broker that dies and comes back: what it confirmed is there, and everybody goes on.
+//! A broker that is killed and restarted: what it confirmed is there, and its clients go on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use semel_core::outbox::{PublishError, Publisher};
 
 use super::BrokerFixture;
 use super::handling::drained;
-use super::scene::{
+use super::shorthand::{
     GROUP, Seen, event, events, ids, inbox, noting, publish, take, take_all, within,
 };
 
@@ -38,7 +38,7 @@ async fn insist<P: Publisher>(publisher: &P, event: &Event) {
     within("the broker confirms again", insisting).await;
 }
 
-/// The very same publisher and source work again, with nobody's help; what was acked stays acked.
+/// The same publisher and source reconnect by themselves; what was acknowledged stays acknowledged.
 pub async fn publisher_and_source_go_on_by_themselves<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let publisher = fixture.publisher().await;

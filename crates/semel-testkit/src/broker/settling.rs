@@ -6,7 +6,7 @@ use semel_core::inbox::{BrokerReply, Message as _};
 use tokio::time::Instant;
 
 use super::BrokerFixture;
-use super::scene::{GROUP, about, answer, event, next, nothing, opened, publish, take};
+use super::shorthand::{GROUP, about, answer, event, next, nothing, opened, publish, take};
 
 /// What was acked is done with, for this source and for every other of its group.
 pub async fn an_acked_event_does_not_come_again<F: BrokerFixture>(fixture: F) {
@@ -30,7 +30,7 @@ pub async fn an_unanswered_event_comes_again<F: BrokerFixture>(fixture: F) {
     nothing(&source, fixture.patience() * 2).await;
 }
 
-/// Whoever took a message and vanished has not taken it from the group.
+/// A message of a source that is gone is redelivered to the group.
 pub async fn an_event_whose_source_is_gone_comes_to_another<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let sent = event();

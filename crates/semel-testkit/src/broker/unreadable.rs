@@ -1,16 +1,16 @@
-//! Messages that are no events: they lose nothing and stop nobody.
+//! Messages that are not events: they are kept and do not stop others.
 
 use bytes::Bytes;
 use semel_core::inbox::{BrokerReply, Consumer, Message as _};
 
 use super::BrokerFixture;
 use super::handling::buried;
-use super::scene::{
+use super::shorthand::{
     GROUP, RETRY_EVERY, Seen, answer, events, ids, inbox, next, nothing, noting, publish, within,
 };
 use super::watched::Watched;
 
-/// A source hands over what it cannot read, with its bytes, so that somebody can look at them.
+/// A source delivers an unreadable message with its bytes, so that an operator can look at them.
 pub async fn a_message_that_is_no_event_is_shown_as_it_came<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     for bytes in [&b"{\"no\":\"event\"}"[..], b"\xff\x00\r\n%", b"not json"] {

@@ -1,4 +1,4 @@
-//! A source that is looked over the shoulder: what it brought, and what it was answered.
+//! A source that records its deliveries and replies.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -12,8 +12,8 @@ use super::serving::{
     Answer, End, LARGE, executed, fails, gives_back, keeps, omits, outcome, record, refuses,
     replayed,
 };
-use super::stage::{SOON, Work, command, executor, key};
 use super::transacting::TransactionFixture;
+use super::work::{SOON, Work, command, executor, key};
 use crate::Fixture;
 
 type On<F> = Executor<<F as Fixture>::Store>;
@@ -213,7 +213,7 @@ pub async fn a_handler_whose_unit_escapes_commits_nothing<F: TransactionFixture>
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// A caller who leaves takes nothing back: the row commits, and the repeat gets the answer.
+/// A caller that disconnects takes nothing back: the row commits, and the repeat gets the outcome.
 pub async fn a_caller_who_leaves_takes_nothing_back<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start::<F>(&executor, command()).await;

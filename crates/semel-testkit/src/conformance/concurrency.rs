@@ -12,8 +12,8 @@ use semel_core::{Lease, OnCrash, State};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use super::scene::{
-    BRIEF, LEASE, Scene, answer, assert_granted, brief, draft, failure, key, lease, next, open,
+use super::test_store::{
+    BRIEF, LEASE, TestStore, answer, assert_granted, brief, draft, failure, key, lease, next, open,
     settle, success, swap,
 };
 use crate::fixture::Fixture;
@@ -23,7 +23,7 @@ const CROWD: usize = 64;
 /// Rounds of the two-sided races: enough that both sides win some on a two-core machine.
 const ROUNDS: usize = 20;
 
-impl<F: Fixture> Scene<F> {
+impl<F: Fixture> TestStore<F> {
     /// Runs `count` tasks that start together, spread over two handles; their answers.
     async fn crowd<T, Fut>(
         &self,
@@ -78,10 +78,10 @@ async fn renew<S: Store>(store: &S, held: &Lease) -> Renewed {
 
 /// One of many callers gets a key, and all others read that one's claim.
 pub async fn of_many_opens_exactly_one_is_granted<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for round in 0..3 {
         let key = key(&format!("k{round}"));
-        let answers = scene
+        let answers = test
             .crowd(CROWD, |_, store| {
                 let mine = draft(&key);
                 async move { (mine.clone(), open(&*store, &mine).await) }
@@ -99,14 +99,14 @@ pub async fn of_many_opens_exactly_one_is_granted<F: Fixture>(fixture: F) {
                 assert!(record.held(*now));
             }
         }
-        assert_granted(&scene.record(&key).await, winner, fence);
+        assert_granted(&test.record(&key).await, winner, fence);
     }
 }
 
 /// Opens of different keys all succeed together.
 pub async fn opens_of_different_keys_do_not_hinder_each_other<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let answers = scene
+    let test = TestStore::set(fixture).await;
+    let answers = test
         .crowd(CROWD, |at, store| async move {
             let mine = draft(&key(&format!("k{at}")));
             (mine.clone(), open(&*store, &mine).await)
@@ -116,16 +116,16 @@ pub async fn opens_of_different_keys_do_not_hinder_each_other<F: Fixture>(fixtur
         let Opened::Inserted { fence } = opened else {
             panic!("a key that nobody else asks for was not granted: {opened:?}")
         };
-        assert_granted(&scene.record(&mine.key).await, &mine, fence);
+        assert_granted(&test.record(&mine.key).await, &mine, fence);
     }
 }
 
 /// Of many takeovers that judged the same write, one is done.
 pub async fn of_many_takeovers_exactly_one_is_done<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    for (first, _) in scene.lapsed().await.into_iter().take(3) {
-        let judged = scene.record(&first.key).await.version();
-        let answers = scene
+    let test = TestStore::set(fixture).await;
+    for (first, _) in test.lapsed().await.into_iter().take(3) {
+        let judged = test.record(&first.key).await.version();
+        let answers = test
             .crowd(CROWD / 2, |_, store| {
                 let mine = next(&first);
                 async move {
@@ -140,17 +140,17 @@ pub async fn of_many_takeovers_exactly_one_is_done<F: Fixture>(fixture: F) {
         });
         let (winner, fence) = done.next().expect("somebody takes a lapsed claim over");
         assert_eq!(done.count(), 0, "two callers took the claim over");
-        assert_granted(&scene.record(&first.key).await, winner, fence);
+        assert_granted(&test.record(&first.key).await, winner, fence);
     }
 }
 
 /// Of many settles under one lease, one is done, and its answer is the recorded one.
 pub async fn of_many_settles_exactly_one_is_done<F: Fixture>(fixture: F) {
     const ANSWERS: [&str; 4] = ["\"a\"", "\"b\"", "\"c\"", "\"d\""];
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
-    let answers = scene
+    let held = test.claim(&first).await;
+    let answers = test
         .crowd(CROWD / 2, |at, store| async move {
             let body = ANSWERS[at % ANSWERS.len()];
             (body, settle(&*store, &held, &success(body)).await)
@@ -158,18 +158,18 @@ pub async fn of_many_settles_exactly_one_is_done<F: Fixture>(fixture: F) {
         .await;
     let done: Vec<_> = answers.iter().filter(|(_, settled)| *settled == Settled::Done).collect();
     assert_eq!(done.len(), 1, "one settle is recorded");
-    let record = scene.record(&first.key).await;
+    let record = test.record(&first.key).await;
     assert_eq!(record.outcome, Some(answer(done[0].0)));
     assert_eq!(record.number, 2);
 }
 
 /// A settle and a takeover race: one of them wins, and the record is the winner's.
 pub async fn a_settle_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    for (round, (first, held)) in scene.lapsed().await.into_iter().enumerate() {
-        let judged = scene.record(&first.key).await.version();
+    let test = TestStore::set(fixture).await;
+    for (round, (first, held)) in test.lapsed().await.into_iter().enumerate() {
+        let judged = test.record(&first.key).await.version();
         let second = next(&first);
-        let answers = scene
+        let answers = test
             .crowd(2, |at, store| {
                 let mine = second.clone();
                 async move {
@@ -185,7 +185,7 @@ pub async fn a_settle_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
             .await;
         let wins = answers.iter().filter(|won| **won).count();
         assert_eq!(wins, 1, "round {round}: {wins} winners");
-        let record = scene.record(&first.key).await;
+        let record = test.record(&first.key).await;
         assert_eq!(record.number, 2, "one write");
         match record.state {
             State::Succeeded => assert_eq!(record.attempt_id, first.attempt_id),
@@ -197,13 +197,13 @@ pub async fn a_settle_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
     }
 }
 
-/// A renewal and a takeover race: one of them wins, and a beaten holder is told.
+/// A renewal and a takeover race: one of them wins, and a beaten holder gets `Lost`.
 pub async fn a_renewal_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    for (round, (first, held)) in scene.lapsed().await.into_iter().enumerate() {
-        let judged = scene.record(&first.key).await.version();
+    let test = TestStore::set(fixture).await;
+    for (round, (first, held)) in test.lapsed().await.into_iter().enumerate() {
+        let judged = test.record(&first.key).await.version();
         let second = next(&first);
-        let answers = scene
+        let answers = test
             .crowd(2, |at, store| {
                 let mine = second.clone();
                 async move {
@@ -218,24 +218,24 @@ pub async fn a_renewal_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) 
             .await;
         let wins = answers.iter().filter(|won| **won).count();
         assert_eq!(wins, 1, "round {round}: {wins} winners");
-        let (record, now) = scene.existing(&draft(&first.key)).await;
+        let (record, now) = test.existing(&draft(&first.key)).await;
         assert!(record.held(now) && record.number == 2, "round {round}: {record:?}");
     }
 }
 
-/// Sweeps and renewals race on lapsed claims: where a renewal is told that it extended its claim,
+/// Sweeps and renewals race on lapsed claims: where a renewal returns that it extended its claim,
 /// the claim is there and live.
 pub async fn a_sweep_never_takes_a_renewed_claim<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let mut claims = Vec::new();
     for at in 0..ROUNDS {
         let on_crash = if at % 2 == 0 { OnCrash::Rerun } else { OnCrash::Hold };
         let first = Draft { on_crash, keep: BRIEF, ..brief(&key(&format!("k{at}"))) };
-        claims.push((first.key.clone(), scene.claim(&first).await));
+        claims.push((first.key.clone(), test.claim(&first).await));
     }
-    scene.outlive_brief().await;
-    scene.outlive_brief().await;
-    let answers = scene
+    test.outlive_brief().await;
+    test.outlive_brief().await;
+    let answers = test
         .crowd(ROUNDS + 2, |at, store| {
             let claim = claims.get(at).cloned();
             async move {
@@ -248,7 +248,7 @@ pub async fn a_sweep_never_takes_a_renewed_claim<F: Fixture>(fixture: F) {
         })
         .await;
     for (key, renewed) in answers.into_iter().flatten() {
-        let there = scene.peek(&key).await;
+        let there = test.peek(&key).await;
         match renewed {
             Renewed::Extended => {
                 let there = there.expect("an extended claim was swept");
@@ -263,17 +263,17 @@ pub async fn a_sweep_never_takes_a_renewed_claim<F: Fixture>(fixture: F) {
     }
 }
 
-/// Sweeps and opens race on expired keys: whoever is told that it was granted has a live claim.
+/// Sweeps and opens race on expired keys: every grant is a live claim.
 pub async fn a_sweep_never_takes_a_fresh_claim<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for round in 0..5 {
         let keys: Vec<_> = (0..8).map(|at| key(&format!("k{round}-{at}"))).collect();
         for key in &keys {
-            let held = scene.claim(&draft(key)).await;
-            scene.end(&held, &Settlement::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
+            let held = test.claim(&draft(key)).await;
+            test.end(&held, &Settlement::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
         }
-        scene.outlive_brief().await;
-        let answers = scene
+        test.outlive_brief().await;
+        let answers = test
             .crowd(keys.len() + 2, |at, store| {
                 let mine = keys.get(at).map(draft);
                 async move {
@@ -297,18 +297,18 @@ pub async fn a_sweep_never_takes_a_fresh_claim<F: Fixture>(fixture: F) {
             })
             .await;
         for (mine, fence) in answers.into_iter().flatten() {
-            assert_granted(&scene.record(&mine.key).await, &mine, fence);
+            assert_granted(&test.record(&mine.key).await, &mine, fence);
         }
     }
 }
 
 /// A record is never missing while it changes: a re-grant is one step, not a removal and an insert.
 pub async fn a_record_never_vanishes_while_it_is_regranted<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
+    let held = test.claim(&first).await;
     let over = Arc::new(AtomicBool::new(false));
-    let answers = scene
+    let answers = test
         .crowd(4, |at, store| {
             let (first, over) = (first.clone(), Arc::clone(&over));
             async move {
@@ -326,7 +326,7 @@ pub async fn a_record_never_vanishes_while_it_is_regranted<F: Fixture>(fixture: 
     assert_eq!(wrong, 0, "the record was missing, or it went back, {wrong} times");
 }
 
-/// Fails and re-grants; how often somebody else's write got in between.
+/// Fails and re-grants; returns how often another write got in between.
 async fn grant_over_and_over<S: Store>(store: &S, first: &Draft, mut held: Lease) -> usize {
     let (mut last, mut wrong) = (first.clone(), 0);
     for _ in 0..50 {
@@ -372,9 +372,9 @@ async fn watch<S: Store>(store: &S, first: &Draft, over: &AtomicBool) -> usize {
 /// Rivals that complete, fail and take over in a crowd leave a record that only ever went forward:
 /// as many writes as were answered with success, the last fence the largest.
 pub async fn a_crowd_of_holders_leaves_one_history<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let shared = key("k");
-    let answers = scene
+    let answers = test
         .crowd(8, |at, store| {
             let shared = shared.clone();
             async move {
@@ -413,19 +413,19 @@ pub async fn a_crowd_of_holders_leaves_one_history<F: Fixture>(fixture: F) {
     fences.sort();
     fences.dedup();
     assert_eq!(fences.len(), granted, "a fence was given twice");
-    let record = scene.record(&shared).await;
+    let record = test.record(&shared).await;
     assert_eq!(record.number, writes, "writes that were answered and writes that were made differ");
     assert_eq!(Some(&record.fence), fences.last());
 }
 
 /// Settles of a crowd of keys all arrive, whatever a store batches.
 pub async fn settles_of_different_keys_do_not_hinder_each_other<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let mut claims = Vec::new();
     for at in 0..CROWD {
-        claims.push(scene.claim(&draft(&key(&format!("k{at}")))).await);
+        claims.push(test.claim(&draft(&key(&format!("k{at}")))).await);
     }
-    let answers = scene
+    let answers = test
         .crowd(CROWD, |at, store| {
             let held = claims[at];
             // Every fourth one is stale, in the middle of its neighbours' batch.
@@ -437,7 +437,7 @@ pub async fn settles_of_different_keys_do_not_hinder_each_other<F: Fixture>(fixt
         })
         .await;
     for (at, settled) in answers {
-        let record = scene.record(&key(&format!("k{at}"))).await;
+        let record = test.record(&key(&format!("k{at}"))).await;
         if at % 4 == 3 {
             assert_eq!((settled, record.state), (Settled::Lost, State::Running), "k{at}");
         } else {

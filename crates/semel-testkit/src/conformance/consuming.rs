@@ -8,10 +8,10 @@ use semel_core::executor::Claimed;
 use semel_core::{Consumed, Error, Key, Outcome};
 use tokio::sync::oneshot;
 
-use super::stage::{PAST_LEASE, Work, command, executor, key, value};
+use super::work::{PAST_LEASE, Work, command, executor, key, value};
 use crate::Fixture;
 
-/// A message is handled once; a failure gives it back; a rival is told.
+/// A message is handled once; a failure gives it back; a rival gets an error.
 pub async fn a_message_is_consumed_once<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let message = Key::message("acme", "MAILER", "m-1").expect("a valid key");
@@ -28,7 +28,7 @@ pub async fn a_message_is_consumed_once<F: Fixture>(fixture: F) {
     assert_eq!(consume(Ok(())).await.expect("handled anew"), Consumed::Executed);
 }
 
-/// While a message is being handled, a rival is told `Concurrent` and does not wait.
+/// While a message is being handled, a rival gets `Concurrent` and does not wait.
 pub async fn a_message_in_hand_is_refused_to_a_rival<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let message = Key::message("acme", "MAILER", "m-1").expect("a valid key");

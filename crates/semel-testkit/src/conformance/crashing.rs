@@ -9,7 +9,7 @@ use semel_core::{
     Command, Error, Executor, Holder, Key, OnCrash, Operate, Operated, Outcome, Resolution, State,
 };
 
-use super::stage::{Answer, Held, LEASE, PAST_LEASE, SOON, Work, command, executor, key, value};
+use super::work::{Answer, Held, LEASE, PAST_LEASE, SOON, Work, command, executor, key, value};
 use crate::Fixture;
 
 /// Crashes count as attempts.
@@ -150,7 +150,7 @@ pub async fn an_overruled_holder_is_refused<F: Fixture>(fixture: F) {
     }
 }
 
-/// Who looked at one version decides about no other, whether that was renewed, taken over or decided
+/// A decision about one version changes no other, whether that was renewed, taken over or decided
 /// meanwhile; and a decision that counts is one over what was seen.
 pub async fn a_decision_is_about_the_version_that_was_seen<F: Fixture>(fixture: F) {
     use semel_core::store::Store as _;
@@ -275,7 +275,7 @@ pub async fn a_panic_under_verify_asks_the_verifier<F: Fixture>(fixture: F) {
 pub async fn a_record_that_vanishes_before_its_regrant_is_a_new_operation<F: Fixture>(fixture: F) {
     use semel_core::store::{Change, Settlement, Store as _, Swapped};
 
-    use crate::faulty::{Fault, FaultyStore, Verb};
+    use crate::faulty::{Fault, FaultyStore, StoreCall};
 
     let store = FaultyStore::new(fixture.store().await);
     let executor = Executor::builder(store.clone())
@@ -288,7 +288,7 @@ pub async fn a_record_that_vanishes_before_its_regrant_is_a_new_operation<F: Fix
     }
     let before = executor.peek(&key()).await.expect("a store").expect("a record").record;
     assert_eq!(before.attempt, 2);
-    store.faults().next(Verb::Swap, Fault::Hang);
+    store.faults().next(StoreCall::Swap, Fault::Hang);
     let (running, its) = (executor.clone(), work.clone());
     let again = tokio::spawn(async move { its.run(&running, command()).await });
     let hung = store.faults().hung(1);

@@ -9,7 +9,7 @@ use semel_core::{
     Error, Execution, Fingerprint, OnFailure, Operate, Operated, Reference, State, Wait,
 };
 
-use super::stage::{Answer, Held, SOON, Work, command, executor, key, value};
+use super::work::{Answer, Held, SOON, Work, command, executor, key, value};
 use crate::Fixture;
 
 /// The first call runs; the second is answered with its result and runs nothing.
@@ -127,7 +127,7 @@ pub async fn a_kept_failure_is_the_answer_until_it_expires<F: Fixture>(fixture: 
     assert_eq!(value(&work.run(&executor, kept).await), "run 2");
 }
 
-/// Backoff is exact: told, kept, and over when it is over.
+/// Backoff is exact: reported, kept, and over when it is over.
 pub async fn a_failure_backs_off_by_its_schedule<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     // Longer than a busy machine takes from one step to the next.
@@ -172,8 +172,11 @@ pub async fn a_panic_is_a_failure<F: Fixture>(fixture: F) {
         "{panicked:?}"
     );
     let found = executor.peek(&key()).await.expect("a store").expect("a record").record;
-    assert_eq!(found.state, State::Failed);
-    assert_eq!(value(&work.run(&executor, command()).await), "run 1");
+    assert_eq!((found.state, found.attempt), (State::Failed, 1));
+    assert!(found.error.is_some_and(|error| error.as_str().contains("out of paper")));
+    let again = work.run(&executor, command()).await;
+    assert_eq!(value(&again), "run 1");
+    assert_eq!(again.expect("it ran").attempt(), Some(2));
 }
 
 /// Work over its limit is cancelled, dropped, and counts as failed.
@@ -185,7 +188,7 @@ pub async fn work_over_its_limit_is_cancelled_and_fails<F: Fixture>(fixture: F) 
     assert_eq!(value(&work.run(&executor, command()).await), "run 1");
 }
 
-/// A caller who leaves neither stops the work nor strands its claim.
+/// A caller that disconnects neither stops the work nor strands its claim.
 pub async fn a_caller_who_leaves_does_not_stop_the_work<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start(&executor, command()).await;

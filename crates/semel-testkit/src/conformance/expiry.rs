@@ -1,18 +1,18 @@
-//! Sweeping: what nobody can need goes, what somebody may need stays, and a batch is a batch.
+//! Sweeping: expired records go, all others stay, and a sweep keeps to its limit.
 
 use std::time::Duration;
 
 use semel_core::store::{Draft, Filter, Settlement};
 use semel_core::{ErrorText, OnCrash, State};
 
-use super::scene::{BRIEF, KEEP, Scene, answer, brief, draft, key, success};
+use super::test_store::{BRIEF, KEEP, TestStore, answer, brief, draft, key, success};
 use crate::fixture::Fixture;
 
 fn expiring(body: &'static str) -> Settlement {
     Settlement::Succeeded { outcome: answer(body), keep: BRIEF }
 }
 
-impl<F: Fixture> Scene<F> {
+impl<F: Fixture> TestStore<F> {
     /// Sweeps everything, which must remove `count` records and suspend none.
     async fn sweeps(&self, count: u32) {
         let (removed, suspended) = self.sweep_all(100).await;
@@ -27,82 +27,82 @@ impl<F: Fixture> Scene<F> {
 
 /// Successes and failures go when their retention is over.
 pub async fn expired_successes_and_failures_are_swept<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let done = scene.claim(&draft(&key("done"))).await;
-    scene.end(&done, &expiring("1")).await;
+    let test = TestStore::set(fixture).await;
+    let done = test.claim(&draft(&key("done"))).await;
+    test.end(&done, &expiring("1")).await;
     for (id, retry_after) in [("final", None), ("due", Some(Duration::ZERO)), ("later", Some(KEEP))]
     {
-        let failed = scene.claim(&draft(&key(id))).await;
+        let failed = test.claim(&draft(&key(id))).await;
         let error = ErrorText::new("x");
-        scene.end(&failed, &Settlement::Failed { error, retry_after, keep: BRIEF }).await;
+        test.end(&failed, &Settlement::Failed { error, retry_after, keep: BRIEF }).await;
     }
-    scene.outlive_brief().await;
-    scene.sweeps(4).await;
+    test.outlive_brief().await;
+    test.sweeps(4).await;
     for id in ["done", "final", "due", "later"] {
-        assert!(scene.peek(&key(id)).await.is_none(), "{id} is still there");
+        assert!(test.peek(&key(id)).await.is_none(), "{id} is still there");
     }
 }
 
 /// Records inside their retention stay.
 pub async fn records_inside_their_retention_stay<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let done = scene.claim(&draft(&key("done"))).await;
-    scene.end(&done, &success("1")).await;
-    let failed = scene.claim(&draft(&key("failed"))).await;
-    scene.end(&failed, &super::scene::failure("x")).await;
-    scene.outlive_brief().await;
-    scene.sweeps(0).await;
-    assert_eq!(scene.record(&key("done")).await.outcome, Some(answer("1")));
-    assert_eq!(scene.record(&key("failed")).await.state, State::Failed);
+    let test = TestStore::set(fixture).await;
+    let done = test.claim(&draft(&key("done"))).await;
+    test.end(&done, &success("1")).await;
+    let failed = test.claim(&draft(&key("failed"))).await;
+    test.end(&failed, &super::test_store::failure("x")).await;
+    test.outlive_brief().await;
+    test.sweeps(0).await;
+    assert_eq!(test.record(&key("done")).await.outcome, Some(answer("1")));
+    assert_eq!(test.record(&key("failed")).await.state, State::Failed);
 }
 
-/// Dead and uncertain records stay until somebody resolves them, whatever their claim's keep was; and
-/// discarded ones, which keep their keys from being used anew, until somebody purges them.
+/// Dead and uncertain records stay until an operator resolves them, whatever their claim's keep was; and
+/// discarded ones, which keep their keys from being used anew, until an operator purges them.
 pub async fn dead_and_uncertain_records_are_never_swept<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (id, settlement) in [
         ("dead", Settlement::Dead { error: ErrorText::new("x") }),
         ("uncertain", Settlement::Uncertain { error: ErrorText::new("x") }),
         ("discarded", Settlement::Discarded { error: ErrorText::new("x") }),
     ] {
-        let held = scene.claim(&Draft { keep: BRIEF, ..brief(&key(id)) }).await;
-        scene.end(&held, &settlement).await;
+        let held = test.claim(&Draft { keep: BRIEF, ..brief(&key(id)) }).await;
+        test.end(&held, &settlement).await;
     }
-    scene.outlive_brief().await;
-    scene.outlive_brief().await;
-    scene.sweeps(0).await;
-    assert_eq!(scene.record(&key("dead")).await.state, State::Dead);
-    assert_eq!(scene.record(&key("uncertain")).await.state, State::Uncertain);
-    assert_eq!(scene.record(&key("discarded")).await.state, State::Discarded);
+    test.outlive_brief().await;
+    test.outlive_brief().await;
+    test.sweeps(0).await;
+    assert_eq!(test.record(&key("dead")).await.state, State::Dead);
+    assert_eq!(test.record(&key("uncertain")).await.state, State::Uncertain);
+    assert_eq!(test.record(&key("discarded")).await.state, State::Discarded);
 }
 
 /// A claim whose lease runs is never swept, however short its retention is.
 pub async fn a_live_claim_is_never_swept<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (id, on_crash) in
         [("rerun", OnCrash::Rerun), ("hold", OnCrash::Hold), ("verify", OnCrash::Verify)]
     {
-        scene.claim(&Draft { keep: BRIEF, on_crash, ..draft(&key(id)) }).await;
+        test.claim(&Draft { keep: BRIEF, on_crash, ..draft(&key(id)) }).await;
     }
-    scene.outlive_brief().await;
-    scene.sweeps(0).await;
+    test.outlive_brief().await;
+    test.sweeps(0).await;
     for id in ["rerun", "hold", "verify"] {
-        let (record, now) = scene.existing(&draft(&key(id))).await;
+        let (record, now) = test.existing(&draft(&key(id))).await;
         assert!(record.held(now), "{id}");
     }
 }
 
 /// A lapsed claim stays for its retention, so that its takeover is known as one.
 pub async fn a_lapsed_claim_stays_for_its_retention<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let rerun = brief(&key("rerun"));
     let verify = Draft { on_crash: OnCrash::Verify, ..brief(&key("verify")) };
-    scene.claim(&rerun).await;
-    scene.claim(&verify).await;
-    scene.outlive_brief().await;
-    scene.sweeps(0).await;
+    test.claim(&rerun).await;
+    test.claim(&verify).await;
+    test.outlive_brief().await;
+    test.sweeps(0).await;
     for first in [rerun, verify] {
-        let record = scene.record(&first.key).await;
+        let record = test.record(&first.key).await;
         assert_eq!((record.state, record.attempt_id), (State::Running, first.attempt_id));
     }
 }
@@ -110,29 +110,29 @@ pub async fn a_lapsed_claim_stays_for_its_retention<F: Fixture>(fixture: F) {
 /// A claim that lapsed longer ago than its retention goes, unless it was to be verified first: then
 /// the question stays.
 pub async fn a_claim_that_lapsed_long_ago_is_swept<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    scene.claim(&Draft { keep: BRIEF, ..brief(&key("rerun")) }).await;
+    let test = TestStore::set(fixture).await;
+    test.claim(&Draft { keep: BRIEF, ..brief(&key("rerun")) }).await;
     let verify = Draft { keep: BRIEF, on_crash: OnCrash::Verify, ..brief(&key("verify")) };
-    scene.claim(&verify).await;
-    scene.outlive_brief().await;
-    scene.outlive_brief().await;
-    let (removed, suspended) = scene.sweep_all(100).await;
+    test.claim(&verify).await;
+    test.outlive_brief().await;
+    test.outlive_brief().await;
+    let (removed, suspended) = test.sweep_all(100).await;
     assert!(removed <= 1, "{removed} removed");
     assert_eq!(suspended, 1);
-    assert!(scene.peek(&key("rerun")).await.is_none());
-    assert_eq!(scene.record(&verify.key).await.state, State::Uncertain);
+    assert!(test.peek(&key("rerun")).await.is_none());
+    assert_eq!(test.record(&verify.key).await.state, State::Uncertain);
 }
 
 /// A lapsed claim that must not be re-run turns uncertain, and says why.
 pub async fn a_lapsed_claim_under_hold_turns_uncertain<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = Draft { on_crash: OnCrash::Hold, keep: BRIEF, ..brief(&key("k")) };
-    let held = scene.claim(&first).await;
-    scene.outlive_brief().await;
-    scene.outlive_brief().await;
-    let before = scene.record(&first.key).await;
-    assert_eq!(scene.sweep_all(100).await, (0, 1));
-    let after = scene.record(&first.key).await;
+    let held = test.claim(&first).await;
+    test.outlive_brief().await;
+    test.outlive_brief().await;
+    let before = test.record(&first.key).await;
+    assert_eq!(test.sweep_all(100).await, (0, 1));
+    let after = test.record(&first.key).await;
     assert_eq!(after.state, State::Uncertain);
     assert!(after.error.as_ref().is_some_and(|text| !text.as_str().is_empty()), "it says why");
     assert_eq!(after.number, before.number + 1);
@@ -140,24 +140,24 @@ pub async fn a_lapsed_claim_under_hold_turns_uncertain<F: Fixture>(fixture: F) {
     assert_eq!(after.operation_id, first.operation_id);
     assert_eq!((after.lease_until, after.expires_at), (None, None));
     assert_eq!(after.completed_at, Some(after.updated_at));
-    assert_eq!(scene.sweep_all(100).await, (0, 0), "once");
+    assert_eq!(test.sweep_all(100).await, (0, 0), "once");
 }
 
 /// A sweep never does more than its limit, and says when there is more.
 pub async fn a_sweep_keeps_to_its_limit_and_says_when_there_is_more<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for at in 0..7 {
-        let held = scene.claim(&draft(&key(&format!("k{at}")))).await;
-        scene.end(&held, &expiring("1")).await;
+        let held = test.claim(&draft(&key(&format!("k{at}")))).await;
+        test.end(&held, &expiring("1")).await;
     }
     for at in 0..4 {
         let first = Draft { on_crash: OnCrash::Hold, ..brief(&key(&format!("hold{at}"))) };
-        scene.claim(&first).await;
+        test.claim(&first).await;
     }
-    scene.outlive_brief().await;
+    test.outlive_brief().await;
     let (mut removed, mut suspended, mut more) = (0, 0, true);
     for _ in 0..50 {
-        let swept = scene.sweep(2).await;
+        let swept = test.sweep(2).await;
         let did = swept.removed + swept.suspended;
         assert!(did <= 2, "a sweep of at most 2 did {did}");
         removed += swept.removed;
@@ -169,72 +169,72 @@ pub async fn a_sweep_keeps_to_its_limit_and_says_when_there_is_more<F: Fixture>(
     }
     assert!(!more, "the sweep does not come to an end");
     assert_eq!(suspended, 4);
-    assert!(removed == 7 || scene.fixture.forgets_by_itself(), "{removed} of 7 removed");
-    assert_eq!(scene.list(&Filter::default(), 100).await.len(), 4, "only the held ones are left");
+    assert!(removed == 7 || test.fixture.forgets_by_itself(), "{removed} of 7 removed");
+    assert_eq!(test.list(&Filter::default(), 100).await.len(), 4, "only the held ones are left");
 }
 
 /// With nothing to do, a sweep says so.
 pub async fn a_sweep_with_nothing_to_do_says_so<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let empty = scene.sweep(100).await;
+    let test = TestStore::set(fixture).await;
+    let empty = test.sweep(100).await;
     assert_eq!((empty.removed, empty.suspended, empty.more), (0, 0, false));
-    scene.claim(&draft(&key("k"))).await;
-    let before = scene.record(&key("k")).await;
-    let idle = scene.sweep(100).await;
+    test.claim(&draft(&key("k"))).await;
+    let before = test.record(&key("k")).await;
+    let idle = test.sweep(100).await;
     assert_eq!((idle.removed, idle.suspended, idle.more), (0, 0, false));
-    assert_eq!(scene.record(&key("k")).await, before);
+    assert_eq!(test.record(&key("k")).await, before);
 }
 
 /// A swept key is free, and its next life is a first one.
 pub async fn a_swept_key_is_free_again<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = Draft { attempt: 5, ..draft(&key("k")) };
-    let held = scene.claim(&first).await;
-    scene.end(&held, &expiring("1")).await;
-    scene.outlive_brief().await;
-    scene.sweeps(1).await;
+    let held = test.claim(&first).await;
+    test.end(&held, &expiring("1")).await;
+    test.outlive_brief().await;
+    test.sweeps(1).await;
     let second = draft(&first.key);
-    let again = scene.claim(&second).await;
-    let record = scene.record(&first.key).await;
-    super::scene::assert_granted(&record, &second, again.fence);
+    let again = test.claim(&second).await;
+    let record = test.record(&first.key).await;
+    super::test_store::assert_granted(&record, &second, again.fence);
     assert_eq!((record.number, record.attempt), (1, 1));
 }
 
 /// What is kept for ever is kept: a retention of centuries saturates and is never swept.
 pub async fn a_retention_of_centuries_is_never_swept<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let centuries = Duration::from_secs(60 * 60 * 24 * 365 * 10_000);
     for (id, keep) in [("ages", centuries), ("ever", Duration::MAX)] {
-        let held = scene.claim(&Draft { keep, ..draft(&key(id)) }).await;
-        scene.end(&held, &Settlement::Succeeded { outcome: answer("1"), keep }).await;
+        let held = test.claim(&Draft { keep, ..draft(&key(id)) }).await;
+        test.end(&held, &Settlement::Succeeded { outcome: answer("1"), keep }).await;
         let lapsed = Draft { keep, ..brief(&key(&format!("lapsed-{id}"))) };
-        scene.claim(&lapsed).await;
+        test.claim(&lapsed).await;
     }
-    scene.outlive_brief().await;
-    scene.sweeps(0).await;
+    test.outlive_brief().await;
+    test.sweeps(0).await;
     for id in ["ages", "ever"] {
-        let (record, now) = scene.existing(&draft(&key(id))).await;
+        let (record, now) = test.existing(&draft(&key(id))).await;
         assert!(!record.expired(now), "{id}");
         assert_eq!(record.outcome, Some(answer("1")), "{id}");
-        let lapsed = scene.record(&key(&format!("lapsed-{id}"))).await;
+        let lapsed = test.record(&key(&format!("lapsed-{id}"))).await;
         assert_eq!(lapsed.state, State::Running, "{id}");
     }
 }
 
 /// A lease or a delay without end does not wrap round into the past.
 pub async fn a_lease_without_end_never_lapses<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = Draft { lease: Duration::MAX, on_crash: OnCrash::Hold, ..draft(&key("k")) };
-    let held = scene.claim(&first).await;
-    scene.outlive_brief().await;
-    let (record, now) = scene.existing(&first).await;
+    let held = test.claim(&first).await;
+    test.outlive_brief().await;
+    let (record, now) = test.existing(&first).await;
     assert!(record.held(now));
-    scene.sweeps(0).await;
-    assert_eq!(scene.renew(&held, Duration::MAX).await, semel_core::store::Renewed::Extended);
+    test.sweeps(0).await;
+    assert_eq!(test.renew(&held, Duration::MAX).await, semel_core::store::Renewed::Extended);
     let error = ErrorText::new("x");
     let never = Settlement::Failed { error, retry_after: Some(Duration::MAX), keep: Duration::MAX };
-    scene.end(&held, &never).await;
-    let (record, now) = scene.existing(&first).await;
+    test.end(&held, &never).await;
+    let (record, now) = test.existing(&first).await;
     assert!(record.retry_at.is_some_and(|at| at > now), "{:?}", record.retry_at);
     assert!(!record.expired(now));
 }

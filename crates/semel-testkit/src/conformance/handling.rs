@@ -1,6 +1,6 @@
 //! Events that each consumer group handles once: the inbox on this store.
 //!
-//! What the broker is told is in [`broker`](crate::broker); here is what the ledger knows.
+//! The replies to brokers are in [`broker`](crate::broker); here is what the ledger records.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use semel_core::{
 };
 use tokio::sync::oneshot;
 
-use super::scene;
-use super::stage::{PAST_LEASE, SOON, Work, executor};
+use super::test_store;
+use super::work::{PAST_LEASE, SOON, Work, executor};
 use crate::Fixture;
 
 type Result<T> = std::result::Result<T, HandleError>;
@@ -212,7 +212,7 @@ async fn held<F: Fixture>(
     (first, release)
 }
 
-/// Whoever does not wait is told at once.
+/// A delivery that does not wait gets "in progress" at once.
 pub async fn a_rival_is_told_that_it_is_in_progress<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let (first, release) = held::<F>(&executor).await;
@@ -228,7 +228,7 @@ fn waiting<F: Fixture>(executor: &Executor<F::Store>, span: Duration) -> Inbox<F
     Inbox::new(executor.clone()).policy(resting::<F>(Wait::UpTo(span)))
 }
 
-/// Whoever waits replays the holder's success.
+/// A delivery that waits replays the holder's success.
 pub async fn a_waiter_replays_the_success<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (first, release) = held::<F>(&executor).await;
@@ -242,7 +242,7 @@ pub async fn a_waiter_replays_the_success<F: Fixture>(fixture: F) {
     assert!(first.await.expect("no panic").is_ok());
 }
 
-/// Whoever waits is told of the holder's failure, and runs nothing.
+/// A delivery that waits gets the holder's failure, and runs nothing.
 pub async fn a_waiter_is_told_of_the_failure<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let (first, release) = held::<F>(&executor).await;
@@ -267,7 +267,7 @@ pub async fn a_waiter_is_told_of_the_failure<F: Fixture>(fixture: F) {
     assert!(first.await.expect("no panic").is_err());
 }
 
-/// Whoever waits in vain is told that it is in progress.
+/// A delivery whose wait ends gets "in progress".
 pub async fn a_waiter_gives_up_after_its_time<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (first, release) = held::<F>(&executor).await;
@@ -414,7 +414,7 @@ pub async fn the_scheduler_takes_over_what_crashed<F: Fixture>(fixture: F) {
     let crashed = semel_core::store::Draft {
         retry_payload: Some(retry_payload),
         fingerprint,
-        ..scene::draft(&key("INVENTORY"))
+        ..test_store::draft(&key("INVENTORY"))
     };
     let lease = crashed.lease;
     let _ = executor.store().open(&crashed).await.expect("a claim");
@@ -454,7 +454,7 @@ pub async fn an_operator_redrives_and_discards<F: Fixture>(fixture: F) {
     assert_eq!(verb(group.redrive("other", id).await), None);
 }
 
-/// An event that nobody handles is kept for whoever forgot its handler, or ignored on demand.
+/// An event without a handler is kept as dead, or ignored on demand.
 pub async fn an_event_that_nobody_handles_is_kept<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let empty = Inbox::new(executor.clone()).group("INVENTORY");

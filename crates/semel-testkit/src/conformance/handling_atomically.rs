@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::handling::{event, key};
 use super::handling_slowly::unrenewed;
-use super::stage::{SOON, Work, executor};
 use super::transacting::TransactionFixture;
+use super::work::{SOON, Work, executor};
 use crate::faulty::FaultyStore;
 
 /// A group that writes one effect, then fails `failures` times.
@@ -107,7 +107,7 @@ pub async fn a_retry_is_counted_before_it_begins<F: TransactionFixture>(fixture:
     assert_eq!(seen, Some((State::Running, 2)), "on record while it runs");
 }
 
-/// While a handler's transaction is open, a rival is told, and does not run.
+/// While a handler's transaction is open, a rival gets "in progress" and does not run.
 pub async fn a_rival_of_a_transaction_is_told<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let (release, released) = oneshot::channel::<()>();
@@ -129,7 +129,7 @@ pub async fn a_rival_of_a_transaction_is_told<F: TransactionFixture>(fixture: F)
     assert_eq!((fixture.effects("shelf").await, work.runs()), (1, 0));
 }
 
-/// A handler whose lease is lost in the middle of its transaction: somebody else handles the event,
+/// A handler whose lease is lost in the middle of its transaction: another one handles the event,
 /// and whatever the late one wrote is rolled back. Where one writer holds all others up its
 /// transaction is cut off before that, which comes to the same.
 pub async fn a_handler_whose_lease_is_lost_has_no_effect<F: TransactionFixture>(fixture: F) {
@@ -175,7 +175,7 @@ pub async fn a_handler_whose_lease_is_lost_has_no_effect<F: TransactionFixture>(
     };
     let taken = tokio::time::timeout(SOON, handled).await.expect("the lease ends");
     assert_eq!((taken.attempt, work.runs(), fixture.effects("shelf").await), (3, 1, 1));
-    // Where it was cut off nobody waits.
+    // Where it was cut off there is no waiter.
     let _ = release.send(true);
     let looked = tokio::time::timeout(SOON, retry).await.expect("in time").expect("no panic");
     assert_eq!(looked.expect("a look").due, 1);

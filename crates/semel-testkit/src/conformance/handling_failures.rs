@@ -10,7 +10,7 @@ use semel_core::{Context, Event, EventId, Executor, Key, Operate as _, Operated,
 
 use super::handling::{event, key, of_kind};
 use super::handling_slowly::brief;
-use super::stage::{LEASE, PAST_LEASE, Work, executor};
+use super::work::{LEASE, PAST_LEASE, Work, executor};
 use crate::Fixture;
 
 /// Longer than any success is remembered.
@@ -148,7 +148,7 @@ pub async fn a_discard_reaches_every_handler<F: Fixture>(fixture: F) {
 }
 
 /// An event that was discarded and is brought again is not handled, nor after years: its broker has
-/// its answer. Only who names it has it handled after all.
+/// its outcome. Only a redrive that names it has it handled after all.
 pub async fn a_discarded_event_stays_so_until_it_is_named<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (group, works) = troubled::<F>(&executor);
@@ -164,7 +164,7 @@ pub async fn a_discarded_event_stays_so_until_it_is_named<F: Fixture>(fixture: F
     assert_eq!((retried.handled, works[0].runs(), works[2].runs()), (2, 2, 2));
 }
 
-/// Who goes through what is dead and sends it round leaves alone what was discarded meanwhile.
+/// A redrive of dead events skips those that were discarded meanwhile.
 pub async fn a_redrive_of_what_was_seen_dead_spares_what_was_discarded<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (group, works) = troubled::<F>(&executor);
@@ -181,7 +181,7 @@ pub async fn a_redrive_of_what_was_seen_dead_spares_what_was_discarded<F: Fixtur
     assert_eq!(names(&group, State::Discarded).await, [whose("mail", false)]);
 }
 
-/// Leaves an event in the hands of somebody who is never heard of again; drop what is given when
+/// Claims an event for a holder that never settles; drop the result when
 /// the test has ended.
 async fn crash<F: Fixture>(fixture: &F, key: &Key) -> impl Sized + use<F> {
     let executor = executor(fixture).await;
@@ -211,7 +211,7 @@ pub async fn handlers_that_are_gone_are_still_in_reach<F: Fixture>(fixture: F) {
 }
 
 /// An event that was kept because another one has its id is shown as that. Redriven it is handled as
-/// an event of its own, by whoever found the conflict, and a repeat of it is no second one.
+/// an event of its own, by the handler that found the conflict, and a repeat of it is no second one.
 pub async fn a_conflict_that_is_redriven_is_an_event_of_its_own<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let stranger = Arc::new(of_kind("order.paid"));

@@ -1,5 +1,5 @@
-//! Handlers that take longer than their lease: as long as it is renewed nobody else handles the
-//! event, and once it is lost somebody else does and the late one is refused.
+//! Handlers that take longer than their lease: while it is renewed no other handles the event; once it is
+//! lost another one does, and the late one is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use semel_core::{Context, Event, Executor, Policy, Record, State, Store};
 use tokio::sync::{mpsc, oneshot};
 
 use super::handling::{event, key};
-use super::stage::{SOON, Work, executor};
+use super::work::{SOON, Work, executor};
 use crate::Fixture;
-use crate::faulty::{Fault, FaultyStore, Verb};
+use crate::faulty::{Fault, FaultyStore, StoreCall};
 
 /// Outlived by the handlers here, in real time. A heartbeat has two thirds of it to be late, ten
 /// seconds: only what hangs is later.
@@ -33,7 +33,7 @@ pub(super) async fn unrenewed<F: Fixture>(
     fixture: &F,
 ) -> (Executor<FaultyStore<F::Store>>, FaultyStore<F::Store>) {
     let store = FaultyStore::new(fixture.store().await);
-    store.faults().always(Verb::Renew, Fault::Refuse);
+    store.faults().always(StoreCall::Renew, Fault::Refuse);
     let executor = Executor::builder(store.clone()).local_replay(LocalReplay::OFF).build();
     (executor.expect("the default policy is valid"), store)
 }
@@ -47,7 +47,7 @@ fn quick<S: Store>(executor: &Executor<S>, group: &str, work: &Work) -> Group<S>
     })
 }
 
-/// A handler at work: told what happens to it, and let go with its result.
+/// A running handler: reports its cancellation, and ends with the result that the test sends.
 struct Slow {
     ended: tokio::task::JoinHandle<Ended>,
     told: mpsc::UnboundedReceiver<()>,
@@ -90,7 +90,7 @@ async fn record<S: Store>(executor: &Executor<S>, group: &str) -> (Record, semel
     (found.record, found.now)
 }
 
-/// Renewals keep a handler the only one for as long as it takes; a delivery meanwhile is told to
+/// Renewals keep a handler the only one for as long as it takes; a delivery meanwhile is asked to
 /// come later, the scheduler leaves it alone, and its success counts once.
 pub async fn a_handler_slower_than_its_lease_is_the_only_one<F: Fixture>(fixture: F) {
     let (slow, other, work) = (executor(&fixture).await, executor(&fixture).await, Work::default());
@@ -122,7 +122,7 @@ pub async fn a_handler_slower_than_its_lease_is_the_only_one<F: Fixture>(fixture
     assert_eq!((ended.state, ended.attempt, work.runs()), (State::Succeeded, 1, 0));
 }
 
-/// Where renewals do not reach the store the handler is told in time. When its lease is over the
+/// Where renewals do not reach the store the handler is cancelled in time. When its lease is over the
 /// scheduler or a redelivery handles the event, and whatever the late handler ends with is refused.
 pub async fn an_event_whose_lease_is_lost_is_handled_by_another<F: Fixture>(fixture: F) {
     let (zombie, store) = unrenewed(&fixture).await;
@@ -147,5 +147,5 @@ pub async fn an_event_whose_lease_is_lost_is_handled_by_another<F: Fixture>(fixt
         assert_eq!(BrokerReply::to(&ended, false), BrokerReply::Ack);
         assert_eq!(record(&heir, group).await.0, taken, "the late settlement was refused");
     }
-    assert!(store.faults().happened(Verb::Renew) > 0, "renewals were refused");
+    assert!(store.faults().happened(StoreCall::Renew) > 0, "renewals were refused");
 }

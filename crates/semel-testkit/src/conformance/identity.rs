@@ -3,10 +3,10 @@
 use semel_core::store::{Draft, Filter, Opened};
 use semel_core::{Key, Kind, Principal};
 
-use super::scene::{Scene, answer, assert_granted, draft, key, success};
+use super::test_store::{TestStore, answer, assert_granted, draft, key, success};
 use crate::fixture::Fixture;
 
-impl<F: Fixture> Scene<F> {
+impl<F: Fixture> TestStore<F> {
     /// Claims every key, then checks that each has its own record, its own lease and its own
     /// answer, and that each is listed under its own name.
     async fn keeps_apart(&self, keys: &[Key]) {
@@ -15,7 +15,7 @@ impl<F: Fixture> Scene<F> {
             let mine = draft(key);
             match self.open(&mine).await {
                 Opened::Inserted { fence } => {
-                    claims.push((mine.clone(), super::scene::lease(&mine, fence)));
+                    claims.push((mine.clone(), super::test_store::lease(&mine, fence)));
                 }
                 Opened::Existing { record, .. } => {
                     let with = claims.iter().position(|(d, _)| d.attempt_id == record.attempt_id);
@@ -55,27 +55,27 @@ impl<F: Fixture> Scene<F> {
 /// Upper and lower case differ.
 pub async fn keys_that_differ_in_case_are_two_keys<F: Fixture>(fixture: F) {
     let ids = ["ABC", "abc", "Abc", "straße", "STRASSE", "strasse", "İ", "i", "ı"];
-    Scene::set(fixture).await.keeps_ids_apart(&ids).await;
+    TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
 /// White space at the end, at the start and inside is part of a key.
 pub async fn keys_that_differ_in_spaces_are_separate_keys<F: Fixture>(fixture: F) {
     let ids = ["abc", "abc ", "abc  ", " abc", "a bc", "abc\u{a0}", "abc\u{3000}"];
-    Scene::set(fixture).await.keeps_ids_apart(&ids).await;
+    TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
 /// Accents are part of a key, and so is how they are written.
 pub async fn keys_that_differ_in_accents_or_their_form_are_separate_keys<F: Fixture>(fixture: F) {
     let ids =
         ["resume", "résumé", "re\u{301}sume\u{301}", "\u{212b}", "\u{c5}", "A\u{30a}", "ﬁ", "fi"];
-    Scene::set(fixture).await.keeps_ids_apart(&ids).await;
+    TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
-/// Two emoji are two keys, and so are characters that nobody sees.
+/// Two emoji are two keys, and so are invisible characters.
 pub async fn keys_of_emoji_and_invisible_characters_are_separate_keys<F: Fixture>(fixture: F) {
     let ids =
         ["😀", "😁", "😀😀", "abc", "abc\u{200b}", "abc\u{200d}", "\u{feff}abc", "❤", "❤\u{fe0f}"];
-    Scene::set(fixture).await.keeps_ids_apart(&ids).await;
+    TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
 /// Characters that a backend may read as syntax are ordinary ones.
@@ -108,13 +108,13 @@ pub async fn keys_of_syntax_are_ordinary_keys<F: Fixture>(fixture: F) {
         "0",
         "00",
     ];
-    Scene::set(fixture).await.keeps_ids_apart(&ids).await;
+    TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
 /// Right-to-left text and its control characters are part of a key.
 pub async fn keys_of_right_to_left_text_are_separate_keys<F: Fixture>(fixture: F) {
     let ids = ["שלום", "שָׁלוֹם", "\u{202e}abc", "abc", "مرحبا", "مرحبا\u{200f}", "cba"];
-    Scene::set(fixture).await.keeps_ids_apart(&ids).await;
+    TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
 /// The longest keys differ in their last byte too.
@@ -137,7 +137,7 @@ pub async fn keys_of_full_length_differ_in_their_last_byte<F: Fixture>(fixture: 
         Key::command(&"😀".repeat(16), &"😀".repeat(32), &wide).expect("63 emoji are 252 bytes"),
         Key::command(&"😀".repeat(16), &"😀".repeat(32), &format!("{wide}abc")).expect("255"),
     ];
-    Scene::set(fixture).await.keeps_apart(&keys).await;
+    TestStore::set(fixture).await.keeps_apart(&keys).await;
 }
 
 /// The same id means something else to every tenant, and to every way of splitting the parts.
@@ -156,7 +156,7 @@ pub async fn tenants_and_scopes_do_not_meet<F: Fixture>(fixture: F) {
         of("a", "b:c", "c"),
         of("ä", "b", "c"),
     ];
-    Scene::set(fixture).await.keeps_apart(&keys).await;
+    TestStore::set(fixture).await.keeps_apart(&keys).await;
 }
 
 /// Two callers with the same id never see each other's record, nor the shared one.
@@ -164,7 +164,7 @@ pub async fn principals_do_not_meet<F: Fixture>(fixture: F) {
     let base = key("k");
     let by = |who: &str| base.clone().principal(Principal::of(who));
     let keys = [base.clone(), by(""), by("user-1"), by("user-2"), by("User-1"), by("user-1 ")];
-    Scene::set(fixture).await.keeps_apart(&keys).await;
+    TestStore::set(fixture).await.keeps_apart(&keys).await;
 }
 
 /// The same id through two doors is two keys.
@@ -173,17 +173,17 @@ pub async fn doors_do_not_meet<F: Fixture>(fixture: F) {
     let keys = kinds.map(|kind| {
         Key::new(kind, "acme", "ORDER_CREATE", Principal::global(), "k").expect("valid")
     });
-    Scene::set(fixture).await.keeps_apart(&keys).await;
+    TestStore::set(fixture).await.keeps_apart(&keys).await;
 }
 
 /// The same five parts are the same key, however it was put together.
 pub async fn equal_parts_are_one_key<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for id in ["abc ", "résumé", "😀", "{}"] {
         let mine = draft(&key(id));
-        let held = scene.claim(&mine).await;
+        let held = test.claim(&mine).await;
         let same = Key::new(Kind::Command, "acme", "ORDER_CREATE", Principal::global(), id);
-        let (record, _) = scene.existing(&draft(&same.expect("valid"))).await;
+        let (record, _) = test.existing(&draft(&same.expect("valid"))).await;
         assert_granted(&record, &mine, held.fence);
     }
 }

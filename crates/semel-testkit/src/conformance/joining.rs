@@ -88,7 +88,7 @@ pub async fn a_claim_whose_plain_transaction_is_over_is_refused<F: TransactionFi
     assert_eq!(state::<F>(&executor).await, Some((State::Running, 1)), "nothing was written");
 }
 
-/// Runs `leave`, then asks `look`; fails after that if it is told to.
+/// Runs `leave`, then `look`; fails after that if it must.
 async fn ask_inside<F: TransactionFixture>(
     executor: &On<F>,
     id: String,

@@ -7,8 +7,8 @@ use semel_core::judge::Verdict;
 use semel_core::store::{Filter, Settled, Settlement};
 use semel_core::{Command, Error, ErrorText, Execution, OnFailure, Outcome, State};
 
-use super::scene::{KEEP, Scene, draft, key, success};
-use super::stage::{LEASE, PAST_LEASE, Work, command, executor, value};
+use super::test_store::{KEEP, TestStore, draft, key, success};
+use super::work::{LEASE, PAST_LEASE, Work, command, executor, value};
 use crate::Fixture;
 
 /// Further than anything here is kept.
@@ -16,27 +16,27 @@ const JUMP: Duration = Duration::from_secs(25 * 60 * 60);
 
 /// The sweeper does not believe a clock that has jumped; once it is right again it goes on.
 pub async fn nothing_is_swept_by_a_clock_that_has_jumped<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let done = scene.claim(&draft(&key("done"))).await;
-    scene.end(&done, &success("1")).await;
-    let brief = scene.claim(&draft(&key("brief"))).await;
-    let outcome = super::scene::answer("2");
-    scene.end(&brief, &Settlement::Succeeded { outcome, keep: Duration::from_secs(1) }).await;
-    assert!(!scene.sweep(100).await.clock_suspect);
-    if !scene.fixture.doubts_its_clock() {
+    let test = TestStore::set(fixture).await;
+    let done = test.claim(&draft(&key("done"))).await;
+    test.end(&done, &success("1")).await;
+    let brief = test.claim(&draft(&key("brief"))).await;
+    let outcome = super::test_store::answer("2");
+    test.end(&brief, &Settlement::Succeeded { outcome, keep: Duration::from_secs(1) }).await;
+    assert!(!test.sweep(100).await.clock_suspect);
+    if !test.fixture.doubts_its_clock() {
         return;
     }
-    let jumped = scene.fixture.jump(JUMP, true).await;
+    let jumped = test.fixture.jump(JUMP, true).await;
     for _ in 0..3 {
-        let swept = scene.sweep(100).await;
+        let swept = test.sweep(100).await;
         assert_eq!((swept.clock_suspect, swept.removed), (jumped, 0), "{swept:?}");
     }
-    scene.fixture.jump(JUMP, false).await;
-    scene.fixture.advance(Duration::from_secs(2)).await;
-    let swept = scene.sweep(100).await;
+    test.fixture.jump(JUMP, false).await;
+    test.fixture.advance(Duration::from_secs(2)).await;
+    let swept = test.sweep(100).await;
     assert!(!swept.clock_suspect && swept.removed <= 1, "{swept:?}");
-    assert!(scene.peek(&key("brief")).await.is_none(), "what has expired is not swept");
-    assert_eq!(scene.record(&key("done")).await.state, State::Succeeded);
+    assert!(test.peek(&key("brief")).await.is_none(), "what has expired is not swept");
+    assert_eq!(test.record(&key("done")).await.state, State::Succeeded);
 }
 
 /// A success is replayed after the jump as before it.
@@ -64,18 +64,18 @@ fn left(execution: &Execution<String>) -> Duration {
 /// A claim made while the clock was ahead, whose holder is gone, is free after its own lease.
 pub async fn a_claim_made_during_a_jump_lasts_for_its_lease<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
-    let scene = Scene::set(fixture).await;
-    scene.fixture.jump(JUMP, true).await;
-    scene.claim(&draft(&super::stage::key())).await;
-    scene.fixture.jump(JUMP, false).await;
-    scene.fixture.advance(Duration::from_secs(1)).await;
-    let plain = || Command::new(super::stage::key()).lease(LEASE);
+    let test = TestStore::set(fixture).await;
+    test.fixture.jump(JUMP, true).await;
+    test.claim(&draft(&super::work::key())).await;
+    test.fixture.jump(JUMP, false).await;
+    test.fixture.advance(Duration::from_secs(1)).await;
+    let plain = || Command::new(super::work::key()).lease(LEASE);
     let first = work.run(&executor, plain()).await.expect("an answer");
     assert!(left(&first) <= LEASE, "{:?} are left of {LEASE:?}", left(&first));
-    scene.fixture.advance(LEASE / 2).await;
+    test.fixture.advance(LEASE / 2).await;
     let second = work.run(&executor, plain()).await.expect("an answer");
     assert!(left(&second) <= LEASE, "{:?}", left(&second));
-    scene.fixture.advance(PAST_LEASE / 2 + Duration::from_secs(1)).await;
+    test.fixture.advance(PAST_LEASE / 2 + Duration::from_secs(1)).await;
     let third = work.run(&executor, plain()).await;
     assert_eq!(value(&third), "run 1", "nobody may run it a lease later: {third:?}");
 }
@@ -83,13 +83,13 @@ pub async fn a_claim_made_during_a_jump_lasts_for_its_lease<F: Fixture>(fixture:
 /// A holder that lives keeps its claim: what is left of it is counted anew, not taken away.
 pub async fn a_holder_keeps_its_claim_over_a_jump<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
-    let scene = Scene::set(fixture).await;
-    scene.fixture.jump(JUMP, true).await;
-    let held = scene.claim(&draft(&super::stage::key())).await;
-    scene.fixture.jump(JUMP, false).await;
+    let test = TestStore::set(fixture).await;
+    test.fixture.jump(JUMP, true).await;
+    let held = test.claim(&draft(&super::work::key())).await;
+    test.fixture.jump(JUMP, false).await;
     let rival = work.run(&executor, command()).await.expect("an answer");
     assert!(left(&rival) <= LEASE, "{:?} are left of {LEASE:?}", left(&rival));
-    assert_eq!(scene.settle(&held, &success("\"held\"")).await, Settled::Done);
+    assert_eq!(test.settle(&held, &success("\"held\"")).await, Settled::Done);
     assert_eq!(value(&work.run(&executor, command()).await), "held");
     assert_eq!(work.runs(), 0);
 }
@@ -111,23 +111,23 @@ pub async fn a_failure_during_a_jump_backs_off_for_its_time<F: Fixture>(fixture:
     assert_eq!(value(&work.run(&executor, backoff()).await), "run 2");
 }
 
-/// Whoever looks for what is due finds what a clock that was ahead has put off, to count it anew.
+/// A search for due records finds what a clock that was ahead has put off, to count it anew.
 pub async fn what_a_jump_has_put_off_is_found<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let retry_payload = Some(Outcome::new(Outcome::JSON, "{}"));
-    scene.fixture.jump(JUMP, true).await;
-    scene.claim(&semel_core::store::Draft { retry_payload, ..draft(&key("running")) }).await;
-    let failed = scene.claim(&draft(&key("failed"))).await;
+    test.fixture.jump(JUMP, true).await;
+    test.claim(&semel_core::store::Draft { retry_payload, ..draft(&key("running")) }).await;
+    let failed = test.claim(&draft(&key("failed"))).await;
     let error = ErrorText::new("no");
     let retry_after = Some(Duration::from_secs(60));
-    scene.end(&failed, &Settlement::Failed { error, retry_after, keep: KEEP }).await;
-    let moved = scene.fixture.jump(JUMP, false).await;
+    test.end(&failed, &Settlement::Failed { error, retry_after, keep: KEEP }).await;
+    let moved = test.fixture.jump(JUMP, false).await;
     let due = Filter { due: true, ..Filter::default() };
-    assert_eq!(scene.list(&due, 10).await.len(), if moved { 2 } else { 0 });
+    assert_eq!(test.list(&due, 10).await.len(), if moved { 2 } else { 0 });
     for id in ["running", "failed"] {
-        let verdict = scene.verdict(&draft(&key(id)), None).await;
+        let verdict = test.verdict(&draft(&key(id)), None).await;
         assert_eq!(matches!(verdict, Verdict::Redate { .. }), moved, "{verdict:?}");
-        scene.change(&key(id), &semel_core::store::Change::Redate).await;
+        test.change(&key(id), &semel_core::store::Change::Redate).await;
     }
-    assert!(scene.list(&due, 10).await.is_empty());
+    assert!(test.list(&due, 10).await.is_empty());
 }

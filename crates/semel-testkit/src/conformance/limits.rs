@@ -9,46 +9,48 @@ use semel_core::{
     AttemptId, ErrorText, Fingerprint, OperationId, Outcome, Recorded, Reference, State, Timestamp,
 };
 
-use super::scene::{BRIEF, KEEP, Scene, assert_granted, draft, failure, key, lease, next, success};
+use super::test_store::{
+    BRIEF, KEEP, TestStore, assert_granted, draft, failure, key, lease, next, success,
+};
 use crate::fixture::Fixture;
 
-impl<F: Fixture> Scene<F> {
+impl<F: Fixture> TestStore<F> {
     async fn keeps(&self, id: &str, outcome: Recorded) {
         let first = draft(&key(id));
         let held = self.claim(&first).await;
         self.end(&held, &Settlement::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
         let (record, _) = self.existing(&first).await;
-        // Not `assert_eq`: a failed comparison of a mebibyte helps nobody.
+        // Not `assert_eq`, which would print a mebibyte.
         assert!(record.outcome == Some(outcome), "the outcome of {id} changed in the store");
     }
 }
 
 /// An empty answer is an answer.
 pub async fn an_empty_answer_reads_back_as_one<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    scene.keeps("empty", Recorded::Whole(Outcome::empty())).await;
-    scene.keeps("json", Recorded::Whole(Outcome::new(Outcome::JSON, ""))).await;
-    scene.keeps("untyped", Recorded::Whole(Outcome::new("", ""))).await;
+    let test = TestStore::set(fixture).await;
+    test.keeps("empty", Recorded::Whole(Outcome::empty())).await;
+    test.keeps("json", Recorded::Whole(Outcome::new(Outcome::JSON, ""))).await;
+    test.keeps("untyped", Recorded::Whole(Outcome::new("", ""))).await;
 }
 
 /// A mebibyte of every byte value reads back, and so does a body of every short length.
 pub async fn a_body_of_any_bytes_reads_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let all: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
-    scene.keeps("mebibyte", Recorded::Whole(Outcome::new(Outcome::EMPTY, all))).await;
+    test.keeps("mebibyte", Recorded::Whole(Outcome::new(Outcome::EMPTY, all))).await;
     let mut fuzz = fastrand::Rng::with_seed(7);
     for length in [1, 2, 3, 255, 256, 257, 65_535, 65_536, 65_537] {
         let body: Vec<u8> = std::iter::repeat_with(|| fuzz.u8(..)).take(length).collect();
         let outcome = Outcome::new(Outcome::EMPTY, body);
-        scene.keeps(&format!("{length} bytes"), Recorded::Whole(outcome)).await;
+        test.keeps(&format!("{length} bytes"), Recorded::Whole(outcome)).await;
     }
     let nul = Outcome::new(Outcome::EMPTY, vec![0; 64]);
-    scene.keeps("nul bytes", Recorded::Whole(nul)).await;
+    test.keeps("nul bytes", Recorded::Whole(nul)).await;
 }
 
 /// A content type is text of the caller's choosing.
 pub async fn any_content_type_reads_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let long = format!("application/{}", "x".repeat(243));
     for (at, content_type) in [
         Outcome::JSON,
@@ -63,34 +65,34 @@ pub async fn any_content_type_reads_back<F: Fixture>(fixture: F) {
     .enumerate()
     {
         let outcome = Outcome::new(content_type.to_owned(), "body");
-        scene.keeps(&format!("k{at}"), Recorded::Whole(outcome)).await;
+        test.keeps(&format!("k{at}"), Recorded::Whole(outcome)).await;
     }
 }
 
 /// A reference of any text up to 128 bytes reads back, with and without a body.
 pub async fn a_reference_of_full_length_reads_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (at, text) in [&*"r".repeat(128), &*"😀".repeat(32), "r", " r", "r ", "R", "%", "é", "NULL"]
         .into_iter()
         .enumerate()
     {
         let reference = Reference::new(text).expect("at most 128 bytes");
         let outcome = Outcome::empty().with_reference(reference);
-        scene.keeps(&format!("k{at}"), Recorded::Whole(outcome)).await;
+        test.keeps(&format!("k{at}"), Recorded::Whole(outcome)).await;
     }
 }
 
 /// The size of an omitted answer reads back, whatever it is.
 pub async fn the_size_of_an_omitted_answer_reads_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for bytes in [0, 1, (1 << 53) + 1, i64::MAX.unsigned_abs(), u64::MAX] {
-        scene.keeps(&format!("{bytes}"), Recorded::Omitted { bytes }).await;
+        test.keeps(&format!("{bytes}"), Recorded::Omitted { bytes }).await;
     }
 }
 
 /// The words of a failure read back: empty, full length in four-byte characters, and odd ones.
 pub async fn the_words_of_a_failure_read_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let long = "😀".repeat(400);
     for (at, words) in
         ["", " ", &long, "a\nb\tc\r\u{1b}[31m", "'\"\\%_{}$1?", "\u{202e}\u{200b}", "x "]
@@ -98,41 +100,41 @@ pub async fn the_words_of_a_failure_read_back<F: Fixture>(fixture: F) {
             .enumerate()
     {
         let key = key(&format!("k{at}"));
-        let held = scene.claim(&draft(&key)).await;
-        scene.end(&held, &failure(words)).await;
-        assert_eq!(scene.record(&key).await.error, Some(ErrorText::new(words)));
+        let held = test.claim(&draft(&key)).await;
+        test.end(&held, &failure(words)).await;
+        assert_eq!(test.record(&key).await.error, Some(ErrorText::new(words)));
     }
 }
 
 /// An owner's name of the longest host name reads back, and so does an odd one.
 pub async fn an_owner_of_any_name_reads_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let host = format!("{}:4294967295:01ARZ3NDEKTSV4RRFFQ69G5FAV", "h".repeat(253));
     for (at, owner) in [&*host, "", "ünï😀:1:'\"\\", " "].into_iter().enumerate() {
         let first = Draft { owner: owner.into(), ..draft(&key(&format!("k{at}"))) };
-        let held = scene.claim(&first).await;
-        assert_granted(&scene.record(&first.key).await, &first, held.fence);
+        let held = test.claim(&first).await;
+        assert_granted(&test.record(&first.key).await, &first, held.fence);
     }
 }
 
 /// Identifiers are bytes: zeros, ones and line ends survive.
 pub async fn identifiers_of_any_bytes_read_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (at, byte) in [0x00, 0xff, b'\n', b'\\', 0x80].into_iter().enumerate() {
         let first = Draft {
             operation_id: OperationId::from_bytes(&[byte; 16]).expect("16 bytes"),
             attempt_id: AttemptId::from_bytes(&[byte; 16]).expect("16 bytes"),
             ..draft(&key(&format!("k{at}")))
         };
-        let held = scene.claim(&first).await;
-        assert_granted(&scene.record(&first.key).await, &first, held.fence);
-        scene.end(&held, &success("1")).await;
+        let held = test.claim(&first).await;
+        assert_granted(&test.record(&first.key).await, &first, held.fence);
+        test.end(&held, &success("1")).await;
     }
 }
 
 /// Fingerprints of every making read back, and none is none.
 pub async fn fingerprints_of_every_making_read_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let unknown = Fingerprint::from_bytes(&[0xfe; 33]).expect("33 bytes");
     for (at, fingerprint) in [
         Fingerprint::none(),
@@ -146,24 +148,24 @@ pub async fn fingerprints_of_every_making_read_back<F: Fixture>(fixture: F) {
     .enumerate()
     {
         let first = Draft { fingerprint, ..draft(&key(&format!("k{at}"))) };
-        scene.claim(&first).await;
-        assert_eq!(scene.record(&first.key).await.fingerprint, fingerprint);
+        test.claim(&first).await;
+        assert_eq!(test.record(&first.key).await.fingerprint, fingerprint);
     }
 }
 
 /// Attempts are counted to the end of their range.
 pub async fn the_largest_attempt_reads_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for attempt in [0, 1, i32::MAX.unsigned_abs(), i32::MAX.unsigned_abs() + 1, u32::MAX] {
         let first = Draft { attempt, ..draft(&key(&format!("{attempt}"))) };
-        let held = scene.claim(&first).await;
-        assert_granted(&scene.record(&first.key).await, &first, held.fence);
+        let held = test.claim(&first).await;
+        assert_granted(&test.record(&first.key).await, &first, held.fence);
     }
 }
 
 /// Durations without end saturate, sub-microsecond ones do not disturb, and neither wraps.
 pub async fn extreme_durations_saturate<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let century = Duration::from_secs(60 * 60 * 24 * 36_525);
     let spans = [
         Duration::MAX,
@@ -175,20 +177,20 @@ pub async fn extreme_durations_saturate<F: Fixture>(fixture: F) {
     ];
     for (at, span) in spans.into_iter().enumerate() {
         let first = Draft { lease: span, keep: span, ..draft(&key(&format!("k{at}"))) };
-        let held = scene.claim(&first).await;
-        let running = scene.record(&first.key).await;
+        let held = test.claim(&first).await;
+        let running = test.record(&first.key).await;
         assert_granted(&running, &first, held.fence);
         let error = ErrorText::new("x");
-        scene.end(&held, &Settlement::Failed { error, retry_after: Some(span), keep: KEEP }).await;
-        let failed = scene.record(&first.key).await;
+        test.end(&held, &Settlement::Failed { error, retry_after: Some(span), keep: KEEP }).await;
+        let failed = test.record(&first.key).await;
         assert_eq!(failed.retry_at, Some(failed.updated_at.after(span)), "{span:?}");
         assert_eq!(micros(failed.keep), micros(span), "{span:?}");
         let done = draft(&key(&format!("done{at}")));
-        let held = scene.claim(&done).await;
+        let held = test.claim(&done).await;
         let keep = span.max(BRIEF * 1_000);
         let outcome = Recorded::Whole(Outcome::empty());
-        scene.end(&held, &Settlement::Succeeded { outcome, keep }).await;
-        let record = scene.record(&done.key).await;
+        test.end(&held, &Settlement::Succeeded { outcome, keep }).await;
+        let record = test.record(&done.key).await;
         assert_eq!(record.expires_at, Some(record.updated_at.after(keep)), "{keep:?}");
         if span == Duration::MAX {
             assert_eq!(running.lease_until, Some(Timestamp::from_micros(i64::MAX)));
@@ -200,76 +202,74 @@ pub async fn extreme_durations_saturate<F: Fixture>(fixture: F) {
 
 /// The write counter goes up by one with every write of every verb.
 pub async fn every_write_counts_one<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
+    let held = test.claim(&first).await;
     let mut expected = 1;
     let number = async |expected: u64, what: &str| {
-        assert_eq!(scene.record(&first.key).await.number, expected, "after {what}");
+        assert_eq!(test.record(&first.key).await.number, expected, "after {what}");
     };
     number(expected, "the claim").await;
     for _ in 0..3 {
-        let _ = scene.renew(&held, KEEP).await;
+        let _ = test.renew(&held, KEEP).await;
         expected += 1;
         number(expected, "a renewal").await;
     }
-    scene.end(&held, &failure("x")).await;
+    test.end(&held, &failure("x")).await;
     number(expected + 1, "a failure").await;
     let second = next(&first);
-    let fence = scene.change(&first.key, &Change::Regrant(second.clone())).await;
+    let fence = test.change(&first.key, &Change::Regrant(second.clone())).await;
     number(expected + 2, "a re-grant").await;
-    scene.end(&lease(&second, fence), &success("1")).await;
+    test.end(&lease(&second, fence), &success("1")).await;
     number(expected + 3, "a success").await;
-    scene
-        .change(&first.key, &Change::Settle(Settlement::Dead { error: ErrorText::new("x") }))
-        .await;
+    test.change(&first.key, &Change::Settle(Settlement::Dead { error: ErrorText::new("x") })).await;
     number(expected + 4, "a burial").await;
-    scene.change(&first.key, &Change::Redrive).await;
+    test.change(&first.key, &Change::Redrive).await;
     number(expected + 5, "a redrive").await;
 }
 
 /// A record that cannot be read is an error, not an absence: its key is not granted again, and its
 /// neighbours can be read.
 pub async fn a_damaged_record_is_an_error_and_not_an_absence<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let (first, neighbour) = (draft(&key("k")), draft(&key("neighbour")));
-    let held = scene.claim(&first).await;
-    scene.end(&held, &success("1")).await;
-    scene.claim(&neighbour).await;
-    let Some(damage) = scene.fixture.corrupt(&first.key) else {
+    let held = test.claim(&first).await;
+    test.end(&held, &success("1")).await;
+    test.claim(&neighbour).await;
+    let Some(damage) = test.fixture.corrupt(&first.key) else {
         // Nothing can damage these records; that they are whole is all there is to show.
-        assert_eq!(scene.record(&first.key).await.state, State::Succeeded);
+        assert_eq!(test.record(&first.key).await.state, State::Succeeded);
         return;
     };
     damage.await;
-    let peeked = scene.store.peek(&first.key).await;
+    let peeked = test.store.peek(&first.key).await;
     let error = peeked.expect_err("a damaged record was read as if nothing were wrong");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    let opened = scene.store.open(&draft(&first.key)).await;
+    let opened = test.store.open(&draft(&first.key)).await;
     let error = opened.expect_err("the key of a damaged record was opened");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    scene.existing(&neighbour).await;
+    test.existing(&neighbour).await;
 }
 
 /// Nothing of all this is lost on the way through a listing.
 pub async fn a_listing_shows_records_as_they_are<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let reference = Reference::new("ord_😀").expect("valid");
     let body: Vec<u8> = (0..=255).collect();
     let outcome = Outcome::new("text/ünï", body).with_reference(reference);
-    let done = scene.claim(&draft(&key("done"))).await;
+    let done = test.claim(&draft(&key("done"))).await;
     let settlement =
         Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep: Duration::MAX };
-    scene.end(&done, &settlement).await;
-    let failed = scene.claim(&Draft { attempt: u32::MAX, ..draft(&key("failed")) }).await;
-    scene.end(&failed, &failure(&"😀".repeat(256))).await;
-    scene.claim(&Draft { lease: Duration::MAX, ..draft(&key("running")) }).await;
-    let omitted = scene.claim(&draft(&key("omitted"))).await;
+    test.end(&done, &settlement).await;
+    let failed = test.claim(&Draft { attempt: u32::MAX, ..draft(&key("failed")) }).await;
+    test.end(&failed, &failure(&"😀".repeat(256))).await;
+    test.claim(&Draft { lease: Duration::MAX, ..draft(&key("running")) }).await;
+    let omitted = test.claim(&draft(&key("omitted"))).await;
     let outcome = Recorded::Omitted { bytes: u64::MAX };
-    scene.end(&omitted, &Settlement::Succeeded { outcome, keep: KEEP }).await;
-    let listed = scene.list(&Filter::default(), 10).await;
+    test.end(&omitted, &Settlement::Succeeded { outcome, keep: KEEP }).await;
+    let listed = test.list(&Filter::default(), 10).await;
     for id in ["done", "failed", "running", "omitted"] {
-        let record = scene.record(&key(id)).await;
+        let record = test.record(&key(id)).await;
         let entry = listed.iter().find(|entry| entry.key == key(id));
         let entry = entry.unwrap_or_else(|| panic!("{id} is not listed"));
         assert_eq!(entry.record, record, "{id}");

@@ -7,10 +7,10 @@ use futures_util::future::join_all;
 use semel_core::store::{Change, Draft, Filter, Inspect, Settlement, Store, Tally};
 use semel_core::{ErrorText, Key, Kind, Outcome, Principal, Recorded, Reference, State};
 
-use super::scene::{BRIEF, KEEP, Scene, answer, draft, failure, key, success};
+use super::test_store::{BRIEF, KEEP, TestStore, answer, draft, failure, key, success};
 use crate::fixture::Fixture;
 
-impl<F: Fixture> Scene<F> {
+impl<F: Fixture> TestStore<F> {
     /// The ids of what a filter finds, sorted, each once.
     async fn found(&self, filter: Filter) -> Vec<String> {
         let entries = self.list(&filter, 3).await;
@@ -30,15 +30,15 @@ impl<F: Fixture> Scene<F> {
 
 /// Pages of every size give every record, and their entries are what `peek` shows.
 pub async fn pages_of_every_size_give_every_record<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let mut expected = BTreeMap::new();
     for at in 0..25 {
         let key = key(&format!("k{at:02}"));
-        scene.claim(&draft(&key)).await;
-        expected.insert(key.id().to_owned(), scene.record(&key).await);
+        test.claim(&draft(&key)).await;
+        expected.insert(key.id().to_owned(), test.record(&key).await);
     }
     for limit in [1, 2, 7, 24, 25, 26, 1_000] {
-        let listed = scene.list(&Filter::default(), limit).await;
+        let listed = test.list(&Filter::default(), limit).await;
         let listed: BTreeMap<_, _> =
             listed.into_iter().map(|entry| (entry.key.id().to_owned(), entry.record)).collect();
         assert_eq!(listed, expected, "in pages of {limit}");
@@ -47,26 +47,26 @@ pub async fn pages_of_every_size_give_every_record<F: Fixture>(fixture: F) {
 
 /// A listing of nothing ends at once.
 pub async fn a_listing_of_nothing_is_empty<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    assert!(scene.list(&Filter::default(), 10).await.is_empty());
-    scene.claim(&draft(&key("k"))).await;
+    let test = TestStore::set(fixture).await;
+    assert!(test.list(&Filter::default(), 10).await.is_empty());
+    test.claim(&draft(&key("k"))).await;
     let nowhere = Filter { tenant: Some("nobody".into()), ..Filter::default() };
-    assert!(scene.list(&nowhere, 10).await.is_empty());
+    assert!(test.list(&nowhere, 10).await.is_empty());
 }
 
 /// A record that is there throughout is shown, although others come and go between the pages.
 pub async fn a_listing_misses_nothing_while_records_come_and_go<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for at in 0..20 {
-        scene.claim(&draft(&key(&format!("stays{at}")))).await;
+        test.claim(&draft(&key(&format!("stays{at}")))).await;
     }
-    let mut passing = scene.claim(&draft(&key("passing"))).await;
+    let mut passing = test.claim(&draft(&key("passing"))).await;
     let (mut seen, mut after, mut round) = (Vec::new(), None, 0);
     loop {
-        let page = scene.store.list(&Filter::default(), after.as_ref(), 3).await.expect("a page");
+        let page = test.store.list(&Filter::default(), after.as_ref(), 3).await.expect("a page");
         seen.extend(page.entries.iter().map(|entry| entry.key.id().to_owned()));
-        scene.end(&passing, &Settlement::Removed).await;
-        passing = scene.claim(&draft(&key(&format!("passing{round}")))).await;
+        test.end(&passing, &Settlement::Removed).await;
+        passing = test.claim(&draft(&key(&format!("passing{round}")))).await;
         round += 1;
         after = page.next;
         if after.is_none() {
@@ -81,7 +81,7 @@ pub async fn a_listing_misses_nothing_while_records_come_and_go<F: Fixture>(fixt
 
 /// Tenants, scopes and doors are matched exactly, alone and together.
 pub async fn filters_on_the_key_match_exactly<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (kind, tenant, scope, id) in [
         (Kind::Command, "acme", "PAY", "1"),
         (Kind::Http, "acme", "PAY", "2"),
@@ -93,28 +93,28 @@ pub async fn filters_on_the_key_match_exactly<F: Fixture>(fixture: F) {
         (Kind::Grpc, "' OR 1=1 --", "PAY", "8"),
     ] {
         let key = Key::new(kind, tenant, scope, Principal::of(id), id).expect("valid");
-        scene.claim(&draft(&key)).await;
+        test.claim(&draft(&key)).await;
     }
     let tenant = |name: &str| Filter { tenant: Some(name.into()), ..Filter::default() };
     let scope = |name: &str| Filter { scope: Some(name.into()), ..Filter::default() };
     let kind = |kind| Filter { kind: Some(kind), ..Filter::default() };
-    assert_eq!(scene.found(tenant("acme")).await, ["1", "2", "3"]);
-    assert_eq!(scene.found(tenant("ac%")).await, ["6"]);
-    assert_eq!(scene.found(tenant("acme ")).await, ["5"]);
-    assert_eq!(scene.found(tenant("acmé")).await, ["7"]);
-    assert_eq!(scene.found(tenant("' OR 1=1 --")).await, ["8"]);
-    assert_eq!(scene.found(scope("PAY")).await, ["1", "2", "4", "5", "7", "8"]);
-    assert_eq!(scene.found(scope("pay")).await, ["3"]);
-    assert_eq!(scene.found(scope("P_Y")).await, ["6"]);
-    assert_eq!(scene.found(kind(Kind::Command)).await, ["1", "4", "5", "6"]);
-    assert_eq!(scene.found(kind(Kind::Event)).await, ["3"]);
+    assert_eq!(test.found(tenant("acme")).await, ["1", "2", "3"]);
+    assert_eq!(test.found(tenant("ac%")).await, ["6"]);
+    assert_eq!(test.found(tenant("acme ")).await, ["5"]);
+    assert_eq!(test.found(tenant("acmé")).await, ["7"]);
+    assert_eq!(test.found(tenant("' OR 1=1 --")).await, ["8"]);
+    assert_eq!(test.found(scope("PAY")).await, ["1", "2", "4", "5", "7", "8"]);
+    assert_eq!(test.found(scope("pay")).await, ["3"]);
+    assert_eq!(test.found(scope("P_Y")).await, ["6"]);
+    assert_eq!(test.found(kind(Kind::Command)).await, ["1", "4", "5", "6"]);
+    assert_eq!(test.found(kind(Kind::Event)).await, ["3"]);
     let all = Filter { scope: Some("PAY".into()), kind: Some(Kind::Http), ..tenant("acme") };
-    assert_eq!(scene.found(all).await, ["2"]);
+    assert_eq!(test.found(all).await, ["2"]);
 }
 
 /// Each state is found by its name.
 pub async fn a_filter_on_the_state_finds_each_state<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let error = ErrorText::new("x");
     for (id, settlement) in [
         ("Succeeded", Some(success("1"))),
@@ -124,46 +124,46 @@ pub async fn a_filter_on_the_state_finds_each_state<F: Fixture>(fixture: F) {
         ("Discarded", Some(Settlement::Discarded { error })),
         ("Running", None),
     ] {
-        let held = scene.claim(&draft(&key(id))).await;
+        let held = test.claim(&draft(&key(id))).await;
         if let Some(settlement) = settlement {
-            scene.end(&held, &settlement).await;
+            test.end(&held, &settlement).await;
         }
     }
     for state in State::ALL {
         let filter = Filter { state: Some(state), ..Filter::default() };
-        assert_eq!(scene.found(filter).await, [format!("{state:?}")]);
+        assert_eq!(test.found(filter).await, [format!("{state:?}")]);
     }
     // A record is found under the state it has, not under one it had.
-    scene.change(&key("Dead"), &Change::Redrive).await;
+    test.change(&key("Dead"), &Change::Redrive).await;
     let dead = Filter { state: Some(State::Dead), ..Filter::default() };
-    assert!(scene.found(dead).await.is_empty());
+    assert!(test.found(dead).await.is_empty());
     let failed = Filter { state: Some(State::Failed), ..Filter::default() };
-    assert_eq!(scene.found(failed).await, ["Dead", "Failed"]);
+    assert_eq!(test.found(failed).await, ["Dead", "Failed"]);
 }
 
 /// What an operation made leads back to it, exactly.
 pub async fn a_filter_on_the_reference_finds_what_made_it<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    scene.referenced("1", "ord_abc").await;
-    scene.referenced("2", "ord_ABC").await;
-    scene.referenced("3", "ord_abc ").await;
-    scene.referenced("4", "%").await;
-    scene.referenced("5", &"😀".repeat(32)).await;
-    scene.claim(&draft(&key("none"))).await;
+    let test = TestStore::set(fixture).await;
+    test.referenced("1", "ord_abc").await;
+    test.referenced("2", "ord_ABC").await;
+    test.referenced("3", "ord_abc ").await;
+    test.referenced("4", "%").await;
+    test.referenced("5", &"😀".repeat(32)).await;
+    test.claim(&draft(&key("none"))).await;
     let by = |text: &str| Filter { reference: Some(text.into()), ..Filter::default() };
-    assert_eq!(scene.found(by("ord_abc")).await, ["1"]);
-    assert_eq!(scene.found(by("ord_ABC")).await, ["2"]);
-    assert_eq!(scene.found(by("ord_abc ")).await, ["3"]);
-    assert_eq!(scene.found(by("%")).await, ["4"]);
-    assert_eq!(scene.found(by(&"😀".repeat(32))).await, ["5"]);
-    assert!(scene.found(by("ord_")).await.is_empty());
-    scene.change(&key("1"), &Change::Settle(Settlement::Dead { error: ErrorText::new("x") })).await;
-    assert!(scene.found(by("ord_abc")).await.is_empty(), "its answer is gone");
+    assert_eq!(test.found(by("ord_abc")).await, ["1"]);
+    assert_eq!(test.found(by("ord_ABC")).await, ["2"]);
+    assert_eq!(test.found(by("ord_abc ")).await, ["3"]);
+    assert_eq!(test.found(by("%")).await, ["4"]);
+    assert_eq!(test.found(by(&"😀".repeat(32))).await, ["5"]);
+    assert!(test.found(by("ord_")).await.is_empty());
+    test.change(&key("1"), &Change::Settle(Settlement::Dead { error: ErrorText::new("x") })).await;
+    assert!(test.found(by("ord_abc")).await.is_empty(), "its answer is gone");
 }
 
 /// Only failures whose retry is due are due: not later ones, not final ones, not expired ones.
 pub async fn a_filter_on_due_finds_failures_that_are_due<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (id, retry_after, keep) in [
         ("now", Some(Duration::ZERO), KEEP),
         ("soon", Some(BRIEF), KEEP),
@@ -171,30 +171,30 @@ pub async fn a_filter_on_due_finds_failures_that_are_due<F: Fixture>(fixture: F)
         ("never", None, KEEP),
         ("expired", Some(Duration::ZERO), BRIEF),
     ] {
-        let held = scene.claim(&draft(&key(id))).await;
+        let held = test.claim(&draft(&key(id))).await;
         let error = ErrorText::new("x");
-        scene.end(&held, &Settlement::Failed { error, retry_after, keep }).await;
+        test.end(&held, &Settlement::Failed { error, retry_after, keep }).await;
     }
-    let done = scene.claim(&draft(&key("done"))).await;
-    scene.end(&done, &success("1")).await;
-    scene.claim(&draft(&key("running"))).await;
-    scene.outlive_brief().await;
+    let done = test.claim(&draft(&key("done"))).await;
+    test.end(&done, &success("1")).await;
+    test.claim(&draft(&key("running"))).await;
+    test.outlive_brief().await;
     let due = Filter { due: true, ..Filter::default() };
-    assert_eq!(scene.found(due.clone()).await, ["now", "soon"]);
-    scene.change(&key("never"), &Change::Redrive).await;
-    assert_eq!(scene.found(due.clone()).await, ["never", "now", "soon"]);
+    assert_eq!(test.found(due.clone()).await, ["now", "soon"]);
+    test.change(&key("never"), &Change::Redrive).await;
+    assert_eq!(test.found(due.clone()).await, ["never", "now", "soon"]);
     let elsewhere = Filter { tenant: Some("nobody".into()), ..due };
-    assert!(scene.found(elsewhere).await.is_empty());
+    assert!(test.found(elsewhere).await.is_empty());
 }
 
 /// With those below it a scope takes what comes after a slash, and no neighbour in any order.
 pub async fn a_filter_on_a_scope_may_take_those_below_it<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let names =
         ["A", "A/b", "A/B/c", "A/é", "A/%", "A0", "A.", "AB", "a/b", "B/A", "A-/b", "_", "_/b"];
     for name in names {
         let key = Key::new(Kind::Event, "acme", name, Principal::global(), name).expect("valid");
-        scene.end(&scene.claim(&draft(&key)).await, &failure("x")).await;
+        test.end(&test.claim(&draft(&key)).await, &failure("x")).await;
     }
     let below = |scope: &str, state| Filter {
         scope: Some(scope.into()),
@@ -205,68 +205,68 @@ pub async fn a_filter_on_a_scope_may_take_those_below_it<F: Fixture>(fixture: F)
     for state in [None, Some(State::Failed)] {
         let mut all = ["A", "A/b", "A/B/c", "A/é", "A/%"].map(str::to_owned);
         all.sort();
-        assert_eq!(scene.found(below("A", state)).await, all);
-        assert_eq!(scene.found(below("_", state)).await, ["_", "_/b"]);
-        assert_eq!(scene.found(below("A/b", state)).await, ["A/b"]);
-        assert!(scene.found(below("C", state)).await.is_empty());
+        assert_eq!(test.found(below("A", state)).await, all);
+        assert_eq!(test.found(below("_", state)).await, ["_", "_/b"]);
+        assert_eq!(test.found(below("A/b", state)).await, ["A/b"]);
+        assert!(test.found(below("C", state)).await.is_empty());
     }
-    assert!(scene.found(below("A", Some(State::Dead))).await.is_empty());
+    assert!(test.found(below("A", Some(State::Dead))).await.is_empty());
     let alone = Filter { below: false, ..below("A", None) };
-    assert_eq!(scene.found(alone).await, ["A"]);
+    assert_eq!(test.found(alone).await, ["A"]);
 }
 
 /// A record is found by its digest, by the digits of it that logs show, and by its operation.
 pub async fn a_record_is_found_by_its_digest_and_by_its_operation<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for at in 0..12 {
-        scene.claim(&draft(&key(&format!("k{at}")))).await;
+        test.claim(&draft(&key(&format!("k{at}")))).await;
     }
     let wanted = key("k7");
     let digest = wanted.digest();
     let by = |bytes: &[u8]| Filter { digest: Some(bytes.to_vec()), ..Filter::default() };
-    assert_eq!(scene.found(by(digest.as_bytes())).await, ["k7"]);
-    assert_eq!(scene.found(by(&digest.as_bytes()[..4])).await, ["k7"]);
-    assert_eq!(scene.found(by(&[])).await.len(), 12);
+    assert_eq!(test.found(by(digest.as_bytes())).await, ["k7"]);
+    assert_eq!(test.found(by(&digest.as_bytes()[..4])).await, ["k7"]);
+    assert_eq!(test.found(by(&[])).await.len(), 12);
     let mut other = *digest.as_bytes();
     other[31] ^= 1;
-    assert!(scene.found(by(&other)).await.is_empty());
+    assert!(test.found(by(&other)).await.is_empty());
     let longer = [digest.as_bytes(), &[0][..]].concat();
-    assert!(scene.found(by(&longer)).await.is_empty());
-    let operation = Some(scene.record(&wanted).await.operation_id);
-    assert_eq!(scene.found(Filter { operation, ..Filter::default() }).await, ["k7"]);
+    assert!(test.found(by(&longer)).await.is_empty());
+    let operation = Some(test.record(&wanted).await.operation_id);
+    assert_eq!(test.found(Filter { operation, ..Filter::default() }).await, ["k7"]);
     let both = Filter { operation, ..by(key("k8").digest().as_bytes()) };
-    assert!(scene.found(both).await.is_empty());
+    assert!(test.found(both).await.is_empty());
 }
 
 /// An id is found wherever it is, and nothing that only looks like it.
 pub async fn a_filter_on_the_id_matches_exactly<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (scope, id) in [("A", "1"), ("B", "1"), ("A", "1 "), ("A", "11"), ("A", "é"), ("A", "E")] {
-        scene.claim(&draft(&Key::command("acme", scope, id).expect("valid"))).await;
+        test.claim(&draft(&Key::command("acme", scope, id).expect("valid"))).await;
     }
     let of = |id: &str| Filter { id: Some(id.into()), ..Filter::default() };
-    assert_eq!(scene.found(of("1")).await, ["1"]);
+    assert_eq!(test.found(of("1")).await, ["1"]);
     for scope in ["A", "B"] {
-        assert_eq!(scene.found(Filter { scope: Some(scope.into()), ..of("1") }).await, ["1"]);
+        assert_eq!(test.found(Filter { scope: Some(scope.into()), ..of("1") }).await, ["1"]);
     }
-    assert!(scene.found(Filter { scope: Some("B".into()), ..of("11") }).await.is_empty());
-    assert_eq!(scene.found(of("é")).await, ["é"]);
-    assert!(scene.found(of("e")).await.is_empty());
+    assert!(test.found(Filter { scope: Some("B".into()), ..of("11") }).await.is_empty());
+    assert_eq!(test.found(of("é")).await, ["é"]);
+    assert!(test.found(of("e")).await.is_empty());
 }
 
-/// A record that cannot be read is told by its digest, and hides no other, in pages of every size.
+/// A record that cannot be read is listed by its digest, and hides no other, in pages of every size.
 pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let mut expected = Vec::new();
     for at in 0..9 {
         let key = key(&format!("k{at}"));
-        scene.end(&scene.claim(&draft(&key)).await, &success("1")).await;
+        test.end(&test.claim(&draft(&key)).await, &success("1")).await;
         expected.push(key.id().to_owned());
     }
     let bad = key("k4");
-    let Some(damage) = scene.fixture.corrupt(&bad) else {
+    let Some(damage) = test.fixture.corrupt(&bad) else {
         // Nothing can damage these records; that all are listed is all there is to show.
-        assert_eq!(scene.found(Filter::default()).await, expected);
+        assert_eq!(test.found(Filter::default()).await, expected);
         return;
     };
     damage.await;
@@ -275,7 +275,7 @@ pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F)
     for limit in [1, 3, 9, 100] {
         let (mut ids, mut told, mut after) = (Vec::new(), BTreeMap::new(), None);
         loop {
-            let page = scene.store.survey(&Filter::default(), after.as_ref(), limit).await;
+            let page = test.store.survey(&Filter::default(), after.as_ref(), limit).await;
             let page = page.expect("one damaged record spoils no survey");
             ids.extend(page.entries.iter().map(|listed| listed.key.id().to_owned()));
             told.extend(page.unreadable.into_iter().map(|bad| (bad.digest, bad.why)));
@@ -285,7 +285,7 @@ pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F)
             }
         }
         loop {
-            let page = scene.store.list(&Filter::default(), after.as_ref(), limit).await;
+            let page = test.store.list(&Filter::default(), after.as_ref(), limit).await;
             let page = page.expect("one damaged record spoils no listing");
             ids.extend(page.entries.iter().map(|entry| entry.key.id().to_owned()));
             told.extend(page.unreadable.into_iter().map(|bad| (bad.digest, bad.why)));
@@ -304,16 +304,16 @@ pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F)
         assert!(why.len() > 5 && !why.contains(bad.id()), "in words, without the key: {why}");
     }
     let looked = Filter { digest: Some(prefix), ..Filter::default() };
-    assert_eq!(unreadable(&scene, &looked).await, 1, "who looks for it by its digest is told");
+    assert_eq!(unreadable(&test, &looked).await, 1, "who looks for it by its digest is told");
     let other = Filter { digest: Some(key("k5").digest().as_bytes().to_vec()), ..looked };
-    assert_eq!(unreadable(&scene, &other).await, 0, "who looks for another one is not");
+    assert_eq!(unreadable(&test, &other).await, 0, "who looks for another one is not");
 }
 
 /// How many a survey could not read, over all its pages: one may be empty and not the last.
-async fn unreadable<F: Fixture>(scene: &Scene<F>, filter: &Filter) -> usize {
+async fn unreadable<F: Fixture>(test: &TestStore<F>, filter: &Filter) -> usize {
     let (mut count, mut after) = (0, None);
     loop {
-        let page = scene.store.survey(filter, after.as_ref(), 10).await.expect("it answers");
+        let page = test.store.survey(filter, after.as_ref(), 10).await.expect("it answers");
         count += page.unreadable.len();
         after = page.next;
         if after.is_none() {
@@ -324,16 +324,16 @@ async fn unreadable<F: Fixture>(scene: &Scene<F>, filter: &Filter) -> usize {
 
 /// Released and swept records are not listed, and settled ones are listed once.
 pub async fn a_listing_follows_the_records<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let gone = scene.claim(&draft(&key("released"))).await;
-    scene.end(&gone, &Settlement::Removed).await;
-    let old = scene.claim(&draft(&key("swept"))).await;
-    scene.end(&old, &Settlement::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
-    let kept = scene.claim(&draft(&key("kept"))).await;
-    scene.end(&kept, &success("1")).await;
-    scene.outlive_brief().await;
-    scene.sweep_all(10).await;
-    let listed = scene.list(&Filter::default(), 10).await;
+    let test = TestStore::set(fixture).await;
+    let gone = test.claim(&draft(&key("released"))).await;
+    test.end(&gone, &Settlement::Removed).await;
+    let old = test.claim(&draft(&key("swept"))).await;
+    test.end(&old, &Settlement::Succeeded { outcome: answer("1"), keep: BRIEF }).await;
+    let kept = test.claim(&draft(&key("kept"))).await;
+    test.end(&kept, &success("1")).await;
+    test.outlive_brief().await;
+    test.sweep_all(10).await;
+    let listed = test.list(&Filter::default(), 10).await;
     assert_eq!(listed.len(), 1, "{listed:?}");
     assert_eq!(listed[0].key, key("kept"));
 }
@@ -342,7 +342,7 @@ pub async fn a_listing_follows_the_records<F: Fixture>(fixture: F) {
 /// lies; those of others do not count.
 pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
     const RECORDS: usize = 1_200;
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let group = |id: usize| {
         let scope = if id.is_multiple_of(2) { "STOCK" } else { "STOCK/audit" };
         Key::new(Kind::Event, "acme", scope, Principal::global(), &id.to_string()).expect("valid")
@@ -354,13 +354,13 @@ pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
         state: Some(State::Failed),
         ..Filter::default()
     };
-    assert_eq!(scene.tally(&of_group).await, Tally::default());
+    assert_eq!(test.tally(&of_group).await, Tally::default());
     let ids: Vec<usize> = (0..RECORDS).collect();
     for some in ids.chunks(100) {
         join_all(some.iter().map(|id| async {
             let attempt = if *id % 2 == 0 { 2 } else { 3 };
-            let held = scene.claim(&Draft { attempt, ..draft(&group(*id)) }).await;
-            scene.end(&held, &failure("x")).await;
+            let held = test.claim(&Draft { attempt, ..draft(&group(*id)) }).await;
+            test.end(&held, &failure("x")).await;
         }))
         .await;
     }
@@ -369,9 +369,9 @@ pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
     keys.sort_by_key(Key::digest);
     for (at, attempts) in [(RECORDS - 1, 17), (0, 18)] {
         let retry = Draft { attempt: attempts, ..draft(&keys[at]) };
-        let held = scene.regrant(&retry).await;
-        scene.end(&held, &failure("x")).await;
-        let tally = scene.tally(&of_group).await;
+        let held = test.regrant(&retry).await;
+        test.end(&held, &failure("x")).await;
+        let tally = test.tally(&of_group).await;
         assert_eq!(tally, Tally { records: RECORDS as u64, attempts });
     }
     // Of another group, door, tenant and state.
@@ -382,19 +382,19 @@ pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
         (Kind::Event, "globex", "STOCK", failure("x")),
     ] {
         let key = Key::new(kind, tenant, scope, Principal::global(), "other").expect("valid");
-        let held = scene.claim(&Draft { attempt: 99, ..draft(&key) }).await;
-        scene.end(&held, &settlement).await;
+        let held = test.claim(&Draft { attempt: 99, ..draft(&key) }).await;
+        test.end(&held, &settlement).await;
     }
     let of_tenant = Filter { tenant: Some("acme".into()), ..of_group };
-    assert_eq!(scene.tally(&of_tenant).await, Tally { records: RECORDS as u64, attempts: 18 });
-    let every = scene.tally(&Filter::default()).await;
+    assert_eq!(test.tally(&of_tenant).await, Tally { records: RECORDS as u64, attempts: 18 });
+    let every = test.tally(&Filter::default()).await;
     assert_eq!(every, Tally { records: RECORDS as u64 + 4, attempts: 99 });
 }
 
 /// Whatever a store finds wrong with its set-up it says with a name, in words, with a remedy.
 pub async fn every_finding_says_what_to_do<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    for finding in scene.store.check().await.expect("a store that answers can be checked") {
+    let test = TestStore::set(fixture).await;
+    for finding in test.store.check().await.expect("a store that answers can be checked") {
         let named = finding.code.split('-').all(|word| {
             !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
         });
@@ -402,22 +402,22 @@ pub async fn every_finding_says_what_to_do<F: Fixture>(fixture: F) {
         assert!(finding.found.len() > 10 && finding.fix.len() > 10, "in words: {finding:?}");
     }
     // Checking is reading.
-    assert!(scene.list(&Filter::default(), 10).await.is_empty());
+    assert!(test.list(&Filter::default(), 10).await.is_empty());
 }
 
 /// Where a store carries wake-ups, a waiter elsewhere is woken by a settled key.
 pub async fn a_listener_is_woken_by_a_settled_key<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let elsewhere = scene.handle().await;
+    let test = TestStore::set(fixture).await;
+    let elsewhere = test.handle().await;
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
+    let held = test.claim(&first).await;
     let listener = elsewhere.listen().await.expect("a store says whether it can carry wake-ups");
-    scene.end(&held, &success("1")).await;
+    test.end(&held, &success("1")).await;
     let hint = first.key.digest().hint();
-    scene.store.announce(hint);
+    test.store.announce(hint);
     let Some(mut listener) = listener else {
         // Then nothing must depend on it: the settled record is there to be polled.
-        assert_eq!(scene.record(&first.key).await.state, State::Succeeded);
+        assert_eq!(test.record(&first.key).await.state, State::Succeeded);
         return;
     };
     let woken = tokio::time::timeout(Duration::from_secs(60), async {

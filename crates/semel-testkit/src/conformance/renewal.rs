@@ -5,19 +5,19 @@ use std::time::Duration;
 use semel_core::store::{Change, Renewed, Settlement, Swapped};
 use semel_core::{Record, State};
 
-use super::scene::{
-    BRIEF, LEASE, Scene, assert_granted, brief, draft, key, next, settlements, success,
+use super::test_store::{
+    BRIEF, LEASE, TestStore, assert_granted, brief, draft, key, next, settlements, success,
 };
 use crate::fixture::Fixture;
 
 /// A renewed lease runs for its full length from the store's now.
 pub async fn a_renewal_counts_from_the_stores_now<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
-    scene.outlive_brief().await;
-    assert_eq!(scene.renew(&held, LEASE).await, Renewed::Extended);
-    let record = scene.record(&first.key).await;
+    let held = test.claim(&first).await;
+    test.outlive_brief().await;
+    assert_eq!(test.renew(&held, LEASE).await, Renewed::Extended);
+    let record = test.record(&first.key).await;
     assert_eq!(record.lease_until, Some(record.updated_at.after(LEASE)));
     let age = record.updated_at.as_micros() - record.created_at.as_micros();
     assert!(age >= semel_core::clock::micros(BRIEF), "the renewal is dated when it happened");
@@ -25,12 +25,12 @@ pub async fn a_renewal_counts_from_the_stores_now<F: Fixture>(fixture: F) {
 
 /// A renewal moves the lease and the write counter, and nothing else.
 pub async fn a_renewal_changes_the_lease_and_nothing_else<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
-    let before = scene.record(&first.key).await;
-    assert_eq!(scene.renew(&held, LEASE * 2).await, Renewed::Extended);
-    let after = scene.record(&first.key).await;
+    let held = test.claim(&first).await;
+    let before = test.record(&first.key).await;
+    assert_eq!(test.renew(&held, LEASE * 2).await, Renewed::Extended);
+    let after = test.record(&first.key).await;
     assert_eq!(after.number, before.number + 1, "every write counts, renewals included");
     assert!(after.updated_at >= before.updated_at);
     let undone = Record {
@@ -44,50 +44,50 @@ pub async fn a_renewal_changes_the_lease_and_nothing_else<F: Fixture>(fixture: F
 
 /// A renewed claim outlives the lease it was opened with.
 pub async fn a_renewed_claim_outlives_its_first_lease<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));
-    let held = scene.claim(&first).await;
-    assert_eq!(scene.renew(&held, LEASE).await, Renewed::Extended);
-    scene.outlive_brief().await;
-    let (record, now) = scene.existing(&draft(&first.key)).await;
+    let held = test.claim(&first).await;
+    assert_eq!(test.renew(&held, LEASE).await, Renewed::Extended);
+    test.outlive_brief().await;
+    let (record, now) = test.existing(&draft(&first.key)).await;
     assert!(record.held(now), "the renewed lease still runs");
-    assert_eq!(scene.sweep_all(100).await, (0, 0), "and is not swept");
-    scene.end(&held, &success("1")).await;
+    assert_eq!(test.sweep_all(100).await, (0, 0), "and is not swept");
+    test.end(&held, &success("1")).await;
 }
 
 /// A renewal may also shorten: the lease is what was asked for last.
 pub async fn a_renewal_sets_the_length_that_is_asked_for<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
-    assert_eq!(scene.renew(&held, BRIEF).await, Renewed::Extended);
-    let record = scene.record(&first.key).await;
+    let held = test.claim(&first).await;
+    assert_eq!(test.renew(&held, BRIEF).await, Renewed::Extended);
+    let record = test.record(&first.key).await;
     assert_eq!(record.lease_until, Some(record.updated_at.after(BRIEF)));
-    scene.outlive_brief().await;
-    let (record, now) = scene.existing(&first).await;
+    test.outlive_brief().await;
+    let (record, now) = test.existing(&first).await;
     assert!(!record.held(now));
 }
 
-/// A lease that lapsed, but that nobody took over, is extended.
+/// A lapsed lease that was not taken over is extended.
 pub async fn a_lapsed_claim_that_nobody_took_is_extended<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));
-    let held = scene.claim(&first).await;
-    scene.outlive_brief().await;
-    assert_eq!(scene.renew(&held, LEASE).await, Renewed::Extended);
-    let (record, now) = scene.existing(&draft(&first.key)).await;
+    let held = test.claim(&first).await;
+    test.outlive_brief().await;
+    assert_eq!(test.renew(&held, LEASE).await, Renewed::Extended);
+    let (record, now) = test.existing(&draft(&first.key)).await;
     assert!(record.held(now));
     assert_eq!((record.attempt_id, record.fence), (held.attempt_id, held.fence));
 }
 
 /// Answers come one per lease and in the order of the leases, lost ones among them.
 pub async fn renewals_are_answered_in_order<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let mut leases = Vec::new();
     for at in 0..6 {
-        let held = scene.claim(&draft(&key(&format!("k{at}")))).await;
+        let held = test.claim(&draft(&key(&format!("k{at}")))).await;
         if at % 3 == 1 {
-            scene.end(&held, &Settlement::Removed).await;
+            test.end(&held, &Settlement::Removed).await;
         }
         leases.push((held, LEASE + Duration::from_secs(at)));
     }
@@ -103,9 +103,9 @@ pub async fn renewals_are_answered_in_order<F: Fixture>(fixture: F) {
             },
         )
         .collect();
-    assert_eq!(scene.renew_all(&leases).await, expected);
+    assert_eq!(test.renew_all(&leases).await, expected);
     for at in [0, 2, 3, 5] {
-        let record = scene.record(&key(&format!("k{at}"))).await;
+        let record = test.record(&key(&format!("k{at}"))).await;
         let length = LEASE + Duration::from_secs(at);
         assert_eq!(record.lease_until, Some(record.updated_at.after(length)), "k{at}");
     }
@@ -113,70 +113,70 @@ pub async fn renewals_are_answered_in_order<F: Fixture>(fixture: F) {
 
 /// Nothing to renew is answered with nothing.
 pub async fn renewing_nothing_answers_nothing<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    scene.claim(&draft(&key("k"))).await;
-    let before = scene.record(&key("k")).await;
-    assert_eq!(scene.renew_all(&[]).await, Vec::<Renewed>::new());
-    assert_eq!(scene.record(&key("k")).await, before);
+    let test = TestStore::set(fixture).await;
+    test.claim(&draft(&key("k"))).await;
+    let before = test.record(&key("k")).await;
+    assert_eq!(test.renew_all(&[]).await, Vec::<Renewed>::new());
+    assert_eq!(test.record(&key("k")).await, before);
 }
 
 /// A settled claim is not brought back to life by its heartbeat.
 pub async fn a_settled_claim_is_not_revived_by_a_renewal<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (at, settlement) in settlements().iter().enumerate() {
         let key = key(&format!("k{at}"));
-        let held = scene.claim(&draft(&key)).await;
-        scene.end(&held, settlement).await;
-        let before = scene.peek(&key).await.map(|peeked| peeked.record);
-        assert_eq!(scene.renew(&held, LEASE).await, Renewed::Lost, "{settlement:?}");
-        assert_eq!(scene.peek(&key).await.map(|peeked| peeked.record), before, "{settlement:?}");
+        let held = test.claim(&draft(&key)).await;
+        test.end(&held, settlement).await;
+        let before = test.peek(&key).await.map(|peeked| peeked.record);
+        assert_eq!(test.renew(&held, LEASE).await, Renewed::Lost, "{settlement:?}");
+        assert_eq!(test.peek(&key).await.map(|peeked| peeked.record), before, "{settlement:?}");
     }
 }
 
 /// One renewal carries a few hundred leases.
 pub async fn one_renewal_carries_hundreds_of_leases<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let mut leases = Vec::new();
     for at in 0..300 {
-        leases.push((scene.claim(&brief(&key(&format!("k{at}")))).await, LEASE));
+        leases.push((test.claim(&brief(&key(&format!("k{at}")))).await, LEASE));
     }
-    assert!(scene.renew_all(&leases).await.iter().all(|answer| *answer == Renewed::Extended));
-    scene.outlive_brief().await;
+    assert!(test.renew_all(&leases).await.iter().all(|answer| *answer == Renewed::Extended));
+    test.outlive_brief().await;
     for at in [0, 1, 150, 298, 299] {
-        let (record, now) = scene.existing(&draft(&key(&format!("k{at}")))).await;
+        let (record, now) = test.existing(&draft(&key(&format!("k{at}")))).await;
         assert!(record.held(now), "k{at}");
     }
 }
 
 /// A takeover that was judged before the holder renewed is refused: the holder is alive.
 pub async fn a_takeover_judged_before_a_renewal_is_refused<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));
-    let held = scene.claim(&first).await;
-    scene.outlive_brief().await;
-    let (lapsed, _) = scene.existing(&draft(&first.key)).await;
-    assert_eq!(scene.renew(&held, LEASE).await, Renewed::Extended);
+    let held = test.claim(&first).await;
+    test.outlive_brief().await;
+    let (lapsed, _) = test.existing(&draft(&first.key)).await;
+    assert_eq!(test.renew(&held, LEASE).await, Renewed::Extended);
     let rival = Change::Regrant(next(&first));
-    assert_eq!(scene.swap(&first.key, lapsed.version(), &rival).await, Swapped::Lost);
-    let record = scene.record(&first.key).await;
+    assert_eq!(test.swap(&first.key, lapsed.version(), &rival).await, Swapped::Lost);
+    let record = test.record(&first.key).await;
     assert_eq!((record.state, record.attempt_id), (State::Running, first.attempt_id));
-    scene.end(&held, &success("1")).await;
+    test.end(&held, &success("1")).await;
 }
 
 /// A renewer goes on working after a lease of its was lost.
 pub async fn a_lost_lease_does_not_spoil_the_next_renewal<F: Fixture>(fixture: F) {
     use semel_core::store::{Renewer, Store};
 
-    let scene = Scene::set(fixture).await;
-    let lost = scene.claim(&draft(&key("lost"))).await;
-    scene.end(&lost, &success("1")).await;
+    let test = TestStore::set(fixture).await;
+    let lost = test.claim(&draft(&key("lost"))).await;
+    test.end(&lost, &success("1")).await;
     let first = draft(&key("kept"));
-    let kept = scene.claim(&first).await;
-    let mut renewer = scene.store.renewer().await.expect("a renewer");
+    let kept = test.claim(&first).await;
+    let mut renewer = test.store.renewer().await.expect("a renewer");
     for round in 2..6 {
         let answers = renewer.renew(&[(lost, LEASE), (kept, LEASE)]).await.expect("renew");
         assert_eq!(answers, [Renewed::Lost, Renewed::Extended]);
-        assert_eq!(scene.record(&first.key).await.number, round);
+        assert_eq!(test.record(&first.key).await.number, round);
     }
-    assert_granted(&scene.record(&first.key).await, &first, kept.fence);
+    assert_granted(&test.record(&first.key).await, &first, kept.fence);
 }

@@ -1,4 +1,4 @@
-//! What a claim brings so that somebody else can run it again: stored with the claim, there until
+//! Retry payloads: what it takes to run a claim again, stored with the claim, there until
 //! the record succeeds or goes, and what makes a lapsed claim due.
 //!
 //! Parcels and transactions are in [`transacting`](super::transacting).
@@ -11,10 +11,10 @@ use semel_core::store::{Change, Draft, Filter, Settled, Settlement};
 use semel_core::{ErrorText, OnCrash, Outcome, Recorded, Reference, State};
 use tokio::task::JoinHandle;
 
-use super::scene::{
-    BRIEF, KEEP, Scene, answer, brief, claim, draft, failure, key, next, settle, success,
+use super::test_store::{
+    BRIEF, KEEP, TestStore, answer, brief, claim, draft, failure, key, next, settle, success,
 };
-use super::stage::{self, Work};
+use super::work::{self, Work};
 use crate::fixture::Fixture;
 
 /// A retry payload with a body and a reference.
@@ -56,7 +56,7 @@ async fn all<T>(tasks: Vec<JoinHandle<T>>) -> Vec<T> {
     answers
 }
 
-impl<F: Fixture> Scene<F> {
+impl<F: Fixture> TestStore<F> {
     /// The ids of what a filter finds, sorted, each once.
     async fn ids(&self, filter: &Filter) -> Vec<String> {
         let entries = self.list(filter, 2).await;
@@ -77,14 +77,14 @@ impl<F: Fixture> Scene<F> {
     }
 }
 
-/// Whoever opens, peeks or lists sees what the claim brought, and no outcome.
+/// Opening, peeking and listing show the retry payload, and no outcome.
 pub async fn a_claims_retry_payload_is_shown_to_whoever_looks<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = with(draft(&key("k")), &letter());
-    scene.claim(&first).await;
-    let (opened, _) = scene.existing(&draft(&first.key)).await;
-    let peeked = scene.record(&first.key).await;
-    let listed = scene.list(&Filter::default(), 10).await;
+    test.claim(&first).await;
+    let (opened, _) = test.existing(&draft(&first.key)).await;
+    let peeked = test.record(&first.key).await;
+    let listed = test.list(&Filter::default(), 10).await;
     assert_eq!(listed.len(), 1);
     for record in [&opened, &peeked, &listed[0].record] {
         assert_eq!(record.retry_payload, Some(letter()));
@@ -94,68 +94,68 @@ pub async fn a_claims_retry_payload_is_shown_to_whoever_looks<F: Fixture>(fixtur
 
 /// A claim that brings nothing has nothing.
 pub async fn a_claim_without_a_retry_payload_has_none<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let held = scene.claim(&draft(&key("k"))).await;
-    assert_eq!(scene.record(&key("k")).await.retry_payload, None);
-    scene.end(&held, &failure("x")).await;
-    assert_eq!(scene.record(&key("k")).await.retry_payload, None);
+    let test = TestStore::set(fixture).await;
+    let held = test.claim(&draft(&key("k"))).await;
+    assert_eq!(test.record(&key("k")).await.retry_payload, None);
+    test.end(&held, &failure("x")).await;
+    assert_eq!(test.record(&key("k")).await.retry_payload, None);
 }
 
 /// Opening a key that is taken leaves its retry payload alone.
 pub async fn a_second_opens_retry_payload_is_not_written<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    scene.claim(&with(draft(&key("k")), &letter())).await;
-    let _ = scene.existing(&with(draft(&key("k")), &retry_payload("another", "another"))).await;
-    assert_eq!(scene.record(&key("k")).await.retry_payload, Some(letter()));
+    let test = TestStore::set(fixture).await;
+    test.claim(&with(draft(&key("k")), &letter())).await;
+    let _ = test.existing(&with(draft(&key("k")), &retry_payload("another", "another"))).await;
+    assert_eq!(test.record(&key("k")).await.retry_payload, Some(letter()));
 }
 
 /// A new grant has its own retry payload, or none if it brings none.
 pub async fn a_regrant_writes_its_own_retry_payload<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = with(brief(&key("k")), &letter());
-    scene.claim(&first).await;
-    scene.outlive_brief().await;
+    test.claim(&first).await;
+    test.outlive_brief().await;
     let another = retry_payload("another letter", "letter.resent");
     let second = with(next(&first), &another);
-    scene.regrant(&second).await;
-    assert_eq!(scene.record(&key("k")).await.retry_payload, Some(another));
-    assert!(scene.ids(&by_reference("letter.sent")).await.is_empty(), "the old reference stayed");
-    scene.regrant(&Draft { retry_payload: None, ..next(&second) }).await;
-    assert_eq!(scene.record(&key("k")).await.retry_payload, None);
-    assert!(scene.ids(&by_reference("letter.resent")).await.is_empty());
+    test.regrant(&second).await;
+    assert_eq!(test.record(&key("k")).await.retry_payload, Some(another));
+    assert!(test.ids(&by_reference("letter.sent")).await.is_empty(), "the old reference stayed");
+    test.regrant(&Draft { retry_payload: None, ..next(&second) }).await;
+    assert_eq!(test.record(&key("k")).await.retry_payload, None);
+    assert!(test.ids(&by_reference("letter.resent")).await.is_empty());
 }
 
 /// Extending a lease leaves the retry payload as it is.
 pub async fn a_renewal_keeps_the_retry_payload<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let held = scene.claim(&with(draft(&key("k")), &letter())).await;
-    let _ = scene.renew(&held, KEEP).await;
-    let record = scene.record(&key("k")).await;
+    let test = TestStore::set(fixture).await;
+    let held = test.claim(&with(draft(&key("k")), &letter())).await;
+    let _ = test.renew(&held, KEEP).await;
+    let record = test.record(&key("k")).await;
     assert_eq!((record.number, record.retry_payload), (2, Some(letter())));
 }
 
 /// A failure keeps what running it again takes.
 pub async fn a_failure_keeps_the_retry_payload<F: Fixture>(fixture: F) {
-    Scene::set(fixture).await.keeps_through(&failure("no stamps"), State::Failed).await;
+    TestStore::set(fixture).await.keeps_through(&failure("no stamps"), State::Failed).await;
 }
 
-/// A record that was given up keeps it for whoever redrives it.
+/// A record that was given up keeps it for a redrive.
 pub async fn a_burial_keeps_the_retry_payload<F: Fixture>(fixture: F) {
-    Scene::set(fixture).await.keeps_through(&buried(), State::Dead).await;
+    TestStore::set(fixture).await.keeps_through(&buried(), State::Dead).await;
 }
 
-/// A record that must not run again by itself keeps it for whoever decides.
+/// A record that must not run again by itself keeps it for an operator.
 pub async fn a_suspension_keeps_the_retry_payload<F: Fixture>(fixture: F) {
-    Scene::set(fixture).await.keeps_through(&suspended(), State::Uncertain).await;
+    TestStore::set(fixture).await.keeps_through(&suspended(), State::Uncertain).await;
 }
 
 /// Burials and suspensions over a judged version keep it as the holder's own settlements do.
 pub async fn an_ending_without_its_holder_keeps_the_retry_payload<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    scene.claim(&with(draft(&key("k")), &letter())).await;
+    let test = TestStore::set(fixture).await;
+    test.claim(&with(draft(&key("k")), &letter())).await;
     for settlement in [failure("x"), buried(), suspended()] {
-        scene.change(&key("k"), &Change::Settle(settlement.clone())).await;
-        let record = scene.record(&key("k")).await;
+        test.change(&key("k"), &Change::Settle(settlement.clone())).await;
+        let record = test.record(&key("k")).await;
         assert_eq!(
             (record.retry_payload, record.outcome),
             (Some(letter()), None),
@@ -166,15 +166,15 @@ pub async fn an_ending_without_its_holder_keeps_the_retry_payload<F: Fixture>(fi
 
 /// A lapsed claim that a sweep suspends keeps it, under Hold and under Verify.
 pub async fn a_sweeps_suspension_keeps_the_retry_payload<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (id, on_crash) in [("hold", OnCrash::Hold), ("verify", OnCrash::Verify)] {
         let careful = Draft { on_crash, keep: Duration::ZERO, ..brief(&key(id)) };
-        scene.claim(&with(careful, &letter())).await;
+        test.claim(&with(careful, &letter())).await;
     }
-    scene.outlive_brief().await;
-    assert_eq!(scene.sweep_all(10).await, (0, 2));
+    test.outlive_brief().await;
+    assert_eq!(test.sweep_all(10).await, (0, 2));
     for id in ["hold", "verify"] {
-        let record = scene.record(&key(id)).await;
+        let record = test.record(&key(id)).await;
         assert_eq!(
             (record.state, record.retry_payload),
             (State::Uncertain, Some(letter())),
@@ -185,44 +185,44 @@ pub async fn a_sweeps_suspension_keeps_the_retry_payload<F: Fixture>(fixture: F)
 
 /// An operator's redrive keeps it, whatever state the record was in.
 pub async fn a_redrive_keeps_the_retry_payload<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (id, settlement) in [("failed", failure("x")), ("dead", buried()), ("unknown", suspended())]
     {
-        let held = scene.claim(&with(draft(&key(id)), &letter())).await;
-        scene.end(&held, &settlement).await;
-        scene.change(&key(id), &Change::Redrive).await;
-        let record = scene.record(&key(id)).await;
+        let held = test.claim(&with(draft(&key(id)), &letter())).await;
+        test.end(&held, &settlement).await;
+        test.change(&key(id), &Change::Redrive).await;
+        let record = test.record(&key(id)).await;
         assert_eq!((record.state, record.retry_payload), (State::Failed, Some(letter())), "{id}");
     }
-    assert_eq!(scene.ids(&due()).await, ["dead", "failed", "unknown"]);
+    assert_eq!(test.ids(&due()).await, ["dead", "failed", "unknown"]);
 }
 
 /// A success has its answer and nothing of the retry payload, not even a reference of its own lacking.
 pub async fn a_success_takes_the_retry_payloads_place<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (id, outcome) in [("whole", answer("1")), ("omitted", Recorded::Omitted { bytes: 7 })] {
-        let held = scene.claim(&with(draft(&key(id)), &letter())).await;
-        scene.end(&held, &Settlement::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
-        let record = scene.record(&key(id)).await;
+        let held = test.claim(&with(draft(&key(id)), &letter())).await;
+        test.end(&held, &Settlement::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
+        let record = test.record(&key(id)).await;
         assert_eq!((record.outcome, record.retry_payload), (Some(outcome), None), "{id}");
     }
-    assert!(scene.ids(&by_reference("letter.sent")).await.is_empty(), "its reference stayed");
+    assert!(test.ids(&by_reference("letter.sent")).await.is_empty(), "its reference stayed");
 }
 
 /// A success that an operator writes takes the retry payload's place too.
 pub async fn an_operators_success_takes_the_retry_payloads_place<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let held = scene.claim(&with(draft(&key("k")), &letter())).await;
-    scene.end(&held, &buried()).await;
-    scene.change(&key("k"), &Change::Settle(success("1"))).await;
-    let record = scene.record(&key("k")).await;
+    let test = TestStore::set(fixture).await;
+    let held = test.claim(&with(draft(&key("k")), &letter())).await;
+    test.end(&held, &buried()).await;
+    test.change(&key("k"), &Change::Settle(success("1"))).await;
+    let record = test.record(&key("k")).await;
     assert_eq!((record.outcome, record.retry_payload), (Some(answer("1")), None));
-    assert!(scene.ids(&by_reference("letter.sent")).await.is_empty(), "its reference stayed");
+    assert!(test.ids(&by_reference("letter.sent")).await.is_empty(), "its reference stayed");
 }
 
-/// A success that is ended otherwise or redriven shows its answer to nobody as a retry payload.
+/// A success that is ended otherwise or redriven never shows its outcome as a retry payload.
 pub async fn an_answer_never_turns_into_a_retry_payload<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let changes = [
         ("failed", Change::Settle(failure("x"))),
         ("dead", Change::Settle(buried())),
@@ -230,56 +230,56 @@ pub async fn an_answer_never_turns_into_a_retry_payload<F: Fixture>(fixture: F) 
         ("redriven", Change::Redrive),
     ];
     for (id, change) in changes {
-        let held = scene.claim(&with(draft(&key(id)), &letter())).await;
+        let held = test.claim(&with(draft(&key(id)), &letter())).await;
         let outcome = Recorded::Whole(retry_payload("the answer", "answer"));
-        scene.end(&held, &Settlement::Succeeded { outcome, keep: KEEP }).await;
-        scene.change(&key(id), &change).await;
-        let record = scene.record(&key(id)).await;
+        test.end(&held, &Settlement::Succeeded { outcome, keep: KEEP }).await;
+        test.change(&key(id), &change).await;
+        let record = test.record(&key(id)).await;
         assert_eq!((record.outcome, record.retry_payload), (None, None), "{id}");
     }
-    assert!(scene.ids(&by_reference("answer")).await.is_empty());
+    assert!(test.ids(&by_reference("answer")).await.is_empty());
 }
 
 /// Nothing of an expired record's retry payload survives the claim that is written over it.
 pub async fn a_replacement_drops_the_retry_payload<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = with(draft(&key("k")), &letter());
-    let held = scene.claim(&first).await;
+    let held = test.claim(&first).await;
     let error = ErrorText::new("x");
-    scene.end(&held, &Settlement::Failed { error, retry_after: None, keep: BRIEF }).await;
-    scene.outlive_brief().await;
-    scene.change(&first.key, &Change::Replace(draft(&first.key))).await;
-    assert_eq!(scene.record(&first.key).await.retry_payload, None);
-    assert!(scene.ids(&by_reference("letter.sent")).await.is_empty());
+    test.end(&held, &Settlement::Failed { error, retry_after: None, keep: BRIEF }).await;
+    test.outlive_brief().await;
+    test.change(&first.key, &Change::Replace(draft(&first.key))).await;
+    assert_eq!(test.record(&first.key).await.retry_payload, None);
+    assert!(test.ids(&by_reference("letter.sent")).await.is_empty());
 }
 
 /// A released key has nothing, and neither has the claim that comes next.
 pub async fn a_release_removes_the_retry_payload<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let held = scene.claim(&with(draft(&key("k")), &letter())).await;
-    scene.end(&held, &Settlement::Removed).await;
-    assert!(scene.peek(&key("k")).await.is_none());
-    scene.claim(&draft(&key("k"))).await;
-    assert_eq!(scene.record(&key("k")).await.retry_payload, None);
+    let test = TestStore::set(fixture).await;
+    let held = test.claim(&with(draft(&key("k")), &letter())).await;
+    test.end(&held, &Settlement::Removed).await;
+    assert!(test.peek(&key("k")).await.is_none());
+    test.claim(&draft(&key("k"))).await;
+    assert_eq!(test.record(&key("k")).await.retry_payload, None);
 }
 
 /// A mebibyte is a retry payload like any other: claimed, failed, granted again.
 pub async fn a_large_retry_payload_reads_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let body: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
     let large = Outcome::new("application/octet-stream", body);
     let first = with(draft(&key("k")), &large);
-    let held = scene.claim(&first).await;
-    assert!(scene.record(&first.key).await.retry_payload.as_ref() == Some(&large), "claimed");
-    scene.end(&held, &failure("x")).await;
-    assert!(scene.record(&first.key).await.retry_payload.as_ref() == Some(&large), "failed");
-    scene.regrant(&with(next(&first), &large)).await;
-    assert!(scene.record(&first.key).await.retry_payload.as_ref() == Some(&large), "granted again");
+    let held = test.claim(&first).await;
+    assert!(test.record(&first.key).await.retry_payload.as_ref() == Some(&large), "claimed");
+    test.end(&held, &failure("x")).await;
+    assert!(test.record(&first.key).await.retry_payload.as_ref() == Some(&large), "failed");
+    test.regrant(&with(next(&first), &large)).await;
+    assert!(test.record(&first.key).await.retry_payload.as_ref() == Some(&large), "granted again");
 }
 
 /// Bytes, content types and references are kept as they are, the empty ones too.
 pub async fn a_retry_payload_of_any_bytes_reads_back<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let retry_payloads = [
         ("empty", Outcome::empty()),
         ("untyped", Outcome::new("", "x")),
@@ -289,15 +289,11 @@ pub async fn a_retry_payload_of_any_bytes_reads_back<F: Fixture>(fixture: F) {
         ("not ascii", retry_payload("é😀", &"😀".repeat(32))),
     ];
     for (id, retry_payload) in &retry_payloads {
-        let held = scene.claim(&with(draft(&key(id)), retry_payload)).await;
+        let held = test.claim(&with(draft(&key(id)), retry_payload)).await;
+        assert_eq!(test.record(&key(id)).await.retry_payload.as_ref(), Some(retry_payload), "{id}");
+        test.end(&held, &failure("x")).await;
         assert_eq!(
-            scene.record(&key(id)).await.retry_payload.as_ref(),
-            Some(retry_payload),
-            "{id}"
-        );
-        scene.end(&held, &failure("x")).await;
-        assert_eq!(
-            scene.record(&key(id)).await.retry_payload.as_ref(),
+            test.record(&key(id)).await.retry_payload.as_ref(),
             Some(retry_payload),
             "{id}, failed"
         );
@@ -306,27 +302,27 @@ pub async fn a_retry_payload_of_any_bytes_reads_back<F: Fixture>(fixture: F) {
 
 /// A retry payload's reference leads to its record for as long as the retry payload is there.
 pub async fn a_retry_payloads_reference_leads_to_it<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    let running = scene.claim(&with(draft(&key("running")), &letter())).await;
-    let failed = scene.claim(&with(draft(&key("failed")), &letter())).await;
-    scene.end(&failed, &failure("x")).await;
-    scene.claim(&with(draft(&key("other")), &retry_payload("x", "letter.lost"))).await;
-    scene.claim(&draft(&key("none"))).await;
-    assert_eq!(scene.ids(&by_reference("letter.sent")).await, ["failed", "running"]);
+    let test = TestStore::set(fixture).await;
+    let running = test.claim(&with(draft(&key("running")), &letter())).await;
+    let failed = test.claim(&with(draft(&key("failed")), &letter())).await;
+    test.end(&failed, &failure("x")).await;
+    test.claim(&with(draft(&key("other")), &retry_payload("x", "letter.lost"))).await;
+    test.claim(&draft(&key("none"))).await;
+    assert_eq!(test.ids(&by_reference("letter.sent")).await, ["failed", "running"]);
     let failures = Filter { state: Some(State::Failed), ..by_reference("letter.sent") };
-    assert_eq!(scene.ids(&failures).await, ["failed"]);
-    scene.end(&running, &success("1")).await;
-    assert_eq!(scene.ids(&by_reference("letter.sent")).await, ["failed"]);
+    assert_eq!(test.ids(&failures).await, ["failed"]);
+    test.end(&running, &success("1")).await;
+    assert_eq!(test.ids(&by_reference("letter.sent")).await, ["failed"]);
 }
 
 /// A claim that lapsed with a retry payload is due beside the failures that are; one without a retry payload, a
 /// live one, and what is dead or unknown are not.
 pub async fn a_claim_that_lapsed_with_its_retry_payload_is_due<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
-    scene.claim(&with(brief(&key("lapsed")), &letter())).await;
-    scene.claim(&with(Draft { on_crash: OnCrash::Hold, ..brief(&key("held")) }, &letter())).await;
-    scene.claim(&brief(&key("lapsed, no retry_payload"))).await;
-    scene.claim(&with(draft(&key("live")), &letter())).await;
+    let test = TestStore::set(fixture).await;
+    test.claim(&with(brief(&key("lapsed")), &letter())).await;
+    test.claim(&with(Draft { on_crash: OnCrash::Hold, ..brief(&key("held")) }, &letter())).await;
+    test.claim(&brief(&key("lapsed, no retry_payload"))).await;
+    test.claim(&with(draft(&key("live")), &letter())).await;
     let later = || ErrorText::new("x");
     for (id, settlement) in [
         ("failed", failure("x")),
@@ -336,41 +332,41 @@ pub async fn a_claim_that_lapsed_with_its_retry_payload_is_due<F: Fixture>(fixtu
         ("unknown", suspended()),
         ("done", success("1")),
     ] {
-        let held = scene.claim(&with(brief(&key(id)), &letter())).await;
-        scene.end(&held, &settlement).await;
+        let held = test.claim(&with(brief(&key(id)), &letter())).await;
+        test.end(&held, &settlement).await;
     }
-    scene.outlive_brief().await;
-    assert_eq!(scene.ids(&due()).await, ["failed", "held", "lapsed"]);
+    test.outlive_brief().await;
+    assert_eq!(test.ids(&due()).await, ["failed", "held", "lapsed"]);
     let lapsed = Filter { state: Some(State::Running), ..due() };
-    assert_eq!(scene.ids(&lapsed).await, ["held", "lapsed"]);
+    assert_eq!(test.ids(&lapsed).await, ["held", "lapsed"]);
     let elsewhere = Filter { scope: Some("ELSEWHERE".into()), ..due() };
-    assert!(scene.ids(&elsewhere).await.is_empty());
+    assert!(test.ids(&elsewhere).await.is_empty());
 }
 
 /// A lapsed claim stops being due when it is renewed, granted again, or ended.
 pub async fn what_was_due_is_not_once_somebody_has_it<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let drafts = ["renewed", "granted", "ended"].map(|id| with(brief(&key(id)), &letter()));
-    let renewed = scene.claim(&drafts[0]).await;
-    scene.claim(&drafts[1]).await;
-    let ended = scene.claim(&drafts[2]).await;
-    scene.outlive_brief().await;
-    assert_eq!(scene.ids(&due()).await, ["ended", "granted", "renewed"]);
-    let _ = scene.renew(&renewed, KEEP).await;
-    scene.regrant(&next(&drafts[1])).await;
-    scene.end(&ended, &success("1")).await;
-    assert!(scene.ids(&due()).await.is_empty());
+    let renewed = test.claim(&drafts[0]).await;
+    test.claim(&drafts[1]).await;
+    let ended = test.claim(&drafts[2]).await;
+    test.outlive_brief().await;
+    assert_eq!(test.ids(&due()).await, ["ended", "granted", "renewed"]);
+    let _ = test.renew(&renewed, KEEP).await;
+    test.regrant(&next(&drafts[1])).await;
+    test.end(&ended, &success("1")).await;
+    assert!(test.ids(&due()).await.is_empty());
 }
 
 /// An attempt that crashed after a failure is due with the retry payload that its own claim brought.
 pub async fn a_crashed_retry_still_has_the_retry_payload<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = with(draft(&key("k")), &letter());
-    let held = scene.claim(&first).await;
-    scene.end(&held, &failure("x")).await;
-    scene.regrant(&Draft { lease: BRIEF, ..next(&first) }).await;
-    scene.outlive_brief().await;
-    let found = scene.list(&due(), 10).await;
+    let held = test.claim(&first).await;
+    test.end(&held, &failure("x")).await;
+    test.regrant(&Draft { lease: BRIEF, ..next(&first) }).await;
+    test.outlive_brief().await;
+    let found = test.list(&due(), 10).await;
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].record.state, found[0].record.attempt), (State::Running, 2));
     assert_eq!(found[0].record.retry_payload, Some(letter()));
@@ -378,7 +374,7 @@ pub async fn a_crashed_retry_still_has_the_retry_payload<F: Fixture>(fixture: F)
 
 /// Claims and settlements that reach the store together keep their retry payloads apart.
 pub async fn retry_payloads_of_many_at_once_do_not_mix<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let drafts: Vec<Draft> = (0..96)
         .map(|at| {
             let bare = draft(&key(&format!("k{at:02}")));
@@ -387,7 +383,7 @@ pub async fn retry_payloads_of_many_at_once_do_not_mix<F: Fixture>(fixture: F) {
         })
         .collect();
     let claims = drafts.iter().map(|draft| {
-        let (store, draft) = (Arc::clone(&scene.store), draft.clone());
+        let (store, draft) = (Arc::clone(&test.store), draft.clone());
         tokio::spawn(async move { claim(&*store, &draft).await })
     });
     let leases = all(claims.collect()).await;
@@ -401,11 +397,11 @@ pub async fn retry_payloads_of_many_at_once_do_not_mix<F: Fixture>(fixture: F) {
         })
         .collect();
     let ends = leases.into_iter().zip(&settlements).map(|(held, settlement)| {
-        let (store, settlement) = (Arc::clone(&scene.store), settlement.clone());
+        let (store, settlement) = (Arc::clone(&test.store), settlement.clone());
         tokio::spawn(async move { settle(&*store, &held, &settlement).await })
     });
     assert!(all(ends.collect()).await.into_iter().all(|settled| settled == Settled::Done));
-    let listed = scene.list(&Filter::default(), 100).await;
+    let listed = test.list(&Filter::default(), 100).await;
     let shown: BTreeMap<String, Option<Outcome>> = listed
         .into_iter()
         .map(|entry| (entry.key.id().to_owned(), entry.record.retry_payload))
@@ -420,16 +416,16 @@ pub async fn retry_payloads_of_many_at_once_do_not_mix<F: Fixture>(fixture: F) {
 
 /// An executor's claim brings the command's retry payload: a failure has it, the success after it has not.
 pub async fn a_commands_retry_payload_stays_until_it_succeeds<F: Fixture>(fixture: F) {
-    let (executor, work) = (stage::executor(&fixture).await, Work::default());
-    let command = || stage::command().retry_payload(letter);
+    let (executor, work) = (work::executor(&fixture).await, Work::default());
+    let command = || work::command().retry_payload(letter);
     let record = async || {
-        let found = executor.peek(&stage::key()).await.expect("a store");
+        let found = executor.peek(&work::key()).await.expect("a store");
         found.expect("a record").record
     };
     let failed = work.fail(&executor, command()).await;
     assert!(failed.is_err(), "{failed:?}");
     assert_eq!(record().await.retry_payload, Some(letter()));
-    assert_eq!(stage::value(&work.run(&executor, command()).await), "run 2");
+    assert_eq!(work::value(&work.run(&executor, command()).await), "run 2");
     let done = record().await;
     assert_eq!((done.state, done.retry_payload), (State::Succeeded, None));
 }

@@ -11,7 +11,7 @@ use semel_core::{
 };
 use tokio::sync::oneshot;
 
-use super::stage::{LEASE, PAST_LEASE, SOON, Work, command, executor, key};
+use super::work::{LEASE, PAST_LEASE, SOON, Work, command, executor, key};
 use crate::Fixture;
 
 pub(super) type Answer = Result<Served<String>, Error>;
@@ -71,7 +71,7 @@ pub(super) fn executed(answer: &Answer) -> (&str, Option<Receipt>) {
     }
 }
 
-/// What was kept of somebody else's.
+/// Returns the replayed outcome of another caller.
 pub(super) fn replayed(answer: &Answer) -> (&str, Receipt) {
     match answer {
         Ok(Served::Replayed { outcome, receipt }) => {
@@ -188,7 +188,7 @@ pub async fn a_failed_answer_is_delivered_and_run_again<F: Fixture>(fixture: F) 
     assert_eq!(replayed(&serve(&executor, mine(), &work, keeps).await), ("kept 2", receipt));
 }
 
-/// Under Keep a failed answer is told as a failure until it expires.
+/// Under Keep a failed outcome is returned as a failure until it expires.
 pub async fn a_failed_answer_under_keep_is_final<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let keep = Duration::from_secs(60);
@@ -288,7 +288,7 @@ pub async fn a_crashed_key_that_is_given_back_keeps_its_operation<F: Fixture>(fi
     drop(held);
 }
 
-/// A key that is given back after somebody else got a downstream key keeps its operation id: the
+/// A key that is given back after a downstream key was taken keeps its operation id: the
 /// next attempt must send the same one.
 pub async fn a_key_given_back_after_a_downstream_key_keeps_its_operation<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
@@ -324,7 +324,7 @@ pub async fn a_handlers_panic_is_a_failure<F: Fixture>(fixture: F) {
     assert_eq!(executed(&second).1.expect("kept").operation_id, found.operation_id);
 }
 
-/// Under Hold a handler that panics is not run again before somebody has looked.
+/// Under Hold a handler that panics is not run again before an operator has decided.
 pub async fn a_handlers_panic_under_hold_is_uncertain<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let careful = || command().on_crash(OnCrash::Hold);
@@ -355,7 +355,7 @@ pub async fn a_handler_over_its_limit_is_a_failure<F: Fixture>(fixture: F) {
     assert_eq!(executed(&serve(&executor, command(), &work, keeps).await).0, "answer 1");
 }
 
-/// A holder whose claim was taken over tells its caller the winner's answer, whatever its own is.
+/// A holder whose claim was taken over returns the winner's outcome, whatever its own is.
 pub async fn a_lost_claim_is_answered_with_the_winners_outcome<F: Fixture>(fixture: F) {
     let (zombie, heir) = (executor(&fixture).await, executor(&fixture).await);
     for (n, end) in [keeps, omits, refuses, fails, gives_back].into_iter().enumerate() {
@@ -388,7 +388,7 @@ pub async fn a_lost_claim_is_in_progress_while_its_heir_runs<F: Fixture>(fixture
     assert_eq!(executed(&heirs.finish(keeps, 2).await).0, "answer 2");
 }
 
-/// A duplicate is told that the operation runs, and another request that the key is taken.
+/// A duplicate gets "in progress", and another request that the key is taken.
 pub async fn a_request_beside_a_running_handler_is_told_so<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let mine = || command().fingerprint(Fingerprint::opaque("a"));
@@ -441,7 +441,7 @@ pub async fn a_waiter_runs_when_the_holder_gives_its_claim_back<F: Fixture>(fixt
     assert_eq!((answer, receipt.expect("kept").attempt), ("answer 1", 1));
 }
 
-/// A caller who leaves does not stop the handler; the repeat gets what it answered.
+/// A caller that disconnects does not stop the handler; the repeat gets its outcome.
 pub async fn a_caller_who_leaves_does_not_stop_the_handler<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start(&executor, command()).await;

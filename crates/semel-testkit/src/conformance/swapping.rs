@@ -6,8 +6,8 @@ use std::time::Duration;
 use semel_core::store::{Change, Draft, Settlement, Swapped};
 use semel_core::{AttemptId, ErrorText, Fingerprint, OnCrash, State, Version};
 
-use super::scene::{
-    KEEP, LEASE, Scene, answer, assert_granted, brief, draft, failure, key, next, settlements,
+use super::test_store::{
+    KEEP, LEASE, TestStore, answer, assert_granted, brief, draft, failure, key, next, settlements,
     success,
 };
 use crate::fixture::Fixture;
@@ -21,11 +21,11 @@ fn changes(after: &Draft) -> Vec<Change> {
 
 /// A re-grant keeps the record's birthday; all else is the new draft's.
 pub async fn a_regrant_keeps_the_birthday_and_nothing_else<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
-    scene.end(&held, &failure("no stock")).await;
-    let before = scene.record(&first.key).await;
+    let held = test.claim(&first).await;
+    test.end(&held, &failure("no stock")).await;
+    let before = test.record(&first.key).await;
     let second = Draft {
         on_crash: OnCrash::Hold,
         keep: Duration::from_secs(5),
@@ -33,8 +33,8 @@ pub async fn a_regrant_keeps_the_birthday_and_nothing_else<F: Fixture>(fixture: 
         lease: LEASE * 2,
         ..next(&first)
     };
-    let again = scene.regrant(&second).await;
-    let after = scene.record(&first.key).await;
+    let again = test.regrant(&second).await;
+    let after = test.record(&first.key).await;
     assert_granted(&after, &second, again.fence);
     assert_eq!(after.created_at, before.created_at);
     assert_eq!(after.number, before.number + 1);
@@ -43,15 +43,15 @@ pub async fn a_regrant_keeps_the_birthday_and_nothing_else<F: Fixture>(fixture: 
 
 /// A replacement keeps nothing: it is a first life.
 pub async fn a_replacement_keeps_nothing_of_the_old_record<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = Draft { attempt: 4, ..draft(&key("k")) };
-    let held = scene.claim(&first).await;
-    scene.end(&held, &success("\"old\"")).await;
-    scene.outlive_brief().await;
-    let before = scene.record(&first.key).await;
+    let held = test.claim(&first).await;
+    test.end(&held, &success("\"old\"")).await;
+    test.outlive_brief().await;
+    let before = test.record(&first.key).await;
     let second = Draft { fingerprint: Fingerprint::opaque("another"), ..draft(&first.key) };
-    let fence = scene.change(&first.key, &Change::Replace(second.clone())).await;
-    let after = scene.record(&first.key).await;
+    let fence = test.change(&first.key, &Change::Replace(second.clone())).await;
+    let after = test.record(&first.key).await;
     assert_granted(&after, &second, fence);
     assert_eq!((after.attempt, after.number), (1, 1));
     assert_eq!(after.created_at, after.updated_at, "a first life begins now");
@@ -59,97 +59,97 @@ pub async fn a_replacement_keeps_nothing_of_the_old_record<F: Fixture>(fixture: 
     assert_ne!(after.operation_id, before.operation_id);
 }
 
-/// Whoever judged an older write of the record writes nothing.
+/// A caller that judged an older write of the record writes nothing.
 pub async fn a_swap_over_an_older_write_is_lost<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
-    let judged = scene.record(&first.key).await.version();
-    let _ = scene.renew(&held, LEASE).await;
-    let before = scene.record(&first.key).await;
+    let held = test.claim(&first).await;
+    let judged = test.record(&first.key).await.version();
+    let _ = test.renew(&held, LEASE).await;
+    let before = test.record(&first.key).await;
     for change in changes(&first) {
-        assert_eq!(scene.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
+        assert_eq!(test.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
     }
-    assert_eq!(scene.record(&first.key).await, before, "a lost swap wrote something");
+    assert_eq!(test.record(&first.key).await, before, "a lost swap wrote something");
 }
 
 /// The write's number alone does not name a write: the attempt must match too.
 pub async fn a_swap_over_another_attempts_write_is_lost<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
-    scene.claim(&first).await;
-    let before = scene.record(&first.key).await;
+    test.claim(&first).await;
+    let before = test.record(&first.key).await;
     let forged = Version { attempt_id: AttemptId::generate(), number: before.number };
     let ahead = Version { number: before.number + 1, ..before.version() };
     let behind = Version { number: before.number - 1, ..before.version() };
     for judged in [forged, ahead, behind] {
         for change in changes(&first) {
-            assert_eq!(scene.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
+            assert_eq!(test.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
         }
     }
-    assert_eq!(scene.record(&first.key).await, before);
+    assert_eq!(test.record(&first.key).await, before);
 }
 
 /// A key that was released and claimed anew is not mistaken for its earlier life.
 pub async fn a_swap_judged_in_an_earlier_life_is_lost<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
-    let judged = scene.record(&first.key).await.version();
-    scene.end(&held, &Settlement::Removed).await;
+    let held = test.claim(&first).await;
+    let judged = test.record(&first.key).await.version();
+    test.end(&held, &Settlement::Removed).await;
     for change in changes(&first) {
-        assert_eq!(scene.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
+        assert_eq!(test.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
     }
-    assert!(scene.peek(&first.key).await.is_none(), "a swap brought a removed record back");
+    assert!(test.peek(&first.key).await.is_none(), "a swap brought a removed record back");
     let second = draft(&first.key);
-    let live = scene.claim(&second).await;
-    assert_eq!(scene.record(&first.key).await.number, judged.number, "the numbers are equal");
+    let live = test.claim(&second).await;
+    assert_eq!(test.record(&first.key).await.number, judged.number, "the numbers are equal");
     for change in changes(&first) {
-        assert_eq!(scene.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
+        assert_eq!(test.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
     }
-    assert_granted(&scene.record(&first.key).await, &second, live.fence);
+    assert_granted(&test.record(&first.key).await, &second, live.fence);
 }
 
 /// A takeover that was judged before the holder settled is lost: the answer stands.
 pub async fn a_takeover_judged_before_a_completion_is_lost<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));
-    let held = scene.claim(&first).await;
-    scene.outlive_brief().await;
-    let (lapsed, _) = scene.existing(&draft(&first.key)).await;
-    scene.end(&held, &success("\"in time\"")).await;
+    let held = test.claim(&first).await;
+    test.outlive_brief().await;
+    let (lapsed, _) = test.existing(&draft(&first.key)).await;
+    test.end(&held, &success("\"in time\"")).await;
     let rival = Change::Regrant(next(&first));
-    assert_eq!(scene.swap(&first.key, lapsed.version(), &rival).await, Swapped::Lost);
-    assert_eq!(scene.record(&first.key).await.outcome, Some(answer("\"in time\"")));
+    assert_eq!(test.swap(&first.key, lapsed.version(), &rival).await, Swapped::Lost);
+    assert_eq!(test.record(&first.key).await.outcome, Some(answer("\"in time\"")));
 }
 
 /// Of two takeovers that judged the same write, the second is lost.
 pub async fn the_second_of_two_takeovers_is_lost<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));
-    scene.claim(&first).await;
-    scene.outlive_brief().await;
-    let (lapsed, _) = scene.existing(&draft(&first.key)).await;
+    test.claim(&first).await;
+    test.outlive_brief().await;
+    let (lapsed, _) = test.existing(&draft(&first.key)).await;
     let (one, two) = (next(&first), next(&first));
-    let won = scene.swap(&first.key, lapsed.version(), &Change::Regrant(one.clone())).await;
+    let won = test.swap(&first.key, lapsed.version(), &Change::Regrant(one.clone())).await;
     let Swapped::Done { fence } = won else { panic!("the first takeover was lost") };
-    let lost = scene.swap(&first.key, lapsed.version(), &Change::Regrant(two)).await;
+    let lost = test.swap(&first.key, lapsed.version(), &Change::Regrant(two)).await;
     assert_eq!(lost, Swapped::Lost);
-    assert_granted(&scene.record(&first.key).await, &one, fence);
+    assert_granted(&test.record(&first.key).await, &one, fence);
 }
 
 /// Every settlement can be written without the holder, over any state, and reads like a settled one.
 pub async fn a_record_can_be_ended_without_its_holder<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     for (at, settlement) in settlements().into_iter().enumerate() {
         let (one, two) = (key(&format!("settled{at}")), key(&format!("swapped{at}")));
-        let held = scene.claim(&draft(&one)).await;
-        scene.end(&held, &settlement).await;
-        let claimed = scene.claim(&draft(&two)).await;
-        let fence = scene.change(&two, &Change::Settle(settlement.clone())).await;
+        let held = test.claim(&draft(&one)).await;
+        test.end(&held, &settlement).await;
+        let claimed = test.claim(&draft(&two)).await;
+        let fence = test.change(&two, &Change::Settle(settlement.clone())).await;
         assert_eq!(fence, claimed.fence, "{settlement:?}: a settlement is not a grant");
-        let settled = scene.peek(&one).await.map(|peeked| peeked.record);
-        let swapped = scene.peek(&two).await.map(|peeked| peeked.record);
+        let settled = test.peek(&one).await.map(|peeked| peeked.record);
+        let swapped = test.peek(&two).await.map(|peeked| peeked.record);
         assert_eq!(settled.is_some(), swapped.is_some(), "{settlement:?}");
         let (Some(settled), Some(swapped)) = (settled, swapped) else {
             continue;
@@ -170,27 +170,27 @@ pub async fn a_record_can_be_ended_without_its_holder<F: Fixture>(fixture: F) {
 
 /// Endings can follow one another: what is dead can be resolved as done, and be discarded.
 pub async fn an_operator_may_resolve_what_is_dead_or_uncertain<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let error = ErrorText::new("unknown");
     let first = draft(&key("k"));
-    let held = scene.claim(&first).await;
-    scene.end(&held, &Settlement::Uncertain { error: error.clone() }).await;
-    scene.change(&first.key, &Change::Settle(success("\"it did happen\""))).await;
-    let record = scene.record(&first.key).await;
+    let held = test.claim(&first).await;
+    test.end(&held, &Settlement::Uncertain { error: error.clone() }).await;
+    test.change(&first.key, &Change::Settle(success("\"it did happen\""))).await;
+    let record = test.record(&first.key).await;
     assert_eq!((record.state, record.error), (State::Succeeded, None));
     assert_eq!(record.outcome, Some(answer("\"it did happen\"")));
     assert_eq!(record.expires_at, Some(record.updated_at.after(KEEP)));
-    scene.change(&first.key, &Change::Settle(Settlement::Dead { error })).await;
-    let record = scene.record(&first.key).await;
+    test.change(&first.key, &Change::Settle(Settlement::Dead { error })).await;
+    let record = test.record(&first.key).await;
     assert_eq!((record.outcome, record.expires_at, record.number), (None, None, 4));
-    scene.change(&first.key, &Change::Settle(Settlement::Removed)).await;
-    assert!(scene.peek(&first.key).await.is_none());
+    test.change(&first.key, &Change::Settle(Settlement::Removed)).await;
+    assert!(test.peek(&first.key).await.is_none());
 }
 
 /// A record that is sent round again is failed, due, and counts its attempts from zero; what it was
 /// and why it failed stays readable.
 pub async fn a_redriven_record_is_due_with_its_attempts_at_zero<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let error = ErrorText::new("given up");
     let failed = Settlement::Failed { error: error.clone(), retry_after: None, keep: KEEP };
     for (id, settlement) in [
@@ -200,11 +200,11 @@ pub async fn a_redriven_record_is_due_with_its_attempts_at_zero<F: Fixture>(fixt
         ("discarded", Settlement::Discarded { error: error.clone() }),
     ] {
         let first = Draft { attempt: 20, keep: Duration::from_secs(90), ..draft(&key(id)) };
-        let held = scene.claim(&first).await;
-        scene.end(&held, &settlement).await;
-        let before = scene.record(&first.key).await;
-        let fence = scene.change(&first.key, &Change::Redrive).await;
-        let after = scene.record(&first.key).await;
+        let held = test.claim(&first).await;
+        test.end(&held, &settlement).await;
+        let before = test.record(&first.key).await;
+        let fence = test.change(&first.key, &Change::Redrive).await;
+        let after = test.record(&first.key).await;
         assert_eq!((after.state, after.attempt), (State::Failed, 0), "{id}");
         assert_eq!(after.error, Some(error.clone()), "{id}");
         assert_eq!(after.retry_at, Some(after.updated_at), "{id}");
@@ -221,24 +221,24 @@ pub async fn a_redriven_record_is_due_with_its_attempts_at_zero<F: Fixture>(fixt
 
 /// A swap on a key that was never used is lost and creates nothing.
 pub async fn a_swap_on_an_unused_key_is_lost<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let never = draft(&key("never"));
     let judged = Version { attempt_id: never.attempt_id, number: 1 };
     for change in changes(&never) {
-        assert_eq!(scene.swap(&never.key, judged, &change).await, Swapped::Lost, "{change:?}");
+        assert_eq!(test.swap(&never.key, judged, &change).await, Swapped::Lost, "{change:?}");
     }
-    assert!(scene.peek(&never.key).await.is_none());
+    assert!(test.peek(&never.key).await.is_none());
 }
 
 /// A swap touches the record it was judged on and no other.
 pub async fn a_swap_leaves_the_neighbours_alone<F: Fixture>(fixture: F) {
-    let scene = Scene::set(fixture).await;
+    let test = TestStore::set(fixture).await;
     let (one, two) = (draft(&key("k1")), draft(&key("k2")));
-    scene.claim(&one).await;
-    scene.claim(&two).await;
-    let before = scene.record(&two.key).await;
-    let judged = scene.record(&one.key).await.version();
-    assert_eq!(scene.swap(&two.key, judged, &Change::Redrive).await, Swapped::Lost);
-    scene.change(&one.key, &Change::Settle(success("1"))).await;
-    assert_eq!(scene.record(&two.key).await, before);
+    test.claim(&one).await;
+    test.claim(&two).await;
+    let before = test.record(&two.key).await;
+    let judged = test.record(&one.key).await.version();
+    assert_eq!(test.swap(&two.key, judged, &Change::Redrive).await, Swapped::Lost);
+    test.change(&one.key, &Change::Settle(success("1"))).await;
+    assert_eq!(test.record(&two.key).await, before);
 }

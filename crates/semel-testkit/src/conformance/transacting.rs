@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::Fixture;
 
-/// A fixture whose store can join a transaction, with a place for effects in the same database.
+/// A fixture whose store can join a transaction, with a table for effects in the same database.
 pub trait TransactionFixture: Fixture<Store: TransactionalStore> {
     /// Writes one effect named `name` on the transaction's connection.
     fn effect(
@@ -266,10 +266,10 @@ pub async fn a_held_claim_that_breaks_off_is_uncertain<F: TransactionFixture>(fi
     assert_eq!(fixture.effects("order").await, 0);
 }
 
-/// A commit that is refused, or that nobody heard the end of, leaves a held claim in doubt if it did not
+/// A commit that is refused, or whose reply is lost, leaves a held claim in doubt if it did not
 /// take place.
 pub async fn a_held_claim_that_is_not_committed_is_uncertain<F: TransactionFixture>(fixture: F) {
-    use crate::faulty::{Fault, FaultyStore, Verb};
+    use crate::faulty::{Fault, FaultyStore, StoreCall};
 
     let store = FaultyStore::new(fixture.store().await);
     let executor = Executor::builder(store.clone())
@@ -281,7 +281,7 @@ pub async fn a_held_claim_that_is_not_committed_is_uncertain<F: TransactionFixtu
     {
         let key = Key::command("acme", "ORDER_CREATE", &format!("{fault:?}")).expect("valid");
         let careful = Command::new(key.clone()).on_crash(OnCrash::Hold).claim_first();
-        store.faults().next(Verb::Commit, fault);
+        store.faults().next(StoreCall::Commit, fault);
         let before = fixture.effects("order").await;
         let work = |mut unit: Unit<FaultyStore<F::Store>>| async move {
             F::effect(unit.conn(), "order").await;
@@ -316,7 +316,7 @@ pub async fn an_escaped_unit_is_never_committed<F: TransactionFixture>(fixture: 
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// A caller who leaves changes nothing: the work commits, and the repeat replays it.
+/// A caller that disconnects changes nothing: the work commits, and the repeat replays it.
 pub async fn a_caller_who_leaves_does_not_roll_back<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let held = Held::start::<F>(&executor, command()).await;
@@ -327,7 +327,7 @@ pub async fn a_caller_who_leaves_does_not_roll_back<F: TransactionFixture>(fixtu
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// A rival in this process is told at once, and another request is told apart.
+/// A rival in this process gets "in progress" at once, and another request a mismatch.
 pub async fn a_rival_in_this_process_never_waits<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let mine = || command().fingerprint(Fingerprint::opaque("a"));
@@ -341,7 +341,7 @@ pub async fn a_rival_in_this_process_never_waits<F: TransactionFixture>(fixture:
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Many callers at once: one effect, and everybody has its answer.
+/// Many concurrent callers: one effect, and every caller gets its outcome.
 pub async fn many_transactions_at_once_have_one_effect<F: TransactionFixture>(fixture: F) {
     let executors = [executor(&fixture).await, executor(&fixture).await];
     let callers: Vec<_> = (0..32)
@@ -471,7 +471,7 @@ pub async fn a_claim_in_the_callers_transaction_is_the_callers<F: TransactionFix
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// What a transaction reads of itself is remembered by nobody: it may still be rolled back.
+/// What a transaction reads of itself is not cached: it may still be rolled back.
 pub async fn what_a_rolled_back_transaction_saw_is_forgotten<F: TransactionFixture>(fixture: F) {
     let executor = Executor::new(fixture.store().await);
     let store = executor.store();
@@ -536,7 +536,7 @@ pub async fn a_crashed_transaction_leaves_the_retry_payload_of_the_failure<
     let connection = F::Store::connection(&mut transaction);
     let claimed = executor.open_in(connection, retry_payloadled()).await.expect("a store");
     assert!(matches!(claimed, Claimed::Granted(_)), "{claimed:?}");
-    // As when its process dies: nobody says goodbye.
+    // As when its process is killed.
     drop((claimed, transaction));
     assert_eq!(kept::<F>(&executor).await, (State::Failed, Some(letter())));
     let left = tokio::time::timeout(SOON, async {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use semel_core::executor::LocalReplay;
 use semel_core::{Error, Execution, Executor, Wait, Woken};
 
-use super::stage::{Held, LEASE, SOON, Work, command, executor, value};
+use super::work::{Held, LEASE, SOON, Work, command, executor, value};
 use crate::Fixture;
-use crate::faulty::{FaultyStore, Verb};
+use crate::faulty::{FaultyStore, StoreCall};
 
-/// Without waiting, a duplicate is told at once that somebody is at it.
+/// Without waiting, a duplicate gets "in progress" at once.
 pub async fn a_duplicate_is_told_that_the_operation_is_in_progress<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start(&executor, command()).await;
@@ -83,7 +83,7 @@ pub async fn a_waiter_that_reports_runs_nothing<F: Fixture>(fixture: F) {
     });
     // It looks while it waits. It must wait before the holder fails, or it would simply run.
     let looked = async {
-        while store.faults().calls(Verb::Peek) == 0 {
+        while store.faults().calls(StoreCall::Peek) == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -2,39 +2,39 @@
 //!
 //! S1 at most one recorded completion a key; S2 a finished record never changes; S3 every answer is
 //! the record's; S4 another request never gets the answer; S5 fences strictly grow; S6 an effect in
-//! the store's own transaction happens once if somebody was told so, and never twice.
+//! the store's own transaction happens once if a client was told so, and never twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Answer, Effect, Told};
+use super::{Effect, HistoryEntry, Told};
 
-/// How often something that must not happen did. All counts but the first two are of keys.
+/// Counts of broken promises. All but the first two are counts of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Keys that were asked for.
+    /// Keys of the history.
     pub keys: u64,
     /// Lines of the history.
     pub lines: u64,
-    /// S1: more than one caller was told that its own execution is the recorded one.
+    /// S1: more than one caller got its own execution as the recorded one.
     pub completed_twice: u64,
-    /// S2: two looks at the finished record found two answers.
+    /// S2: two reads of the finished record found two outcomes.
     pub record_changed: u64,
-    /// S3: two callers were told two answers, or one that is not the record's.
+    /// S3: two callers got two outcomes, or one that is not the record's.
     pub answers_differ: u64,
-    /// S4: callers with different requests were told that it is done.
+    /// S4: callers with different requests got the outcome.
     pub answered_another_request: u64,
     /// S5: a later attempt had no larger fence, or two grants shared one.
     pub fence_did_not_grow: u64,
     /// S6: the effect happened more than once.
     pub doubled: u64,
-    /// S6: somebody was told that it is done, but the effect did not happen.
+    /// S6: a caller got an outcome, but the effect did not happen.
     pub lost: u64,
-    /// Nobody was ever told that it is done, though somebody asked: stuck, or given up.
+    /// Requested, and never done: stuck, or given up.
     pub never_done: u64,
 }
 
 impl Findings {
-    /// What must be zero whatever the store promises: S1 to S5.
+    /// Returns the sum of what must be zero on every store: S1 to S5.
     pub fn violations(&self) -> u64 {
         self.completed_twice
             + self.record_changed
@@ -43,14 +43,14 @@ impl Findings {
             + self.fence_did_not_grow
     }
 
-    /// What must be zero where effects commit with the record: S1 to S6.
+    /// Returns the sum of what must be zero where effects commit with the record: S1 to S6.
     pub fn atomic_violations(&self) -> u64 {
         self.violations() + self.doubled + self.lost
     }
 }
 
 /// Counts where a history and its effects break the promises.
-pub fn check(history: &[Answer], effects: &[Effect]) -> Findings {
+pub fn check(history: &[HistoryEntry], effects: &[Effect]) -> Findings {
     let mut keys: BTreeMap<&str, Seen<'_>> = BTreeMap::new();
     for answer in history {
         keys.entry(&answer.key).or_default().hear(answer);
@@ -74,7 +74,7 @@ pub fn check(history: &[Answer], effects: &[Effect]) -> Findings {
     }
 }
 
-/// Everything known of one key.
+/// All entries of one key.
 #[derive(Debug, Default)]
 struct Seen<'a> {
     asked: bool,
@@ -88,7 +88,7 @@ struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    fn hear(&mut self, answer: &'a Answer) {
+    fn hear(&mut self, answer: &'a HistoryEntry) {
         match &answer.told {
             Told::Asked => self.asked = true,
             Told::Granted { attempt, fence } => {
@@ -112,7 +112,7 @@ impl<'a> Seen<'a> {
         self.outcomes.len() > 1 || !(self.records.is_empty() || recorded())
     }
 
-    /// By attempt, not by the order of the lines: a paused holder writes its line late.
+    /// Compares by attempt, not by line: a paused holder writes its line late.
     fn fence_did_not_grow(&self) -> bool {
         let repeated = self.grants.len() < self.granted as usize;
         let grants: Vec<_> = self.grants.iter().collect();
@@ -124,8 +124,8 @@ impl<'a> Seen<'a> {
 mod tests {
     use super::*;
 
-    fn said(key: &str, request: &str, told: Told) -> Answer {
-        Answer { client: "c".into(), key: key.into(), request: request.into(), told }
+    fn said(key: &str, request: &str, told: Told) -> HistoryEntry {
+        HistoryEntry { client: "c".into(), key: key.into(), request: request.into(), told }
     }
 
     fn done(outcome: &str, replayed: bool) -> Told {
@@ -136,7 +136,7 @@ mod tests {
         Effect { key: key.into(), attempt: 1, fence: 1, run: "r".into() }
     }
 
-    fn good() -> (Vec<Answer>, Vec<Effect>) {
+    fn good() -> (Vec<HistoryEntry>, Vec<Effect>) {
         let history = vec![
             said("k", "r", Told::Asked),
             said("k", "r", Told::Granted { attempt: 1, fence: 10 }),
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn each_broken_promise_is_counted_as_itself() {
-        let broken = |line: Answer| {
+        let broken = |line: HistoryEntry| {
             let (mut history, effects) = good();
             history.push(line);
             check(&history, &effects)

@@ -1,60 +1,60 @@
-//! What clients asked and what they were told, as a file that separate processes append to.
+//! A history of requests and responses, as a file that separate processes append to.
 
 use std::io;
 use std::path::Path;
 
 use super::lines::{Lines, foreign};
 
-/// What a client asked or was told.
+/// One event of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// It asked. Written before the request is sent.
+    /// The client sends a request. Written before it is sent.
     Asked,
     /// A holder was granted an attempt.
     Granted {
-        /// Which execution.
+        /// The attempt.
         attempt: u32,
-        /// Under which fence.
+        /// Its fence.
         fence: u64,
     },
-    /// It was told that the operation is done.
+    /// The response says that the operation is done.
     Done {
-        /// With this answer.
+        /// The outcome.
         outcome: String,
-        /// From the record, and not by its own execution.
+        /// Whether it was replayed from the record.
         replayed: bool,
     },
-    /// It was told that the operation is not done: in progress, refused, failed.
+    /// The response says that the operation is not done: in progress, refused, failed.
     NotDone {
-        /// In these words.
+        /// The reason.
         why: String,
     },
-    /// It was told nothing that it can rely on: a timeout, a lost reply.
+    /// There is no reliable response: a timeout, a lost reply.
     Unknown {
-        /// In these words.
+        /// The reason.
         why: String,
     },
-    /// Somebody looked at the record and found it finished.
+    /// The record was read and found finished.
     Recorded {
-        /// With this answer.
+        /// The outcome.
         outcome: String,
     },
 }
 
 /// One line of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Who.
+pub struct HistoryEntry {
+    /// The client.
     pub client: String,
-    /// About which key.
+    /// The id of the key.
     pub key: String,
-    /// With which request (its fingerprint, or any text that stands for it).
+    /// The request: its fingerprint, or any text that stands for it.
     pub request: String,
-    /// What.
+    /// The event.
     pub told: Told,
 }
 
-/// A file of what clients asked and were told.
+/// A file of requests and responses.
 #[derive(Debug)]
 pub struct History(Lines);
 
@@ -67,12 +67,12 @@ impl History {
         Lines::open(path, synced).map(Self)
     }
 
-    /// Notes a line.
+    /// Appends an entry.
     ///
     /// # Errors
     /// When it cannot be written, or when a text of it holds a tab or a line end.
-    pub fn note(&self, answer: &Answer) -> io::Result<()> {
-        let Answer { client, key, request, told } = answer;
+    pub fn note(&self, answer: &HistoryEntry) -> io::Result<()> {
+        let HistoryEntry { client, key, request, told } = answer;
         let (word, one, two) = match told {
             Told::Asked => ("asked", String::new(), String::new()),
             Told::Granted { attempt, fence } => ("granted", attempt.to_string(), fence.to_string()),
@@ -84,16 +84,16 @@ impl History {
         self.0.append(&[client, key, request, word, &one, &two])
     }
 
-    /// The whole history, in order.
+    /// Returns all entries in the order of writing.
     ///
     /// # Errors
     /// When the file cannot be read, or holds something else.
-    pub fn answers(&self) -> io::Result<Vec<Answer>> {
+    pub fn answers(&self) -> io::Result<Vec<HistoryEntry>> {
         self.0.read()?.iter().map(|line| parse(line).ok_or_else(|| foreign(line))).collect()
     }
 }
 
-fn parse(line: &[String]) -> Option<Answer> {
+fn parse(line: &[String]) -> Option<HistoryEntry> {
     let [client, key, request, word, one, two] = line else { return None };
     let told = match word.as_str() {
         "asked" => Told::Asked,
@@ -105,5 +105,5 @@ fn parse(line: &[String]) -> Option<Answer> {
         _ => return None,
     };
     let (client, key, request) = (client.clone(), key.clone(), request.clone());
-    Some(Answer { client, key, request, told })
+    Some(HistoryEntry { client, key, request, told })
 }

@@ -1,4 +1,4 @@
-//! A file of lines that several processes append to, and that survives all of them.
+//! A file of lines that several processes append to.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -32,8 +32,7 @@ impl Lines {
         if self.synced { file.sync_data() } else { Ok(()) }
     }
 
-    /// All whole lines, in the order in which they were appended. A last line that its writer did
-    /// not live to finish is left out.
+    /// Returns all complete lines in order. A last line that a killed process did not finish is left out.
     pub(super) fn read(&self) -> io::Result<Vec<Vec<String>>> {
         let text = std::fs::read_to_string(&self.path)?;
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -42,7 +41,7 @@ impl Lines {
     }
 }
 
-/// A line that nobody of us wrote.
+/// Returns the error for a line of another format.
 pub(super) fn foreign(line: &[String]) -> io::Error {
     let what = format!("the line {line:?} is not of this ledger; was the file used before?");
     io::Error::new(io::ErrorKind::InvalidData, what)

@@ -1,6 +1,6 @@
-//! Which call of which verb goes wrong, and how: scripted call by call, standing, or at random.
+//! Which calls fail and how: scripted one by one, always, or at random.
 //!
-//! The script decides and counts; carrying the fault out is the [store](super::FaultyStore)'s part.
+//! The script decides and counts; the [store](super::FaultyStore) makes the fault.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// A call that can go wrong.
+/// A call of a store that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verb {
+pub enum StoreCall {
     /// `Store::open`.
     Open,
     /// `Store::swap`.
@@ -39,67 +39,66 @@ pub enum Verb {
     Commit,
 }
 
-impl Verb {
+impl StoreCall {
     /// All of them.
-    pub const ALL: [Verb; 13] = [
-        Verb::Open,
-        Verb::Swap,
-        Verb::Settle,
-        Verb::Peek,
-        Verb::Sweep,
-        Verb::Renewer,
-        Verb::Renew,
-        Verb::List,
-        Verb::Begin,
-        Verb::OpenIn,
-        Verb::SwapIn,
-        Verb::SettleIn,
-        Verb::Commit,
+    pub const ALL: [StoreCall; 13] = [
+        StoreCall::Open,
+        StoreCall::Swap,
+        StoreCall::Settle,
+        StoreCall::Peek,
+        StoreCall::Sweep,
+        StoreCall::Renewer,
+        StoreCall::Renew,
+        StoreCall::List,
+        StoreCall::Begin,
+        StoreCall::OpenIn,
+        StoreCall::SwapIn,
+        StoreCall::SettleIn,
+        StoreCall::Commit,
     ];
 
-    /// The name that errors carry.
+    /// Returns the name in error messages.
     pub const fn name(self) -> &'static str {
         match self {
-            Verb::Open => "open",
-            Verb::Swap => "swap",
-            Verb::Settle => "settle",
-            Verb::Peek => "peek",
-            Verb::Sweep => "sweep",
-            Verb::Renewer => "renewer",
-            Verb::Renew => "renew",
-            Verb::List => "list",
-            Verb::Begin => "begin",
-            Verb::OpenIn => "open_in",
-            Verb::SwapIn => "swap_in",
-            Verb::SettleIn => "settle_in",
-            Verb::Commit => "commit",
+            StoreCall::Open => "open",
+            StoreCall::Swap => "swap",
+            StoreCall::Settle => "settle",
+            StoreCall::Peek => "peek",
+            StoreCall::Sweep => "sweep",
+            StoreCall::Renewer => "renewer",
+            StoreCall::Renew => "renew",
+            StoreCall::List => "list",
+            StoreCall::Begin => "begin",
+            StoreCall::OpenIn => "open_in",
+            StoreCall::SwapIn => "swap_in",
+            StoreCall::SettleIn => "settle_in",
+            StoreCall::Commit => "commit",
         }
     }
 }
 
-/// How a call goes wrong.
+/// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The store was not reached: nothing happens, and the error is `Unavailable`.
     Refuse,
-    /// The request got lost, and nobody can know that: nothing happens, and the error is
-    /// `Ambiguous`.
+    /// The request is lost: nothing happens, and the error is `Ambiguous`.
     LoseRequest,
-    /// The reply got lost: the step happens, and the error is `Ambiguous`.
+    /// The reply is lost: the call takes effect, and the error is `Ambiguous`.
     LoseReply,
-    /// The step happens after this long.
+    /// The call is made after this time.
     Delay(Duration),
-    /// The step happens once [`Faults::release`] is called.
+    /// The call is made once [`Faults::release`] is called.
     Hang,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    scripts: BTreeMap<Verb, VecDeque<Option<Fault>>>,
-    standing: BTreeMap<Verb, Fault>,
+    scripts: BTreeMap<StoreCall, VecDeque<Option<Fault>>>,
+    standing: BTreeMap<StoreCall, Fault>,
     random: Option<Random>,
-    happened: BTreeMap<Verb, u64>,
-    calls: BTreeMap<Verb, u64>,
+    happened: BTreeMap<StoreCall, u64>,
+    calls: BTreeMap<StoreCall, u64>,
 }
 
 #[derive(Debug)]
@@ -131,30 +130,29 @@ impl Faults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next call of `verb` that has no fault yet gets this one.
-    pub fn next(&self, verb: Verb, fault: Fault) {
+    /// Fails the next call that has no fault yet.
+    pub fn next(&self, verb: StoreCall, fault: Fault) {
         self.state().scripts.entry(verb).or_default().push_back(Some(fault));
     }
 
-    /// The next `calls` calls of `verb` that are not scripted yet go well.
-    pub fn spare(&self, verb: Verb, calls: usize) {
+    /// Lets the next `calls` calls that are not scripted yet succeed.
+    pub fn spare(&self, verb: StoreCall, calls: usize) {
         let mut state = self.state();
         state.scripts.entry(verb).or_default().extend(std::iter::repeat_n(None, calls));
     }
 
-    /// Every call of `verb` beyond its script gets this fault, until [`Faults::heal`].
-    pub fn always(&self, verb: Verb, fault: Fault) {
+    /// Fails every call beyond the script until [`Faults::heal`].
+    pub fn always(&self, verb: StoreCall, fault: Fault) {
         self.state().standing.insert(verb, fault);
     }
 
-    /// Calls beyond script and standing faults get one of `faults`, `per_mille` in a thousand, drawn
-    /// from `seed`.
+    /// Fails `per_mille` in a thousand of the other calls with one of `faults`, drawn from `seed`.
     pub fn randomly(&self, seed: u64, per_mille: u16, faults: &[Fault]) {
         let (dice, faults) = (fastrand::Rng::with_seed(seed), faults.to_vec());
         self.state().random = Some(Random { dice, per_mille, faults });
     }
 
-    /// Ends all faults, scripted, standing and random, and lets go of what hangs.
+    /// Ends all faults and releases the calls that hang.
     pub fn heal(&self) {
         {
             let mut state = self.state();
@@ -165,7 +163,7 @@ impl Faults {
         self.release();
     }
 
-    /// Lets go of every call that hangs.
+    /// Releases every call that hangs.
     pub fn release(&self) {
         self.released.send_modify(|releases| *releases += 1);
     }
@@ -177,23 +175,23 @@ impl Faults {
         let _ = hanging.wait_for(|hanging| *hanging >= count).await;
     }
 
-    /// Faults of `verb` that really happened: a lost reply counts when the step was made.
-    pub fn happened(&self, verb: Verb) -> u64 {
+    /// Returns the number of faults of this call that happened: a lost reply counts once the call was made.
+    pub fn happened(&self, verb: StoreCall) -> u64 {
         self.state().happened.get(&verb).copied().unwrap_or_default()
     }
 
-    /// Faults that really happened, of all verbs.
+    /// Returns the number of faults that happened, of all calls.
     pub fn total(&self) -> u64 {
         self.state().happened.values().sum()
     }
 
-    /// Calls of `verb`, good and bad.
-    pub fn calls(&self, verb: Verb) -> u64 {
+    /// Returns the number of calls, failed ones included.
+    pub fn calls(&self, verb: StoreCall) -> u64 {
         self.state().calls.get(&verb).copied().unwrap_or_default()
     }
 
-    /// What becomes of this call.
-    pub(crate) fn draw(&self, verb: Verb) -> Option<Fault> {
+    /// Decides about this call.
+    pub(crate) fn draw(&self, verb: StoreCall) -> Option<Fault> {
         let mut state = self.state();
         *state.calls.entry(verb).or_default() += 1;
         if let Some(scripted) = state.scripts.get_mut(&verb).and_then(VecDeque::pop_front) {
@@ -207,7 +205,7 @@ impl Faults {
         if hit { dice.choice(&*faults).copied() } else { None }
     }
 
-    pub(crate) fn count(&self, verb: Verb) {
+    pub(crate) fn count(&self, verb: StoreCall) {
         *self.state().happened.entry(verb).or_default() += 1;
     }
 

@@ -4,7 +4,7 @@ use semel_ids::map::memory::MemoryMap;
 use semel_ids::map::{Binding, IdMap, MapKey};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Bindings that are in each other's way as often as not.
 fn pool() -> Vec<Binding> {
@@ -26,7 +26,7 @@ fn some(random: &mut fastrand::Rng, pool: &[Binding]) -> Vec<Binding> {
     (0..random.usize(0..6)).map(|_| pool[random.usize(..pool.len())].clone()).collect()
 }
 
-/// Does one thing to a map and tells what came of it.
+/// Applies one operation to a map; returns its result.
 async fn step<M: IdMap>(map: &M, seed: u64, pool: &[Binding]) -> String {
     let random = &mut fastrand::Rng::with_seed(seed);
     let one = &pool[random.usize(..pool.len())];

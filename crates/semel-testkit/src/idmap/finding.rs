@@ -3,7 +3,7 @@
 use semel_ids::map::IdMap;
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// What is not there is left out.
 pub async fn what_is_not_there_is_left_out<F: IdMapFixture>(fixture: F) {
@@ -13,7 +13,7 @@ pub async fn what_is_not_there_is_left_out<F: IdMapFixture>(fixture: F) {
     assert_eq!(found, [row(&order(2), true)]);
 }
 
-/// Whoever asks for nothing gets nothing.
+/// A lookup of no ids returns nothing.
 pub async fn asking_for_nothing_finds_nothing<F: IdMapFixture>(fixture: F) {
     let map = holding(&fixture, &orders(0..3)).await;
     assert_eq!(map.find(ACME, ORDER, &[]).await.expect("the map answers"), []);
@@ -83,7 +83,7 @@ pub async fn another_handle_finds_it_at_once<F: IdMapFixture>(fixture: F) {
     }
 }
 
-/// Many who ask at once are all answered.
+/// Many concurrent lookups all get their rows.
 pub async fn many_who_ask_at_once_are_answered<F: IdMapFixture>(fixture: F) {
     let orders = orders(0..50);
     let map = holding(&fixture, &orders).await;

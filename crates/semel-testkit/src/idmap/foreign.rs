@@ -1,9 +1,9 @@
-//! Rows that somebody else wrote: shown as they are, or an error, never a panic.
+//! Rows that another program wrote: shown as they are, or an error, never a panic.
 
 use semel_ids::map::{IdMap, Inserted, MapKey};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Texts that no codec writes and no application has.
 const STRANGE: [(&str, &str); 8] = [
@@ -64,7 +64,7 @@ pub async fn a_strange_row_is_in_the_way_until_it_is_repaired<F: IdMapFixture>(f
     assert_eq!(all(&map, ORDER).await, [row(&order, true)]);
 }
 
-/// A name of a type that nobody has is nobody's row.
+/// A row of an unknown type is found under no type.
 pub async fn a_type_that_nobody_has_is_in_nobodys_way<F: IdMapFixture>(fixture: F) {
     let (map, order) = (fixture.map().await, order(1));
     for kind in ["order", "ORDER ", "Order", ""] {

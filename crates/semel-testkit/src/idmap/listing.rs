@@ -3,7 +3,7 @@
 use semel_ids::map::{Binding, IdMap, MapKey, MapRow};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 fn sorted(bindings: &[Binding]) -> Vec<MapRow> {
     let mut rows: Vec<MapRow> = bindings.iter().map(|binding| row(binding, true)).collect();

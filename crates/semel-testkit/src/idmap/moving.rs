@@ -3,7 +3,7 @@
 use semel_ids::map::{IdMap, Inserted};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Nothing is answered with nothing.
 pub async fn inserting_nothing_answers_nothing<F: IdMapFixture>(fixture: F) {

@@ -1,5 +1,5 @@
 //! Two transactions of applications that write at the same time: each answer is right, or a typed
-//! error that tells the application to begin again.
+//! error that asks the application to begin again.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use semel_ids::map::{Binding, IdMap, Inserted};
 use tokio::time::timeout;
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Longer than anything here takes, on any machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ async fn soon<T>(asked: impl Future<Output = T>) -> Option<T> {
     timeout(Duration::from_millis(100), asked).await.ok()
 }
 
-/// Whether a transaction may be told this, of a binding that another one is about to commit.
+/// Returns whether this is a correct result for a binding that another transaction is about to commit.
 fn is_right(told: &Result<Inserted>, expected: Inserted) -> bool {
     match told {
         Ok(told) => *told == expected,
@@ -27,7 +27,7 @@ fn is_right(told: &Result<Inserted>, expected: Inserted) -> bool {
     }
 }
 
-/// The second of two waits for the first, and is told what came of it.
+/// The second of two waits for the first and gets the right result.
 async fn second_is_told<F: IdMapFixture>(
     fixture: &F,
     first: &Binding,
@@ -43,7 +43,7 @@ async fn second_is_told<F: IdMapFixture>(
         let connection = F::connection(&mut two);
         let mut asked = Box::pin(map.insert(connection, second));
         match soon(&mut asked).await {
-            // Not waited for: that must be an error, for nobody knows yet.
+            // Not waited for: an error, because the result is not known yet.
             Some(told) => {
                 assert!(told.is_err(), "{told:?} while the first is open");
                 if commits {
@@ -125,7 +125,7 @@ pub async fn strangers_do_not_wait_for_each_other<F: IdMapFixture>(fixture: F) {
     assert_eq!(all(&map, ORDER).await.len(), 61);
 }
 
-/// Finding waits for nobody, and sees what was committed.
+/// Finding does not wait for open transactions, and sees what is committed.
 pub async fn finding_waits_for_no_transaction<F: IdMapFixture>(fixture: F) {
     let (there, open) = (order(1), order(2));
     let map = holding(&fixture, std::slice::from_ref(&there)).await;
@@ -139,7 +139,7 @@ pub async fn finding_waits_for_no_transaction<F: IdMapFixture>(fixture: F) {
 }
 
 /// Two transactions that take the same bindings in opposite orders: both end, one at least commits, and
-/// whoever lost was told to begin again.
+/// the loser got an error that asks to begin again.
 pub async fn opposite_orders_end<F: IdMapFixture>(fixture: F) {
     let map = fixture.map().await;
     let (one, two) = (order(1), order(2));
@@ -166,6 +166,6 @@ pub async fn opposite_orders_end<F: IdMapFixture>(fixture: F) {
             assert_eq!(error.kind(), ErrorKind::RetryTransaction, "{error}");
         }
     }
-    // Whoever committed has both.
+    // The one that committed has both.
     assert!(is_live(&map, &one).await && is_live(&map, &two).await);
 }

@@ -1,4 +1,4 @@
-//! Several who write at once, each in a transaction of its own.
+//! Concurrent writers, each in its own transaction.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use semel_core::store::{ErrorKind, Result};
 use semel_ids::map::{Binding, IdMap, Inserted};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// The answer; `None` if the map was too busy to give one, which is no wrong one: ask again.
 fn answered<T>(told: Result<T>) -> Option<T> {
@@ -33,7 +33,7 @@ async fn handles<F: IdMapFixture>(fixture: &F, count: usize) -> Vec<Arc<F::Map>>
     maps
 }
 
-/// Of many who insert one binding, one is first.
+/// Of many concurrent inserts of one binding, one is first.
 pub async fn of_many_inserts_of_one_binding_one_is_new<F: IdMapFixture>(fixture: F) {
     let maps = handles(&fixture, 4).await;
     for number in 0..20 {
@@ -49,7 +49,7 @@ pub async fn of_many_inserts_of_one_binding_one_is_new<F: IdMapFixture>(fixture:
     }
 }
 
-/// Of those who want one internal id under many names, one has it.
+/// Of many concurrent public ids for one internal id, one is bound.
 pub async fn of_many_names_of_one_thing_one_is_new<F: IdMapFixture>(fixture: F) {
     let maps = handles(&fixture, 2).await;
     for number in 0..20 {
@@ -86,7 +86,7 @@ pub async fn movers_of_overlapping_sets_write_each_row_once<F: IdMapFixture>(fix
     assert_eq!(all(&*maps[0], ORDER).await.len(), 300);
 }
 
-/// Of many who revoke one id, one did.
+/// Of many concurrent revocations of one id, one revokes it.
 pub async fn of_many_revocations_one_is_first<F: IdMapFixture>(fixture: F) {
     let (maps, orders) = (handles(&fixture, 2).await, orders(0..20));
     let _ = maps[0].insert_many(&orders).await.expect("the map answers");

@@ -6,7 +6,7 @@ use semel_ids::{Codec, TypedId};
 use ulid::Ulid;
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// What was inserted is found, with all that was given.
 pub async fn a_new_binding_is_found<F: IdMapFixture>(fixture: F) {
@@ -181,7 +181,7 @@ pub async fn a_public_id_of_full_length_reads_back<F: IdMapFixture>(fixture: F) 
     assert_eq!(all(&map, LONG).await, [row(&binding, true)]);
 }
 
-/// Who registers is told loudly of what stands against it.
+/// Registering reports a conflict as an error.
 pub async fn registering_is_loud<F: IdMapFixture>(fixture: F) {
     let (map, taken, revoked) = (fixture.map().await, order(1), order(2));
     let mut transaction = fixture.begin(&map).await;

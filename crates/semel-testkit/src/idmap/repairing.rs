@@ -3,7 +3,7 @@
 use semel_ids::map::{Binding, IdMap};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 async fn overwrite<M: IdMap>(map: &M, bindings: &[Binding]) {
     map.overwrite(bindings).await.expect("the map answers");
@@ -40,7 +40,7 @@ pub async fn a_wrong_internal_id_is_corrected<F: IdMapFixture>(fixture: F) {
 /// A row that has the internal id under another name gives way.
 pub async fn a_wrong_public_id_gives_way<F: IdMapFixture>(fixture: F) {
     let order = order(1);
-    let map = holding(&fixture, &[renamed(&order), super::scene::order(2)]).await;
+    let map = holding(&fixture, &[renamed(&order), super::shorthand::order(2)]).await;
     overwrite(&map, std::slice::from_ref(&order)).await;
     assert!(is_live(&map, &order).await);
     assert!(is_absent(&map, &renamed(&order)).await);

@@ -3,9 +3,9 @@
 use semel_ids::map::{IdMap, MapKey};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
-/// Revoking tells whether there was a live row.
+/// Revoking reports whether there was a live row.
 pub async fn only_a_live_row_is_revoked<F: IdMapFixture>(fixture: F) {
     let order = order(1);
     let map = holding(&fixture, std::slice::from_ref(&order)).await;
@@ -33,7 +33,7 @@ pub async fn what_is_not_there_is_not_revoked<F: IdMapFixture>(fixture: F) {
     assert_eq!(all(&map, ORDER).await, [row(&there, true)]);
 }
 
-/// One tenant's revocation is nobody else's.
+/// A revocation affects one tenant.
 pub async fn a_revocation_is_one_tenants<F: IdMapFixture>(fixture: F) {
     let (ours, theirs) = (order_of("acme", 1), order_of("other", 1));
     let map = holding(&fixture, &[ours.clone(), theirs.clone(), order(2)]).await;

@@ -3,7 +3,7 @@
 use semel_ids::map::{IdMap, Inserted};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// What was rolled back never was.
 pub async fn a_rollback_leaves_nothing<F: IdMapFixture>(fixture: F) {
@@ -26,7 +26,7 @@ pub async fn a_dropped_transaction_leaves_nothing<F: IdMapFixture>(fixture: F) {
     assert_eq!(insert(&fixture, &map, &order).await, Inserted::New);
 }
 
-/// What is not committed is seen by nobody else.
+/// Other connections do not see what is not committed.
 pub async fn nobody_sees_what_is_not_committed<F: IdMapFixture>(fixture: F) {
     let (map, order) = (fixture.map().await, order(1));
     let mut transaction = fixture.begin(&map).await;
@@ -91,7 +91,7 @@ pub async fn a_rolled_back_revocation_leaves_the_id_live<F: IdMapFixture>(fixtur
     assert!(is_live(&map, &order).await);
 }
 
-/// Nobody sees a revocation that is not committed; everybody sees one that is.
+/// Other connections see a revocation once it is committed, not before.
 pub async fn a_revocation_counts_when_it_is_committed<F: IdMapFixture>(fixture: F) {
     let (order, other) = (order(1), order_of("other", 1));
     let map = holding(&fixture, &[order.clone(), other.clone()]).await;

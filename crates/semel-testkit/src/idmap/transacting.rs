@@ -6,21 +6,21 @@ use semel_core::{Command, Error, Execution, Executor, Key};
 use semel_ids::map::{Binding, IdMap, Inserted, register};
 
 use super::IdMapFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// A map that is also a store whose transactions an executor can use.
-pub trait Both:
+pub trait TransactionalIdMap:
     TransactionalStore + IdMap<Connection = <Self as TransactionalStore>::Connection> + Clone
 {
 }
 
-impl<S> Both for S where
+impl<S> TransactionalIdMap for S where
     S: TransactionalStore + IdMap<Connection = <S as TransactionalStore>::Connection> + Clone
 {
 }
 
 /// Registers an order in a command that ends like this.
-async fn create<S: Both>(
+async fn create<S: TransactionalIdMap>(
     executor: &Executor<S>,
     map: &S,
     binding: Binding,
@@ -36,14 +36,18 @@ async fn create<S: Both>(
         .await
 }
 
-async fn executor<F: IdMapFixture<Map: Both>>(fixture: &F) -> (Executor<F::Map>, F::Map) {
+async fn executor<F: IdMapFixture<Map: TransactionalIdMap>>(
+    fixture: &F,
+) -> (Executor<F::Map>, F::Map) {
     let map = fixture.map().await;
     let executor = Executor::builder(map.clone()).build().expect("the default policy is valid");
     (executor, map)
 }
 
 /// A command's mapping is there when it has committed, and a repeat makes no other.
-pub async fn a_commands_mapping_commits_with_it<F: IdMapFixture<Map: Both>>(fixture: F) {
+pub async fn a_commands_mapping_commits_with_it<F: IdMapFixture<Map: TransactionalIdMap>>(
+    fixture: F,
+) {
     let (executor, map) = executor(&fixture).await;
     for (number, replayed) in [(1, false), (2, true)] {
         let told = create(&executor, &map, order(number), Ok("placed")).await.expect("an answer");
@@ -53,7 +57,9 @@ pub async fn a_commands_mapping_commits_with_it<F: IdMapFixture<Map: Both>>(fixt
 }
 
 /// A command that fails leaves no mapping, and its next attempt makes one.
-pub async fn a_failed_command_leaves_no_mapping<F: IdMapFixture<Map: Both>>(fixture: F) {
+pub async fn a_failed_command_leaves_no_mapping<F: IdMapFixture<Map: TransactionalIdMap>>(
+    fixture: F,
+) {
     let (executor, map) = executor(&fixture).await;
     let failed = create(&executor, &map, order(1), Err("no stock")).await;
     assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
@@ -63,7 +69,9 @@ pub async fn a_failed_command_leaves_no_mapping<F: IdMapFixture<Map: Both>>(fixt
 }
 
 /// A command whose id is taken fails, and leaves nothing.
-pub async fn a_command_whose_id_is_taken_fails<F: IdMapFixture<Map: Both>>(fixture: F) {
+pub async fn a_command_whose_id_is_taken_fails<F: IdMapFixture<Map: TransactionalIdMap>>(
+    fixture: F,
+) {
     let (executor, map) = executor(&fixture).await;
     assert_eq!(insert(&fixture, &map, &order(1)).await, Inserted::New);
     let failed = create(&executor, &map, renamed(&order(1)), Ok("placed")).await;

@@ -107,7 +107,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
     /// Sets the store's clock ahead, or right again.
     ///
     /// A sweeper looks at the clock at least once while it is right, as one does that looks every minute:
-    /// two jumps that nobody saw the end of are one that went on.
+    /// two jumps without a look in between count as one.
     async fn jump(&mut self, by: Span) -> Step<()> {
         let (by, ahead) = self.jumped.map_or((by, true), |by| (by, false));
         if self.fixture.jump(self.span(by), ahead).await {
@@ -297,7 +297,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         Ok(())
     }
 
-    /// A grant of this history; while there is none yet, one that nobody ever had.
+    /// A grant of this history; while there is none yet, one that no caller ever had.
     fn holder(&self, holder: usize) -> (usize, Lease) {
         let stranger = || {
             let digest = self.keys[0].digest();

@@ -1,7 +1,7 @@
-//! The reference: what the contract says, in the plainest code that says it.
+//! The reference: the contract in plain code.
 //!
-//! A map, a counter for the time, and one function per sentence. It shares no code with the judge or
-//! with any store on purpose: a mistake in them must not be a mistake here.
+//! A map, a counter for the time, and one function per sentence of the contract. It shares no code with
+//! the judge or a store, so that it does not share their mistakes.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub(crate) enum Answer {
         suspended: u32,
     },
     Counted([usize; 6]),
-    /// Which keys wait for somebody to run them.
+    /// The keys that are due.
     Due(Vec<usize>),
     /// Nothing to say: the step had no object, or is answered by the record alone.
     Nothing,
@@ -76,7 +76,7 @@ pub(crate) struct Line {
     pub(crate) updated_at: Span,
 }
 
-/// Who asks: the identifiers that the caller made up for the case that it is granted.
+/// The identifiers that a caller generates in case its claim is granted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Applicant {
     pub(crate) operation_id: OperationId,
@@ -109,7 +109,7 @@ impl Line {
         self.expired(now) || (self.lapsed_long_ago(now) && self.on_crash == OnCrash::Rerun)
     }
 
-    /// What a sweep leaves for somebody to decide.
+    /// What a sweep turns `Uncertain`.
     fn undecided(&self, now: Span) -> bool {
         match self.on_crash {
             OnCrash::Rerun => false,
@@ -301,7 +301,7 @@ impl Ledger {
         Answer::Done
     }
 
-    /// Ends a record, whoever asks.
+    /// Ends a record, without checking its holder.
     pub(crate) fn end(&mut self, key: usize, end: &End) -> Answer {
         if !self.lines.contains_key(&key) {
             return Answer::Nothing;
@@ -406,7 +406,7 @@ impl Ledger {
         Answer::Swept { removed, suspended: u32::try_from(held.len()).unwrap_or(u32::MAX) }
     }
 
-    /// Failures whose time has come, and crashes that left what it takes to run them again.
+    /// Returns due failures, and crashes with a retry payload.
     pub(crate) fn due(&self) -> Answer {
         let now = self.now;
         let due = |line: &Line| match line.state {

@@ -77,7 +77,7 @@ pub(crate) enum Operation {
         by: Span,
     },
     Count,
-    /// What waits for somebody to run it.
+    /// Lists what is due.
     Due,
 }
 

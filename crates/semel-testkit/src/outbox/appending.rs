@@ -13,7 +13,7 @@ use semel_core::key::MAX_TENANT;
 use semel_core::outbox::{Outbox, Status};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Everything that an event can say.
 fn full() -> Builder {
@@ -78,7 +78,7 @@ pub async fn a_bare_event_reads_back<F: OutboxFixture>(fixture: F) {
     assert_reads_back(&fixture, &[event()]).await;
 }
 
-/// Payloads are bytes: empty, every value, JSON that somebody might reformat, a mebibyte.
+/// Payloads are bytes: empty, every value, JSON that could be reformatted, a mebibyte.
 pub async fn a_payload_of_any_bytes_reads_back<F: OutboxFixture>(fixture: F) {
     let mebibyte: Vec<u8> = (0..1 << 20).map(|at: u32| at.to_le_bytes()[0]).collect();
     let payloads: [Vec<u8>; 6] = [

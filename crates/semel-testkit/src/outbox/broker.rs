@@ -1,6 +1,4 @@
-//! A broker that answers by a script, and remembers everything that it was told.
-//!
-//! It has no network and no subscribers: those of real brokers are tried with their own suites.
+//! A scripted broker that records every publish. It has no network and no subscribers.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 /// How long anything may take that is only late on a loaded machine.
 const SOON: Duration = Duration::from_secs(120);
 
-/// What the broker does about one try of an event.
+/// The reply of the broker to one publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Confirms it.
@@ -34,7 +32,7 @@ pub enum Reply {
     Panic,
 }
 
-/// The broker. Cheap to clone; clones share everything. Confirms what no script is about.
+/// The broker. Clones share it. Confirms events without a script.
 #[derive(Clone, Debug)]
 pub struct Broker(Arc<Inner>);
 
@@ -62,21 +60,21 @@ struct Hold {
     released: oneshot::Receiver<()>,
 }
 
-/// A try that the broker does not answer before it is told to.
+/// A publish that waits until the test releases it.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldPublish {
     reached: Option<oneshot::Receiver<()>>,
     release: Option<oneshot::Sender<()>>,
 }
 
-impl Held {
-    /// Waits until the broker has been given the event.
+impl HeldPublish {
+    /// Waits until the broker has the event.
     pub async fn reached(&mut self) {
         let reached = self.reached.take().expect("waited for once");
         tokio::time::timeout(SOON, reached).await.expect("in time").expect("the broker is there");
     }
 
-    /// Lets the broker answer.
+    /// Lets the broker reply.
     pub fn release(mut self) {
         let _ = self.release.take().map(|release| release.send(()));
     }
@@ -89,7 +87,7 @@ impl Default for Broker {
 }
 
 impl Broker {
-    /// A broker that confirms everything.
+    /// Creates a broker that confirms everything.
     pub fn new() -> Self {
         Self(Arc::new(Inner { state: Mutex::default(), confirmed: watch::channel(0).0 }))
     }
@@ -98,55 +96,55 @@ impl Broker {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next tries of an event end like this, one after another.
+    /// Sets the replies to the next publishes of an event.
     pub fn next(&self, event: EventId, replies: impl IntoIterator<Item = Reply>) {
         self.state().next.entry(event).or_default().extend(replies);
     }
 
-    /// Every try of an event ends like this, when [`next`](Self::next) has nothing more to say.
+    /// Sets the reply to every publish of an event after those of [`next`](Self::next).
     pub fn always(&self, event: EventId, reply: Reply) {
         self.state().always.insert(event, reply);
     }
 
-    /// The next try of an event waits, and everything that was given to the broker with it.
-    pub fn hold(&self, event: EventId) -> Held {
+    /// Holds the next publish of an event, and its whole batch.
+    pub fn hold(&self, event: EventId) -> HeldPublish {
         let (reached, reaching) = oneshot::channel();
         let (release, released) = oneshot::channel();
         self.state().held.insert(event, Hold { reached, released });
-        Held { reached: Some(reaching), release: Some(release) }
+        HeldPublish { reached: Some(reaching), release: Some(release) }
     }
 
-    /// Whether the broker is away: then it takes nothing from anybody.
+    /// Sets whether the broker is unreachable.
     pub fn set_away(&self, away: bool) {
         self.state().away = away;
     }
 
-    /// Tries of which the script says nothing fail by chance, the same for the same seed and order.
+    /// Makes unscripted publishes fail at random, repeatably for the same seed and order.
     pub fn fail_by_chance(&self, seed: u64, chance: f64) {
         self.state().chance = Some((fastrand::Rng::with_seed(seed), chance));
     }
 
-    /// Gives this many answers, whatever it was asked: a publisher that miscounts.
+    /// Returns this many results per batch: a publisher that miscounts.
     pub fn miscount(&self, answers: Option<usize>) {
         self.state().answers = answers;
     }
 
-    /// Everything that was confirmed, in the order of confirmation, repeats included.
+    /// Returns the confirmed events in order, repeats included.
     pub fn confirmed(&self) -> Vec<Event> {
         self.state().confirmed.clone()
     }
 
-    /// The ids of what was confirmed.
+    /// Returns the ids of the confirmed events.
     pub fn confirmed_ids(&self) -> Vec<EventId> {
         self.state().confirmed.iter().map(Event::id).collect()
     }
 
-    /// The ids of what each call was about.
+    /// Returns the ids of each batch.
     pub fn calls(&self) -> Vec<Vec<EventId>> {
         self.state().calls.clone()
     }
 
-    /// How often an event was tried.
+    /// Returns how often an event was published.
     pub fn tries(&self, event: EventId) -> usize {
         self.state().calls.iter().flatten().filter(|id| **id == event).count()
     }
@@ -162,24 +160,25 @@ impl Broker {
         assert!(met, "{} of {confirmations} confirmed in time", self.state().confirmed.len());
     }
 
-    /// That the first confirmations of every lane are in the order of `appended`.
+    /// That the first confirmations of every partition are in the order of `appended`.
     ///
     /// # Panics
     /// If they are not.
-    pub fn assert_lanes_in_order(&self, appended: &[Event]) {
-        let (mut seen, mut lanes) = (HashSet::new(), HashMap::<Partition, Vec<EventId>>::new());
+    pub fn assert_partitions_in_order(&self, appended: &[Event]) {
+        let (mut seen, mut partitions) =
+            (HashSet::new(), HashMap::<Partition, Vec<EventId>>::new());
         for event in &self.state().confirmed {
-            if let Some(lane) = Partition::of(event)
+            if let Some(partition) = Partition::of(event)
                 && seen.insert(event.id())
             {
-                lanes.entry(lane).or_default().push(event.id());
+                partitions.entry(partition).or_default().push(event.id());
             }
         }
         let mut expected: HashMap<Partition, Vec<EventId>> = HashMap::new();
         for event in appended.iter().filter(|event| seen.contains(&event.id())) {
             expected.entry(Partition::of(event).expect("seen")).or_default().push(event.id());
         }
-        assert_eq!(lanes, expected);
+        assert_eq!(partitions, expected);
     }
 }
 
@@ -203,7 +202,7 @@ impl Publisher for Broker {
         };
         for hold in holds {
             let _ = hold.reached.send(());
-            // An error: whoever held it has gone, which lets go too.
+            // An error: the holder was dropped, which releases too.
             let _ = hold.released.await;
         }
         let replies: Vec<Reply> = {

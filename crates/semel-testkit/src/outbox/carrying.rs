@@ -16,7 +16,7 @@ use semel_core::outbox::{Outbox, RelayBuilder, Status, Verb};
 use super::OutboxFixture;
 use super::broker::{Broker, Reply};
 use super::relaying::relay;
-use super::scene::*;
+use super::shorthand::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -106,9 +106,9 @@ pub async fn a_paused_relay_claims_nothing<F: OutboxFixture>(fixture: F) {
 
 /// A relay that is stopped finishes what the broker has, and gives the rest back untried.
 pub async fn a_stopped_relay_gives_the_rest_back<F: OutboxFixture>(fixture: F) {
-    let lane: Vec<Event> = (0..5).map(|_| about("a")).collect();
-    let (outbox, broker) = (Arc::new(holding(&fixture, &lane).await), Broker::new());
-    let mut held = broker.hold(lane[1].id());
+    let partition: Vec<Event> = (0..5).map(|_| about("a")).collect();
+    let (outbox, broker) = (Arc::new(holding(&fixture, &partition).await), Broker::new());
+    let mut held = broker.hold(partition[1].id());
     let relaying = eager(&outbox, &broker).build().expect("sound settings").start();
     held.reached().await;
     let mut stopping = pin!(relaying.stop());
@@ -117,7 +117,7 @@ pub async fn a_stopped_relay_gives_the_rest_back<F: OutboxFixture>(fixture: F) {
     held.release();
     let standing = stopping.await;
     assert_eq!(standing.published, 2);
-    assert_eq!(broker.confirmed_ids(), ids(&lane[..2]));
+    assert_eq!(broker.confirmed_ids(), ids(&partition[..2]));
     let after = rows(&*outbox).await;
     assert!(after[..2].iter().all(|row| row.status == Status::Published));
     assert!(after[2..].iter().all(|row| (row.status, row.attempts) == (Status::Pending, 0)));
@@ -152,7 +152,7 @@ pub async fn a_broker_that_comes_back_is_given_everything<F: OutboxFixture>(fixt
     broker.wait_for(30).await;
     let standing = relaying.stop().await;
     assert_eq!((standing.published, standing.failed, standing.dead), (30, 0, 0));
-    broker.assert_lanes_in_order(&events);
+    broker.assert_partitions_in_order(&events);
 }
 
 /// A publisher that panics does not end the relay.
@@ -176,7 +176,7 @@ pub async fn a_relay_survives_its_publisher<F: OutboxFixture>(fixture: F) {
 }
 
 /// Two relays of two processes, several batches each, and a broker that fails by chance: every
-/// event is confirmed, and within each lane in order.
+/// event is confirmed, and within each partition in order.
 pub async fn two_relays_share_the_work<F: OutboxFixture>(fixture: F) {
     let tell = |at: usize| match at % 10 {
         0 => event(),
@@ -205,6 +205,6 @@ pub async fn two_relays_share_the_work<F: OutboxFixture>(fixture: F) {
     assert_eq!(published, 150, "each once");
     let different: HashSet<_> = broker.confirmed_ids().into_iter().collect();
     assert_eq!(different, ids(&events).into_iter().collect());
-    broker.assert_lanes_in_order(&events);
+    broker.assert_partitions_in_order(&events);
     assert_eq!(tally(&outbox).await, [0, 0, 150, 0, 0, 0]);
 }

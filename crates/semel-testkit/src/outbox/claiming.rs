@@ -1,6 +1,6 @@
 //! What a claim takes: what is due, once, as long as the lease.
 //!
-//! The order within a lane is in [`ordering`](super::ordering), claims at the same time in
+//! The order within a partition is in [`ordering`](super::ordering), claims at the same time in
 //! [`racing`](super::racing).
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use semel_core::event::{Event, EventId};
 use semel_core::outbox::{Ask, Disposition, Outbox, Status};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// There is nothing to claim in an empty outbox.
 pub async fn an_empty_outbox_gives_nothing<F: OutboxFixture>(fixture: F) {
@@ -42,7 +42,7 @@ pub async fn claims_one_after_another_give_every_row_once<F: OutboxFixture>(fixt
     assert_eq!(seen, ids(&events));
 }
 
-/// What somebody has, nobody else gets.
+/// A leased row is not claimable.
 pub async fn a_leased_row_is_not_claimable<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &[event()]).await;
     assert_eq!(claim_one(&outbox).await.attempt, 1);
@@ -172,8 +172,8 @@ pub async fn a_claim_keeps_to_its_bytes<F: OutboxFixture>(fixture: F) {
     assert_eq!(claimed, [2, 1, 1, 2]);
 }
 
-/// Where the bytes end, a lane is cut off without a gap.
-pub async fn bytes_cut_a_lane_without_a_gap<F: OutboxFixture>(fixture: F) {
+/// Where the bytes end, a partition is cut off without a gap.
+pub async fn bytes_cut_a_partition_without_a_gap<F: OutboxFixture>(fixture: F) {
     let heavy = |order: &str, size: usize| {
         let builder = Event::builder("acme", "order.placed", "/orders").about("order", order);
         built(builder.payload("application/octet-stream", vec![7; size]))

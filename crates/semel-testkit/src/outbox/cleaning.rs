@@ -6,7 +6,7 @@ use semel_core::event::Event;
 use semel_core::outbox::{Disposition, Outbox, Status, Verb};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 const KEEP: Duration = Duration::from_secs(10_000);
 
@@ -73,7 +73,7 @@ pub async fn discarded_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture
     assert_eq!(clean(&outbox, ALL).await, 0, "it is to be published after all");
 }
 
-/// One call takes at most as many as it was told, and says how many.
+/// One call removes at most its limit, and returns how many.
 pub async fn cleaning_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &events(25)).await;
     settle(&outbox, &Disposition::Published).await;
@@ -123,16 +123,16 @@ pub async fn a_cleaned_event_may_be_appended_again<F: OutboxFixture>(fixture: F)
     assert!(again.ticket.sequence > first.ticket.sequence, "numbers are not used again");
 }
 
-/// A lane goes on where its first events are gone.
-pub async fn a_lane_outlives_its_first_events<F: OutboxFixture>(fixture: F) {
-    let lane = [about("a"), about("a"), about("a")];
-    let outbox = holding(&fixture, &lane[..1]).await;
+/// A partition goes on where its first events are gone.
+pub async fn a_partition_outlives_its_first_events<F: OutboxFixture>(fixture: F) {
+    let partition = [about("a"), about("a"), about("a")];
+    let outbox = holding(&fixture, &partition[..1]).await;
     settle(&outbox, &Disposition::Published).await;
-    put(&fixture, &outbox, &lane[1..2]).await;
+    put(&fixture, &outbox, &partition[1..2]).await;
     fixture.advance(KEEP * 2).await;
     assert_eq!(clean(&outbox, ALL).await, 1);
-    put(&fixture, &outbox, &lane[2..]).await;
-    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[1..]));
+    put(&fixture, &outbox, &partition[2..]).await;
+    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[1..]));
 }
 
 /// Further than anything here is kept.

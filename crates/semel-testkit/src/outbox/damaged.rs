@@ -8,7 +8,7 @@ use semel_core::outbox::{Disposition, Outbox, Status, Verb};
 use super::OutboxFixture;
 use super::broker::Broker;
 use super::relaying::{drain, relay};
-use super::scene::*;
+use super::shorthand::*;
 
 /// A damaged row is leased like any other, and says that it cannot be read; so does the listing.
 pub async fn a_damaged_row_says_so<F: OutboxFixture>(fixture: F) {
@@ -29,21 +29,21 @@ pub async fn a_damaged_row_says_so<F: OutboxFixture>(fixture: F) {
 
 /// A relay buries a damaged row with its reason, and publishes its neighbours.
 pub async fn a_damaged_row_is_buried_and_stops_nobody<F: OutboxFixture>(fixture: F) {
-    let lane = [about("a"), about("a"), about("a"), event()];
-    let (outbox, broker) = (Arc::new(holding(&fixture, &lane).await), Broker::new());
+    let partition = [about("a"), about("a"), about("a"), event()];
+    let (outbox, broker) = (Arc::new(holding(&fixture, &partition).await), Broker::new());
     let sequence = rows(&*outbox).await[0].sequence;
     fixture.damage(sequence).await;
     let pass = drain(&outbox, &broker).await;
     assert_eq!((pass.published, pass.buried, pass.retried), (3, 1, 0));
-    assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&lane[1..])));
+    assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&partition[1..])));
     let row = rows(&*outbox).await.remove(0);
     assert_eq!((row.sequence, row.status), (sequence, Status::Dead));
     let words = row.error.as_ref().map(ErrorText::as_str).unwrap_or_default();
     assert!(words.starts_with("unreadable: "), "{words}");
 }
 
-/// Where dead events hold their lane, a damaged one does too.
-pub async fn a_damaged_row_may_hold_its_lane<F: OutboxFixture>(fixture: F) {
+/// Where dead events hold their partition, a damaged one does too.
+pub async fn a_damaged_row_may_hold_its_partition<F: OutboxFixture>(fixture: F) {
     let events = [about("a"), about("a"), about("b"), event()];
     let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
     fixture.damage(rows(&*outbox).await[0].sequence).await;

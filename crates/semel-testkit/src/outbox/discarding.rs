@@ -1,12 +1,12 @@
 //! What operators have discarded: settled for good, kept apart from what is dead, and left as it was
-//! decided by everybody who does not name it.
+//! decided by every verb that does not name it.
 
 use semel_core::ErrorText;
 use semel_core::event::{Event, EventId};
 use semel_core::outbox::{Disposition, Outbox, Selection, Status, Verb};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 fn discard(reason: &str) -> Verb {
     Verb::Discard { reason: reason.to_owned() }
@@ -34,7 +34,7 @@ fn said(reason: &str) -> (Status, Option<ErrorText>) {
     (Status::Discarded, Some(ErrorText::new(reason)))
 }
 
-/// A discarded row has the reason that was given and the time, and nobody claims it.
+/// A discarded row has its reason and time, and is not claimable.
 pub async fn a_discarded_row_keeps_the_reason<F: OutboxFixture>(fixture: F) {
     let event = event();
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
@@ -47,7 +47,7 @@ pub async fn a_discarded_row_keeps_the_reason<F: OutboxFixture>(fixture: F) {
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// What was discarded is in no backlog: nobody has to look at it any more.
+/// Discarded rows are not in the backlog.
 pub async fn a_discarded_row_is_not_dead<F: OutboxFixture>(fixture: F) {
     let (outbox, ids) = three(&fixture).await;
     let backlog = outbox.backlog().await.expect("a backlog");
@@ -55,7 +55,7 @@ pub async fn a_discarded_row_is_not_dead<F: OutboxFixture>(fixture: F) {
     for (status, id) in [(Status::Discarded, ids[0]), (Status::Dead, ids[1])] {
         let listed = outbox.list(&in_status(status), None, ALL).await.expect("a listing");
         let listed: Vec<Event> = listed.into_iter().flat_map(|row| row.envelope).collect();
-        assert_eq!(super::scene::ids(&listed), [id], "{status:?}");
+        assert_eq!(super::shorthand::ids(&listed), [id], "{status:?}");
     }
     assert_eq!(apply(&outbox, &only(&ids), &discard("all of it"), ALL).await, 3);
     assert_eq!(outbox.backlog().await.expect("a backlog"), semel_core::outbox::Backlog::default());
@@ -81,7 +81,7 @@ pub async fn a_verb_on_many_leaves_what_was_discarded<F: OutboxFixture>(fixture:
     assert_eq!(why(&outbox, ids[0]).await, said("refunded by hand"));
 }
 
-/// Who names what was discarded, by its id or by its status, may redrive it or say why anew.
+/// A verb that names discarded rows, by id or by status, redrives them or changes their reason.
 pub async fn what_was_discarded_can_be_named<F: OutboxFixture>(fixture: F) {
     let (outbox, ids) = three(&fixture).await;
     assert_eq!(apply(&outbox, &only(&ids[..1]), &discard("a duplicate"), ALL).await, 1);

@@ -11,7 +11,7 @@ use semel_core::outbox::{Outbox, Pass, Relay, Row, Status, Verb};
 use super::OutboxFixture;
 use super::broker::{Broker, Reply};
 use super::relaying::{drain, relay};
-use super::scene::*;
+use super::shorthand::*;
 
 fn words(row: &Row) -> &str {
     row.error.as_ref().map(ErrorText::as_str).unwrap_or_default()
@@ -70,7 +70,7 @@ pub async fn an_event_that_always_fails_is_given_up<F: OutboxFixture>(fixture: F
     assert!(words(&row).contains("not now"), "{row:?}");
 }
 
-/// A dead event is published when its cause is gone and somebody redrives it.
+/// A dead event is published after a redrive.
 pub async fn a_redriven_event_is_published<F: OutboxFixture>(fixture: F) {
     let event = event();
     let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
@@ -94,7 +94,7 @@ pub async fn a_refused_event_is_given_up_at_once<F: OutboxFixture>(fixture: F) {
     assert!(words(&row).contains("not like this"), "{row:?}");
 }
 
-/// An event that is asked for later costs no try, however often: only its lane waits, and it is never
+/// An event that is asked for later costs no try, however often: only its partition waits, and it is never
 /// given up for it.
 pub async fn an_event_that_is_put_off_costs_no_try<F: OutboxFixture>(fixture: F) {
     let events = [about("a"), about("a"), about("b"), event()];
@@ -115,11 +115,11 @@ pub async fn an_event_that_is_put_off_costs_no_try<F: OutboxFixture>(fixture: F)
     }
     assert_eq!(drain(&outbox, &broker).await.published, 2);
     assert_eq!(broker.tries(events[0].id()), 7);
-    broker.assert_lanes_in_order(&events);
+    broker.assert_partitions_in_order(&events);
 }
 
 /// An event that the broker has no route for yet waits, however long: it costs no try and is never given
-/// up. Only its lane waits with it. The longest rest between two tries is a minute.
+/// up. Only its partition waits with it. The longest rest between two tries is a minute.
 pub async fn an_event_without_a_route_waits_for_one<F: OutboxFixture>(fixture: F) {
     let events = [about("a"), about("a"), about("b"), event()];
     let (outbox, broker) = stage(&fixture, &events).await;
@@ -135,12 +135,12 @@ pub async fn an_event_without_a_route_waits_for_one<F: OutboxFixture>(fixture: F
         assert!(words(&row).contains("no route"), "{row:?}");
         fixture.advance(Duration::from_secs(61)).await;
     }
-    assert_eq!(published, 2, "the other lane, and what has none");
+    assert_eq!(published, 2, "the other partition, and what has none");
     assert!(broker.tries(events[0].id()) >= 8, "asked again every minute at least");
-    assert_eq!(broker.tries(events[1].id()), 0, "its lane waits");
+    assert_eq!(broker.tries(events[1].id()), 0, "its partition waits");
     broker.next(events[0].id(), [Reply::Confirm]);
     assert_eq!(drain(&outbox, &broker).await.published, 2);
-    broker.assert_lanes_in_order(&events);
+    broker.assert_partitions_in_order(&events);
 }
 
 /// A broker that is away costs no event a try, and no event: all are published when it is back.
@@ -160,55 +160,55 @@ pub async fn an_absent_broker_costs_no_try<F: OutboxFixture>(fixture: F) {
     broker.set_away(false);
     assert_eq!(relay.drain().await.expect("the outbox answers").published, 20);
     assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&events)));
-    broker.assert_lanes_in_order(&events);
+    broker.assert_partitions_in_order(&events);
 }
 
 /// A broker that goes away in the middle of a batch keeps what it has confirmed.
 pub async fn a_broker_that_goes_away_keeps_what_it_confirmed<F: OutboxFixture>(fixture: F) {
-    let lane: Vec<Event> = (0..4).map(|_| about("a")).collect();
-    let (outbox, broker) = stage(&fixture, &lane).await;
-    broker.next(lane[1].id(), [Reply::Away]);
+    let partition: Vec<Event> = (0..4).map(|_| about("a")).collect();
+    let (outbox, broker) = stage(&fixture, &partition).await;
+    broker.next(partition[1].id(), [Reply::Away]);
     let pass = drain(&outbox, &broker).await;
     assert_eq!((pass.published, pass.untried, pass.away), (1, 3, true));
     assert_eq!(tally(&*outbox).await, [3, 0, 1, 0, 0, 0]);
     assert_eq!(drain(&outbox, &broker).await.published, 3);
-    assert_eq!(broker.confirmed_ids(), ids(&lane));
+    assert_eq!(broker.confirmed_ids(), ids(&partition));
 }
 
-/// Behind a failure the rest of its lane is given back untried; other lanes go on.
+/// Behind a failure the rest of its partition is given back untried; other partitions go on.
 pub async fn followers_of_a_failure_are_given_back<F: OutboxFixture>(fixture: F) {
-    let (lane, other): (Vec<_>, Vec<_>) = (0..3).map(|_| (about("a"), about("b"))).unzip();
-    let mixed: Vec<_> = lane.iter().chain(&other).cloned().collect();
+    let (partition, other): (Vec<_>, Vec<_>) = (0..3).map(|_| (about("a"), about("b"))).unzip();
+    let mixed: Vec<_> = partition.iter().chain(&other).cloned().collect();
     let (outbox, broker) = stage(&fixture, &mixed).await;
-    broker.next(lane[0].id(), [Reply::Fail]);
+    broker.next(partition[0].id(), [Reply::Fail]);
     let relay = impatient(&outbox, &broker);
     let pass = relay.pass().await.expect("the outbox answers");
     assert_eq!((pass.published, pass.retried, pass.untried), (3, 1, 2));
-    for follower in &lane[1..] {
+    for follower in &partition[1..] {
         let row = row(&*outbox, follower.id()).await;
         assert_eq!((row.status, row.attempts), (Status::Pending, 0));
         assert_eq!(broker.tries(follower.id()), 0);
     }
     fixture.advance(Duration::from_secs(101)).await;
     assert_eq!(relay.drain().await.expect("the outbox answers").published, 3);
-    broker.assert_lanes_in_order(&mixed);
+    broker.assert_partitions_in_order(&mixed);
 }
 
-/// A dead event lets its lane go on, unless the relay is told that it must not.
-pub async fn a_dead_event_holds_its_lane_only_if_told<F: OutboxFixture>(fixture: F) {
+/// A dead event lets its partition go on, unless the relay is configured to hold it.
+pub async fn a_dead_event_holds_its_partition_only_if_told<F: OutboxFixture>(fixture: F) {
     for holds in [false, true] {
         let order = format!("holds {holds}");
-        let lane = [about(&order), about(&order), about(&order)];
-        let (outbox, broker) = stage(&fixture, &lane).await;
-        broker.next(lane[0].id(), [Reply::Refuse]);
+        let partition = [about(&order), about(&order), about(&order)];
+        let (outbox, broker) = stage(&fixture, &partition).await;
+        broker.next(partition[0].id(), [Reply::Refuse]);
         let relay = relay(&outbox, &broker).dead_hold_their_partition(holds).build();
         let relay = relay.expect("sound settings");
         relay.drain().await.expect("the outbox answers");
-        let followers = if holds { Vec::new() } else { ids(&lane[1..]) };
+        let followers = if holds { Vec::new() } else { ids(&partition[1..]) };
         assert_eq!(broker.confirmed_ids(), followers);
-        apply(&*outbox, &only(&[lane[0].id()]), &Verb::Redrive, 1).await;
+        apply(&*outbox, &only(&[partition[0].id()]), &Verb::Redrive, 1).await;
         relay.drain().await.expect("the outbox answers");
-        assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&lane)));
+        assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&partition)));
     }
 }
 
@@ -231,7 +231,7 @@ pub async fn an_event_that_kills_relays_is_given_up<F: OutboxFixture>(fixture: F
 }
 
 /// A publisher that answers too few leaves the rest to be tried again; one that answers too many
-/// confuses nobody.
+/// changes nothing.
 pub async fn a_publisher_that_miscounts_loses_nothing<F: OutboxFixture>(fixture: F) {
     let events = events(5);
     let (outbox, broker) = stage(&fixture, &events).await;
@@ -263,7 +263,7 @@ pub async fn a_publisher_that_hangs_is_left<F: OutboxFixture>(fixture: F) {
     assert_eq!(broker.confirmed_ids(), [event.id()]);
 }
 
-/// A publisher that panics costs the event that it panics about its tries, and nobody else's.
+/// A publisher that panics costs only the event that it panics about its attempts.
 pub async fn a_publisher_that_panics_stops_nobody<F: OutboxFixture>(fixture: F) {
     let events = events(5);
     let (outbox, broker) = stage(&fixture, &events).await;
@@ -280,14 +280,14 @@ pub async fn a_publisher_that_panics_stops_nobody<F: OutboxFixture>(fixture: F) 
     assert!(words(&row).contains("panicked"), "{row:?}");
 }
 
-/// Whatever the broker does, in any order: every event is confirmed in the end, each lane in order.
-pub async fn lanes_stay_in_order_whatever_the_broker_does<F: OutboxFixture>(fixture: F) {
+/// Whatever the broker does, in any order: every event is confirmed in the end, each partition in order.
+pub async fn partitions_stay_in_order_whatever_the_broker_does<F: OutboxFixture>(fixture: F) {
     for seed in 0..4 {
         let mut random = fastrand::Rng::with_seed(seed);
-        let lanes = 2 + random.usize(..5);
-        let tell = |at: usize| match random.usize(..lanes + 1) {
+        let partitions = 2 + random.usize(..5);
+        let tell = |at: usize| match random.usize(..partitions + 1) {
             0 => event(),
-            lane => about(&format!("{seed}/{lane}/{}", at / 50)),
+            partition => about(&format!("{seed}/{partition}/{}", at / 50)),
         };
         let events: Vec<Event> = (0..60).map(tell).collect();
         let (outbox, broker) = stage(&fixture, &events).await;
@@ -315,6 +315,6 @@ pub async fn lanes_stay_in_order_whatever_the_broker_does<F: OutboxFixture>(fixt
             }
         }
         assert_eq!(published, 60, "seed {seed}");
-        broker.assert_lanes_in_order(&events);
+        broker.assert_partitions_in_order(&events);
     }
 }

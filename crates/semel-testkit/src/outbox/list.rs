@@ -38,7 +38,7 @@ macro_rules! __outbox_behaviours {
                 a_row_that_comes_due_late_is_not_passed_over,
                 another_handle_claims_the_same_rows,
                 a_claim_keeps_to_its_bytes,
-                bytes_cut_a_lane_without_a_gap,
+                bytes_cut_a_partition_without_a_gap,
                 a_leased_row_is_shown_so,
             }
             marking {
@@ -60,23 +60,23 @@ macro_rules! __outbox_behaviours {
                 the_words_of_a_failure_read_back,
             }
             ordering {
-                events_of_a_lane_are_claimed_together_in_order,
-                a_limit_cuts_a_lane_without_a_gap,
+                events_of_a_partition_are_claimed_together_in_order,
+                a_limit_cuts_a_partition_without_a_gap,
                 a_follower_waits_for_its_predecessor,
-                a_failed_head_holds_its_lane_and_nobody_else,
+                a_failed_head_holds_its_partition_and_nobody_else,
                 a_head_that_was_given_back_comes_first,
-                a_claim_ends_where_a_lane_rests,
-                a_lapsed_head_holds_its_lane,
-                a_lapsed_lane_comes_back_in_order,
-                a_dead_head_frees_its_lane,
-                a_dead_head_may_hold_its_lane,
+                a_claim_ends_where_a_partition_rests,
+                a_lapsed_head_holds_its_partition,
+                a_lapsed_partition_comes_back_in_order,
+                a_dead_head_frees_its_partition,
+                a_dead_head_may_hold_its_partition,
                 a_redriven_head_goes_before_its_followers,
                 a_republished_head_goes_before_its_followers,
-                a_discarded_head_frees_its_lane,
-                only_the_same_aggregate_of_a_tenant_is_a_lane,
-                a_lane_spans_types_and_sources,
+                a_discarded_head_frees_its_partition,
+                only_the_same_aggregate_of_a_tenant_is_a_partition,
+                a_partition_spans_types_and_sources,
                 events_without_an_aggregate_have_no_order,
-                a_long_lane_does_not_hide_the_others,
+                a_long_partition_does_not_hide_the_others,
             }
             held {
                 very_many_held_events_hide_nobody,
@@ -119,13 +119,13 @@ macro_rules! __outbox_behaviours {
                 rows_may_be_kept_for_ever,
                 a_republished_row_is_not_cleaned,
                 a_cleaned_event_may_be_appended_again,
-                a_lane_outlives_its_first_events,
+                a_partition_outlives_its_first_events,
                 nothing_is_cleaned_by_a_clock_that_has_jumped,
                 rows_written_during_a_jump_do_not_wait_for_it,
             }
             racing {
                 claimers_never_share_a_row,
-                claimers_keep_lanes_in_order,
+                claimers_keep_partitions_in_order,
                 a_lapsed_row_goes_to_one_of_many,
                 of_many_marks_exactly_one_is_done,
                 a_mark_racing_a_takeover_has_one_winner,
@@ -136,7 +136,7 @@ macro_rules! __outbox_behaviours {
                 everything_is_published_once,
                 nothing_is_published_of_nothing,
                 a_pass_carries_one_batch,
-                a_lane_is_published_one_by_one,
+                a_partition_is_published_one_by_one,
                 tenants_are_kept_apart,
                 a_payload_parses_on_the_other_side,
                 a_republished_event_is_published_again,
@@ -155,12 +155,12 @@ macro_rules! __outbox_behaviours {
                 an_absent_broker_costs_no_try,
                 a_broker_that_goes_away_keeps_what_it_confirmed,
                 followers_of_a_failure_are_given_back,
-                a_dead_event_holds_its_lane_only_if_told,
+                a_dead_event_holds_its_partition_only_if_told,
                 an_event_that_kills_relays_is_given_up,
                 a_publisher_that_miscounts_loses_nothing,
                 a_publisher_that_hangs_is_left,
                 a_publisher_that_panics_stops_nobody,
-                lanes_stay_in_order_whatever_the_broker_does,
+                partitions_stay_in_order_whatever_the_broker_does,
             }
             carrying {
                 a_commit_wakes_the_relay,
@@ -183,7 +183,7 @@ macro_rules! __outbox_behaviours {
                 a_rollback_leaves_nothing,
                 a_dropped_transaction_leaves_nothing,
                 a_rolled_back_event_may_be_appended_again,
-                a_rollback_holds_no_lane_up,
+                a_rollback_holds_no_partition_up,
                 a_repeated_event_does_not_spoil_its_transaction,
             }
         }
@@ -207,7 +207,7 @@ macro_rules! __outbox_behaviours {
             damaged {
                 a_damaged_row_says_so,
                 a_damaged_row_is_buried_and_stops_nobody,
-                a_damaged_row_may_hold_its_lane,
+                a_damaged_row_may_hold_its_partition,
                 a_damaged_row_can_be_redriven_and_discarded,
             }
         }

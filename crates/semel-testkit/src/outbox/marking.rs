@@ -1,4 +1,4 @@
-//! What becomes of a leased row, and whose word counts.
+//! What becomes of a leased row, and which marks count.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use semel_core::outcome::MAX_ERROR;
 use semel_core::{AttemptId, ErrorText};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// A published row is done for good.
 pub async fn a_published_row_is_done<F: OutboxFixture>(fixture: F) {
@@ -102,15 +102,15 @@ pub async fn an_untried_retry_is_still_a_failure<F: OutboxFixture>(fixture: F) {
 }
 
 /// A row that was put off has its try back, however often that happens; it is not claimable before
-/// its time, and holds its lane.
+/// its time, and holds its partition.
 pub async fn a_row_that_is_put_off_has_its_try_back_and_rests<F: OutboxFixture>(fixture: F) {
-    let lane = [about("a"), about("a")];
-    let outbox = holding(&fixture, &lane).await;
+    let partition = [about("a"), about("a")];
+    let outbox = holding(&fixture, &partition).await;
     for _ in 0..3 {
         let leased = claim(&outbox, 1).await;
-        assert_eq!((leased_ids(&leased), leased[0].attempt), (vec![lane[0].id()], 1));
+        assert_eq!((leased_ids(&leased), leased[0].attempt), (vec![partition[0].id()], 1));
         mark_all(&outbox, &leased, &later(Duration::from_secs(100))).await;
-        let row = row(&outbox, lane[0].id()).await;
+        let row = row(&outbox, partition[0].id()).await;
         assert_eq!((row.status, row.attempts), (Status::Failed, 0));
         let words = row.error.as_ref().map(ErrorText::as_str);
         assert_eq!(words, Some("not now"));
@@ -118,10 +118,10 @@ pub async fn a_row_that_is_put_off_has_its_try_back_and_rests<F: OutboxFixture>(
         assert!(claim_all(&outbox).await.is_empty());
         fixture.advance(Duration::from_secs(51)).await;
     }
-    assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&lane));
+    assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&partition));
 }
 
-/// Who lost the row to another says nothing about it any more, whatever it says.
+/// A mark after another claim of the row is lost, whatever it says.
 pub async fn a_late_mark_after_a_takeover_is_lost<F: OutboxFixture>(fixture: F) {
     for disposition in every_fate() {
         let event = event();
@@ -144,7 +144,7 @@ pub async fn a_late_mark_after_a_takeover_is_lost<F: OutboxFixture>(fixture: F) 
     }
 }
 
-/// A lease that is over, and that nobody took, is still its holder's: what was confirmed is written
+/// A lapsed lease without another claim is still its holder's: what was confirmed is written
 /// down.
 pub async fn a_late_mark_that_nobody_forestalled_is_done<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &[event()]).await;

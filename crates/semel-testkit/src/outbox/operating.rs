@@ -6,7 +6,7 @@ use semel_core::event::{Event, EventId};
 use semel_core::outbox::{Applied, Backlog, Disposition, Marked, Outbox, Selection, Status, Verb};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// One event in each status, by the statuses' codes.
 async fn one_of_each<F: OutboxFixture>(fixture: &F) -> (F::Outbox, [EventId; 6]) {
@@ -144,11 +144,11 @@ pub async fn a_selection_finds_each_status<F: OutboxFixture>(fixture: F) {
     for (status, id) in Status::ALL.into_iter().zip(ids) {
         let found = outbox.list(&in_status(status), None, ALL).await.expect("a listing");
         let found: Vec<Event> = found.into_iter().flat_map(|row| row.envelope).collect();
-        assert_eq!(super::scene::ids(&found), [id], "{status:?}");
+        assert_eq!(super::shorthand::ids(&found), [id], "{status:?}");
     }
 }
 
-/// A verb changes rows in the statuses that it is for, and counting first tells how many.
+/// A verb changes rows in the statuses that it is for; counting first returns how many.
 pub async fn a_count_is_what_a_verb_then_does<F: OutboxFixture>(fixture: F) {
     use Status::{Dead, Discarded, Failed, Leased, Pending, Published};
     let cases = [
@@ -220,7 +220,7 @@ pub async fn a_verb_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A verb tells which row it changed last, and goes on behind it.
+/// A verb returns the last row that it changed, and continues after it.
 pub async fn a_verb_goes_on_after_the_last_row<F: OutboxFixture>(fixture: F) {
     let events = events(5);
     let outbox = holding(&fixture, &events).await;

@@ -1,4 +1,4 @@
-//! The order within a lane, and that it costs nobody outside it.
+//! The order within a partition, which does not delay other partitions.
 //!
 //! That the order also holds while many claim at once is in [`racing`](super::racing).
 
@@ -8,39 +8,39 @@ use semel_core::event::{Event, EventId};
 use semel_core::outbox::{Disposition, Status, Verb};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// Events about one order, in order.
-fn lane(order: &str, count: usize) -> Vec<Event> {
+fn partition(order: &str, count: usize) -> Vec<Event> {
     (0..count).map(|_| about(order)).collect()
 }
 
-/// Several events of a lane are claimed together, in order.
-pub async fn events_of_a_lane_are_claimed_together_in_order<F: OutboxFixture>(fixture: F) {
-    let (one, two) = (lane("a", 5), lane("b", 5));
+/// Several events of a partition are claimed together, in order.
+pub async fn events_of_a_partition_are_claimed_together_in_order<F: OutboxFixture>(fixture: F) {
+    let (one, two) = (partition("a", 5), partition("b", 5));
     let mixed: Vec<Event> =
         one.iter().zip(&two).flat_map(|(a, b)| [a.clone(), b.clone()]).collect();
     let outbox = holding(&fixture, &mixed).await;
     let leased = leased_ids(&claim_all(&outbox).await);
     assert_eq!(leased.len(), 10);
-    for lane in [&one, &two] {
+    for partition in [&one, &two] {
         let order: Vec<EventId> =
-            leased.iter().copied().filter(|id| ids(lane).contains(id)).collect();
-        assert_eq!(order, ids(lane));
+            leased.iter().copied().filter(|id| ids(partition).contains(id)).collect();
+        assert_eq!(order, ids(partition));
     }
 }
 
-/// A limit cuts a lane off; what is left waits for what was taken.
-pub async fn a_limit_cuts_a_lane_without_a_gap<F: OutboxFixture>(fixture: F) {
-    let lane = lane("a", 5);
-    let outbox = holding(&fixture, &lane).await;
+/// A limit cuts a partition off; what is left waits for what was taken.
+pub async fn a_limit_cuts_a_partition_without_a_gap<F: OutboxFixture>(fixture: F) {
+    let partition = partition("a", 5);
+    let outbox = holding(&fixture, &partition).await;
     let first = claim(&outbox, 2).await;
-    assert_eq!(leased_ids(&first), ids(&lane[..2]));
+    assert_eq!(leased_ids(&first), ids(&partition[..2]));
     assert!(claim_all(&outbox).await.is_empty(), "the rest waits");
     mark_all(&outbox, &first[..1], &Disposition::Published).await;
     assert!(claim_all(&outbox).await.is_empty(), "the second is still under way");
     mark_all(&outbox, &first[1..], &Disposition::Published).await;
-    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[2..]));
+    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[2..]));
 }
 
 /// A follower that was committed later waits all the same.
@@ -54,24 +54,29 @@ pub async fn a_follower_waits_for_its_predecessor<F: OutboxFixture>(fixture: F) 
     assert_eq!(id_of(&claim_one(&outbox).await), second.id());
 }
 
-/// A failed head holds its lane up, and nobody else: not other lanes, not events without one.
-pub async fn a_failed_head_holds_its_lane_and_nobody_else<F: OutboxFixture>(fixture: F) {
-    let (lane, other, free) = (lane("a", 3), about("b"), event());
-    let outbox = holding(&fixture, &lane[..1]).await;
+/// A failed head holds its partition up, and neither other partitions nor events without one.
+pub async fn a_failed_head_holds_its_partition_and_nobody_else<F: OutboxFixture>(fixture: F) {
+    let (partition, other, free) = (partition("a", 3), about("b"), event());
+    let outbox = holding(&fixture, &partition[..1]).await;
     settle(&outbox, &retry(LEASE)).await;
-    put(&fixture, &outbox, &[lane[1].clone(), other.clone(), lane[2].clone(), free.clone()]).await;
+    put(
+        &fixture,
+        &outbox,
+        &[partition[1].clone(), other.clone(), partition[2].clone(), free.clone()],
+    )
+    .await;
     let leased = claim_all(&outbox).await;
     assert_eq!(sorted(leased_ids(&leased)), sorted(vec![other.id(), free.id()]));
     fixture.advance(PAST_LEASE).await;
     // The two that were claimed lapsed meanwhile, and come one by one.
     mark_all(&outbox, &leased, &Disposition::Published).await;
-    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane), "the head first");
+    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition), "the head first");
 }
 
 /// A head that failed in the middle of a batch comes before its followers again.
 pub async fn a_head_that_was_given_back_comes_first<F: OutboxFixture>(fixture: F) {
-    let lane = lane("a", 4);
-    let outbox = holding(&fixture, &lane).await;
+    let partition = partition("a", 4);
+    let outbox = holding(&fixture, &partition).await;
     let leased = claim_all(&outbox).await;
     mark_all(&outbox, &leased[..1], &Disposition::Published).await;
     mark_all(&outbox, &leased[2..], &Disposition::Untried).await;
@@ -80,42 +85,42 @@ pub async fn a_head_that_was_given_back_comes_first<F: OutboxFixture>(fixture: F
     assert!(claim_all(&outbox).await.is_empty(), "the second rests");
     fixture.advance(Duration::from_secs(101)).await;
     let again = claim_all(&outbox).await;
-    assert_eq!(leased_ids(&again), ids(&lane[1..]));
+    assert_eq!(leased_ids(&again), ids(&partition[1..]));
     assert_eq!(again.iter().map(|row| row.attempt).collect::<Vec<_>>(), [2, 1, 1]);
 }
 
 /// A follower that rests, behind a head that is due, is left where it is.
-pub async fn a_claim_ends_where_a_lane_rests<F: OutboxFixture>(fixture: F) {
-    let lane = lane("a", 3);
-    let outbox = holding(&fixture, &lane).await;
+pub async fn a_claim_ends_where_a_partition_rests<F: OutboxFixture>(fixture: F) {
+    let partition = partition("a", 3);
+    let outbox = holding(&fixture, &partition).await;
     let leased = claim_all(&outbox).await;
     mark_all(&outbox, &leased[1..2], &retry(LEASE)).await;
     mark_all(&outbox, &leased[..1], &Disposition::Untried).await;
     mark_all(&outbox, &leased[2..], &Disposition::Untried).await;
-    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[..1]));
+    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[..1]));
 }
 
-/// A head whose relay is gone still holds its lane: it is claimed again before its followers.
-pub async fn a_lapsed_head_holds_its_lane<F: OutboxFixture>(fixture: F) {
-    let lane = lane("a", 3);
-    let outbox = holding(&fixture, &lane[..1]).await;
+/// A head whose relay is gone still holds its partition: it is claimed again before its followers.
+pub async fn a_lapsed_head_holds_its_partition<F: OutboxFixture>(fixture: F) {
+    let partition = partition("a", 3);
+    let outbox = holding(&fixture, &partition[..1]).await;
     claim_one(&outbox).await;
-    put(&fixture, &outbox, &lane[1..]).await;
+    put(&fixture, &outbox, &partition[1..]).await;
     fixture.advance(PAST_LEASE).await;
     let head = claim_one(&outbox).await;
-    assert_eq!((id_of(&head), head.attempt), (lane[0].id(), 2));
+    assert_eq!((id_of(&head), head.attempt), (partition[0].id(), 2));
     assert!(claim_all(&outbox).await.is_empty());
     mark_all(&outbox, &[head], &Disposition::Published).await;
-    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[1..]));
+    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[1..]));
 }
 
-/// A whole lane whose relay is gone comes back one by one, in order.
-pub async fn a_lapsed_lane_comes_back_in_order<F: OutboxFixture>(fixture: F) {
-    let lane = lane("a", 3);
-    let outbox = holding(&fixture, &lane).await;
+/// A whole partition whose relay is gone comes back one by one, in order.
+pub async fn a_lapsed_partition_comes_back_in_order<F: OutboxFixture>(fixture: F) {
+    let partition = partition("a", 3);
+    let outbox = holding(&fixture, &partition).await;
     assert_eq!(claim_all(&outbox).await.len(), 3);
     fixture.advance(PAST_LEASE).await;
-    for event in &lane {
+    for event in &partition {
         let leased = claim_one(&outbox).await;
         assert_eq!((id_of(&leased), leased.attempt), (event.id(), 2));
         assert!(claim_all(&outbox).await.is_empty(), "its follower waits");
@@ -124,73 +129,73 @@ pub async fn a_lapsed_lane_comes_back_in_order<F: OutboxFixture>(fixture: F) {
 }
 
 /// A dead head lets its followers go on.
-pub async fn a_dead_head_frees_its_lane<F: OutboxFixture>(fixture: F) {
-    let lane = lane("a", 3);
-    let outbox = holding(&fixture, &lane[..1]).await;
+pub async fn a_dead_head_frees_its_partition<F: OutboxFixture>(fixture: F) {
+    let partition = partition("a", 3);
+    let outbox = holding(&fixture, &partition[..1]).await;
     settle(&outbox, &dead()).await;
-    put(&fixture, &outbox, &lane[1..]).await;
-    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[1..]));
+    put(&fixture, &outbox, &partition[1..]).await;
+    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[1..]));
 }
 
-/// A dead head that holds its lane does so until somebody discards it, and holds nobody else.
-pub async fn a_dead_head_may_hold_its_lane<F: OutboxFixture>(fixture: F) {
-    let (lane, other) = (lane("a", 3), about("b"));
-    let outbox = holding(&fixture, &lane[..1]).await;
+/// A dead head that holds its partition does so until it is discarded, and holds no other.
+pub async fn a_dead_head_may_hold_its_partition<F: OutboxFixture>(fixture: F) {
+    let (partition, other) = (partition("a", 3), about("b"));
+    let outbox = holding(&fixture, &partition[..1]).await;
     settle(&outbox, &dead_in_the_way()).await;
-    put(&fixture, &outbox, &lane[1..]).await;
+    put(&fixture, &outbox, &partition[1..]).await;
     put(&fixture, &outbox, std::slice::from_ref(&other)).await;
     assert_eq!(settle(&outbox, &Disposition::Published).await, [other.id()]);
     fixture.advance(PAST_LEASE).await;
     assert!(claim_all(&outbox).await.is_empty());
     let verb = Verb::Discard { reason: "never mind".to_owned() };
     assert_eq!(apply(&outbox, &in_status(Status::Dead), &verb, ALL).await, 1);
-    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[1..]));
+    assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[1..]));
 }
 
 /// A redriven head goes before the followers that it held up.
 pub async fn a_redriven_head_goes_before_its_followers<F: OutboxFixture>(fixture: F) {
     for disposition in [dead(), dead_in_the_way()] {
         let order = EventId::generate().to_string();
-        let lane = lane(&order, 3);
+        let partition = partition(&order, 3);
         let outbox = fixture.outbox().await;
-        put(&fixture, &outbox, &lane[..1]).await;
+        put(&fixture, &outbox, &partition[..1]).await;
         settle(&outbox, &disposition).await;
-        put(&fixture, &outbox, &lane[1..]).await;
-        assert_eq!(apply(&outbox, &only(&[lane[0].id()]), &Verb::Redrive, ALL).await, 1);
+        put(&fixture, &outbox, &partition[1..]).await;
+        assert_eq!(apply(&outbox, &only(&[partition[0].id()]), &Verb::Redrive, ALL).await, 1);
         let head = claim(&outbox, 1).await;
-        assert_eq!(leased_ids(&head), ids(&lane[..1]), "after {disposition:?}");
+        assert_eq!(leased_ids(&head), ids(&partition[..1]), "after {disposition:?}");
         assert!(claim_all(&outbox).await.is_empty(), "its followers wait again");
         mark_all(&outbox, &head, &Disposition::Published).await;
-        assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&lane[1..]));
+        assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&partition[1..]));
     }
 }
 
 /// A published event that is published again holds its followers up as it did at first.
 pub async fn a_republished_head_goes_before_its_followers<F: OutboxFixture>(fixture: F) {
-    let lane = lane("a", 2);
-    let outbox = holding(&fixture, &lane[..1]).await;
+    let partition = partition("a", 2);
+    let outbox = holding(&fixture, &partition[..1]).await;
     settle(&outbox, &Disposition::Published).await;
-    put(&fixture, &outbox, &lane[1..]).await;
-    assert_eq!(apply(&outbox, &only(&[lane[0].id()]), &Verb::Republish, 1).await, 1);
-    assert_eq!(leased_ids(&claim(&outbox, 1).await), ids(&lane[..1]));
+    put(&fixture, &outbox, &partition[1..]).await;
+    assert_eq!(apply(&outbox, &only(&[partition[0].id()]), &Verb::Republish, 1).await, 1);
+    assert_eq!(leased_ids(&claim(&outbox, 1).await), ids(&partition[..1]));
     assert!(claim_all(&outbox).await.is_empty());
 }
 
 /// A discarded head lets its followers go on, whether it was pending or had failed.
-pub async fn a_discarded_head_frees_its_lane<F: OutboxFixture>(fixture: F) {
-    let lane = lane("a", 3);
-    let outbox = holding(&fixture, &lane[..1]).await;
+pub async fn a_discarded_head_frees_its_partition<F: OutboxFixture>(fixture: F) {
+    let partition = partition("a", 3);
+    let outbox = holding(&fixture, &partition[..1]).await;
     settle(&outbox, &retry(LEASE)).await;
-    put(&fixture, &outbox, &lane[1..]).await;
+    put(&fixture, &outbox, &partition[1..]).await;
     let verb = Verb::Discard { reason: "never mind".to_owned() };
-    let selection = only(&[lane[0].id(), lane[1].id()]);
+    let selection = only(&[partition[0].id(), partition[1].id()]);
     assert_eq!(apply(&outbox, &selection, &verb, ALL).await, 2);
-    assert_eq!(id_of(&claim_one(&outbox).await), lane[2].id());
+    assert_eq!(id_of(&claim_one(&outbox).await), partition[2].id());
 }
 
-/// The same aggregate of two tenants is two lanes; so are two types of aggregate with one id, and
+/// The same aggregate of two tenants is two partitions; so are two types of aggregate with one id, and
 /// ids that differ in case.
-pub async fn only_the_same_aggregate_of_a_tenant_is_a_lane<F: OutboxFixture>(fixture: F) {
+pub async fn only_the_same_aggregate_of_a_tenant_is_a_partition<F: OutboxFixture>(fixture: F) {
     let tell = |tenant: &str, kind: &str, id: &str| {
         built(Event::builder(tenant, "order.placed", "/orders").about(kind, id))
     };
@@ -210,18 +215,18 @@ pub async fn only_the_same_aggregate_of_a_tenant_is_a_lane<F: OutboxFixture>(fix
     assert_eq!(sorted(leased_ids(&claim_all(&outbox).await)), sorted(ids(&heads[1..])));
 }
 
-/// Types and sources make no lane: an order's events keep their order across them.
-pub async fn a_lane_spans_types_and_sources<F: OutboxFixture>(fixture: F) {
+/// Types and sources make no partition: an order's events keep their order across them.
+pub async fn a_partition_spans_types_and_sources<F: OutboxFixture>(fixture: F) {
     let tell =
         |kind: &str, source: &str| built(Event::builder("acme", kind, source).about("order", "1"));
-    let lane = [tell("placed", "/shop"), tell("paid", "/till"), tell("placed", "/till")];
-    let outbox = holding(&fixture, &lane).await;
+    let partition = [tell("placed", "/shop"), tell("paid", "/till"), tell("placed", "/till")];
+    let outbox = holding(&fixture, &partition).await;
     let head = claim(&outbox, 1).await;
-    assert_eq!(leased_ids(&head), ids(&lane[..1]));
+    assert_eq!(leased_ids(&head), ids(&partition[..1]));
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// Events without an aggregate hold nobody up, not even each other.
+/// Events without an aggregate hold nothing up, not even each other.
 pub async fn events_without_an_aggregate_have_no_order<F: OutboxFixture>(fixture: F) {
     let events = events(3);
     let outbox = holding(&fixture, &events).await;
@@ -230,12 +235,12 @@ pub async fn events_without_an_aggregate_have_no_order<F: OutboxFixture>(fixture
     assert_eq!(claim_all(&outbox).await.len(), 2);
 }
 
-/// A long lane that rests does not hide what lies behind it from a small claim.
-pub async fn a_long_lane_does_not_hide_the_others<F: OutboxFixture>(fixture: F) {
-    let lane = lane("a", 300);
-    let outbox = holding(&fixture, &lane[..1]).await;
+/// A long partition that rests does not hide what lies behind it from a small claim.
+pub async fn a_long_partition_does_not_hide_the_others<F: OutboxFixture>(fixture: F) {
+    let partition = partition("a", 300);
+    let outbox = holding(&fixture, &partition[..1]).await;
     settle(&outbox, &retry(LEASE)).await;
-    put(&fixture, &outbox, &lane[1..]).await;
+    put(&fixture, &outbox, &partition[1..]).await;
     let other = about("b");
     put(&fixture, &outbox, std::slice::from_ref(&other)).await;
     assert_eq!(leased_ids(&claim(&outbox, 10).await), [other.id()]);

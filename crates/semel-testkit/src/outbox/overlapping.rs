@@ -5,11 +5,11 @@ use std::time::Duration;
 use semel_core::outbox::{Disposition, Outbox};
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 const SOON: Duration = Duration::from_secs(120);
 
-/// What is not committed is not there for others, and holds nobody up.
+/// What is not committed is not there for others, and does not hold them up.
 pub async fn an_open_transaction_is_not_seen<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     let mut transaction = fixture.begin(&outbox).await;
@@ -42,7 +42,7 @@ pub async fn a_late_commit_is_not_passed_over<F: OutboxFixture>(fixture: F) {
     assert!(found[0].ticket.sequence < numbers[4], "the slow one had the earlier number");
 }
 
-/// Of two open transactions that tell about one thing without holding its row either may leave first: the
+/// Of two open transactions that append about one thing without holding its row either may leave first: the
 /// one that commits first where a relay looks in between, the one that appended first where none does.
 /// Neither is lost.
 pub async fn without_its_row_either_of_two_may_leave_first<F: OutboxFixture>(fixture: F) {
@@ -113,7 +113,7 @@ pub async fn rivals_with_the_same_event_leave_one_row<F: OutboxFixture>(fixture:
     assert_eq!(id_of(&claim_one(&outbox).await), event.id());
 }
 
-/// A rival who rolls back does not take the event with it.
+/// A rival that rolls back does not remove the event.
 pub async fn a_rival_that_rolls_back_takes_nothing_along<F: OutboxFixture>(fixture: F) {
     let (outbox, event) = (fixture.outbox().await, event());
     let one = std::slice::from_ref(&event);

@@ -11,7 +11,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 const CROWD: usize = 6;
 
@@ -64,7 +64,7 @@ pub async fn claimers_never_share_a_row<F: OutboxFixture>(fixture: F) {
 }
 
 /// Publishes what it can claim: of every fifth row the first try fails, and what follows in the
-/// lane is given back.
+/// partition is given back.
 async fn publish_until_empty<O: Outbox>(outbox: &O, log: &Mutex<Vec<Event>>) {
     let mut empty = 0;
     while empty < 20 {
@@ -87,10 +87,11 @@ async fn publish_until_empty<O: Outbox>(outbox: &O, log: &Mutex<Vec<Event>>) {
     }
 }
 
-/// Many claimers publish lanes side by side, and fail now and then: within each the order holds.
-pub async fn claimers_keep_lanes_in_order<F: OutboxFixture>(fixture: F) {
-    let lanes: Vec<String> = (0..8).map(|at| format!("order-{at}")).collect();
-    let events: Vec<Event> = (0..15).flat_map(|_| lanes.iter().map(|lane| about(lane))).collect();
+/// Many claimers publish partitions side by side, and fail now and then: within each the order holds.
+pub async fn claimers_keep_partitions_in_order<F: OutboxFixture>(fixture: F) {
+    let partitions: Vec<String> = (0..8).map(|at| format!("order-{at}")).collect();
+    let events: Vec<Event> =
+        (0..15).flat_map(|_| partitions.iter().map(|partition| about(partition))).collect();
     let outbox = holding(&fixture, &events).await;
     let log: Arc<Mutex<Vec<Event>>> = Arc::default();
     let work = |_, outbox: Arc<F::Outbox>| {
@@ -102,16 +103,16 @@ pub async fn claimers_keep_lanes_in_order<F: OutboxFixture>(fixture: F) {
     publish_until_empty(&outbox, &log).await;
     let mut published: HashMap<String, Vec<EventId>> = HashMap::new();
     for envelope in log.lock().expect("sound").iter() {
-        let lane = envelope.aggregate().expect("all have one").id.to_string();
-        published.entry(lane).or_default().push(envelope.id());
+        let partition = envelope.aggregate().expect("all have one").id.to_string();
+        published.entry(partition).or_default().push(envelope.id());
     }
-    for lane in &lanes {
+    for partition in &partitions {
         let appended: Vec<EventId> = events
             .iter()
-            .filter(|event| event.aggregate().is_some_and(|about| *about.id == **lane))
+            .filter(|event| event.aggregate().is_some_and(|about| *about.id == **partition))
             .map(Event::id)
             .collect();
-        assert_eq!(published.get(lane), Some(&appended), "{lane}");
+        assert_eq!(published.get(partition), Some(&appended), "{partition}");
     }
 }
 

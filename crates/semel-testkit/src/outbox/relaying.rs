@@ -12,7 +12,7 @@ use semel_core::outbox::{Partition, Pass, Relay, RelayBuilder, Status, Verb};
 
 use super::OutboxFixture;
 use super::broker::Broker;
-use super::scene::*;
+use super::shorthand::*;
 use semel_core::outbox::Outbox;
 
 /// A relay with leases that no loaded machine outlives.
@@ -32,7 +32,7 @@ pub async fn everything_is_published_once<F: OutboxFixture>(fixture: F) {
         built(builder.about("order", &format!("{}", at % 7)).payload("text/plain", at.to_string()))
     };
     let mut events: Vec<Event> = (0..40).map(tell).collect();
-    events.extend(super::scene::events(20));
+    events.extend(super::shorthand::events(20));
     let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
     let pass = drain(&outbox, &broker).await;
     assert_eq!(pass, Pass { claimed: 60, published: 60, ..Pass::default() });
@@ -46,7 +46,7 @@ pub async fn everything_is_published_once<F: OutboxFixture>(fixture: F) {
     assert_eq!(drain(&outbox, &broker).await, Pass::default(), "there is nothing more");
 }
 
-/// A relay on an empty outbox does nothing and asks nobody.
+/// A relay on an empty outbox does nothing and calls no broker.
 pub async fn nothing_is_published_of_nothing<F: OutboxFixture>(fixture: F) {
     let (outbox, broker) = (Arc::new(fixture.outbox().await), Broker::new());
     assert_eq!(drain(&outbox, &broker).await, Pass::default());
@@ -64,19 +64,19 @@ pub async fn a_pass_carries_one_batch<F: OutboxFixture>(fixture: F) {
     assert_eq!(carried, [10, 10, 5, 0]);
 }
 
-/// No call to the broker holds two events of one lane: the second leaves when the first is there.
-pub async fn a_lane_is_published_one_by_one<F: OutboxFixture>(fixture: F) {
+/// No call to the broker holds two events of one partition: the second leaves when the first is there.
+pub async fn a_partition_is_published_one_by_one<F: OutboxFixture>(fixture: F) {
     let events: Vec<Event> = (0..30).map(|at| about(&format!("{}", at % 3))).collect();
     let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
     drain(&outbox, &broker).await;
-    let lane_of =
+    let partition_of =
         |id: &EventId| events.iter().find(|event| event.id() == *id).and_then(Partition::of);
     for call in broker.calls() {
-        let lanes: HashSet<Partition> = call.iter().filter_map(lane_of).collect();
-        assert_eq!(lanes.len(), call.len(), "{call:?}");
+        let partitions: HashSet<Partition> = call.iter().filter_map(partition_of).collect();
+        assert_eq!(partitions.len(), call.len(), "{call:?}");
     }
     assert_eq!(broker.confirmed().len(), 30);
-    broker.assert_lanes_in_order(&events);
+    broker.assert_partitions_in_order(&events);
 }
 
 /// Every tenant's events are published under that tenant, also where ids and orders are the same.
@@ -150,7 +150,7 @@ pub async fn a_relay_that_dies_loses_nothing<F: OutboxFixture>(fixture: F) {
     fixture.advance(PAST_LEASE).await;
     assert_eq!(drain(&outbox, &broker).await.published, 6);
     assert_eq!(tally(&*outbox).await, [0, 0, 6, 0, 0, 0]);
-    broker.assert_lanes_in_order(&events);
+    broker.assert_partitions_in_order(&events);
 }
 
 /// Two relays that take turns publish everything once.
@@ -169,7 +169,7 @@ pub async fn relays_that_take_turns_publish_once<F: OutboxFixture>(fixture: F) {
         }
     }
     assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&events)));
-    broker.assert_lanes_in_order(&events);
+    broker.assert_partitions_in_order(&events);
 }
 
 /// Published rows are taken away by the relay's own cleaning, and dead ones are not.

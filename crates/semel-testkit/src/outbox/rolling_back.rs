@@ -3,7 +3,7 @@
 use semel_core::outbox::Outbox;
 
 use super::OutboxFixture;
-use super::scene::*;
+use super::shorthand::*;
 
 /// What was rolled back never was.
 pub async fn a_rollback_leaves_nothing<F: OutboxFixture>(fixture: F) {
@@ -41,8 +41,8 @@ pub async fn a_rolled_back_event_may_be_appended_again<F: OutboxFixture>(fixture
     assert_eq!((id_of(&leased), leased.attempt), (event.id(), 1));
 }
 
-/// What was rolled back holds no lane up, and neither does the gap in the numbers.
-pub async fn a_rollback_holds_no_lane_up<F: OutboxFixture>(fixture: F) {
+/// What was rolled back holds no partition up, and neither does the gap in the numbers.
+pub async fn a_rollback_holds_no_partition_up<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &[about("a")]).await;
     let mut transaction = fixture.begin(&outbox).await;
     let written = outbox.append(F::connection(&mut transaction), &[about("a"), event()]).await;

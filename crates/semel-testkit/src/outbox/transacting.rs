@@ -12,15 +12,15 @@ use semel_core::{Command, Error, Execution, Executor, Key};
 use super::OutboxFixture;
 use super::broker::Broker;
 use super::relaying::relay;
-use super::scene::*;
+use super::shorthand::*;
 
 /// An outbox that is also a store whose transactions an executor can use.
-pub trait Both:
+pub trait TransactionalOutbox:
     TransactionalStore + Outbox<Connection = <Self as TransactionalStore>::Connection> + Clone
 {
 }
 
-impl<S> Both for S where
+impl<S> TransactionalOutbox for S where
     S: TransactionalStore + Outbox<Connection = <S as TransactionalStore>::Connection> + Clone
 {
 }
@@ -31,14 +31,16 @@ fn command() -> Command {
     Command::new(Key::command("acme", "ORDER_CREATE", "k-1").expect("a valid key"))
 }
 
-async fn executor<F: OutboxFixture<Outbox: Both>>(fixture: &F) -> (Executor<F::Outbox>, F::Outbox) {
+async fn executor<F: OutboxFixture<Outbox: TransactionalOutbox>>(
+    fixture: &F,
+) -> (Executor<F::Outbox>, F::Outbox) {
     let store = fixture.outbox().await;
     let executor = Executor::builder(store.clone()).build().expect("the default policy is valid");
     (executor, store)
 }
 
 /// Appends events and ends like this.
-async fn tell<S: Both>(
+async fn tell<S: TransactionalOutbox>(
     executor: &Executor<S>,
     events: Vec<Event>,
     end: Result<&str, &str>,
@@ -53,7 +55,9 @@ async fn tell<S: Both>(
 }
 
 /// A command's events are there when it has committed.
-pub async fn a_commands_events_commit_with_it<F: OutboxFixture<Outbox: Both>>(fixture: F) {
+pub async fn a_commands_events_commit_with_it<F: OutboxFixture<Outbox: TransactionalOutbox>>(
+    fixture: F,
+) {
     let ((executor, outbox), events) = (executor(&fixture).await, events(3));
     let told = tell(&executor, events.clone(), Ok("placed")).await.expect("it runs");
     assert_eq!(told.value().map(String::as_str), Some("placed"));
@@ -61,7 +65,9 @@ pub async fn a_commands_events_commit_with_it<F: OutboxFixture<Outbox: Both>>(fi
 }
 
 /// A command that fails leaves no event.
-pub async fn a_failed_command_leaves_no_event<F: OutboxFixture<Outbox: Both>>(fixture: F) {
+pub async fn a_failed_command_leaves_no_event<F: OutboxFixture<Outbox: TransactionalOutbox>>(
+    fixture: F,
+) {
     let (executor, outbox) = executor(&fixture).await;
     let failed = tell(&executor, events(3), Err("no stock")).await;
     assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
@@ -69,7 +75,11 @@ pub async fn a_failed_command_leaves_no_event<F: OutboxFixture<Outbox: Both>>(fi
 }
 
 /// A command that panics leaves no event.
-pub async fn a_command_that_panics_leaves_no_event<F: OutboxFixture<Outbox: Both>>(fixture: F) {
+pub async fn a_command_that_panics_leaves_no_event<
+    F: OutboxFixture<Outbox: TransactionalOutbox>,
+>(
+    fixture: F,
+) {
     let (executor, outbox) = executor(&fixture).await;
     let broken: Answer = executor
         .transact(command(), move |mut unit: Unit<F::Outbox>| async move {
@@ -83,7 +93,7 @@ pub async fn a_command_that_panics_leaves_no_event<F: OutboxFixture<Outbox: Both
 
 /// A command that passes over a failed append leaves no event, even if it appends others afterwards.
 pub async fn a_command_that_passes_over_a_failed_append_leaves_no_event<
-    F: OutboxFixture<Outbox: Both>,
+    F: OutboxFixture<Outbox: TransactionalOutbox>,
 >(
     fixture: F,
 ) {
@@ -102,14 +112,16 @@ pub async fn a_command_that_passes_over_a_failed_append_leaves_no_event<
 }
 
 /// A command that leaves an append halfway leaves no event, even if it appends others afterwards.
-pub async fn a_command_that_leaves_an_append_leaves_no_event<F: OutboxFixture<Outbox: Both>>(
+pub async fn a_command_that_leaves_an_append_leaves_no_event<
+    F: OutboxFixture<Outbox: TransactionalOutbox>,
+>(
     fixture: F,
 ) {
     let (executor, outbox) = executor(&fixture).await;
     let (tell, told) = std::sync::mpsc::channel();
     let hasty: Answer = executor
         .transact(command(), move |mut unit: Unit<F::Outbox>| async move {
-            // Looked at once: whoever needs a server, or another thread, is not done by then.
+            // Polled once: an append that needs a server or another thread is not done by then.
             let left = tokio::time::timeout(Duration::ZERO, unit.append(events(1))).await;
             let _ = tell.send(left.is_err());
             unit.append(events(1)).await.map_err(|error| error.to_string())?;
@@ -121,8 +133,12 @@ pub async fn a_command_that_leaves_an_append_leaves_no_event<F: OutboxFixture<Ou
     assert_eq!(rows(&outbox).await.len(), if left { 0 } else { 2 });
 }
 
-/// A repeated command is replayed and tells nothing twice.
-pub async fn a_repeated_command_tells_nothing_twice<F: OutboxFixture<Outbox: Both>>(fixture: F) {
+/// A repeated command is replayed and appends nothing.
+pub async fn a_repeated_command_tells_nothing_twice<
+    F: OutboxFixture<Outbox: TransactionalOutbox>,
+>(
+    fixture: F,
+) {
     let (executor, outbox) = executor(&fixture).await;
     for replayed in [false, true, true] {
         let told = tell(&executor, events(1), Ok("placed")).await.expect("an answer");
@@ -132,7 +148,9 @@ pub async fn a_repeated_command_tells_nothing_twice<F: OutboxFixture<Outbox: Bot
 }
 
 /// Events say which operation they come of, unless they name another cause.
-pub async fn events_carry_their_operation<F: OutboxFixture<Outbox: Both>>(fixture: F) {
+pub async fn events_carry_their_operation<F: OutboxFixture<Outbox: TransactionalOutbox>>(
+    fixture: F,
+) {
     let (executor, outbox) = executor(&fixture).await;
     let named = Event::builder("acme", "order.placed", "/orders").causation_id("a letter");
     let told = tell(&executor, vec![event(), built(named)], Ok("placed")).await.expect("it runs");
@@ -146,7 +164,9 @@ pub async fn events_carry_their_operation<F: OutboxFixture<Outbox: Both>>(fixtur
 }
 
 /// A command's commit wakes a relay of the same process.
-pub async fn a_commands_commit_wakes_the_relay<F: OutboxFixture<Outbox: Both>>(fixture: F) {
+pub async fn a_commands_commit_wakes_the_relay<F: OutboxFixture<Outbox: TransactionalOutbox>>(
+    fixture: F,
+) {
     let ((executor, outbox), broker) = (executor(&fixture).await, Broker::new());
     let hour = Duration::from_secs(3_600);
     let relaying =

@@ -1,4 +1,4 @@
-//! One connection through the proxy: two pumps that obey the rules of the moment.
+//! One connection through the proxy: two directions, each under the current faults.
 
 use std::io;
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ pub(super) async fn serve(shared: Arc<Shared>, client: TcpStream, server: Socket
         Plan::Reset => return reset(&shared, [&client]),
         Plan::HalfOpen => {
             add(&shared.counts.half_open, 1);
-            // Kept open and never read, until somebody resets it or the proxy goes.
+            // Kept open and never read, until it is reset or the proxy ends.
             let _ = resets.changed().await;
             return reset(&shared, [&client]);
         }
@@ -89,7 +89,7 @@ async fn pass(
     }
 }
 
-/// Makes closing these ends a reset: no goodbye, and what is under way is lost.
+/// Makes closing these sockets a reset: bytes in flight are lost.
 fn reset<const ENDS: usize>(shared: &Shared, ends: [&TcpStream; ENDS]) {
     for end in ends {
         let _ = end.set_zero_linger();

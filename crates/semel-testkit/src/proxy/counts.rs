@@ -1,10 +1,10 @@
-//! What went through a proxy, and what went wrong in it.
+//! The traffic and the injected faults of a proxy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Traffic so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct ProxyTraffic {
     /// Connections that were accepted.
     pub connections: u64,
     /// Bytes that were forwarded to the server.
@@ -19,9 +19,9 @@ pub struct Traffic {
     pub trips: u64,
 }
 
-/// Faults that really happened so far.
+/// Faults that happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Happened {
+pub struct FaultCounts {
     /// Connections that were reset.
     pub resets: u64,
     /// Connections that were accepted and never served.
@@ -34,8 +34,8 @@ pub struct Happened {
     pub cuts: u64,
 }
 
-impl Happened {
-    /// All of them together.
+impl FaultCounts {
+    /// Returns their sum.
     pub fn total(&self) -> u64 {
         let Self { resets, half_open, held, delayed, cuts } = self;
         resets + half_open + held + delayed + cuts
@@ -62,9 +62,9 @@ pub(super) fn add(counter: &AtomicU64, amount: usize) {
 }
 
 impl Counts {
-    pub(super) fn traffic(&self) -> Traffic {
+    pub(super) fn traffic(&self) -> ProxyTraffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        Traffic {
+        ProxyTraffic {
             connections: read(&self.connections),
             request_bytes: read(&self.request_bytes),
             reply_bytes: read(&self.reply_bytes),
@@ -74,9 +74,9 @@ impl Counts {
         }
     }
 
-    pub(super) fn happened(&self) -> Happened {
+    pub(super) fn happened(&self) -> FaultCounts {
         let read = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        Happened {
+        FaultCounts {
             resets: read(&self.resets),
             half_open: read(&self.half_open),
             held: read(&self.held),

@@ -6,7 +6,7 @@ use http::StatusCode;
 use semel_core::Executor;
 use semel_sql::sqlite::SqliteStore;
 use semel_testkit::Fixture as _;
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::axum::Tx;
 use semel_tower::http::{IdempotencyLayer, Preset, Rules};
 use semel_tower::{Atomic, PrincipalFrom, Tenant};

@@ -8,7 +8,7 @@ use axum::routing::{MethodRouter, post as on_post};
 use http::StatusCode;
 use semel_core::Wait;
 use semel_core::store::memory::MemoryStore;
-use semel_testkit::faulty::{Fault, Verb};
+use semel_testkit::faulty::{Fault, StoreCall as Verb};
 use semel_tower::http::{OPERATIONS, Rules};
 
 use crate::ground::{Answer, get, post, run, until};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::routing::post as on_post;
 use semel_core::store::memory::MemoryStore;
-use semel_testkit::faulty::{Fault, Verb};
+use semel_testkit::faulty::{Fault, StoreCall as Verb};
 use semel_tower::http::Rules;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Instrument as _, Metadata, Subscriber};

@@ -11,7 +11,7 @@ use semel_core::store::memory::MemoryStore;
 use semel_core::{Executor, OnFailure, OperationId};
 use semel_sql::sqlite::SqliteStore;
 use semel_testkit::Fixture as _;
-use semel_testkit::faulty::{Fault, Verb};
+use semel_testkit::faulty::{Fault, StoreCall as Verb};
 use semel_tower::axum::Tx;
 use semel_tower::http::{IdempotencyLayer, OPERATIONS, Rules, Slug};
 use semel_tower::{PrincipalFrom, Tenant};

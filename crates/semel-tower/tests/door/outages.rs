@@ -11,7 +11,7 @@ use semel_core::store::memory::MemoryStore;
 use semel_core::{Outcome, Wait};
 use semel_sql::sqlx;
 use semel_testkit::Fixture as _;
-use semel_testkit::faulty::{Fault, Verb};
+use semel_testkit::faulty::{Fault, StoreCall as Verb};
 use semel_tower::StoredResponse;
 use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;

@@ -8,7 +8,7 @@ use axum::extract::{OriginalUri, Path};
 use axum::routing::post as on_post;
 use http::{Request, Response};
 use semel_core::store::memory::MemoryStore;
-use semel_testkit::faulty::{Fault, Verb};
+use semel_testkit::faulty::{Fault, StoreCall as Verb};
 use semel_tower::Body;
 use semel_tower::http::Rules;
 use tower::{Layer as _, service_fn};

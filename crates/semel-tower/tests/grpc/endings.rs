@@ -8,7 +8,7 @@ use semel_core::{
     AttemptId, Command, Executor, Fingerprint, OnCrash, OnFailure, OperationId, Outcome, Recorded,
     Store,
 };
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::grpc::GrpcRules;
 use tonic::{Code, Status};
 

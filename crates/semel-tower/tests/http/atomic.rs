@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use semel_core::executor::Unit;
 use semel_core::store::TransactionalStore;
 use semel_core::{Executor, OnFailure};
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::axum::{OperationContext, Tx};
 use semel_tower::http::{IdempotencyLayer, Preset, Rules};
 use semel_tower::{Atomic, PrincipalFrom, Tenant, Transaction};

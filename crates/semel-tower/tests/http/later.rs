@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use http::{HeaderName, Request};
 use semel_core::{Executor, OperationId, Store as _};
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::http::{IdempotencyLayer, OPERATIONS, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::request::Parts;
 use semel_core::Executor;
 use semel_core::executor::LocalReplay;
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::http::Rules;
 
 use crate::ground::{Ground, Server, in_memory, on_every_store, post};

@@ -2,7 +2,7 @@
 
 use http::{HeaderName, Method, Request};
 use semel_core::{Executor, Principal};
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 

@@ -14,7 +14,7 @@ use semel_core::{Executor, OnCrash, Store};
 use semel_redis::RedisStore;
 use semel_servers::{self as servers, Options};
 use semel_sql::postgres::PgStore;
-use semel_testkit::faulty::{Fault, Faults, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, Faults, FaultyStore, StoreCall as Verb};
 use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 

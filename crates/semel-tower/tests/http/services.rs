@@ -9,7 +9,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use semel_core::store::memory::MemoryStore;
 use semel_core::{Executor, Store as _};
-use semel_testkit::faulty::{Fault, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::Body;
 use semel_tower::http::Rules;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_core::Executor;
 use semel_core::store::memory::MemoryStore;
 use semel_redis::RedisStore;
-use semel_testkit::faulty::{Fault, Faults, FaultyStore, Verb};
+use semel_testkit::faulty::{Fault, Faults, FaultyStore, StoreCall as Verb};
 
 use crate::ground::{Protocol, run};
 use crate::raw::keyed;

@@ -11,7 +11,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::post;
 use semel_core::{Context, Executor, Store, Wait};
-use semel_testkit::effects::{Answer, Effect, EffectLedger, History, Told};
+use semel_testkit::effects::{Effect, EffectLedger, History, HistoryEntry as Answer, Told};
 use semel_tower::axum::{OperationContext, Tx};
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};

@@ -1,0 +1,347 @@
+//! Where care was asked for, and the network or the work does its worst: nothing runs unasked, and
+//! nothing that may have happened is forgotten.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use semel_core::executor::{Claimed, LocalReplay, NoDurableClaim, Verification};
+use semel_core::store::memory::MemoryStore;
+use semel_core::store::{Change, Settlement, Store as _, Swapped};
+use semel_core::{
+    Clock, Command, Error, ErrorText, Execution, Executor, Key, OnCrash, OnFailure, Operate,
+    Operated, Outcome, Resolution, State, Sweeping, Timestamp,
+};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
+use semel_testkit::lateness::Lateness;
+use serde::{Deserialize, Serialize, Serializer};
+
+type Answer = Result<Execution<u32>, Error<String>>;
+type Store = FaultyStore<MemoryStore>;
+
+const PAST_LEASE: Duration = Duration::from_secs(31);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn ledger() -> (Executor<Store>, Store, Clock) {
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let store = FaultyStore::new(MemoryStore::with(1_000, clock.clone()));
+    let executor = Executor::builder(store.clone())
+        .local_replay(LocalReplay::OFF)
+        .sweeping(Sweeping::OFF)
+        .build()
+        .expect("the default policy is valid");
+    (executor, store, clock)
+}
+
+fn key() -> Key {
+    Key::command("acme", "PAY", "k-1").expect("a valid key")
+}
+
+fn command() -> Command {
+    Command::new(key())
+}
+
+fn verified(asked: &Arc<AtomicU32>, found: Verification) -> Command {
+    let asked = Arc::clone(asked);
+    command().verify(move |_| {
+        asked.fetch_add(1, Ordering::SeqCst);
+        let found = found.clone();
+        async move { found }
+    })
+}
+
+async fn crash(executor: &Executor<Store>, clock: &Clock, command: Command) {
+    let Ok(Claimed::Granted(claim)) = executor.claim(command).await else { panic!("a grant") };
+    drop(claim);
+    clock.advance(PAST_LEASE);
+}
+
+async fn record(store: &Store) -> Option<semel_core::Record> {
+    store.sound().peek(&key()).await.expect("memory does not fail").map(|found| found.record)
+}
+
+/// Leases of 100 ms come and go beside a longer one, and every step of the renewer takes longer than a
+/// quarter of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_short_leases_costs_a_longer_one_nothing() {
+    let (executor, store, _) = ledger();
+    store.faults().always(StoreCall::Renewer, Fault::Delay(Duration::from_millis(60)));
+    store.faults().always(StoreCall::Renew, Fault::Delay(Duration::from_millis(40)));
+    let short = executor.clone();
+    let stream = tokio::spawn(async move {
+        for n in 0_u32.. {
+            let key = Key::command("acme", "PAY", &format!("short-{n}")).expect("a valid key");
+            let brief = Command::new(key).lease(Duration::from_millis(100));
+            let Ok(Claimed::Granted(claim)) = short.claim(brief).await else { panic!("a grant") };
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            drop(claim);
+        }
+    });
+    let lease = Duration::from_secs(6);
+    let Ok(Claimed::Granted(long)) = executor.claim(command().lease(lease)).await else {
+        panic!("a grant")
+    };
+    // Each class of lengths has a renewer of its own: a step that hangs for long leases would cost the
+    // short ones.
+    let renewed = async {
+        while record(&store).await.expect("a record").number < 3
+            || store.faults().happened(StoreCall::Renewer) < 2
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = tokio::time::sleep(MINUTE) => panic!("it is neither renewed nor lost"),
+        () = long.context().cancelled() => panic!("a healthy lease was lost"),
+        () = renewed => {}
+    }
+    stream.abort();
+}
+
+/// A record that vanished after its takeover was judged, and a fresh claim whose reply was lost: what was
+/// judged before does not hold for it.
+#[tokio::test]
+async fn a_fresh_claim_after_a_judged_takeover_is_fresh_even_if_its_reply_is_lost() {
+    let (executor, store, clock) = ledger();
+    let asked = Arc::default();
+    let careful = || verified(&asked, Verification::Unknown);
+    crash(&executor, &clock, careful()).await;
+    let crashed = record(&store).await.expect("a record");
+    store.faults().next(StoreCall::Swap, Fault::Hang);
+    store.faults().spare(StoreCall::Open, 1);
+    store.faults().next(StoreCall::Open, Fault::LoseReply);
+    let (running, command) = (executor.clone(), careful());
+    let again: tokio::task::JoinHandle<Answer> =
+        tokio::spawn(async move { running.run(command, |_| async { Ok(7) }).await });
+    store.faults().hung(1).await;
+    let gone = Change::Settle(Settlement::Removed);
+    let removed = store.sound().swap(&key(), crashed.version(), &gone).await.expect("memory");
+    assert!(matches!(removed, Swapped::Done { .. }));
+    store.faults().release();
+    let again = again.await.expect("no panic").expect("it runs");
+    assert_eq!((again.value(), again.attempt()), (Some(&7), Some(1)));
+    assert_eq!(asked.load(Ordering::SeqCst), 0, "there is no crashed attempt to ask about");
+    assert_eq!(store.faults().happened(StoreCall::Open), 1);
+}
+
+#[tokio::test]
+async fn a_verifier_is_asked_even_if_the_takeovers_reply_is_lost() {
+    let (executor, store, clock) = ledger();
+    let asked = Arc::default();
+    let done = Verification::Done(Outcome::new(Outcome::JSON, "7"));
+    crash(&executor, &clock, verified(&asked, done.clone())).await;
+    store.faults().next(StoreCall::Swap, Fault::LoseReply);
+    let must_not_run = |_| async { panic!("ran without being asked") };
+    let answer: Answer = executor.run(verified(&asked, done), must_not_run).await;
+    assert_eq!(answer.expect("found done").value(), Some(&7));
+    assert_eq!((asked.load(Ordering::SeqCst), store.faults().happened(StoreCall::Swap)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_verifier_that_panics_leaves_the_question_open() {
+    let (executor, store, clock) = ledger();
+    let broken = || command().verify(|_| async { panic!("cannot ask") });
+    crash(&executor, &clock, broken()).await;
+    let answer: Answer = executor.run(broken(), |_| async { Ok(1) }).await;
+    assert!(matches!(answer, Err(Error::Uncertain { .. })), "{answer:?}");
+    assert_eq!(record(&store).await.map(|r| r.state), Some(State::Uncertain));
+}
+
+#[tokio::test]
+async fn a_claim_that_nobody_waits_for_goes_back_as_it_was_found() {
+    let (executor, store, _) = ledger();
+    let failed: Answer = executor.run(command(), |_| async { Err("no".to_owned()) }).await;
+    assert!(failed.is_err());
+    let before = record(&store).await.expect("a failure");
+    store.faults().next(StoreCall::Swap, Fault::Hang);
+    // The caller leaves while the claim is being granted.
+    tokio::select! {
+        granted = executor.claim(command()) => panic!("{granted:?}"),
+        () = store.faults().hung(1) => {}
+    }
+    store.faults().release();
+    let given_back = async {
+        loop {
+            let now = record(&store).await.expect("the record is never forgotten");
+            if now.attempt == 2 && now.state == State::Failed {
+                return now;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let after = tokio::time::timeout(MINUTE, given_back).await.expect("given back");
+    assert_eq!(after.operation_id, before.operation_id);
+}
+
+#[tokio::test]
+async fn a_timeout_under_hold_is_uncertain_and_under_verify_is_asked_about() {
+    let (executor, store, clock) = ledger();
+    let brief = Duration::from_millis(30);
+    let careful = command().on_crash(OnCrash::Hold).work_timeout(brief);
+    let late: Answer = executor.run(careful, |_| std::future::pending()).await;
+    assert!(matches!(late, Err(Error::WorkTimeout { .. })), "{late:?}");
+    assert_eq!(record(&store).await.map(|r| r.state), Some(State::Uncertain));
+    let resolved = executor.resolve(&key(), Resolution::DidNotHappen).await;
+    assert_eq!(resolved.expect("a store"), Operated::Done);
+
+    let asked = Arc::default();
+    let asking = || verified(&asked, Verification::Done(Outcome::new(Outcome::JSON, "9")));
+    let late: Answer = executor.run(asking().work_timeout(brief), |_| std::future::pending()).await;
+    assert!(matches!(late, Err(Error::WorkTimeout { .. })), "{late:?}");
+    clock.advance(PAST_LEASE);
+    let answer: Answer = executor.run(asking(), |_| async { panic!("ran unasked") }).await;
+    assert_eq!(answer.expect("found done").value(), Some(&9));
+}
+
+/// Does not go quietly.
+struct Grudge;
+
+impl Drop for Grudge {
+    fn drop(&mut self) {
+        panic!("on the way out");
+    }
+}
+
+#[tokio::test]
+async fn work_that_panics_while_it_is_dropped_has_its_claim_settled() {
+    let (executor, store, _) = ledger();
+    let brief = command().on_crash(OnCrash::Hold).work_timeout(Duration::from_millis(30));
+    let late: Answer = executor
+        .run(brief, |_| async {
+            let _grudge = Grudge;
+            std::future::pending().await
+        })
+        .await;
+    assert!(matches!(late, Err(Error::WorkTimeout { .. })), "{late:?}");
+    assert_eq!(record(&store).await.map(|r| r.state), Some(State::Uncertain));
+}
+
+#[tokio::test]
+async fn work_is_told_in_time_even_if_every_renewal_hangs() {
+    let (executor, store, _) = ledger();
+    store.faults().always(StoreCall::Renew, Fault::Hang);
+    let lease = Duration::from_secs(15);
+    let (asked, lateness) = (tokio::time::Instant::now(), Lateness::watch());
+    let told: Answer = executor
+        .run(command().lease(lease), |claim| async move {
+            let started = tokio::time::Instant::now();
+            claim.cancelled().await;
+            Ok(u32::try_from(started.elapsed().as_millis()).unwrap_or(u32::MAX))
+        })
+        .await;
+    store.faults().release();
+    let after = *told.expect("nobody took over").value().expect("ran");
+    // The lease began after it was asked for and before the work did.
+    assert!(asked.elapsed() > lease / 2, "told {:?} after it was asked for", asked.elapsed());
+    // Three threads are woken one after another until the work hears of it.
+    let most = lease + lateness.worst() * 4;
+    assert!(Duration::from_millis(after.into()) < most, "told after {after} ms of {lease:?}");
+}
+
+#[tokio::test]
+async fn work_does_not_start_under_a_lease_that_is_over() {
+    let (executor, store, _) = ledger();
+    let lease = Duration::from_millis(150);
+    store.faults().next(StoreCall::Open, Fault::Delay(Duration::from_millis(200)));
+    store.faults().always(StoreCall::Renew, Fault::Refuse);
+    let late: Answer =
+        executor.run(command().lease(lease), |_| async { panic!("started too late") }).await;
+    assert!(matches!(late, Err(Error::ClaimLost)), "{late:?}");
+    assert_eq!(record(&store).await, None, "given back: nothing ran");
+}
+
+/// A result that cannot be written.
+#[derive(Debug, Deserialize)]
+struct Unwritable;
+
+impl Serialize for Unwritable {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        panic!("cannot be written")
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_panics_while_it_is_written_is_never_run_again() {
+    let (executor, store, _) = ledger();
+    let runs = Arc::new(AtomicU32::new(0));
+    let attempt = async || {
+        let runs = Arc::clone(&runs);
+        executor
+            .run(command(), move |_| async move {
+                runs.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, String>(Unwritable)
+            })
+            .await
+            .map(|_| ())
+    };
+    let first = attempt().await;
+    assert!(matches!(first, Err(Error::Encode { .. })), "{first:?}");
+    let second = attempt().await;
+    assert!(matches!(second, Err(Error::ResultUnavailable { .. })), "{second:?}");
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!(record(&store).await.map(|r| r.state), Some(State::Succeeded));
+}
+
+#[tokio::test]
+async fn somebody_elses_ending_is_not_taken_for_our_own() {
+    let (executor, store, _) = ledger();
+    store.faults().next(StoreCall::Settle, Fault::LoseRequest);
+    let rival = store.clone();
+    let answer: Answer = executor
+        .run(command(), move |_| async move {
+            // While our settle is in doubt, somebody suspends the claim: same attempt id.
+            let found = rival.sound().peek(&key()).await.map_err(|e| e.to_string())?;
+            let version = found.ok_or("no record")?.record.version();
+            let suspended =
+                Change::Settle(Settlement::Uncertain { error: ErrorText::new("lapsed") });
+            match rival.sound().swap(&key(), version, &suspended).await {
+                Ok(Swapped::Done { .. }) => Ok(1),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    assert!(matches!(answer, Err(Error::ClaimLost)), "{answer:?}");
+    assert_eq!(store.faults().happened(StoreCall::Settle), 1);
+}
+
+#[tokio::test]
+async fn a_downstream_key_is_refused_where_it_would_not_last() {
+    let (executor, _, _) = ledger();
+    let released = command().on_failure(OnFailure::Release);
+    let asked: Result<Execution<bool>, Error<String>> = executor
+        .run(released, |claim| async move { Ok(claim.downstream_key("x") == Err(NoDurableClaim)) })
+        .await;
+    assert_eq!(asked.expect("ran").value(), Some(&true));
+}
+
+#[tokio::test]
+async fn settling_by_hand_survives_a_caller_who_leaves() {
+    let (executor, store, _) = ledger();
+    let Ok(Claimed::Granted(claim)) = executor.claim(command()).await else { panic!("a grant") };
+    store.faults().next(StoreCall::Settle, Fault::Hang);
+    tokio::select! {
+        settled = claim.complete(Outcome::empty()) => panic!("{settled:?}"),
+        () = store.faults().hung(1) => {}
+    }
+    store.faults().release();
+    let recorded = async {
+        while record(&store).await.map(|r| r.state) != Some(State::Succeeded) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(MINUTE, recorded).await.expect("recorded all the same");
+}
+
+#[tokio::test]
+async fn an_operator_can_decide_about_a_claim_that_nobody_holds() {
+    let (executor, store, clock) = ledger();
+    let Ok(Claimed::Granted(claim)) = executor.claim(command()).await else { panic!("a grant") };
+    let held = executor.resolve(&key(), Resolution::DidNotHappen).await.expect("a store");
+    assert_eq!(held, Operated::Refused { state: State::Running });
+    drop(claim);
+    clock.advance(PAST_LEASE);
+    store.faults().next(StoreCall::Swap, Fault::LoseReply);
+    let resolved = executor.resolve(&key(), Resolution::DidNotHappen).await.expect("resolved");
+    assert_eq!(resolved, Operated::Done, "and a lost reply is looked up");
+    assert_eq!(record(&store).await.map(|r| (r.state, r.attempt)), Some((State::Failed, 0)));
+}

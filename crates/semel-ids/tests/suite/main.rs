@@ -1,0 +1,6 @@
+//! The tests of ids that need no server, one program.
+
+mod codec;
+mod generator;
+mod migration;
+mod resolver;

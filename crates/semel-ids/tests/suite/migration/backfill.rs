@@ -1,0 +1,209 @@
+//! Filling the map.
+
+use std::time::Duration;
+
+use semel_core::store::ErrorKind;
+use semel_ids::map::IdMap;
+use semel_ids::migration::{BusinessRow, Field, MAX_BATCH, RefusalReason};
+use semel_ids::resource::{Order, Resource};
+use tokio::time::Instant;
+
+use super::tables::{TestTables, binding, failure, order, public, tenant};
+
+#[tokio::test]
+async fn every_row_gets_its_binding_and_a_second_run_changes_nothing() {
+    let tables = TestTables::with_orders(2_503);
+    let filled = tables.migration().batch(500).backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!((filled.seen, filled.written, filled.already), (2_503, 2_503, 0));
+    assert!(filled.complete(), "{filled}");
+    let mappings = tables.mappings().await;
+    assert_eq!(mappings.len(), 2_503);
+    let again = tables.migration().backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!((again.seen, again.written, again.already), (2_503, 0, 2_503));
+    assert_eq!(tables.mappings().await, mappings);
+}
+
+#[tokio::test]
+async fn an_empty_table_is_filled_at_once() {
+    let tables = TestTables::new();
+    let filled = tables.migration().backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!(filled.seen, 0);
+    assert_eq!(tables.times("map.insert_many"), 0);
+}
+
+#[tokio::test]
+async fn rows_that_cannot_be_used_are_counted_by_reason_and_stop_nothing() {
+    let tables = TestTables::with_orders(10);
+    let good = || BusinessRow {
+        key: String::new(),
+        tenant: Field::Value("acme".to_owned()),
+        public: Field::Value(order()),
+        internal: Field::Value(vec![7; 16]),
+    };
+    tables.table.insert(BusinessRow { tenant: Field::Null, ..good() });
+    tables.table.insert(BusinessRow { tenant: Field::Value(String::new()), ..good() });
+    tables.table.insert(BusinessRow { public: Field::Null, ..good() });
+    tables.table.insert(BusinessRow { public: Field::Value("x".repeat(99_999)), ..good() });
+    tables.table.insert(BusinessRow { internal: Field::Null, ..good() });
+    tables.table.insert(BusinessRow { internal: Field::Value(vec![1; 15]), ..good() });
+    tables.table.insert(BusinessRow { internal: Field::Unreadable, ..good() });
+    tables.table.insert(good());
+    let last = tables.table.insert(good());
+    tables.table.put("acme", &order().replace("ord_", "usr_"));
+    let gone = order();
+    tables.table.put("acme", &gone);
+    assert_eq!(
+        tables.map.insert_many(&[binding("acme", &gone)]).await.expect("written"),
+        [semel_ids::map::Inserted::New]
+    );
+    assert!(tables.map.revoke("acme", Order::TYPE, &public(&gone)).await.expect("revoked"));
+    tables.table.put("acme", &order());
+
+    let moving = tables.migration().batch(3).samples(1);
+    let filled = moving.backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!((filled.seen, filled.written), (22, 11));
+    assert!(!filled.complete());
+    let met: Vec<(RefusalReason, u64)> =
+        filled.refused.iter().map(|(reason, tally)| (reason, tally.count)).collect();
+    let expected = [
+        (RefusalReason::NoTenant, 1),
+        (RefusalReason::BadTenant, 1),
+        (RefusalReason::NoPublicId, 1),
+        (RefusalReason::BadPublicId, 1),
+        (RefusalReason::ForeignPrefix, 1),
+        (RefusalReason::NoInternalId, 1),
+        (RefusalReason::BadInternalId, 1),
+        (RefusalReason::OtherInternalId, 2),
+        (RefusalReason::Unreadable, 1),
+        (RefusalReason::Revoked, 1),
+    ];
+    assert_eq!(met, expected);
+    let (_, other) = filled
+        .refused
+        .iter()
+        .find(|(reason, _)| *reason == RefusalReason::OtherInternalId)
+        .expect("met");
+    assert_eq!(other.samples.len(), 1, "one sample was asked for");
+    assert_eq!(other.samples[0].key, Some((last - 1).to_string()));
+    assert!(filled.to_string().contains("no tenant: 1"), "{filled}");
+}
+
+#[tokio::test]
+async fn a_dry_run_says_what_a_run_would_do_and_writes_nothing() {
+    let tables = TestTables::with_orders(50);
+    let there = order();
+    tables.table.put("acme", &there);
+    let _ = tables.map.insert_many(&[binding("acme", &there)]).await.expect("written");
+    let moving = tables.migration().batch(7);
+    let foreseen = moving.clone().dry_run().backfill(&(), |_| {}).await.expect("looked");
+    assert_eq!((foreseen.seen, foreseen.written, foreseen.already), (51, 50, 1));
+    assert_eq!(tables.mappings().await.len(), 1);
+    assert_eq!(tables.times("map.insert_many"), 0);
+    assert_eq!(moving.backfill(&(), |_| {}).await.expect("filled"), foreseen);
+}
+
+#[tokio::test]
+async fn a_batch_has_limits() {
+    let tables = TestTables::with_orders(30);
+    let _ = tables.migration().batch(0).backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!(tables.times("map.insert_many"), 30, "no fewer than one row at a time");
+    let tables = TestTables::with_orders(u64::from(MAX_BATCH) + 1);
+    let _ = tables.migration().dry_run().batch(u32::MAX).backfill(&(), |_| {}).await.expect("read");
+    assert_eq!(tables.times("table.page"), 2, "no more than {MAX_BATCH}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_is_kept() {
+    let tables = TestTables::with_orders(1_000);
+    let began = Instant::now();
+    let moving = tables.migration().rows_per_second(100);
+    let mut pages = Vec::new();
+    let _ = moving
+        .backfill(&(), |progress| pages.push((progress.seen, began.elapsed().as_secs())))
+        .await
+        .expect("filled");
+    // A batch is no more than a second's worth, and the last one is not waited for.
+    assert!(began.elapsed() >= Duration::from_secs(9), "{:?}", began.elapsed());
+    assert!(pages.iter().all(|(seen, second)| *seen <= (second + 1) * 100), "{pages:?}");
+    let began = Instant::now();
+    let _ = tables.migration().verify(|_| {}).await.expect("verified");
+    assert!(began.elapsed() < Duration::from_secs(1), "without a rate nothing waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_is_told_after_every_batch() {
+    let tables = TestTables::with_orders(95);
+    let (mut told, mut lines) = (Vec::new(), Vec::new());
+    let moving = tables.migration().batch(10).rows_per_second(10);
+    let _ = moving
+        .backfill(&(), |progress| {
+            assert_eq!(progress.seen, progress.report.seen);
+            assert_eq!(progress.total, Some(95));
+            told.push(progress.report.written);
+            lines.push(progress.to_string());
+        })
+        .await
+        .expect("filled");
+    assert_eq!(told, [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 95]);
+    assert!(lines[4].starts_with("50 of about 95 rows, "), "{}", lines[4]);
+    assert!(lines[4].ends_with(" s left"), "{}", lines[4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_pass_is_tried_again_and_what_will_not_is_told() {
+    let tables = TestTables::with_orders(30);
+    for (nth, kind) in
+        [(1, ErrorKind::Unavailable), (2, ErrorKind::RetryTransaction), (3, ErrorKind::Ambiguous)]
+    {
+        tables.before("map.insert_many", nth, move |_| Some(failure(kind)));
+    }
+    tables.before("table.page", 2, |_| Some(failure(ErrorKind::Unavailable)));
+    let filled = tables.migration().batch(10).backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!((filled.seen, filled.written), (30, 30));
+
+    let tables = TestTables::with_orders(3);
+    tables.before("table.page", 1, |_| Some(failure(ErrorKind::Misconfigured)));
+    let error = tables.migration().backfill(&(), |_| {}).await.expect_err("misconfigured");
+    assert_eq!((error.kind(), tables.times("table.page")), (ErrorKind::Misconfigured, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn trying_again_has_an_end() {
+    let tables = TestTables::with_orders(3);
+    for nth in 1..=3 {
+        tables.before("table.page", nth, |_| Some(failure(ErrorKind::Unavailable)));
+    }
+    let moving = tables.migration().retries(2);
+    let error = moving.backfill(&(), |_| {}).await.expect_err("unavailable");
+    assert_eq!((error.kind(), tables.times("table.page")), (ErrorKind::Unavailable, 3));
+    assert_eq!(moving.backfill(&(), |_| {}).await.expect("filled").written, 3);
+}
+
+#[tokio::test]
+async fn a_row_that_appears_behind_the_cursor_is_left_to_verify() {
+    let tables = TestTables::with_orders(30);
+    let late = tables.table.remove(1).expect("a row");
+    // The number comes free again once the walk is past it.
+    tables.before("table.page", 2, move |tables| {
+        let rest: Vec<_> = (2..=30).filter_map(|key| tables.table.remove(key)).collect();
+        for row in std::iter::once(late).chain(rest) {
+            tables.table.insert(row);
+        }
+        None
+    });
+    let filled = tables.migration().batch(10).backfill(&(), |_| {}).await.expect("filled");
+    assert_eq!(filled.written, 29);
+    let verified = tables.migration().verify(|_| {}).await.expect("verified");
+    assert_eq!((verified.missing.count, verified.matched), (1, 29));
+}
+
+#[test]
+fn a_migration_can_be_spawned() {
+    fn spawned<T: Send>(_: T) {}
+    let tables = TestTables::new();
+    let moving = tables.migration();
+    spawned(moving.backfill(&(), |_| {}));
+    spawned(moving.verify(|_| {}));
+    spawned(moving.repair(|_| {}, |_| async {}));
+    assert_eq!(tenant(0), "other");
+}

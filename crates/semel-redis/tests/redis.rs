@@ -1,9 +1,0 @@
-//! The conformance suite on one Redis server.
-
-mod support;
-
-use support::{Place, url};
-
-semel_testkit::conformance!(async { Place::at(url("SEMEL_TEST_REDIS_URL")) });
-
-semel_testkit::model_test!(async { Place::at(url("SEMEL_TEST_REDIS_URL")) });

@@ -1,0 +1,9 @@
+//! The suites against stores, outboxes, id maps and brokers with one mistake each. A suite that passes
+//! a wrong implementation shows nothing.
+
+mod brokers;
+mod idmaps;
+mod memory_broker;
+mod outboxes;
+mod sound_broker;
+mod stores;

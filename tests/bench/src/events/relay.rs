@@ -1,0 +1,189 @@
+//! The rate of a relay from an outbox in PostgreSQL to a broker, beside publishing alone.
+//!
+//! All contenders publish the same kind of events at the same depth, confirmed, and the broker is
+//! asked afterwards how many it has. Every turn has new events: a broker may recognise repeats.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use semel_core::Event;
+use semel_core::outbox::{Publisher, Relay};
+use semel_sql::postgres::PgStore;
+use tokio::task::JoinSet;
+
+use super::event;
+use super::tables::EventTables;
+use super::wire::{Nats, RabbitMq, RedisStreams, Wire};
+use crate::BoxError;
+use crate::arguments::Arguments;
+use crate::report::{Report, RowLabel, Target};
+
+/// Number of aggregates.
+const LANES: u64 = 1_000;
+/// Events of a batch and batches at once, as a relay has them by default.
+const BATCH: usize = 100;
+const AT_ONCE: usize = 2;
+/// A turn that takes longer is stuck.
+const LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Contender {
+    Relay,
+    Publisher,
+    Client,
+}
+
+const ALL: [Contender; 3] = [Contender::Relay, Contender::Publisher, Contender::Client];
+
+pub(super) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<(), BoxError> {
+    broker::<Nats>(arguments, report).await?;
+    broker::<RabbitMq>(arguments, report).await?;
+    broker::<RedisStreams>(arguments, report).await
+}
+
+async fn broker<W: Wire>(arguments: &Arguments, report: &mut Report) -> Result<(), BoxError> {
+    let wire = Arc::new(W::connect().await?);
+    let tables = EventTables::<PgStore>::new().await?;
+    let done = measure(&wire, &tables, arguments, report).await;
+    tables.remove().await;
+    if let Some(wire) = Arc::into_inner(wire) {
+        wire.remove().await?;
+    }
+    done.map_err(|error| format!("{}: {error}", W::BENCH).into())
+}
+
+async fn measure<W: Wire>(
+    wire: &Arc<W>,
+    tables: &EventTables<PgStore>,
+    arguments: &Arguments,
+    report: &mut Report,
+) -> Result<(), BoxError> {
+    let count = if arguments.quick { 4_000 } else { 20_000 };
+    for contender in ALL {
+        turn(wire, tables, contender, count / 4).await?;
+    }
+    let mut rates: [Vec<f64>; 3] = Default::default();
+    for round in 0..arguments.pace.rounds {
+        for offset in 0..ALL.len() {
+            let at = (round + offset) % ALL.len();
+            let took = turn(wire, tables, ALL[at], count).await?;
+            rates[at].push(count as f64 / took.as_secs_f64());
+        }
+    }
+    let label = RowLabel { bench: W::BENCH, store: "postgres", concurrency: AT_ONCE };
+    let [relay, publisher, client] = &rates;
+    let bare = format!("the publisher alone, {AT_ONCE} batches of {BATCH} at once");
+    let target = Some(Target::AtLeast(0.5));
+    report.compare(label, "ev/s", relay, (&bare, publisher), target);
+    report.compare(label, "ev/s", relay, (W::RAW, client), None);
+    Ok(())
+}
+
+/// Publishes `count` new events; returns the time.
+async fn turn<W: Wire>(
+    wire: &Arc<W>,
+    tables: &EventTables<PgStore>,
+    contender: Contender,
+    count: u64,
+) -> Result<Duration, BoxError> {
+    let events: Vec<Event> = (0..count).map(|number| event(number % LANES)).collect();
+    let took = match contender {
+        Contender::Relay => relayed(tables, wire.publisher(), &events).await?,
+        Contender::Publisher => at_once(events, Ours(wire.publisher())).await?,
+        Contender::Client => at_once(events, Client(Arc::clone(wire))).await?,
+    };
+    arrived(&**wire, count).await?;
+    wire.clear().await?;
+    Ok(took)
+}
+
+/// Through the outbox: from the start of a relay with every default until all rows are marked.
+async fn relayed(
+    tables: &EventTables<PgStore>,
+    publisher: impl Publisher,
+    events: &[Event],
+) -> Result<Duration, BoxError> {
+    let before = tables.published().await?;
+    tables.append(events).await?;
+    let relay = Relay::new(tables.store.clone(), publisher);
+    let (count, since) = (events.len() as u64, Instant::now());
+    let relaying = relay.start();
+    while relaying.standing().published < count && since.elapsed() < LIMIT {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let took = since.elapsed();
+    let standing = relaying.stop().await;
+    let published = tables.published().await? - before;
+    if published != count || standing.published != count || standing.failed + standing.dead > 0 {
+        let text = format!("{published} of {count} rows are published; the relay: {standing:?}");
+        return Err(text.into());
+    }
+    Ok(took)
+}
+
+/// Publishes a batch and waits for its confirms.
+trait Bare: Clone + Send + Sync + 'static {
+    fn carry(&self, batch: &[Event]) -> impl Future<Output = Result<(), BoxError>> + Send;
+}
+
+#[derive(Clone)]
+struct Ours<P>(P);
+
+impl<P: Publisher + Clone> Bare for Ours<P> {
+    async fn carry(&self, batch: &[Event]) -> Result<(), BoxError> {
+        self.0.publish(batch).await.into_iter().collect::<Result<(), _>>()?;
+        Ok(())
+    }
+}
+
+struct Client<W>(Arc<W>);
+
+impl<W> Clone for Client<W> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<W: Wire> Bare for Client<W> {
+    async fn carry(&self, batch: &[Event]) -> Result<(), BoxError> {
+        self.0.raw(batch).await
+    }
+}
+
+/// Without an outbox: batches, as many at once as a relay has.
+async fn at_once(events: Vec<Event>, bare: impl Bare) -> Result<Duration, BoxError> {
+    let (events, next) = (Arc::new(events), Arc::new(AtomicUsize::new(0)));
+    let since = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        let (events, next, bare) = (Arc::clone(&events), Arc::clone(&next), bare.clone());
+        tasks.spawn(async move {
+            while let Some(batch) = events.chunks(BATCH).nth(next.fetch_add(1, Ordering::Relaxed)) {
+                bare.carry(batch).await?;
+            }
+            Ok::<_, BoxError>(())
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    Ok(since.elapsed())
+}
+
+/// Waits until the broker has every message once.
+async fn arrived<W: Wire>(wire: &W, count: u64) -> Result<(), BoxError> {
+    let since = Instant::now();
+    loop {
+        let held = wire.held().await?;
+        // Some brokers count confirmed messages late.
+        if held == count {
+            return Ok(());
+        }
+        if since.elapsed() > Duration::from_secs(10) {
+            return Err(format!("the broker has {held} messages, not {count}").into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

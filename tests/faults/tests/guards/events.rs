@@ -1,0 +1,248 @@
+//! Events: what is marked when, what is claimed how, and when a broker hears of it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_core::event::Unreadable;
+use semel_core::inbox::{BrokerReply, Consumer, Failure, Inbox, Message, Source, SourceError};
+use semel_core::outbox::memory::MemoryOutbox;
+use semel_core::outbox::{Outbox, PublishError, Publisher, Relay};
+use semel_core::store::TransactionalStore;
+use semel_core::store::memory::MemoryStore;
+use semel_core::{Event, Executor, State};
+use semel_faults::events::{EventStore, Visitor, visit};
+use semel_faults::on_stores;
+use semel_stores::PrivateStore;
+
+fn event(name: &str) -> Event {
+    Event::builder("acme", "thing.moved", "/proof").json(&name).build().expect("an event")
+}
+
+/// Takes what it is given, but for the first time that it is asked.
+#[derive(Clone, Default)]
+struct Shy {
+    asked: Arc<AtomicU32>,
+    taken: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Shy {
+    fn count(&self) -> usize {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+impl Publisher for Shy {
+    async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
+        if self.asked.fetch_add(1, Ordering::SeqCst) == 0 {
+            let down = || Err(PublishError::Unavailable("not yet".to_owned()));
+            return events.iter().map(|_| down()).collect();
+        }
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(events);
+        events.iter().map(|_| Ok(())).collect()
+    }
+}
+
+#[test]
+fn an_event_is_marked_after_the_broker_confirmed_it() {
+    semel_testkit::fixture::run(async {
+        let (outbox, shy) = (MemoryOutbox::new(), Shy::default());
+        outbox.append(&mut outbox.clone(), &[event("a")]).await.expect("appended");
+        let relay = Relay::new(outbox, shy.clone());
+        assert!(relay.pass().await.expect("a pass").away, "the broker was away");
+        let _ = relay.drain().await.expect("a pass");
+        assert_eq!(shy.count(), 1, "events that were lost: {}", 1 - shy.count());
+    });
+}
+
+/// Two transactions are open; the one that appended later commits first.
+struct OutOfOrder(Shy);
+
+impl Visitor for OutOfOrder {
+    type Output = ();
+
+    async fn visit<S: EventStore>(self, store: S) {
+        let relay = Relay::new(store.clone(), self.0.clone());
+        self.0.asked.fetch_add(1, Ordering::SeqCst);
+        let mut first = store.begin().await.expect("a transaction");
+        let connection = S::connection(&mut first);
+        Outbox::append(&store, connection, &[event("first")]).await.expect("appended");
+        let mut second = store.begin().await.expect("a transaction");
+        let connection = S::connection(&mut second);
+        Outbox::append(&store, connection, &[event("second")]).await.expect("appended");
+        TransactionalStore::commit(&store, second).await.expect("committed");
+        assert_eq!(relay.drain().await.expect("a pass").published, 1);
+        TransactionalStore::commit(&store, first).await.expect("committed");
+        let _ = relay.drain().await.expect("a pass");
+        assert_eq!(self.0.count(), 2, "events that were lost: {}", 2 - self.0.count());
+    }
+}
+
+async fn an_event_that_commits_late_is_published(private: Arc<PrivateStore>) {
+    visit(private.backend(), OutOfOrder(Shy::default())).await.expect("a store");
+}
+
+on_stores!(an_event_that_commits_late_is_published: postgres mysql);
+
+/// What was given back is claimed again; a cursor has passed it.
+struct GivenBack(Shy);
+
+impl Visitor for GivenBack {
+    type Output = ();
+
+    async fn visit<S: EventStore>(self, store: S) {
+        let relay = Relay::new(store.clone(), self.0.clone());
+        let mut transaction = store.begin().await.expect("a transaction");
+        let connection = S::connection(&mut transaction);
+        Outbox::append(&store, connection, &[event("a")]).await.expect("appended");
+        TransactionalStore::commit(&store, transaction).await.expect("committed");
+        assert!(relay.pass().await.expect("a pass").away, "the broker was away");
+        let _ = relay.drain().await.expect("a pass");
+        assert_eq!(self.0.count(), 1, "events that were lost: {}", 1 - self.0.count());
+    }
+}
+
+async fn an_event_that_was_given_back_is_published(private: Arc<PrivateStore>) {
+    visit(private.backend(), GivenBack(Shy::default())).await.expect("a store");
+}
+
+on_stores!(an_event_that_was_given_back_is_published: sqlite postgres mysql);
+
+/// A broker in this process: what was brought and not acknowledged can be brought again.
+#[derive(Clone, Default)]
+struct Queue {
+    waiting: Arc<Mutex<VecDeque<Event>>>,
+    brought: Arc<Mutex<Vec<Event>>>,
+    came: Arc<tokio::sync::Notify>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Queue {
+    fn put(&self, event: Event) {
+        locked(&self.waiting).push_back(event);
+        self.came.notify_one();
+    }
+
+    /// Drops the consumers that held messages.
+    fn bring_again(&self) {
+        locked(&self.waiting).extend(locked(&self.brought).drain(..));
+        self.came.notify_one();
+    }
+}
+
+struct Brought {
+    event: Event,
+    queue: Queue,
+}
+
+impl Source for Queue {
+    type Message = Brought;
+
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
+    async fn next(&self) -> Result<Brought, SourceError> {
+        loop {
+            let next = locked(&self.waiting).pop_front();
+            if let Some(event) = next {
+                locked(&self.brought).push(event.clone());
+                return Ok(Brought { event, queue: self.clone() });
+            }
+            self.came.notified().await;
+        }
+    }
+}
+
+impl Message for Brought {
+    fn envelope(&self) -> Result<Event, Unreadable> {
+        Ok(self.event.clone())
+    }
+
+    fn raw(&self) -> Bytes {
+        self.event.payload().clone()
+    }
+
+    fn redelivered(&self) -> bool {
+        false
+    }
+
+    async fn answer(&self, answer: BrokerReply) -> Result<(), SourceError> {
+        if answer == BrokerReply::Ack {
+            locked(&self.queue.brought).retain(|event| event.id() != self.event.id());
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_broker_hears_of_an_event_after_the_ledger_has_it() {
+    semel_testkit::fixture::run(async {
+        let (queue, handled) = (Queue::default(), Arc::new(AtomicU32::new(0)));
+        let consumer = |executor: &Executor<MemoryStore>| {
+            let handled = Arc::clone(&handled);
+            let group =
+                Inbox::new(executor.clone()).group("BILLING").on("thing.moved", move |_, _| {
+                    handled.fetch_add(1, Ordering::SeqCst);
+                    async { Ok::<_, Failure>(()) }
+                });
+            Consumer::new(group, queue.clone()).expect("a group")
+        };
+        // One whose ledger is gone takes the message and can do nothing with it.
+        let broken = Executor::new(MemoryStore::new());
+        broken.shutdown(Duration::ZERO).await;
+        let first = consumer(&broken).start();
+        queue.put(event("a"));
+        let taken = async {
+            while !locked(&queue.waiting).is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), taken).await.expect("it is taken");
+        first.stop().await;
+        assert_eq!(handled.load(Ordering::SeqCst), 0);
+        // It dies, and the broker brings what it had in hand to another.
+        queue.bring_again();
+        let sound = Executor::new(MemoryStore::new());
+        let second = consumer(&sound).start();
+        let done = async {
+            while handled.load(Ordering::SeqCst) == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let done = tokio::time::timeout(Duration::from_secs(60), done).await;
+        second.stop().await;
+        assert!(done.is_ok(), "events that were lost: 1");
+    });
+}
+
+/// A handler that fails in its transaction.
+struct Failing;
+
+impl Visitor for Failing {
+    type Output = ();
+
+    async fn visit<S: EventStore>(self, store: S) {
+        let executor = Executor::new(store);
+        let inbox = Inbox::new(executor.clone());
+        let event = Arc::new(event("a"));
+        let handler = |_, _| async { Err::<(), _>("no stock") };
+        let failed = inbox.handle_atomic("BILLING", &event, handler).await;
+        assert!(failed.is_err(), "{failed:?}");
+        let group = inbox.group("BILLING");
+        let kept = group.failures(State::Failed, None, 10).await.expect("a list").entries;
+        assert_eq!(kept.len(), 1, "failures on record");
+        assert!(kept[0].record.retry_payload.is_some(), "with its envelope");
+    }
+}
+
+async fn a_failed_event_is_on_record_after_its_rollback(private: Arc<PrivateStore>) {
+    visit(private.backend(), Failing).await.expect("a store");
+}
+
+on_stores!(a_failed_event_is_on_record_after_its_rollback: sqlite postgres mysql);

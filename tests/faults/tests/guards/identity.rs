@@ -1,0 +1,58 @@
+//! Keys that look alike.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::executor::LocalReplay;
+use semel_core::{Command, Executor, InvalidKey, Key, Policy};
+use semel_faults::harness::{EffectLog, key};
+use semel_faults::on_stores;
+use semel_stores::PrivateStore;
+
+/// What some collation, some normal form or some hash tag takes for the same.
+const ALIKE: [&str; 20] = [
+    "order", "Order", "ORDER", "order ", " order", "é", "e\u{301}", "e", "É", "ss", "ß", "😀",
+    "😃", "{}", "{order}", "order{}", "}{", "ａ", "a", "א",
+];
+
+async fn keys_that_differ_in_one_byte_never_meet(private: Arc<PrivateStore>) {
+    let store = private.backend().open().await.expect("a store");
+    // Without the local cache: it is the store's eyes that are examined.
+    let executor: Executor<_> = Executor::builder(store)
+        .policy(Policy { lease: Duration::from_secs(30), ..Policy::default() })
+        .local_replay(LocalReplay::OFF)
+        .build()
+        .expect("a valid policy");
+    let seen = EffectLog::default();
+    let longest = "x".repeat(255);
+    let mut keys: Vec<Key> = ALIKE.iter().map(|id| key(id)).chain([key(&longest)]).collect();
+    keys.push(Key::command("acme", "prove", "order").expect("a key"));
+    keys.push(Key::command("ACME", "PROVE", "order").expect("a key"));
+    keys.push(Key::command("acme", "PROVE ", "order").expect("a key"));
+    for round in 0..2 {
+        for (n, key) in keys.iter().enumerate() {
+            let seen = seen.clone();
+            let work = move |context: semel_core::Context| async move {
+                seen.note(&context);
+                Ok::<_, String>(n)
+            };
+            let answer = executor.run(Command::new(key.clone()), work).await.expect("an answer");
+            let shown = format!("{:?}/{:?}/{:?}", key.tenant(), key.scope(), key.id());
+            assert_eq!(answer.value(), Some(&n), "{shown} met another key");
+            assert_eq!(answer.replayed(), round == 1, "{shown} did not meet itself");
+        }
+    }
+}
+
+on_stores!(keys_that_differ_in_one_byte_never_meet:
+    memory sqlite postgres mysql redis redis_cluster);
+
+#[test]
+fn a_key_with_a_nul_is_refused_before_any_store_sees_it() {
+    let refused = Key::command("acme", "PROVE", "order\0");
+    assert!(matches!(refused, Err(InvalidKey::Control { at: 5, .. })));
+    assert!(matches!(
+        Key::command("acme", "PROVE", &"x".repeat(256)),
+        Err(InvalidKey::TooLong { len: 256, max: 255, .. })
+    ));
+}
