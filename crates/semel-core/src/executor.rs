@@ -17,6 +17,7 @@ mod grant;
 mod heartbeat;
 mod in_flight;
 mod manual;
+mod operate;
 mod replay;
 mod sample;
 mod settle;

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use metrics::{counter, gauge, histogram};
 
-use crate::inbox::Waiting;
 use crate::key::Kind;
-use crate::outbox::Backlog;
 use crate::record::State;
 use crate::store;
 
@@ -57,10 +55,10 @@ pub(crate) fn sweep_refused() {
     counter!("semel_sweep_refused_total").increment(1);
 }
 
-pub(crate) fn outbox(backlog: &Backlog) {
-    let Backlog { waiting, dead, oldest } = backlog;
-    gauge!("semel_outbox_pending").set(*waiting as f64);
-    gauge!("semel_outbox_dead").set(*dead as f64);
+/// Sets how much an outbox has to do.
+pub(crate) fn outbox(waiting: u64, dead: u64, oldest: Option<Duration>) {
+    gauge!("semel_outbox_pending").set(waiting as f64);
+    gauge!("semel_outbox_dead").set(dead as f64);
     gauge!("semel_outbox_oldest_age_seconds").set(oldest.unwrap_or_default().as_secs_f64());
 }
 
@@ -72,9 +70,8 @@ pub(crate) fn outbox_waited(span: Duration) {
     histogram!("semel_outbox_publish_delay_seconds").record(span.as_secs_f64());
 }
 
-/// What a group has not handled.
-pub(crate) fn inbox_waiting(group: &str, waiting: &Waiting) {
-    let Waiting { failed, attempts, dead } = *waiting;
+/// Sets how many events a group has not handled, and the most attempts that one of them has had.
+pub(crate) fn inbox_waiting(group: &str, failed: u64, attempts: u32, dead: u64) {
     let name = || group.to_owned();
     gauge!("semel_inbox_failed", "group" => name()).set(failed as f64);
     gauge!("semel_inbox_max_attempts", "group" => name()).set(f64::from(attempts));

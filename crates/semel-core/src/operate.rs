@@ -7,7 +7,6 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::executor::Executor;
 use crate::key::Key;
 use crate::outcome::{ErrorText, Outcome, Recorded};
 use crate::record::{State, Version};
@@ -259,17 +258,5 @@ impl<S: Inspect> Operate for S {
 
     fn ledger(&self) -> &S {
         self
-    }
-}
-
-impl<S: Inspect> Operate for Executor<S> {
-    type Ledger = S;
-
-    fn ledger(&self) -> &S {
-        self.store()
-    }
-
-    fn changed(&self, key: &Key) {
-        self.refresh(key);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Plain data: how it changes is the judge's business, how it is kept the store's.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::{AttemptId, Fence, Lease, OperationId};
@@ -10,7 +11,6 @@ use crate::fingerprint::Fingerprint;
 use crate::key::{Digest, Key};
 use crate::outcome::{ErrorText, Outcome, Recorded};
 use crate::policy::OnCrash;
-use crate::store::{Draft, Settlement};
 
 /// Where an operation stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -262,6 +262,70 @@ impl Record {
         matches!(self.state, State::Succeeded | State::Failed)
             && self.expires_at.is_some_and(|at| at <= now)
     }
+}
+
+/// A claim as it is to be written. The store adds what its clock says: fence, lease end, times.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// Whose record.
+    pub key: Key,
+    /// What the request looks like.
+    pub fingerprint: Fingerprint,
+    /// The operation.
+    pub operation_id: OperationId,
+    /// This grant.
+    pub attempt_id: AttemptId,
+    /// Which execution this is; 1 for a fresh record.
+    pub attempt: u32,
+    /// `host:pid:instance`.
+    pub owner: Arc<str>,
+    /// How long the claim lives without renewal.
+    pub lease: Duration,
+    /// Stored for whoever judges this claim's crash.
+    pub on_crash: OnCrash,
+    /// Stored for whoever sweeps this claim.
+    pub keep: Duration,
+    /// What running it again takes, for whoever finds the claim lapsed or failed: an event's
+    /// envelope. It stays until the record succeeds or goes.
+    pub retry_payload: Option<Outcome>,
+}
+
+/// What a record turns into when its claim ends. Whatever does not succeed keeps its retry payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// Done, with its answer.
+    Succeeded {
+        /// The answer.
+        outcome: Recorded,
+        /// How long it is kept.
+        keep: Duration,
+    },
+    /// Failed.
+    Failed {
+        /// Why.
+        error: ErrorText,
+        /// When the next attempt may start; `None` means never.
+        retry_after: Option<Duration>,
+        /// How long the failure is kept.
+        keep: Duration,
+    },
+    /// Given up.
+    Dead {
+        /// Why.
+        error: ErrorText,
+    },
+    /// Unknown whether it happened.
+    Uncertain {
+        /// Why.
+        error: ErrorText,
+    },
+    /// Dealt with by an operator: nobody is to run it.
+    Discarded {
+        /// Why.
+        error: ErrorText,
+    },
+    /// Gone, as if it never was.
+    Removed,
 }
 
 /// A record with its key, as operators list them.

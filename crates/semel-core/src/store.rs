@@ -13,7 +13,6 @@ mod watermark;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 pub use any::{AnyRenewer, AnyStore};
@@ -24,12 +23,11 @@ pub use listing::{
 pub use replication::{Replication, ReplicationState};
 pub use watermark::{ClockTrust, Watermark};
 
-use crate::claim::{AttemptId, Fence, Lease, OperationId};
+pub use crate::record::{Draft, Settlement};
+
+use crate::claim::{Fence, Lease};
 use crate::clock::Timestamp;
-use crate::fingerprint::Fingerprint;
 use crate::key::{Hint, Key};
-use crate::outcome::{ErrorText, Outcome, Recorded};
-use crate::policy::OnCrash;
 use crate::record::{Record, Version};
 
 /// The result of a store's step.
@@ -37,32 +35,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// A future in a box, where a trait object needs one.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// A claim as it is to be written. The store adds what its clock says: fence, lease end, times.
-#[derive(Clone, Debug)]
-pub struct Draft {
-    /// Whose record.
-    pub key: Key,
-    /// What the request looks like.
-    pub fingerprint: Fingerprint,
-    /// The operation.
-    pub operation_id: OperationId,
-    /// This grant.
-    pub attempt_id: AttemptId,
-    /// Which execution this is; 1 for a fresh record.
-    pub attempt: u32,
-    /// `host:pid:instance`.
-    pub owner: Arc<str>,
-    /// How long the claim lives without renewal.
-    pub lease: Duration,
-    /// Stored for whoever judges this claim's crash.
-    pub on_crash: OnCrash,
-    /// Stored for whoever sweeps this claim.
-    pub keep: Duration,
-    /// What running it again takes, for whoever finds the claim lapsed or failed: an event's
-    /// envelope. It stays until the record succeeds or goes.
-    pub retry_payload: Option<Outcome>,
-}
 
 /// What [`Store::open`] found.
 #[derive(Clone, Debug)]
@@ -82,44 +54,6 @@ pub enum Opened {
     },
     /// Somebody's uncommitted transaction holds the key, or a race was lost: nothing is known.
     Contended,
-}
-
-/// What a record turns into when its claim ends. Whatever does not succeed keeps its retry payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Settlement {
-    /// Done, with its answer.
-    Succeeded {
-        /// The answer.
-        outcome: Recorded,
-        /// How long it is kept.
-        keep: Duration,
-    },
-    /// Failed.
-    Failed {
-        /// Why.
-        error: ErrorText,
-        /// When the next attempt may start; `None` means never.
-        retry_after: Option<Duration>,
-        /// How long the failure is kept.
-        keep: Duration,
-    },
-    /// Given up.
-    Dead {
-        /// Why.
-        error: ErrorText,
-    },
-    /// Unknown whether it happened.
-    Uncertain {
-        /// Why.
-        error: ErrorText,
-    },
-    /// Dealt with by an operator: nobody is to run it.
-    Discarded {
-        /// Why.
-        error: ErrorText,
-    },
-    /// Gone, as if it never was.
-    Removed,
 }
 
 /// What [`Store::swap`] writes over the version that was judged.
@@ -193,7 +127,8 @@ pub enum Held {
 pub struct Swept {
     /// Records removed.
     pub removed: u32,
-    /// Lapsed claims under [`OnCrash::Hold`] and [`OnCrash::Verify`] that turned Uncertain.
+    /// Lapsed claims under [`OnCrash::Hold`](crate::OnCrash::Hold) and
+    /// [`OnCrash::Verify`](crate::OnCrash::Verify) that turned Uncertain.
     pub suspended: u32,
     /// Whether there may be more to do at once.
     pub more: bool,

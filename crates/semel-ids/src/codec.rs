@@ -14,7 +14,6 @@ use std::sync::Arc;
 use ulid::Ulid;
 
 use crate::prefix::Prefix;
-use crate::typed::InvalidId;
 pub use hidden::{HidingKey, InvalidHidingKey};
 
 /// Length of the longest public id: prefix, payload and checksum with their separators.
@@ -346,3 +345,19 @@ impl serde::Serialize for PublicId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a public id; copy it again as it was given, with nothing added or changed")]
 pub struct InvalidPublicId;
+
+/// Why a text is not a public id of the expected type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidId {
+    /// The text is not a public id.
+    #[error(transparent)]
+    Format(#[from] InvalidPublicId),
+    /// The text is a public id of another type.
+    #[error("this is the id of another kind of thing: it begins with `{found}_`, not `{wanted}_`")]
+    Prefix {
+        /// The prefix of the text.
+        found: Prefix,
+        /// The expected prefix.
+        wanted: Prefix,
+    },
+}

@@ -12,9 +12,9 @@ use semel_core::key::{InvalidKey, check_tenant};
 use semel_core::store::{self, Result};
 use ulid::Ulid;
 
-use crate::codec::{Codec, PublicId};
+use crate::codec::{Codec, InvalidId, PublicId};
 use crate::resource::{Resource, ResourceType};
-use crate::typed::{InvalidId, TypedId};
+use crate::typed::TypedId;
 
 /// A tenant's public id and its internal id. The public id decodes to the internal one, and begins
 /// with the prefix of its type.

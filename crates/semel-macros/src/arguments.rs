@@ -7,9 +7,10 @@ use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream, Parser as _};
 use syn::punctuated::Punctuated;
-use syn::{Expr, Ident, Lit, LitStr, Token, parenthesized};
+use syn::{Expr, Ident, LitStr, Token, parenthesized};
 
 use crate::complaints::Complaints;
+use crate::expression::{bare, literal};
 use crate::fields::Fields;
 use crate::setting::{self, Setting};
 
@@ -261,24 +262,6 @@ fn disagreements(given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complain
         }
         (None, None) | (Some(_), Some(_)) => {}
     }
-}
-
-/// The expression without the invisible group that `macro_rules!` puts around one.
-pub(crate) fn bare(value: &Expr) -> &Expr {
-    match value {
-        Expr::Group(group) => bare(&group.expr),
-        value => value,
-    }
-}
-
-/// The string literal that `value` is.
-pub(crate) fn literal(value: &Expr) -> Option<&LitStr> {
-    if let Expr::Lit(literal) = bare(value)
-        && let Lit::Str(text) = &literal.lit
-    {
-        return Some(text);
-    }
-    None
 }
 
 /// Checks a part of the key that is spelled out, as `semel::Key` will when the function is called.

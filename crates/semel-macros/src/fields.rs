@@ -13,8 +13,8 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned as _;
 use syn::{Expr, Ident, Member, Token};
 
-use crate::arguments::bare;
 use crate::complaints::Complaints;
+use crate::expression::bare;
 
 /// The fields, by name. Empty: the key alone decides.
 pub(crate) struct Fields(Vec<Field>);

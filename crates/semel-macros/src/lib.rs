@@ -10,6 +10,7 @@ mod body;
 mod complaints;
 mod duration;
 mod expand;
+mod expression;
 mod fields;
 mod resource;
 mod setting;

@@ -10,8 +10,8 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Data, DeriveInput, Expr, Fields, Ident, LitStr, Token};
 
-use crate::arguments::literal;
 use crate::complaints::Complaints;
+use crate::expression::literal;
 
 /// Every argument, in the order in which the documentation lists them.
 const KNOWN: [&str; 4] = ["type", "prefix", "checksum", "base62"];

@@ -9,8 +9,8 @@ use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{Expr, Ident, Lit};
 
-use crate::arguments::{bare, literal};
 use crate::duration;
+use crate::expression::{bare, literal};
 
 /// The bounds of a lease: `semel::Policy`'s.
 const MIN_LEASE: Duration = Duration::from_millis(100);

@@ -181,7 +181,9 @@ impl<S: Inspect> Group<S> {
 
     async fn count(&self) {
         match self.waiting().await {
-            Ok(waiting) => measure::inbox_waiting(self.name(), &waiting),
+            Ok(Waiting { failed, attempts, dead }) => {
+                measure::inbox_waiting(self.name(), failed, attempts, dead);
+            }
             Err(error) => measure::store_failed(&error),
         }
     }

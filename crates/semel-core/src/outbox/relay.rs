@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 pub use pass::Pass;
 
-use super::{Ask, Outbox, Publisher};
+use super::{Ask, Backlog, Outbox, Publisher};
 use crate::clock::monotonic;
 use crate::measure;
 use crate::policy::{InvalidPolicy, OnFailure, Policy};
@@ -318,8 +318,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     break;
                 }
             }
-            if let Ok(backlog) = self.outbox.backlog().await {
-                measure::outbox(&backlog);
+            if let Ok(Backlog { waiting, dead, oldest }) = self.outbox.backlog().await {
+                measure::outbox(waiting, dead, oldest);
             }
         }
     }
