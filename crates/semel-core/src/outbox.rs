@@ -272,7 +272,7 @@ impl Backlog {
 /// What an operator's verb does to rows. What was discarded is left alone by those who do not
 /// [name](Selection::reaches) it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum RowAction {
     /// Failed, Dead and Discarded rows are pending again: due now, tries counted from zero, in their
     /// partition.
     Redrive,
@@ -288,7 +288,7 @@ pub enum Verb {
 impl Selection {
     /// Whether a verb changes the rows in this status that match. Those that were discarded are
     /// somebody's decision: only who names them, by their ids or by that status, means them.
-    pub fn reaches(&self, verb: &Verb, status: Status) -> bool {
+    pub fn reaches(&self, verb: &RowAction, status: Status) -> bool {
         let named = !self.ids.is_empty() || self.status.is_some();
         self.status.is_none_or(|wanted| wanted == status)
             && verb.applies(status)
@@ -296,14 +296,14 @@ impl Selection {
     }
 }
 
-impl Verb {
+impl RowAction {
     /// Whether the verb can change rows in this status; [`Selection::reaches`] says whether it does.
     pub const fn applies(&self, status: Status) -> bool {
         use Status::{Dead, Discarded, Failed, Pending};
         match self {
-            Verb::Redrive => matches!(status, Failed | Dead | Discarded),
-            Verb::Discard { .. } => matches!(status, Pending | Failed | Dead | Discarded),
-            Verb::Republish => matches!(status, Status::Published),
+            RowAction::Redrive => matches!(status, Failed | Dead | Discarded),
+            RowAction::Discard { .. } => matches!(status, Pending | Failed | Dead | Discarded),
+            RowAction::Republish => matches!(status, Status::Published),
         }
     }
 }
@@ -371,8 +371,11 @@ pub trait Outbox: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Row>>> + Send;
 
     /// How many rows a verb would change, counted up to [`Backlog::MOST`].
-    fn count(&self, selection: &Selection, verb: &Verb)
-    -> impl Future<Output = Result<u64>> + Send;
+    fn count(
+        &self,
+        selection: &Selection,
+        verb: &RowAction,
+    ) -> impl Future<Output = Result<u64>> + Send;
 
     /// Does a verb to at most `limit` rows that match and whose number is greater than `after`, the
     /// oldest first. Never to a leased row.
@@ -383,7 +386,7 @@ pub trait Outbox: Send + Sync + 'static {
     fn apply(
         &self,
         selection: &Selection,
-        verb: &Verb,
+        verb: &RowAction,
         after: Option<u64>,
         limit: u32,
     ) -> impl Future<Output = Result<Applied>> + Send;

@@ -16,9 +16,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 pub use any::{AnyRenewer, AnyStore};
-pub use error::{Error, Kind as ErrorKind};
+pub use error::{Error, ErrorKind};
 pub use listing::{
-    Content, Cursor, Filter, ForeignCursor, Inspect, Listed, Page, Tally, Unreadable,
+    Content, Cursor, Filter, ForeignCursor, Inspect, Listed, Page, Tally, UnreadableRecord,
 };
 pub use replication::{Replication, ReplicationState};
 pub use watermark::{ClockTrust, Watermark};

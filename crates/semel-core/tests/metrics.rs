@@ -221,7 +221,7 @@ async fn an_outage_shows_in_the_gauges_of_the_backlog_and_its_end_too() {
     book.shows("semel_outbox_pending", 0.0).await;
     assert_eq!(book.get("semel_outbox_oldest_age_seconds"), Some(0.0));
     assert_eq!(book.get("semel_outbox_dead"), Some(1.0), "until somebody deals with it");
-    let verb = semel_core::outbox::Verb::Discard { reason: "a test".to_owned() };
+    let verb = semel_core::outbox::RowAction::Discard { reason: "a test".to_owned() };
     let applied = outbox.apply(&Selection::default(), &verb, None, 10).await;
     assert_eq!(applied.expect("a verb").changed, 1);
     book.shows("semel_outbox_dead", 0.0).await;

@@ -18,7 +18,7 @@ use crate::key::{Digest, Key, Kind};
 use crate::measure;
 use crate::operate::Operate as _;
 use crate::record::{Entry, Record, State};
-use crate::store::{BoxFuture, Filter, Inspect, Result, Unreadable};
+use crate::store::{BoxFuture, Filter, Inspect, Result, UnreadableRecord};
 
 /// Events that are handled again at once.
 const AT_ONCE: usize = 8;
@@ -89,7 +89,7 @@ impl<S: Inspect> Group<S> {
                 };
                 let store = self.inbox().executor().store();
                 let page = store.list(&filter, after.as_ref(), LOOK).await?;
-                for Unreadable { digest, why } in &page.unreadable {
+                for UnreadableRecord { digest, why } in &page.unreadable {
                     let digest = Digest::from_bytes(digest);
                     tracing::warn!(group = self.name(), ?digest, why, "a due event is unreadable");
                 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{
     Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Partition, Row,
-    Selection, Status, Ticket, Verb,
+    RowAction, Selection, Status, Ticket,
 };
 use crate::claim::AttemptId;
 use crate::clock::{Clock, SteadyClock, Timestamp};
@@ -166,15 +166,15 @@ impl Kept {
         }
     }
 
-    fn apply(&mut self, verb: &Verb, now: Timestamp) {
+    fn apply(&mut self, verb: &RowAction, now: Timestamp) {
         self.token = None;
         match verb {
-            Verb::Redrive | Verb::Republish => {
+            RowAction::Redrive | RowAction::Republish => {
                 (self.status, self.attempts) = (Status::Pending, 0);
                 (self.due_at, self.settled_at) = (Some(now), None);
                 self.partition = Partition::of(&self.envelope);
             }
-            Verb::Discard { reason } => {
+            RowAction::Discard { reason } => {
                 self.status = Status::Discarded;
                 (self.due_at, self.partition, self.settled_at) = (None, None, Some(now));
                 self.error = Some(ErrorText::new(reason));
@@ -182,7 +182,7 @@ impl Kept {
         }
     }
 
-    fn is_meant(&self, selection: &Selection, verb: &Verb) -> bool {
+    fn is_meant(&self, selection: &Selection, verb: &RowAction) -> bool {
         selection.reaches(verb, self.status) && selection.matches(&self.envelope, self.status)
     }
 
@@ -292,7 +292,7 @@ impl Outbox for MemoryOutbox {
         Ok(matching.take(limit as usize).map(|(sequence, row)| row.shown(*sequence)).collect())
     }
 
-    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+    async fn count(&self, selection: &Selection, verb: &RowAction) -> Result<u64> {
         let rows = self.rows();
         let meant = |row: &&Kept| row.is_meant(selection, verb);
         let count = rows.by_sequence.values().filter(meant).count() as u64;
@@ -302,7 +302,7 @@ impl Outbox for MemoryOutbox {
     async fn apply(
         &self,
         selection: &Selection,
-        verb: &Verb,
+        verb: &RowAction,
         after: Option<u64>,
         limit: u32,
     ) -> Result<Applied> {

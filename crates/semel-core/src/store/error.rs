@@ -5,7 +5,7 @@ use std::fmt;
 /// What kind of failure it was, which decides what may be done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ErrorKind {
     /// The step did not happen: the store was not reached, or refused before doing anything.
     Unavailable,
     /// The step may have happened: the reply was lost. Never repeated blindly.
@@ -20,29 +20,31 @@ pub enum Kind {
     RetryTransaction,
 }
 
-impl Kind {
+impl ErrorKind {
     /// The name used in metric labels.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Unavailable => "unavailable",
-            Kind::Ambiguous => "ambiguous",
-            Kind::Corrupt => "corrupt",
-            Kind::Misconfigured => "misconfigured",
-            Kind::Capacity => "capacity",
-            Kind::RetryTransaction => "retry_transaction",
+            ErrorKind::Unavailable => "unavailable",
+            ErrorKind::Ambiguous => "ambiguous",
+            ErrorKind::Corrupt => "corrupt",
+            ErrorKind::Misconfigured => "misconfigured",
+            ErrorKind::Capacity => "capacity",
+            ErrorKind::RetryTransaction => "retry_transaction",
         }
     }
 
     const fn advice(self) -> &'static str {
         match self {
-            Kind::Unavailable => "nothing was changed; try again once the store answers",
-            Kind::Ambiguous => "the reply was lost, so it may or may not have happened",
-            Kind::Corrupt => "look at the record with an operator tool before touching it",
-            Kind::Misconfigured => {
+            ErrorKind::Unavailable => "nothing was changed; try again once the store answers",
+            ErrorKind::Ambiguous => "the reply was lost, so it may or may not have happened",
+            ErrorKind::Corrupt => "look at the record with an operator tool before touching it",
+            ErrorKind::Misconfigured => {
                 "fix the store's set-up; `check`, or `semel doctor`, lists what is wrong"
             }
-            Kind::Capacity => "nothing was stored; raise the limit or wait for records to expire",
-            Kind::RetryTransaction => "roll back and run the whole transaction again",
+            ErrorKind::Capacity => {
+                "nothing was stored; raise the limit or wait for records to expire"
+            }
+            ErrorKind::RetryTransaction => "roll back and run the whole transaction again",
         }
     }
 }
@@ -52,19 +54,19 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 /// A failed step of a store.
 #[derive(Debug)]
 pub struct Error {
-    kind: Kind,
+    kind: ErrorKind,
     operation: &'static str,
     source: Source,
 }
 
 impl Error {
     /// A failure of `operation` ("open", "settle", …) with its cause.
-    pub fn new(kind: Kind, operation: &'static str, source: impl Into<Source>) -> Self {
+    pub fn new(kind: ErrorKind, operation: &'static str, source: impl Into<Source>) -> Self {
         Self { kind, operation, source: source.into() }
     }
 
     /// What kind of failure it was.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
@@ -75,7 +77,7 @@ impl Error {
 
     /// The same failure, seen as another kind: a layer that knows more may say so.
     #[must_use]
-    pub fn with_kind(mut self, kind: Kind) -> Self {
+    pub fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.kind = kind;
         self
     }

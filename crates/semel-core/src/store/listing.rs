@@ -109,7 +109,7 @@ pub struct Page<E = Entry> {
     /// The records.
     pub entries: Vec<E>,
     /// What lies among them and cannot be read: one damaged record hides no other.
-    pub unreadable: Vec<Unreadable>,
+    pub unreadable: Vec<UnreadableRecord>,
     /// Where to go on; `None` at the end.
     pub next: Option<Cursor>,
 }
@@ -123,7 +123,7 @@ impl<E> Default for Page<E> {
 /// A record that was met in a listing and cannot be read. Where a store cannot tell of such a record
 /// whether it matches, it is shown whatever the filter says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
+pub struct UnreadableRecord {
     /// The digest that it lies under.
     pub digest: Vec<u8>,
     /// What is wrong with it, without its key or any value of it.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use semel_core::event::{Event, EventId};
-use semel_core::outbox::{Disposition, Status, Verb};
+use semel_core::outbox::{Disposition, RowAction, Status};
 
 use super::OutboxFixture;
 use super::scene::*;
@@ -142,7 +142,7 @@ pub async fn a_dead_head_may_hold_its_lane<F: OutboxFixture>(fixture: F) {
     assert_eq!(settle(&outbox, &Disposition::Published).await, [other.id()]);
     fixture.advance(PAST_LEASE).await;
     assert!(claim_all(&outbox).await.is_empty());
-    let verb = Verb::Discard { reason: "never mind".to_owned() };
+    let verb = RowAction::Discard { reason: "never mind".to_owned() };
     assert_eq!(apply(&outbox, &in_status(Status::Dead), &verb, ALL).await, 1);
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&lane[1..]));
 }
@@ -156,7 +156,7 @@ pub async fn a_redriven_head_goes_before_its_followers<F: OutboxFixture>(fixture
         put(&fixture, &outbox, &lane[..1]).await;
         settle(&outbox, &disposition).await;
         put(&fixture, &outbox, &lane[1..]).await;
-        assert_eq!(apply(&outbox, &only(&[lane[0].id()]), &Verb::Redrive, ALL).await, 1);
+        assert_eq!(apply(&outbox, &only(&[lane[0].id()]), &RowAction::Redrive, ALL).await, 1);
         let head = claim(&outbox, 1).await;
         assert_eq!(leased_ids(&head), ids(&lane[..1]), "after {disposition:?}");
         assert!(claim_all(&outbox).await.is_empty(), "its followers wait again");
@@ -171,7 +171,7 @@ pub async fn a_republished_head_goes_before_its_followers<F: OutboxFixture>(fixt
     let outbox = holding(&fixture, &lane[..1]).await;
     settle(&outbox, &Disposition::Published).await;
     put(&fixture, &outbox, &lane[1..]).await;
-    assert_eq!(apply(&outbox, &only(&[lane[0].id()]), &Verb::Republish, 1).await, 1);
+    assert_eq!(apply(&outbox, &only(&[lane[0].id()]), &RowAction::Republish, 1).await, 1);
     assert_eq!(leased_ids(&claim(&outbox, 1).await), ids(&lane[..1]));
     assert!(claim_all(&outbox).await.is_empty());
 }
@@ -182,7 +182,7 @@ pub async fn a_discarded_head_frees_its_lane<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, &lane[..1]).await;
     settle(&outbox, &retry(LEASE)).await;
     put(&fixture, &outbox, &lane[1..]).await;
-    let verb = Verb::Discard { reason: "never mind".to_owned() };
+    let verb = RowAction::Discard { reason: "never mind".to_owned() };
     let selection = only(&[lane[0].id(), lane[1].id()]);
     assert_eq!(apply(&outbox, &selection, &verb, ALL).await, 2);
     assert_eq!(id_of(&claim_one(&outbox).await), lane[2].id());
