@@ -242,10 +242,10 @@ fn by_type(inbox: &Inbox<Store>) -> Group<Store> {
     let fails = |_, _| async { Err::<(), _>("no") };
     inbox
         .group("INVENTORY")
-        .on("good", |_, _| async { Ok::<_, Failure>(()) })
-        .on_named("audit", "good", |_, _| async { Ok::<_, Failure>(()) })
-        .on("bad", fails)
-        .on("hopeless", |_, _| async { Err::<(), _>(Failure::hopeless("never")) })
+        .on_fenced("good", |_, _| async { Ok::<_, Failure>(()) })
+        .on_fenced_named("audit", "good", |_, _| async { Ok::<_, Failure>(()) })
+        .on_fenced("bad", fails)
+        .on_fenced("hopeless", |_, _| async { Err::<(), _>(Failure::hopeless("never")) })
 }
 
 fn of_group(book: &Book, group: &str) -> BTreeMap<String, f64> {
@@ -343,7 +343,8 @@ async fn what_a_group_has_not_handled_shows_in_its_gauges() {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
     let store = FaultyStore::new(MemoryStore::with(1_000, clock.clone()));
     let inbox = Inbox::new(Executor::new(store));
-    let group = by_type(&inbox).on_named("audit", "bad", |_, _| async { Err::<(), _>("no") });
+    let group =
+        by_type(&inbox).on_fenced_named("audit", "bad", |_, _| async { Err::<(), _>("no") });
     let bad = Arc::new(event("bad"));
     for attempt in 0..3_u32 {
         group.handle(&bad).await;

@@ -72,13 +72,16 @@ fn groups<S: Tables>(executor: &Executor<S>, letters: &Letters) -> [Group<S>; 3]
             .on_atomic(RESERVED, |event: Arc<Event>, unit| async move {
                 shop::pack(&event, unit).await
             }),
-        inbox.group("LETTERS").ignore_unknown().on(PLACED, move |event: Arc<Event>, claim| {
-            let letters = letters.clone();
-            async move {
-                letters.send(shop::thank(&event, &claim)?);
-                Ok::<_, String>(())
-            }
-        }),
+        inbox.group("LETTERS").ignore_unknown().on_fenced(
+            PLACED,
+            move |event: Arc<Event>, claim| {
+                let letters = letters.clone();
+                async move {
+                    letters.send(shop::thank(&event, &claim)?);
+                    Ok::<_, String>(())
+                }
+            },
+        ),
     ]
 }
 

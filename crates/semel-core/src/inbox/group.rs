@@ -53,7 +53,7 @@ const NOBODY: &str = "unknown";
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let inventory = Inbox::new(Executor::new(MemoryStore::new()))
 ///     .group("INVENTORY")
-///     .on("order.placed", |event, _claim| async move {
+///     .on_fenced("order.placed", |event, _claim| async move {
 ///         let order: serde_json::Value = event.parse().map_err(Failure::hopeless)?;
 ///         println!("taking {} off the shelf", order["sku"]);
 ///         Ok::<_, Failure>(())
@@ -112,19 +112,19 @@ impl<S: Store> Group<S> {
 
     /// Events of `kind` go to `handler`, which runs under a claim of its own.
     #[must_use]
-    pub fn on<F, Fut, E>(self, kind: &str, handler: F) -> Self
+    pub fn on_fenced<F, Fut, E>(self, kind: &str, handler: F) -> Self
     where
         F: Fn(Arc<Event>, Context) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
-        self.on_named("", kind, handler)
+        self.on_fenced_named("", kind, handler)
     }
 
-    /// As [`on`](Self::on), for one of several handlers of a type: each is a consumer of its own
+    /// As [`on_fenced`](Self::on_fenced), for one of several handlers of a type: each is a consumer of its own
     /// under `group/name`.
     #[must_use]
-    pub fn on_named<F, Fut, E>(self, name: &str, kind: &str, handler: F) -> Self
+    pub fn on_fenced_named<F, Fut, E>(self, name: &str, kind: &str, handler: F) -> Self
     where
         F: Fn(Arc<Event>, Context) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
@@ -345,7 +345,9 @@ impl<S: Store> Group<S> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidGroup {
     /// Two handlers of one type have one name: the second would find every event handled.
-    #[error("two handlers for {kind:?} have the same name; give each its own with `.on_named(…)`")]
+    #[error(
+        "two handlers for {kind:?} have the same name; give each its own with `.on_fenced_named(…)`"
+    )]
     Twice {
         /// The type.
         kind: Box<str>,
