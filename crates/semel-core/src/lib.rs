@@ -59,7 +59,7 @@ pub use executor::{
 pub use fingerprint::{Fingerprint, InvalidFingerprint, Pointer};
 pub use key::{Digest, Hint, InvalidKey, Key, Kind, Principal};
 pub use operate::{Holder, Operate, Operated, Resolution};
-pub use outcome::{ErrorText, InvalidReference, Outcome, Recorded, Reference};
+pub use outcome::{ErrorText, InvalidOutcome, InvalidReference, Outcome, Recorded, Reference};
 pub use policy::{InvalidPolicy, OnCrash, OnFailure, Policy, Wait, Woken};
 pub use record::{Entry, Record, State, Version};
 pub use store::{AnyStore, Store};

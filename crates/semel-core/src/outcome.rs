@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
+use serde::Serialize;
 
 /// Longest reference, in bytes: the seeds' `result_ref` column.
 pub const MAX_REFERENCE: usize = 128;
@@ -30,6 +31,25 @@ impl Outcome {
     /// An outcome of these bytes.
     pub fn new(content_type: impl Into<Cow<'static, str>>, body: impl Into<Bytes>) -> Self {
         Self { body: body.into(), content_type: content_type.into(), reference: None }
+    }
+
+    /// Returns an outcome that is `value` as JSON.
+    ///
+    /// ```
+    /// use semel_core::Outcome;
+    ///
+    /// let outcome = Outcome::json(&serde_json::json!({ "id": "ord_1" }))?;
+    /// assert_eq!(outcome.content_type(), Outcome::JSON);
+    /// assert_eq!(&outcome.body()[..], br#"{"id":"ord_1"}"#);
+    /// # Ok::<(), semel_core::InvalidOutcome>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidOutcome`] if `value` cannot be written as JSON.
+    pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, InvalidOutcome> {
+        let body = serde_json::to_vec(value);
+        let body = body.map_err(|error| InvalidOutcome { reason: error.to_string() })?;
+        Ok(Self::new(Self::JSON, body))
     }
 
     /// The same in memory of its own.
@@ -69,6 +89,14 @@ impl Outcome {
     pub fn size(&self) -> usize {
         self.body.len() + self.content_type.len()
     }
+}
+
+/// A value that cannot be written as JSON, such as a map whose keys are not texts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the value cannot be written as JSON: {reason}")]
+pub struct InvalidOutcome {
+    /// The message of the serializer.
+    pub reason: String,
 }
 
 /// Shows how large it is, never what it says: results end up in logs this way.
@@ -186,6 +214,15 @@ mod tests {
         assert_eq!(cut.as_str().chars().count(), MAX_ERROR);
         assert_eq!(ErrorText::new("a\0b").as_str(), "ab");
         assert_eq!(ErrorText::new("").as_str(), "");
+    }
+
+    #[test]
+    fn a_value_becomes_json_or_an_error_that_says_why_not() {
+        let outcome = Outcome::json(&[1, 2]).expect("numbers are JSON");
+        assert_eq!((outcome.content_type(), &outcome.body()[..]), (Outcome::JSON, &b"[1,2]"[..]));
+        let odd = std::collections::BTreeMap::from([([1, 2], 3)]);
+        let refused = Outcome::json(&odd).expect_err("a key is a text");
+        assert!(refused.reason.contains("string"), "{refused}");
     }
 
     #[test]

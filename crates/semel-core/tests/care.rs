@@ -138,6 +138,23 @@ async fn a_verifier_is_asked_even_if_the_takeovers_reply_is_lost() {
 }
 
 #[tokio::test]
+async fn a_verification_stays_put_off_even_if_the_reply_is_lost() {
+    let (executor, store, clock) = ledger();
+    let asked = Arc::default();
+    let later = || verified(&asked, Verification::Later(PAST_LEASE));
+    crash(&executor, &clock, later()).await;
+    // The first swap is the takeover.
+    store.faults().spare(Verb::Swap, 1);
+    store.faults().next(Verb::Swap, Fault::LoseReply);
+    for _ in 0..2 {
+        let answer: Answer = executor.run(later(), |_| async { panic!("ran unverified") }).await;
+        assert!(answer.expect("an answer").in_progress());
+    }
+    assert_eq!((asked.load(Ordering::SeqCst), store.faults().happened(Verb::Swap)), (1, 1));
+    assert_eq!(record(&store).await.map(|record| record.attempt), Some(1));
+}
+
+#[tokio::test]
 async fn a_verifier_that_panics_leaves_the_question_open() {
     let (executor, store, clock) = ledger();
     let broken = || command().verify(|_| async { panic!("cannot ask") });

@@ -14,14 +14,38 @@ use crate::policy::{InvalidPolicy, OnCrash, OnFailure, Policy, Wait, Woken};
 use crate::store::BoxFuture;
 
 /// What a verifier found out about a crashed attempt.
+///
+/// ```
+/// use std::time::Duration;
+/// use semel_core::executor::Verification;
+/// use semel_core::{Command, Key, Outcome};
+///
+/// # enum Status { Paid { receipt: String }, Unknown, Pending }
+/// # async fn status_at_the_bank(_: &str) -> Status { Status::Pending }
+/// let pay = Command::new(Key::command("acme", "PAY", "k-1")?).verify(|claim| async move {
+///     let Ok(key) = claim.downstream_key("pay") else { return Verification::Unknown };
+///     match status_at_the_bank(&key).await {
+///         Status::Paid { receipt } => Outcome::json(&receipt)
+///             .map_or(Verification::Unknown, Verification::Done),
+///         Status::Unknown => Verification::NotDone,
+///         Status::Pending => Verification::Later(Duration::from_secs(30)),
+///     }
+/// });
+/// # Ok::<(), semel_core::InvalidKey>(())
+/// ```
 #[derive(Clone, Debug)]
 pub enum Verification {
-    /// It happened, and this is its answer: it is recorded, and nothing runs.
+    /// The attempt took effect, with this outcome. It is recorded, and the work does not run.
     Done(Outcome),
-    /// It did not happen: the work runs.
+    /// The attempt had no effect. The work runs.
     NotDone,
-    /// Cannot be told: the record turns Uncertain.
+    /// It cannot be found out. The record turns Uncertain until an operator resolves it.
     Unknown,
+    /// It cannot be found out yet. Nothing runs; the first call after this time verifies again, also if
+    /// this process ends meanwhile. Until then calls are answered that the operation is in progress,
+    /// with the time that is left as `lease_remaining`; this one at once, without waiting. Does not count
+    /// as an attempt. At least [`Policy::MIN_LEASE`], at most [`Policy::MAX_LEASE`].
+    Later(Duration),
 }
 
 pub(super) type RetryPayload = Arc<dyn Fn() -> Outcome + Send + Sync>;
@@ -47,12 +71,12 @@ pub struct Command {
     fingerprint: Fingerprint,
     keep: Option<Duration>,
     lease: Option<Duration>,
-    work_timeout: Option<Duration>,
+    work_timeout: Option<Option<Duration>>,
     wait: Option<Wait>,
     woken: Option<Woken>,
     on_failure: Option<OnFailure>,
     on_crash: Option<OnCrash>,
-    max_attempts: Option<u32>,
+    max_attempts: Option<Option<u32>>,
     max_outcome: Option<usize>,
     claim_first: bool,
     attended: bool,
@@ -102,7 +126,7 @@ impl Command {
 
     /// See [`Policy::work_timeout`].
     pub fn work_timeout(mut self, limit: Duration) -> Self {
-        self.work_timeout = Some(limit);
+        self.work_timeout = Some(Some(limit));
         self
     }
 
@@ -132,7 +156,7 @@ impl Command {
 
     /// See [`Policy::max_attempts`].
     pub fn max_attempts(mut self, max: u32) -> Self {
-        self.max_attempts = Some(max);
+        self.max_attempts = Some(Some(max));
         self
     }
 
@@ -179,16 +203,30 @@ impl Command {
         self
     }
 
-    /// Every setting at once. Single ones that are said later stand over it.
+    /// Makes `policy` the policy of this command, in every setting: nothing of the executor's default
+    /// policy, nor of a setter that was called before, is left. Setters that are called after it
+    /// change single settings of it; so does [`verify`](Self::verify).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use semel_core::{Command, Key, Policy};
+    ///
+    /// // No limit, also where the executor's default policy has one.
+    /// let import = Policy { work_timeout: None, ..Policy::default() };
+    /// let command = Command::new(Key::command("acme", "IMPORT", "k-1")?)
+    ///     .policy(&import)
+    ///     .lease(Duration::from_secs(60));
+    /// # Ok::<(), semel_core::InvalidKey>(())
+    /// ```
     pub fn policy(mut self, policy: &Policy) -> Self {
         self.keep = Some(policy.keep);
         self.lease = Some(policy.lease);
-        self.work_timeout = policy.work_timeout;
+        self.work_timeout = Some(policy.work_timeout);
         self.wait = Some(policy.wait);
         self.woken = Some(policy.woken);
         self.on_failure = Some(policy.on_failure);
         self.on_crash = Some(policy.on_crash);
-        self.max_attempts = policy.max_attempts;
+        self.max_attempts = Some(policy.max_attempts);
         self.max_outcome = Some(policy.max_outcome);
         self
     }
@@ -203,12 +241,12 @@ impl Command {
         let policy = Policy {
             keep: self.keep.unwrap_or(defaults.keep),
             lease: self.lease.unwrap_or(defaults.lease),
-            work_timeout: self.work_timeout.or(defaults.work_timeout),
+            work_timeout: self.work_timeout.unwrap_or(defaults.work_timeout),
             wait: self.wait.unwrap_or(defaults.wait),
             woken: self.woken.unwrap_or(defaults.woken),
             on_failure: self.on_failure.unwrap_or(defaults.on_failure),
             on_crash: self.on_crash.unwrap_or(defaults.on_crash),
-            max_attempts: self.max_attempts.or(defaults.max_attempts),
+            max_attempts: self.max_attempts.unwrap_or(defaults.max_attempts),
             max_outcome: self.max_outcome.unwrap_or(defaults.max_outcome),
         };
         policy.check()?;
@@ -283,5 +321,52 @@ impl ResolvedCommand {
             }
             OnCrash::Rerun | OnCrash::Hold | OnCrash::Verify => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A policy that differs from the default in every setting, and sets those that can be unset.
+    fn other() -> Policy {
+        Policy {
+            keep: Duration::from_secs(1),
+            lease: Duration::from_secs(2),
+            work_timeout: Some(Duration::from_secs(3)),
+            wait: Wait::UpTo(Duration::from_secs(4)),
+            woken: Woken::Report,
+            on_failure: OnFailure::Keep,
+            on_crash: OnCrash::Hold,
+            max_attempts: Some(5),
+            max_outcome: 6,
+        }
+    }
+
+    fn resolved(command: impl FnOnce(Command) -> Command, defaults: &Policy) -> Policy {
+        let key = Key::command("acme", "PAY", "k-1").expect("a valid key");
+        let command = command(Command::new(key)).resolve(defaults);
+        command.expect("a valid policy").policy
+    }
+
+    #[test]
+    fn the_policy_of_a_command_replaces_the_defaults_and_earlier_setters() {
+        let default = Policy::default();
+        for (given, defaults) in [(&other(), &default), (&default, &other())] {
+            assert_eq!(resolved(|command| command, defaults), *defaults);
+            assert_eq!(resolved(|command| command.policy(given), defaults), *given);
+            let earlier = |command: Command| {
+                let brief = Duration::from_secs(9);
+                command.work_timeout(brief).max_attempts(9).keep(brief).policy(given)
+            };
+            assert_eq!(resolved(earlier, defaults), *given);
+        }
+    }
+
+    #[test]
+    fn a_setter_after_the_policy_changes_one_setting_of_it() {
+        let later = |command: Command| command.policy(&Policy::default()).max_attempts(9);
+        let expected = Policy { max_attempts: Some(9), ..Policy::default() };
+        assert_eq!(resolved(later, &other()), expected);
     }
 }

@@ -1,16 +1,22 @@
 //! Verifies a crashed attempt before anything runs again.
 
+use std::time::Duration;
+
 use super::Inner;
 use super::answer::receipt;
+use super::claim::{pause, transient};
 use super::command::Verification;
 use super::context::Context;
 use super::execution::{Error, Served};
 use super::settle::Written;
 use super::supervise::WorkEnd;
+use crate::clock::monotonic;
 use crate::judge::exceeded;
 use crate::measure;
 use crate::outcome::{ErrorText, Recorded};
-use crate::store::{Settlement, Store};
+use crate::policy::{OnCrash, Policy};
+use crate::record::{Draft, State};
+use crate::store::{self, Change, Settlement, Store, Swapped};
 
 impl<S: Store> Inner<S> {
     /// Asks the verifier about the crashed attempt. `None` means that the work runs.
@@ -35,6 +41,7 @@ impl<S: Store> Inner<S> {
                 let error = ErrorText::new("the verifier could not tell whether it happened");
                 (Settlement::Uncertain { error: error.clone() }, Err(Error::Uncertain { error }))
             }
+            Verification::Later(after) => return Some(self.verify_later(context, after).await),
             Verification::Done(outcome) => {
                 let answer =
                     Served::Replayed { outcome: outcome.clone(), receipt: receipt(grant, true) };
@@ -56,5 +63,63 @@ impl<S: Store> Inner<S> {
                 answer
             }
         })
+    }
+
+    /// Leaves a crashed attempt unresolved for `after`: its record stays Running, under a claim that no
+    /// process holds or renews. The first call after that claim has lapsed verifies again.
+    async fn verify_later<A>(
+        &self,
+        context: &Context,
+        after: Duration,
+    ) -> Result<Served<A>, Error> {
+        let (command, grant) = (context.command(), context.grant());
+        let after = after.clamp(Policy::MIN_LEASE, Policy::MAX_LEASE);
+        let unresolved = Draft {
+            fingerprint: grant.fingerprint,
+            operation_id: grant.operation_id,
+            // The verification was no execution.
+            attempt: grant.attempt.saturating_sub(1),
+            lease: after,
+            on_crash: OnCrash::Verify,
+            ..self.request(command).draft
+        };
+        let since = monotonic();
+        loop {
+            match self.hand_over(context, &unresolved).await {
+                Ok(Some(true)) => break,
+                Ok(Some(false)) => return self.after_loss(command, Err(Error::ClaimLost)).await,
+                // The heartbeat has renewed the claim in between.
+                Ok(None) => {}
+                // The claim lapses with its own lease, and is verified again then.
+                Err(error) if !transient(&error) || since.elapsed() >= command.policy.lease => {
+                    measure::store_failed(&error);
+                    return Err(error.into());
+                }
+                Err(_) => {}
+            }
+            pause(Duration::from_millis(5)).await;
+        }
+        let operation_id = Some(grant.operation_id);
+        Ok(Served::InProgress { operation_id, lease_remaining: Some(after) })
+    }
+
+    /// Writes `claim` over the claim of an attempt. `Some(false)` if the attempt does not hold it any
+    /// more, `None` if the record was written in between.
+    async fn hand_over(&self, context: &Context, claim: &Draft) -> store::Result<Option<bool>> {
+        let key = context.key();
+        let Some(found) = self.store.peek(key).await? else { return Ok(Some(false)) };
+        let holder = (found.record.attempt_id, found.record.state);
+        // An earlier try, whose reply was lost.
+        if holder == (claim.attempt_id, State::Running) {
+            return Ok(Some(true));
+        }
+        if holder != (context.grant().lease.attempt_id, State::Running) {
+            return Ok(Some(false));
+        }
+        let change = Change::Regrant(claim.clone());
+        match self.store.swap(key, found.record.version(), &change).await? {
+            Swapped::Done { .. } => Ok(Some(true)),
+            Swapped::Lost => Ok(None),
+        }
     }
 }

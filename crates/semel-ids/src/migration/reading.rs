@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
 use super::business::{BusinessRow, Field};
-use crate::codec::Codec;
+use crate::codec::{Codec, InvalidId};
 use crate::map::{Binding, InvalidBinding};
 use crate::resource::ResourceType;
-use crate::typed::InvalidId;
 
 /// Why a row is not in the map and cannot be put there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
