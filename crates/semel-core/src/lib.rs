@@ -18,8 +18,8 @@ macro_rules! failpoint {
     };
 }
 
-/// Whether a guard stands. Always, but in a test process whose environment removes it to see a test
-/// fail; a constant without the feature `testing`.
+/// Returns whether a guard is in place: always, except in a test process whose environment removes it
+/// to see a test fail. A constant without the feature `testing`.
 macro_rules! guard {
     ($guard:ident) => {{
         #[cfg(feature = "testing")]

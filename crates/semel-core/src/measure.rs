@@ -1,4 +1,4 @@
-//! What is counted. Names and labels in one place; labels never carry keys or ids.
+//! Metrics of this crate: their names and labels. Labels never carry keys, ids or tenants.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(crate) fn store_failed(error: &store::Error) {
     counter!("semel_store_errors_total", "operation" => operation, "kind" => kind).increment(1);
 }
 
-/// So many records.
+/// Sets the number of records in a state.
 pub(crate) fn records(state: State, count: u64) {
     gauge!("semel_records", "state" => state.name()).set(count as f64);
 }
@@ -50,7 +50,7 @@ pub(crate) fn swept(removed: u32) {
     counter!("semel_sweep_deleted_total").increment(u64::from(removed));
 }
 
-/// Nothing was removed, because the store's clock has jumped ahead.
+/// Counts a sweep that removed nothing because the store's clock has jumped ahead.
 pub(crate) fn sweep_refused() {
     counter!("semel_sweep_refused_total").increment(1);
 }
@@ -78,7 +78,7 @@ pub(crate) fn inbox_waiting(group: &str, failed: u64, attempts: u32, dead: u64) 
     gauge!("semel_inbox_dead", "group" => name()).set(dead as f64);
 }
 
-/// `group` is the consumer: the group, or `group/handler`.
+/// Counts a delivery. `group` is the consumer: the group, or `group/handler`.
 pub(crate) fn inbox(group: &str, result: &'static str) {
     counter!("semel_inbox_deliveries_total", "group" => group.to_owned(), "result" => result)
         .increment(1);

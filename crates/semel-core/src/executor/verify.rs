@@ -19,7 +19,7 @@ use crate::record::{Draft, State};
 use crate::store::{self, Change, Settlement, Store, Swapped};
 
 impl<S: Store> Inner<S> {
-    /// Asks the verifier about the crashed attempt. `None` means that the work runs.
+    /// Calls the verifier of a crashed attempt. Returns `None` if the work is to run.
     pub(super) async fn verify<A>(&self, context: &Context) -> Option<Result<Served<A>, Error>> {
         let (command, grant) = (context.command(), context.grant());
         let verifier = command.verifier.as_ref().filter(|_| grant.verify)?;
@@ -27,7 +27,7 @@ impl<S: Store> Inner<S> {
         let found = match self.supervise(context, command.policy.work_timeout, asking).await {
             WorkEnd::Finished(found) => found,
             WorkEnd::Panicked(_) | WorkEnd::TimedOut(_) => Verification::Unknown,
-            // Nothing was learnt: the lease lapses, and the next caller asks again.
+            // Nothing was found out: the lease lapses, and the next caller verifies.
             WorkEnd::Aborted => return Some(Err(Error::Closed)),
         };
         let (settlement, answer) = match found {
@@ -38,7 +38,8 @@ impl<S: Store> Inner<S> {
                 (Settlement::Dead { error: error.clone() }, Err(Error::Dead { error }))
             }
             Verification::Unknown => {
-                let error = ErrorText::new("the verifier could not tell whether it happened");
+                let error =
+                    ErrorText::new("the verifier could not tell whether the attempt took effect");
                 (Settlement::Uncertain { error: error.clone() }, Err(Error::Uncertain { error }))
             }
             Verification::Later(after) => return Some(self.verify_later(context, after).await),
@@ -56,9 +57,9 @@ impl<S: Store> Inner<S> {
                 answer
             }
             Written::Lost => self.after_loss(command, Err(Error::ClaimLost)).await,
-            // What was found out is true, whether or not it could be recorded.
+            // What was found out holds whether or not it could be recorded.
             Written::Unrecorded(error) => {
-                tracing::error!(key = ?command.key, %error, "what the verifier found is not recorded");
+                tracing::error!(key = ?command.key, %error, "the result of the verifier could not be recorded; the next caller verifies again");
                 measure::unrecorded();
                 answer
             }
