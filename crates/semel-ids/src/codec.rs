@@ -265,6 +265,17 @@ impl Candidates {
 }
 
 /// A public id. Stored inline, without an allocation, and compared byte for byte.
+///
+/// ```
+/// use semel_ids::resource::{Order, Resource};
+/// use semel_ids::PublicId;
+///
+/// let text = "ord_01arz3ndektsv4rrffq69g5fav";
+/// let public: PublicId = Order::codec().parse(Order::TYPE.prefix(), text)?;
+/// assert_eq!(public.as_str(), text);
+/// assert!(Order::codec().parse(Order::TYPE.prefix(), &text.to_uppercase()).is_err());
+/// # Ok::<(), semel_ids::InvalidId>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicId {
     text: [u8; MAX_PUBLIC_ID],
