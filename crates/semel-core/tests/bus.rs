@@ -91,7 +91,7 @@ async fn every_consumer_gives_one_result() {
 }
 
 #[tokio::test]
-async fn a_group_that_fails_stops_nobody() {
+async fn a_group_that_fails_does_not_affect_the_others() {
     let (bus, inbox, diary) = (Bus::new().retry_every(Duration::MAX), inbox(), Diary::default());
     let broken = failing(inbox.group("BROKEN"));
     bus.register(broken.clone()).unwrap();
@@ -114,7 +114,7 @@ async fn a_group_that_fails_stops_nobody() {
 }
 
 #[tokio::test]
-async fn without_a_handler_nobody_answers() {
+async fn an_event_without_a_handler_has_no_results() {
     let bus: Bus<MemoryStore> = Bus::new().retry_every(Duration::MAX);
     assert!(bus.publish(placed()).await.is_empty());
     // A relay that was started first, say.
@@ -265,7 +265,7 @@ async fn through_a_relay_every_group_handles_every_event_once() {
 }
 
 #[tokio::test]
-async fn through_a_relay_what_nobody_handles_is_buried_or_dropped() {
+async fn through_a_relay_an_event_without_a_handler_is_dead_or_dropped() {
     for (drops, status) in [(false, Status::Dead), (true, Status::Published)] {
         let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
         let bus = if drops { bus.drop_unhandled() } else { bus };
@@ -321,7 +321,7 @@ async fn through_a_relay_a_failure_is_retried_from_the_ledger() {
 }
 
 #[tokio::test]
-async fn what_failed_on_the_bus_is_handled_again_by_itself() {
+async fn a_failure_on_the_bus_is_retried_by_itself() {
     let backoff =
         OnFailure::Backoff { base: Duration::from_millis(5), cap: Duration::from_secs(1) };
     let policy = Policy { on_failure: backoff, ..Inbox::<MemoryStore>::default_policy() };

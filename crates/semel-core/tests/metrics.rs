@@ -301,7 +301,7 @@ async fn what_became_of_each_event_is_counted_by_consumer() {
 }
 
 #[tokio::test]
-async fn who_comes_while_an_event_is_handled_is_counted() {
+async fn a_delivery_while_an_event_is_handled_is_counted() {
     let book = Book::default();
     let _here = metrics::set_default_local_recorder(&book);
     let (inbox, _) = inbox();
